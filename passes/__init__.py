@@ -1,0 +1,1 @@
+"""Compiler passes: analysis, planning and rewriting of memory."""

@@ -1,0 +1,1 @@
+"""Who is live when, and how big: facts read off TVM IR."""

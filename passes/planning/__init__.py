@@ -1,0 +1,1 @@
+"""Planners: plain data in, plain data out. Nothing here knows TVM."""

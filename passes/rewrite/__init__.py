@@ -1,0 +1,1 @@
+"""Writing a plan into TVM IR. Nothing here decides."""

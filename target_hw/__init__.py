@@ -1,0 +1,1 @@
+"""What memory a chip has."""

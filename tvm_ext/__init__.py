@@ -1,0 +1,1 @@
+"""Memory planning passes for TVM."""
