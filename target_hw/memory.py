@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 ByteRange = tuple[int, int]
 """Half-open range of byte offsets, ``(begin, end)``."""
@@ -196,7 +197,7 @@ def _checked_reserved(scope: MemoryScope) -> tuple[ByteRange, ...]:
             raise ValueError(f"{where} [{begin}, {end}) ends above the capacity {scope.capacity}")
         ranges.append((begin, end))
     ranges.sort()
-    for (begin, end), (next_begin, next_end) in zip(ranges, ranges[1:], strict=False):
+    for (begin, end), (next_begin, next_end) in pairwise(ranges):
         if next_begin < end:
             raise ValueError(f"{where}s [{begin}, {end}) and [{next_begin}, {next_end}) overlap")
     return tuple(ranges)

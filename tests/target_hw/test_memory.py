@@ -70,5 +70,5 @@ def test_a_hierarchy_finds_scopes_by_name():
 
 
 def test_a_hierarchy_refuses_two_of_a_name():
-    with pytest.raises(ValueError, match="'local.UB' is described twice"):
+    with pytest.raises(ValueError, match=r"'local\.UB' is described twice"):
         MemoryHierarchy((MemoryScope("local.UB", 64), MemoryScope("local.UB", 128)))

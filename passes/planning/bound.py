@@ -1,0 +1,158 @@
+"""A lower bound on the peak of every plan, found without planning.
+
+No planner is needed to compute it and none is called: it is a statement about the problem.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from passes.planning.problem import Buffer, LiveRange, Problem
+
+
+def lower_bound(problem: Problem) -> int:
+    """Return a number of bytes that no plan's peak can be below.
+
+    The greatest of
+
+    - the most bytes live at one position. Buffers whose offsets are all multiples of some `a` take
+      whole multiples of `a`, except the topmost; so the bound is taken for each alignment `a` in
+      the problem, over the buffers aligned to a multiple of it. An in-place destination counts
+      only for what it takes beyond its source while both are live. Reserved ranges below come on
+      top;
+    - the lowest end of each buffer on its own between the reserved ranges, or where it is pinned.
+
+    Parameters
+    ----------
+    problem : Problem
+        Capacity, separations and penalties play no part.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
+    bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
+    for alignment in sorted({problem.alignment_of(buffer) for buffer in problem.buffers}):
+        live = _most_live(problem, alignment)
+        bound = max(bound, _with_reserved(problem.memory.reserved, live))
+    return bound
+
+
+def live_bytes(problem: Problem) -> list[tuple[int, int]]:
+    """Return (position, bytes live from there on), one entry a position where that changes.
+
+    Sizes are counted as they are: no alignment, no in-place sharing. For reports and for finding
+    the position of the peak.
+    """
+    change: defaultdict[int, int] = defaultdict(int)
+    for buffer in problem.buffers:
+        for begin, end in buffer.live:
+            change[begin] += buffer.slots * buffer.size
+            change[end] -= buffer.slots * buffer.size
+    profile, total = [], 0
+    for position in sorted(change):
+        total += change[position]
+        profile.append((position, total))
+    return profile
+
+
+def _lowest_end(problem: Problem, buffer: Buffer) -> int:
+    """Return where `buffer` ends at the lowest, were it alone."""
+    if buffer.pinned is not None:
+        return max(buffer.pinned) + buffer.size
+    alignment = problem.alignment_of(buffer)
+    offset = 0
+    for begin, end in problem.memory.reserved:
+        if begin < offset + buffer.size and offset < end:
+            offset = _round_up(end, alignment)
+    return offset + buffer.size
+
+
+def _most_live(problem: Problem, alignment: int) -> int:
+    """Return the most bytes needed at one position by the buffers aligned to `alignment`."""
+    padded = {
+        buffer.name: _round_up(buffer.size, alignment)
+        for buffer in problem.buffers
+        if problem.alignment_of(buffer) % alignment == 0
+    }
+    change: defaultdict[int, int] = defaultdict(int)
+    starting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for buffer in problem.buffers:
+        if buffer.name not in padded:
+            continue
+        for begin, end in buffer.live:
+            change[begin] += buffer.slots * padded[buffer.name]
+            change[end] -= buffer.slots * padded[buffer.name]
+            starting[begin].append((buffer.size - padded[buffer.name], end))
+    for begin, end, saved in _savings(problem, padded):
+        change[begin] -= saved
+        change[end] += saved
+
+    most = total = 0
+    slacks: list[tuple[int, int]] = []  # heap of (minus padding of a live buffer, its end)
+    for position in sorted(change):
+        total += change[position]
+        for entry in starting[position]:
+            heapq.heappush(slacks, entry)
+        while slacks and slacks[0][1] <= position:
+            heapq.heappop(slacks)
+        # The topmost buffer need not be padded: at best that is the one with the most padding.
+        most = max(most, total + (slacks[0][0] if slacks else 0))
+    return most
+
+
+def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (begin, end, bytes that in-place pairs can save at most in these positions).
+
+    Buffers that share one offset while live together are pairwise in-place pairs. Ordered by
+    index, all but the largest of them are covered by charging each buffer the largest saving with
+    *one* earlier partner: so this never claims less than can be saved.
+    """
+    partners: defaultdict[int, list[int]] = defaultdict(list)
+    for source, destination in problem.in_place:
+        if source in padded and destination in padded:
+            low, high = sorted((problem.index[source], problem.index[destination]))
+            partners[high].append(low)
+    for high in sorted(partners):
+        buffer = problem.buffers[high]
+        offers = []
+        for low in partners[high]:
+            partner = problem.buffers[low]
+            saved = buffer.slots * min(padded[buffer.name], padded[partner.name])
+            offers += [(begin, end, saved) for begin, end in _common(buffer.live, partner.live)]
+        yield from _envelope(offers)
+
+
+def _common(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> Iterator[LiveRange]:
+    """Yield the ranges of positions that are in both."""
+    for begin, end in first:
+        for other_begin, other_end in second:
+            if max(begin, other_begin) < min(end, other_end):
+                yield max(begin, other_begin), min(end, other_end)
+
+
+def _envelope(offers: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Yield disjoint ranges with the largest offer in each."""
+    points = sorted({point for begin, end, _ in offers for point in (begin, end)})
+    for begin, end in pairwise(points):
+        best = max((o[2] for o in offers if o[0] <= begin and end <= o[1]), default=0)
+        if best:
+            yield begin, end, best
+
+
+def _with_reserved(reserved: Sequence[tuple[int, int]], needed: int) -> int:
+    """Return the lowest end below which `needed` bytes are not reserved."""
+    if needed == 0:
+        return 0
+    for begin, end in reserved:
+        if begin < needed:
+            needed += end - begin
+    return needed
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,56 @@
+"""What a planner decides: an offset for each slot of each buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Status(Enum):
+    """What is known of a plan."""
+
+    OPTIMAL = "optimal"
+    """It fits, and no plan has less penalty, nor as little with a lower peak."""
+    FEASIBLE = "feasible"
+    """It fits; a better plan may exist."""
+    INFEASIBLE = "infeasible"
+    """No plan fits the capacity: this is proven. The offsets show what was needed."""
+    NOT_FOUND = "not found"
+    """This plan does not fit the capacity; whether another one does is open."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An offset for each slot of each buffer.
+
+    A plan is complete even when it does not fit the capacity, so that a message can say how many
+    bytes were needed and what was live at the peak.
+
+    Parameters
+    ----------
+    offsets : mapping of str to tuple of int
+        Bytes from the start of the memory, one a slot, by buffer name.
+    peak : int
+        The highest end of any buffer, in bytes.
+    penalty : int
+        Sum of the costs of the penalties whose buffers share bytes.
+    planner : str
+        Name of the planner that made it.
+    status : Status
+        What is known of it.
+    nodes : int
+        Placements that a search tried; zero for planners that do not search.
+    """
+
+    offsets: Mapping[str, tuple[int, ...]]
+    peak: int
+    penalty: int
+    planner: str
+    status: Status
+    nodes: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan is within the capacity."""
+        return self.status in (Status.OPTIMAL, Status.FEASIBLE)

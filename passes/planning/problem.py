@@ -1,0 +1,279 @@
+"""The problem that every planner solves: buffers that compete for one memory.
+
+Sizes, offsets, alignments and capacities are in bytes. Positions are indices in a linear access
+sequence, and every range is half-open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from target_hw.memory import MemoryScope, is_byte_count
+
+LiveRange = tuple[int, int]
+"""Half-open range of positions, ``(begin, end)``, in which a buffer holds a value."""
+
+ADDRESS_LIMIT = 1 << 62
+"""Sizes and positions stay below this, so that a sum of two always fits a signed 64-bit word."""
+
+
+class Feature(Enum):
+    """What a problem can ask of a planner beyond live ranges, sizes and alignment."""
+
+    CAPACITY = "a capacity"
+    IN_PLACE = "in-place pairs"
+    PENALTIES = "penalties"
+    PINNED = "pinned offsets"
+    RESERVED = "reserved ranges"
+    SEPARATIONS = "separations"
+    SLOTS = "slots"
+    SPLIT_LIVE = "several live ranges of one buffer"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation.
+
+    Parameters
+    ----------
+    name : str
+        Unique within its problem.
+    size : int
+        Bytes of one slot; a buffer of zero bytes shares with everything.
+    live : tuple of LiveRange
+        When it holds a value, in any order; kept sorted, ranges that touch joined. Ranges of one
+        buffer may not overlap.
+    alignment : int
+        Its offsets are multiples of this many bytes, and of the memory's own alignment.
+    slots : int
+        Number of copies (2 for a double buffer). Each has its own offset and lives as long as the
+        buffer does, so slots of one buffer never share bytes.
+    pinned : tuple of int, optional
+        Offsets that are already decided, one a slot.
+
+    Raises
+    ------
+    ValueError
+        If the fields contradict each other or are out of range; the message names the buffer.
+    """
+
+    name: str
+    size: int
+    live: tuple[LiveRange, ...]
+    alignment: int = 1
+    slots: int = 1
+    pinned: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for what, value, least in (
+            ("size", self.size, 0),
+            ("alignment", self.alignment, 1),
+            ("slots", self.slots, 1),
+        ):
+            if not is_byte_count(value) or not least <= value < ADDRESS_LIMIT:
+                raise ValueError(
+                    f"buffer {self.name!r}: {what} must be an integer of at least {least} and "
+                    f"below 2**62, got {value!r}"
+                )
+        object.__setattr__(self, "live", _checked_live(self))
+        if self.pinned is not None:
+            object.__setattr__(self, "pinned", _checked_pins(self))
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """What it costs when two buffers share bytes.
+
+    The cost is charged once, however many bytes and slots are shared: a false dependence between
+    two pipelines, a double buffer that stalls.
+    """
+
+    first: str
+    second: str
+    cost: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Buffers that compete for one memory at one attach point.
+
+    Two buffers that are live at one position must not share bytes, unless they are an in-place
+    pair that starts at the same offset.
+
+    Parameters
+    ----------
+    buffers : tuple of Buffer
+        In any order; planners do not depend on names.
+    memory : MemoryScope
+        Its capacity, alignment and reserved ranges hold for every buffer.
+    in_place : tuple of (str, str)
+        (source, destination): these may take the *same* offset while both are live, slot by slot;
+        any other overlap while both are live is still forbidden. Both have equally many slots.
+    separations : tuple of (str, str)
+        Pairs that must not share bytes although they need not be live together.
+    penalties : tuple of Penalty
+        Pairs whose sharing costs something.
+    name : str
+        Where the problem comes from, for messages.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or used twice, a pair is given twice or contradicts another, or a
+        pinned offset cannot hold; the message names the problem and the buffers.
+    """
+
+    buffers: tuple[Buffer, ...]
+    memory: MemoryScope = field(default_factory=lambda: MemoryScope("global"))
+    in_place: tuple[tuple[str, str], ...] = ()
+    separations: tuple[tuple[str, str], ...] = ()
+    penalties: tuple[Penalty, ...] = ()
+    name: str = "problem"
+
+    def __post_init__(self) -> None:
+        for what in ("buffers", "in_place", "separations", "penalties"):
+            object.__setattr__(self, what, tuple(getattr(self, what)))
+        _check_names(self)
+        _check_pairs(self)
+        _check_pins(self)
+        _check_total(self)
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes in the memory, or None."""
+        return self.memory.capacity
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each buffer in `buffers`, by name."""
+        return {buffer.name: i for i, buffer in enumerate(self.buffers)}
+
+    def alignment_of(self, buffer: Buffer) -> int:
+        """Bytes that every offset of `buffer` is a multiple of: its own and the memory's."""
+        return math.lcm(buffer.alignment, self.memory.alignment)
+
+    @cached_property
+    def features(self) -> frozenset[Feature]:
+        """What this problem asks of a planner."""
+        used = {
+            Feature.CAPACITY: self.capacity is not None,
+            Feature.IN_PLACE: bool(self.in_place),
+            Feature.PENALTIES: bool(self.penalties),
+            Feature.PINNED: any(b.pinned is not None for b in self.buffers),
+            Feature.RESERVED: bool(self.memory.reserved),
+            Feature.SEPARATIONS: bool(self.separations),
+            Feature.SLOTS: any(b.slots > 1 for b in self.buffers),
+            Feature.SPLIT_LIVE: any(len(b.live) > 1 for b in self.buffers),
+        }
+        return frozenset(feature for feature, is_used in used.items() if is_used)
+
+
+def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
+    """Return the live ranges sorted and joined, or say which one is wrong."""
+    where = f"buffer {buffer.name!r}: live range"
+    joined: list[LiveRange] = []
+    for entry in sorted(buffer.live):
+        if len(entry) != 2 or not all(is_byte_count(p) and abs(p) < ADDRESS_LIMIT for p in entry):
+            raise ValueError(f"{where} must be two integers within 2**62, got {entry!r}")
+        begin, end = entry
+        if end <= begin:
+            raise ValueError(f"{where} [{begin}, {end}) is empty")
+        if joined and begin < joined[-1][1]:
+            raise ValueError(f"{where}s {list(joined[-1])} and {list(entry)} overlap")
+        if joined and begin == joined[-1][1]:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((begin, end))
+    if not joined:
+        raise ValueError(f"buffer {buffer.name!r}: it needs at least one live range")
+    return tuple(joined)
+
+
+def _checked_pins(buffer: Buffer) -> tuple[int, ...]:
+    """Return the pinned offsets as a tuple, or say what is wrong with them."""
+    pins = tuple(buffer.pinned or ())
+    if len(pins) != buffer.slots:
+        raise ValueError(
+            f"buffer {buffer.name!r}: {buffer.slots} slots need {buffer.slots} pinned offsets, "
+            f"got {len(pins)}"
+        )
+    for offset in pins:
+        if not is_byte_count(offset) or not 0 <= offset < ADDRESS_LIMIT:
+            raise ValueError(
+                f"buffer {buffer.name!r}: a pinned offset must be an integer from 0, got {offset!r}"
+            )
+    return pins
+
+
+def _check_names(problem: Problem) -> None:
+    seen = set()
+    for buffer in problem.buffers:
+        if buffer.name in seen:
+            raise ValueError(f"{problem.name}: two buffers are called {buffer.name!r}")
+        seen.add(buffer.name)
+
+
+def _check_known(problem: Problem, what: str, pairs: Iterable[tuple[str, str]]) -> None:
+    """Refuse a pair with an unknown name, of a buffer with itself, or given twice."""
+    seen = set()
+    for first, second in pairs:
+        for name in (first, second):
+            if name not in problem.index:
+                raise ValueError(f"{problem.name}: {what} names an unknown buffer {name!r}")
+        if first == second:
+            raise ValueError(f"{problem.name}: {what} pairs buffer {first!r} with itself")
+        pair = frozenset((first, second))
+        if pair in seen:
+            raise ValueError(f"{problem.name}: {what} lists {first!r} and {second!r} twice")
+        seen.add(pair)
+
+
+def _check_pairs(problem: Problem) -> None:
+    _check_known(problem, "in_place", problem.in_place)
+    _check_known(problem, "separations", problem.separations)
+    _check_known(problem, "penalties", [(p.first, p.second) for p in problem.penalties])
+    for penalty in problem.penalties:
+        if not is_byte_count(penalty.cost) or not 0 < penalty.cost < ADDRESS_LIMIT:
+            raise ValueError(
+                f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r} must be "
+                f"a positive integer, got {penalty.cost!r}"
+            )
+    separated = {frozenset(pair) for pair in problem.separations}
+    for source, destination in problem.in_place:
+        slots = [problem.buffers[problem.index[name]].slots for name in (source, destination)]
+        if slots[0] != slots[1]:
+            raise ValueError(
+                f"{problem.name}: in-place pair {source!r}, {destination!r} needs equally many "
+                f"slots, got {slots[0]} and {slots[1]}"
+            )
+        if frozenset((source, destination)) in separated:
+            raise ValueError(
+                f"{problem.name}: {source!r} and {destination!r} are both an in-place pair and "
+                "separated"
+            )
+
+
+def _check_pins(problem: Problem) -> None:
+    for buffer in problem.buffers:
+        alignment = problem.alignment_of(buffer)
+        for offset in buffer.pinned or ():
+            where = f"{problem.name}: buffer {buffer.name!r} is pinned at {offset}"
+            if offset % alignment:
+                raise ValueError(f"{where}, which is not a multiple of its alignment {alignment}")
+            for begin, end in problem.memory.reserved:
+                if max(begin, offset) < min(end, offset + buffer.size):
+                    raise ValueError(f"{where}, inside the reserved range [{begin}, {end})")
+
+
+def _check_total(problem: Problem) -> None:
+    """Refuse sizes whose sum could not be an offset."""
+    highest_reserved = max((end for _, end in problem.memory.reserved), default=0)
+    total = highest_reserved + sum(
+        buffer.slots * (buffer.size + problem.alignment_of(buffer)) for buffer in problem.buffers
+    )
+    if total >= ADDRESS_LIMIT:
+        raise ValueError(f"{problem.name}: its buffers add up to {total} bytes, above 2**62")

@@ -1,0 +1,218 @@
+"""Is a plan right? Checked from the problem alone; shares no code with any planner."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, product
+
+from passes.planning.plan import Plan
+from passes.planning.problem import Buffer, Problem
+
+REPORT_LIMIT = 1000
+"""Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One way in which a plan breaks its problem.
+
+    Parameters
+    ----------
+    kind : str
+        ``unplaced``, ``unknown``, ``slots``, ``offset``, ``misaligned``, ``capacity``,
+        ``reserved``, ``pinned``, ``overlap``, ``in place``, ``separated``, ``peak`` or ``penalty``.
+    buffers : tuple of str
+        The names of the buffers concerned.
+    message : str
+        One line for people.
+    """
+
+    kind: str
+    buffers: tuple[str, ...]
+    message: str
+
+
+class PlanError(ValueError):
+    """A plan that breaks its problem; `violations` lists how."""
+
+    def __init__(self, problem: Problem, plan: Plan, violations: tuple[Violation, ...]) -> None:
+        self.violations = violations
+        shown = "; ".join(violation.message for violation in violations[:5])
+        more = f"; and {len(violations) - 5} more" if len(violations) > 5 else ""
+        super().__init__(f"{problem.name}: plan of {plan.planner!r} is wrong: {shown}{more}")
+
+
+def verify(problem: Problem, plan: Plan, limit: int | None = REPORT_LIMIT) -> tuple[Violation, ...]:
+    """Return every way in which `plan` breaks `problem`; none means that it is right.
+
+    Buffers that are live together are found by a sweep over the positions that keeps the live
+    slots sorted by offset: n log n steps for n slots when nothing is wrong.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was asked.
+    plan : Plan
+        What was decided. Its status is not judged, but a plan above the capacity breaks it.
+    limit : int, optional
+        Stop after this many violations; None lists all.
+    """
+    return tuple(islice(_violations(problem, plan), limit))
+
+
+def check(problem: Problem, plan: Plan) -> None:
+    """Raise `PlanError`, naming the buffers, unless `plan` is right."""
+    violations = verify(problem, plan)
+    if violations:
+        raise PlanError(problem, plan, violations)
+
+
+def _violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    unplaced = list(_unplaced(problem, plan))
+    yield from unplaced
+    for buffer in problem.buffers:
+        yield from _misplaced(problem, plan, buffer)
+    yield from _overlapping(problem, plan)
+    for first, second in problem.separations:
+        if _share(problem, plan, first, second):
+            message = f"{first!r} and {second!r} are separated but share bytes"
+            yield Violation("separated", (first, second), message)
+    if not unplaced:
+        yield from _misstated(problem, plan)
+
+
+def _unplaced(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    for buffer in problem.buffers:
+        offsets = plan.offsets.get(buffer.name)
+        if offsets is None:
+            yield Violation("unplaced", (buffer.name,), f"{buffer.name!r} has no offset")
+        elif len(offsets) != buffer.slots:
+            message = f"{buffer.name!r} has {buffer.slots} slots and {len(offsets)} offsets"
+            yield Violation("slots", (buffer.name,), message)
+    for name in plan.offsets:
+        if name not in problem.index:
+            yield Violation("unknown", (name,), f"{name!r} is not in the problem")
+
+
+def _offsets(plan: Plan, buffer: Buffer) -> tuple[int, ...]:
+    return plan.offsets.get(buffer.name, ())
+
+
+def _misplaced(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Violation]:
+    """Yield what is wrong with one buffer's offsets, whatever the others do."""
+    name, alignment = buffer.name, problem.alignment_of(buffer)
+    for offset in _offsets(plan, buffer):
+        end = offset + buffer.size
+        if offset < 0:
+            yield Violation("offset", (name,), f"{name!r} starts at {offset}, below zero")
+        if offset % alignment:
+            message = f"{name!r} starts at {offset}, not a multiple of {alignment}"
+            yield Violation("misaligned", (name,), message)
+        if problem.capacity is not None and end > problem.capacity:
+            message = f"{name!r} ends at {end}, above the capacity {problem.capacity}"
+            yield Violation("capacity", (name,), message)
+        for low, high in problem.memory.reserved:
+            if max(low, offset) < min(high, end):
+                message = f"{name!r} at [{offset}, {end}) takes reserved bytes [{low}, {high})"
+                yield Violation("reserved", (name,), message)
+    if buffer.pinned is not None and tuple(_offsets(plan, buffer)) != buffer.pinned:
+        message = f"{name!r} is pinned at {buffer.pinned} but placed at {_offsets(plan, buffer)}"
+        yield Violation("pinned", (name,), message)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class _Placed:
+    """One slot of a buffer at its bytes."""
+
+    begin: int
+    end: int
+    buffer: str
+    slot: int
+
+
+def _overlapping(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """Yield each pair of slots that share bytes while both are live, except rightly in place."""
+    in_place = {frozenset(pair) for pair in problem.in_place}
+    seen = set()
+    for first, second in _live_overlaps(problem, plan):
+        pair = frozenset((first, second))
+        if pair in seen:
+            continue
+        seen.add(pair)
+        names = (first.buffer, second.buffer)
+        where = f"[{first.begin}, {first.end}) and [{second.begin}, {second.end})"
+        if frozenset(names) not in in_place or first.buffer == second.buffer:
+            message = f"{names[0]!r} and {names[1]!r} are live together and overlap: {where}"
+            yield Violation("overlap", names, message)
+        elif first.begin != second.begin or first.slot != second.slot:
+            message = f"{names[0]!r} and {names[1]!r} are in place, but not at one offset: {where}"
+            yield Violation("in place", names, message)
+
+
+def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Placed]]:
+    """Yield pairs of slots that share bytes at a position where both are live.
+
+    `apart` holds live slots that are pairwise disjoint, sorted by offset, so that a new slot meets
+    only its neighbours there; `piled` holds the few others (in-place partners, wrong ones).
+    """
+    events = []
+    for buffer in problem.buffers:
+        if buffer.size == 0:
+            continue
+        for slot, offset in enumerate(_offsets(plan, buffer)):
+            placed = _Placed(offset, offset + buffer.size, buffer.name, slot)
+            for begin, end in buffer.live:
+                events.append((begin, True, placed))
+                events.append((end, False, placed))
+    events.sort(key=lambda event: event[:2])  # at one position, ends come first
+
+    apart: list[_Placed] = []
+    piled: list[_Placed] = []
+    for _, starts, placed in events:
+        at = bisect_left(apart, placed)
+        if not starts:
+            if at < len(apart) and apart[at] == placed:
+                del apart[at]
+            else:
+                piled.remove(placed)
+            continue
+        met = list(_neighbours(apart, at, placed))
+        met += [p for p in piled if max(p.begin, placed.begin) < min(p.end, placed.end)]
+        for other in met:
+            yield other, placed
+        if met:
+            piled.append(placed)
+        else:
+            insort(apart, placed)
+
+
+def _neighbours(apart: list[_Placed], at: int, placed: _Placed) -> Iterator[_Placed]:
+    """Yield the slots of `apart`, which are disjoint, that share bytes with `placed`."""
+    if at > 0 and apart[at - 1].end > placed.begin:
+        yield apart[at - 1]
+    for other in islice(apart, at, None):
+        if other.begin >= placed.end:
+            break
+        yield other
+
+
+def _share(problem: Problem, plan: Plan, first: str, second: str) -> bool:
+    """Whether any slot of one buffer shares a byte with any slot of the other."""
+    one, two = (problem.buffers[problem.index[name]] for name in (first, second))
+    return any(
+        max(a, b) < min(a + one.size, b + two.size)
+        for a, b in product(_offsets(plan, one), _offsets(plan, two))
+    )
+
+
+def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """Yield what the plan says of itself and is not so."""
+    ends = [offset + b.size for b in problem.buffers for offset in _offsets(plan, b)]
+    peak = max(ends, default=0)
+    if plan.peak != peak:
+        yield Violation("peak", (), f"the peak is {peak}, the plan says {plan.peak}")
+    penalty = sum(p.cost for p in problem.penalties if _share(problem, plan, p.first, p.second))
+    if plan.penalty != penalty:
+        yield Violation("penalty", (), f"the penalty is {penalty}, the plan says {plan.penalty}")
