@@ -7,10 +7,11 @@ sequence, and every range is half-open.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import islice
 
 from target_hw.memory import MemoryScope, is_byte_count
 
@@ -267,6 +268,39 @@ def _check_pins(problem: Problem) -> None:
             for begin, end in problem.memory.reserved:
                 if max(begin, offset) < min(end, offset + buffer.size):
                     raise ValueError(f"{where}, inside the reserved range [{begin}, {end})")
+    for first, second, begin, other_begin, same_place in _pinned_overlaps(problem):
+        if _may_not_share(problem, first, second, same_place):
+            raise ValueError(
+                f"{problem.name}: buffers {first.name!r} and {second.name!r} may not share bytes, "
+                f"but are pinned at {begin} and {other_begin}"
+            )
+
+
+def _pinned_overlaps(problem: Problem) -> Iterator[tuple[Buffer, Buffer, int, int, bool]]:
+    """Yield pinned slots that share bytes, their offsets, and whether offset and slot are equal."""
+    slots = sorted(
+        (offset, index, slot)
+        for index, buffer in enumerate(problem.buffers)
+        if buffer.size
+        for slot, offset in enumerate(buffer.pinned or ())
+    )
+    for at, (begin, index, slot) in enumerate(slots):
+        first = problem.buffers[index]
+        for other_begin, other, other_slot in islice(slots, at + 1, None):
+            if other_begin >= begin + first.size:
+                break
+            same_place = (begin, slot) == (other_begin, other_slot)
+            yield first, problem.buffers[other], begin, other_begin, same_place
+
+
+def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: bool) -> bool:
+    """Whether two slots must be disjoint; equal slots of an in-place pair may have one offset."""
+    pairs = ((first.name, second.name), (second.name, first.name))
+    if any(pair in problem.separations for pair in pairs):
+        return True
+    if same_place and any(pair in problem.in_place for pair in pairs):
+        return False
+    return any(max(a, c) < min(b, d) for a, b in first.live for c, d in second.live)
 
 
 def _check_total(problem: Problem) -> None:

@@ -1,0 +1,284 @@
+"""Depth-first search over canonical placements: the plain Python version.
+
+A placement in which no block can be moved down alone is found by placing blocks in the order of
+their offsets, each at the lowest offset that its placed conflicts leave: so that only the order is
+searched. This is the idea of MiniMalloc (M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator
+for Hardware-Accelerated Machine Learning", ASPLOS 2023), with these ways to cut a branch:
+
+- *dominance*: a block is not placed where another one would fit wholly below it;
+- *section bound*: what is not yet placed of a section does not fit above the lowest reach of its
+  blocks;
+- *decomposition*: when the blocks left fall into groups that never meet, each group is searched on
+  its own, and a group that fails sends the search back to the placement that cut it off, past all
+  that the others tried.
+
+`passes.planning.search_kernel` holds the same steps as a compiled loop; both try the same
+placements in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from passes.planning.instance import settle
+from passes.planning.packing import Packing
+
+UNPLACED = -1
+
+
+class Outcome(IntEnum):
+    """How far a search has come."""
+
+    PAUSED = 0
+    """The node limit is reached; it can go on."""
+    FOUND = 1
+    """Every block is placed."""
+    EXHAUSTED = 2
+    """There is no placement below the capacity: this is proven."""
+
+
+@dataclass
+class Group:
+    """Unplaced blocks that meet none outside: ``order[begin:end]``, in sections first to last.
+
+    Only placements after ``(offset, rank)`` are canonical: those before it were open to this group
+    when the block that cut it off was placed there. `parent` is the frame of that block.
+    """
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    parent: int
+    offset: int
+    rank: int
+
+
+@dataclass
+class Frame:
+    """A group whose next block is being chosen; `group` moves on with each choice."""
+
+    group: Group
+    trail: int
+    waiting: int
+
+
+class CanonicalSearch:
+    """A search for one placement below `capacity` that can be stopped and taken up again.
+
+    Parameters
+    ----------
+    packing : Packing
+        The blocks.
+    ranks : sequence of int
+        For each block its rank, distinct: among blocks of one reach the lowest rank goes first.
+    capacity : int
+        Bytes that no block may end above.
+
+    Attributes
+    ----------
+    nodes : int
+        Placements tried so far.
+    offsets : list of int
+        For each block its offset in bytes, or `UNPLACED`.
+    """
+
+    def __init__(self, packing: Packing, ranks: Sequence[int], capacity: int) -> None:
+        self.nodes = 0
+        self._packing = packing
+        self._ranks = list(ranks)
+        self._capacity = capacity
+        # Weights are whole units, so the capacity that they are held against is, too.
+        self._whole_capacity = -(-capacity // packing.unit) * packing.unit
+        self.offsets = [UNPLACED] * len(packing)
+        self._obstacles = [
+            list(zip(packing.obstacle_begins.row(b), packing.obstacle_ends.row(b), strict=True))
+            for b in range(len(packing))
+        ]
+        self._conflicts = [packing.conflicts.row(b) for b in range(len(packing))]
+        self._sections = [
+            [
+                section
+                for begin, end in zip(
+                    packing.section_begins.row(b), packing.section_ends.row(b), strict=True
+                )
+                for section in range(begin, end)
+            ]
+            for b in range(len(packing))
+        ]
+        self._members = [packing.members.row(s) for s in range(len(packing.loads))]
+        self._reach = [
+            settle(0, packing.sizes[b], packing.alignments[b], self._obstacles[b])
+            for b in range(len(packing))
+        ]
+        self._remaining = list(packing.loads)
+        self._crossing = crossings(packing)
+        self._order = sorted(range(len(packing)), key=lambda b: (packing.first[b], b))
+        self._trail: list[tuple[int, int]] = []  # (block, old reach), or (~block, 0) when placed
+        self._frames: list[Frame] = []
+        self._waiting: list[Group] = root_groups(packing, self._order)
+        self._fits = all(
+            reach + size <= capacity for reach, size in zip(self._reach, packing.sizes, strict=True)
+        ) and all(load <= self._whole_capacity for load in packing.loads)
+
+    def advance(self, limit: int) -> Outcome:
+        """Try at most `limit` more placements."""
+        if not self._fits:
+            return Outcome.EXHAUSTED
+        stop = self.nodes + limit
+        descend = not self._frames
+        while True:
+            if descend:
+                if not self._waiting:
+                    return Outcome.FOUND
+                group = self._waiting.pop()
+                self._frames.append(Frame(group, len(self._trail), len(self._waiting)))
+            if self.nodes >= stop:
+                return Outcome.PAUSED
+            block = self._next_block()
+            if block is None:
+                if not self._retreat():
+                    return Outcome.EXHAUSTED
+                descend = False
+            else:
+                self.nodes += 1
+                descend = self._place(block)
+                if not descend:
+                    self._undo(self._frames[-1].trail)
+
+    def _next_block(self) -> int | None:
+        """Return the block of the open group that comes next in canonical order, if any."""
+        group = self._frames[-1].group
+        reach, ranks, sizes = self._reach, self._ranks, self._packing.sizes
+        # Blocks that are left will start no lower than the one placed next.
+        most = max(self._remaining[group.first : group.last])
+        best, best_offset, best_rank = None, self._whole_capacity - most, len(ranks)
+        lowest_top = self._capacity + 1
+        for block in self._order[group.begin : group.end]:
+            offset = reach[block]
+            lowest_top = min(lowest_top, offset + sizes[block])
+            if (group.offset, group.rank) < (offset, ranks[block]) < (best_offset, best_rank):
+                best, best_offset, best_rank = block, offset, ranks[block]
+        return best if best_offset < lowest_top else None
+
+    def _place(self, block: int) -> bool:
+        """Place `block` at its reach; return whether the rest may still fit."""
+        packing, group = self._packing, self._frames[-1].group
+        offset = self._reach[block]
+        group.offset, group.rank = offset, self._ranks[block]
+        at = self._order.index(block, group.begin, group.end)
+        self._order[at], self._order[group.begin] = self._order[group.begin], block
+        self.offsets[block] = offset
+        self._trail.append((~block, 0))
+        self._count(block, -1)
+        if not self._raise_conflicts(block, offset + packing.sizes[block]):
+            return False
+        self._add_groups(group, len(self._frames) - 1)
+        return True
+
+    def _count(self, block: int, sign: int) -> None:
+        """Take `block` out of (-1) or back into (1) what its sections still have to hold."""
+        packing = self._packing
+        weight = sign * packing.weights[block]
+        for section in self._sections[block]:
+            self._remaining[section] += weight
+        for section in range(packing.first[block] + 1, packing.last[block]):
+            self._crossing[section] += sign
+
+    def _raise_conflicts(self, block: int, top: int) -> bool:
+        """Move the reach of unplaced conflicts up to `top`; return whether all may still fit."""
+        packing, reach = self._packing, self._reach
+        highest, first, last = 0, len(self._members), 0
+        for other in self._conflicts[block]:
+            if reach[other] >= top or self.offsets[other] != UNPLACED:
+                continue
+            raised = settle(
+                top, packing.sizes[other], packing.alignments[other], self._obstacles[other]
+            )
+            if raised + packing.sizes[other] > self._capacity:
+                return False
+            self._trail.append((other, reach[other]))
+            reach[other] = raised
+            highest = max(highest, raised)
+            first = min(first, packing.first[other])
+            last = max(last, packing.last[other])
+        return all(self._may_fit(section, highest) for section in range(first, last))
+
+    def _may_fit(self, section: int, highest: int) -> bool:
+        """Whether what is left of a section fits above the lowest reach of its blocks."""
+        room = self._whole_capacity - self._remaining[section]
+        if highest <= room:  # no reach was raised above it
+            return True
+        return any(
+            self._reach[other] <= room
+            for other in self._members[section]
+            if self.offsets[other] == UNPLACED
+        )
+
+    def _add_groups(self, group: Group, parent: int) -> None:
+        """Put the groups into which the unplaced rest of `group` falls on the waiting list."""
+        packing, order = self._packing, self._order
+        begin = group.begin + 1
+        while begin < group.end:
+            first = packing.first[order[begin]]
+            last = first + 1
+            while first > group.first and self._crossing[first]:
+                first -= 1
+            while last < group.last and self._crossing[last]:
+                last += 1
+            end = begin
+            for at in range(begin, group.end):
+                other = order[at]
+                if first <= packing.first[other] < last:
+                    order[at], order[end] = order[end], other
+                    end += 1
+            self._waiting.append(Group(begin, end, first, last, parent, group.offset, group.rank))
+            begin = end
+
+    def _retreat(self) -> bool:
+        """Go back to the placement that cut off the group that failed; False if there is none."""
+        parent = self._frames[-1].group.parent
+        if parent < 0:
+            return False
+        del self._frames[parent + 1 :]
+        self._undo(self._frames[parent].trail)
+        del self._waiting[self._frames[parent].waiting :]
+        return True
+
+    def _undo(self, trail: int) -> None:
+        while len(self._trail) > trail:
+            block, reach = self._trail.pop()
+            if block >= 0:
+                self._reach[block] = reach
+            else:
+                self.offsets[~block] = UNPLACED
+                self._count(~block, 1)
+
+
+def crossings(packing: Packing) -> list[int]:
+    """Return for each section how many blocks are tied to both it and the section before."""
+    change = [0] * (len(packing.loads) + 1)
+    for first, last in zip(packing.first, packing.last, strict=True):
+        if last > first + 1:
+            change[first + 1] += 1
+            change[last] -= 1
+    total, result = 0, []
+    for step in change[:-1]:
+        total += step
+        result.append(total)
+    return result
+
+
+def root_groups(packing: Packing, order: Sequence[int]) -> list[Group]:
+    """Return the groups into which all blocks fall, `order` being sorted by first section."""
+    groups: list[Group] = []
+    for at, block in enumerate(order):
+        if groups and packing.first[block] < groups[-1].last:
+            groups[-1].end = at + 1
+            groups[-1].last = max(groups[-1].last, packing.last[block])
+        else:
+            first, last = packing.first[block], packing.last[block]
+            groups.append(Group(at, at + 1, first, last, -1, -1, -1))
+    return groups

@@ -1,0 +1,187 @@
+"""First fit and best fit: blocks in a fixed order, each in a gap between those placed before.
+
+First fit takes the lowest gap that is large enough, best fit the smallest. Both are what most
+compilers do (TensorFlow Lite, XLA, Glow, ONNX Runtime differ in order and gap rule only).
+Where sharing has a cost, the gap of least added cost comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from passes.planning.instance import Instance, Ints, settle
+from passes.planning.orders import ORDERS, Measures, ordered
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.portfolio import better, on_each_coalescing
+from passes.planning.problem import Problem
+
+UNPLACED = -1
+FAST_ORDERS = ("size", "load, size", "size by root of life")
+LARGE = 20_000
+"""Blocks beyond which only `FAST_ORDERS` are tried."""
+
+
+@register("first_fit")
+def first_fit(problem: Problem, budget: Budget) -> Plan:
+    """Take the lowest gap that is large enough, under several orders.
+
+    Stops at the first plan that the lower bound proves optimal.
+    """
+    return on_each_coalescing(problem, lambda instance: fit(instance, Meter(budget), "first"))
+
+
+@register("best_fit")
+def best_fit(problem: Problem, budget: Budget) -> Plan:
+    """Take the smallest gap that is large enough, under several orders.
+
+    Stops at the first plan that the lower bound proves optimal.
+    """
+    return on_each_coalescing(problem, lambda instance: fit(instance, Meter(budget), "best"))
+
+
+def fit(instance: Instance, meter: Meter, rule: str, orders: Sequence[str] | None = None) -> Plan:
+    """Return the best plan that one gap rule gives under several orders.
+
+    Parameters
+    ----------
+    instance : Instance
+        What to place.
+    meter : Meter
+        No further order is tried once it is late.
+    rule : str
+        "first" or "best".
+    orders : sequence of str, optional
+        Names in `ORDERS`; by default all, or `FAST_ORDERS` for more than `LARGE` blocks.
+    """
+    if orders is None:
+        orders = FAST_ORDERS if len(instance) > LARGE else tuple(ORDERS)
+    measures = Measures(instance)
+    plans = (
+        instance.plan(place(instance, ordered(measures, order), rule, costs), f"{rule}_fit")
+        for order in orders
+        for costs in ((True, False) if instance.soft else (False,))
+    )
+    return better(instance.problem, plans, meter)
+
+
+def place(
+    instance: Instance,
+    order: Iterable[int],
+    rule: str = "first",
+    costs: bool = False,
+    fixed: dict[int, int] | None = None,
+    limit: int | None = None,
+) -> list[int]:
+    """Place blocks one by one.
+
+    Parameters
+    ----------
+    instance : Instance
+        What to place.
+    order : iterable of int
+        Blocks; those that are pinned or fixed are passed over.
+    rule : str
+        "first" or "best".
+    costs : bool
+        Whether to prefer offsets that share nothing that has a cost.
+    fixed : dict of int to int, optional
+        Offsets (bytes) of blocks that are placed already.
+    limit : int, optional
+        Stop with the first block that would end above it (bytes), leaving the rest `UNPLACED`.
+
+    Returns
+    -------
+    list of int
+        For each block its offset in bytes.
+    """
+    gaps = _Gaps(instance)
+    for block, offset in {**instance.pinned, **(fixed or {})}.items():
+        gaps.offsets[block] = offset
+    for block in order:
+        if gaps.offsets[block] != UNPLACED:
+            continue
+        if costs and block in instance.soft:
+            offset = gaps.cheapest(block)
+        else:
+            offset = gaps.lowest(block) if rule == "first" else gaps.tightest(block)
+        if limit is not None and offset + instance.sizes[block] > limit:
+            break
+        gaps.offsets[block] = offset
+    return [int(offset) for offset in gaps.offsets]
+
+
+@dataclass
+class _Gaps:
+    """The gaps between blocks that are placed, seen from a block that is not."""
+
+    instance: Instance
+    offsets: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.offsets = np.full(len(self.instance), UNPLACED, dtype=np.int64)
+        self._sizes = np.array(self.instance.sizes, dtype=np.int64)
+        self._reserved = np.array(self.instance.problem.memory.reserved, dtype=np.int64)
+
+    def lowest(self, block: int) -> int:
+        """Return the lowest offset at which `block` fits."""
+        begins, ends = self._of(block)
+        return int(begins[np.argmax(ends - begins >= self._sizes[block])])
+
+    def tightest(self, block: int) -> int:
+        """Return the offset of the smallest gap in which `block` fits."""
+        begins, ends = self._of(block)
+        room = ends - begins
+        room[room < self._sizes[block]] = np.iinfo(np.int64).max
+        return int(begins[np.argmin(room)])
+
+    def _of(self, block: int) -> tuple[Ints, Ints]:
+        """Return where the gaps begin (aligned for `block`) and end; the last has no end."""
+        row = self.instance.conflicts[block]
+        offsets = self.offsets[row]
+        placed = offsets != UNPLACED
+        low = offsets[placed]
+        high = low + self._sizes[row[placed]]
+        if len(self._reserved):
+            low = np.concatenate((low, self._reserved[:, 0]))
+            high = np.concatenate((high, self._reserved[:, 1]))
+        by_offset = np.argsort(low, kind="stable")
+        begins = np.zeros(len(low) + 1, dtype=np.int64)
+        np.maximum.accumulate(high[by_offset], out=begins[1:])
+        begins += -begins % self.instance.alignments[block]
+        ends = np.append(low[by_offset], np.iinfo(np.int64).max)
+        return begins, ends
+
+    def cheapest(self, block: int) -> int:
+        """Return the offset that adds the least cost within the capacity, then the lowest."""
+        instance, size = self.instance, self.instance.sizes[block]
+        capacity = instance.problem.capacity
+        obstacles = self._obstacles(block)
+        soft = [
+            (int(self.offsets[other]), int(self.offsets[other]) + instance.sizes[other], penalty)
+            for other, penalty in instance.soft[block]
+            if self.offsets[other] != UNPLACED
+        ]
+        tops = [0, *(end for _, end in obstacles), *(end for _, end, _ in soft)]
+        best: tuple[bool, int, int] | None = None
+        for top in sorted(set(tops)):
+            offset = settle(top, size, instance.alignments[block], obstacles)
+            shared = {p for low, high, p in soft if low < offset + size and offset < high}
+            cost = sum(instance.problem.penalties[p].cost for p in shared)
+            rank = (capacity is not None and offset + size > capacity, cost, offset)
+            best = rank if best is None else min(best, rank)
+        assert best is not None, "offset 0 is always a candidate"
+        return best[2]
+
+    def _obstacles(self, block: int) -> list[tuple[int, int]]:
+        """Return the bytes that `block` may not take, sorted."""
+        return sorted((*self.instance.problem.memory.reserved, *self._taken(block)))
+
+    def _taken(self, block: int) -> Iterator[tuple[int, int]]:
+        for other in self.instance.conflicts[block].tolist():
+            offset = int(self.offsets[other])
+            if offset != UNPLACED:
+                yield offset, offset + self.instance.sizes[other]

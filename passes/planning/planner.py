@@ -1,0 +1,145 @@
+"""Planners by name: what a planner is, and how one is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from passes.planning.plan import Plan
+from passes.planning.problem import Feature, Problem
+
+ALL_FEATURES = frozenset(Feature)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much work a planner may do before it returns the best plan that it has.
+
+    Parameters
+    ----------
+    nodes : int
+        Placements that a search may try in all: the same result on every machine.
+    seconds : float, optional
+        An outer stop by the clock; results then depend on the machine when it is hit.
+    """
+
+    nodes: int = 500_000
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes < 0:
+            raise ValueError(f"budget: nodes must not be negative, got {self.nodes}")
+        if self.seconds is not None and not self.seconds >= 0:
+            raise ValueError(f"budget: seconds must not be negative, got {self.seconds}")
+
+
+class Meter:
+    """What is left of a budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.used = 0
+        self._nodes = budget.nodes
+        self._stop = None if budget.seconds is None else time.monotonic() + budget.seconds
+
+    @property
+    def left(self) -> int:
+        """Nodes that may still be tried; zero once the time is over."""
+        if self.late:
+            return 0
+        return max(0, self._nodes - self.used)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return self._stop is not None and time.monotonic() >= self._stop
+
+
+@dataclass(frozen=True)
+class Planner:
+    """A named way from a problem to a plan.
+
+    Parameters
+    ----------
+    name : str
+        What users call it.
+    run : callable
+        ``run(problem, budget)`` returns a complete plan, also when that does not fit.
+    supports : frozenset of Feature
+        What a problem may ask of it.
+    """
+
+    name: str
+    run: Callable[[Problem, Budget], Plan]
+    supports: frozenset[Feature] = ALL_FEATURES
+
+    @property
+    def summary(self) -> str:
+        """The first line of the planner's documentation."""
+        return (self.run.__doc__ or "").strip().split("\n")[0]
+
+
+_PLANNERS: dict[str, Planner] = {}
+
+
+def register(
+    name: str, supports: Collection[Feature] = ALL_FEATURES
+) -> Callable[[Callable[[Problem, Budget], Plan]], Callable[[Problem, Budget], Plan]]:
+    """Return a decorator that makes ``run(problem, budget)`` the planner called `name`.
+
+    Raises
+    ------
+    ValueError
+        If the name is taken.
+    """
+
+    def decorate(run: Callable[[Problem, Budget], Plan]) -> Callable[[Problem, Budget], Plan]:
+        if name in _PLANNERS:
+            raise ValueError(f"planner {name!r} is already registered")
+        _PLANNERS[name] = Planner(name, run, frozenset(supports))
+        return run
+
+    return decorate
+
+
+def planners() -> tuple[Planner, ...]:
+    """Return all planners, sorted by name."""
+    return tuple(_PLANNERS[name] for name in sorted(_PLANNERS))
+
+
+def get_planner(name: str) -> Planner:
+    """Return the planner called `name`; ValueError with the known names otherwise."""
+    if name not in _PLANNERS:
+        known = ", ".join(sorted(_PLANNERS))
+        raise ValueError(f"unknown planner {name!r}; there are: {known}")
+    return _PLANNERS[name]
+
+
+def solve(problem: Problem, planner: str = "best", budget: Budget | None = None) -> Plan:
+    """Plan `problem` with the planner called `planner`.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to place.
+    planner : str
+        A registered name.
+    budget : Budget, optional
+        Limits for planners that search; the default is deterministic.
+
+    Returns
+    -------
+    Plan
+        Complete, also when it does not fit the capacity (its status says so).
+
+    Raises
+    ------
+    ValueError
+        If no planner has this name, or if it does not support what the problem asks.
+    """
+    chosen = get_planner(planner)
+    missing = problem.features - chosen.supports
+    if missing:
+        lacking = ", ".join(sorted(feature.value for feature in missing))
+        raise ValueError(f"{problem.name}: planner {planner!r} does not support {lacking}")
+    return chosen.run(problem, budget or Budget())
