@@ -91,7 +91,7 @@ class CanonicalSearch:
         self._ranks = list(ranks)
         self._capacity = capacity
         # Weights are whole units, so the capacity that they are held against is, too.
-        self._whole_capacity = -(-capacity // packing.unit) * packing.unit
+        self.whole_capacity = -(-capacity // packing.unit) * packing.unit
         self.offsets = [UNPLACED] * len(packing)
         self._obstacles = [
             list(zip(packing.obstacle_begins.row(b), packing.obstacle_ends.row(b), strict=True))
@@ -109,67 +109,68 @@ class CanonicalSearch:
             for b in range(len(packing))
         ]
         self._members = [packing.members.row(s) for s in range(len(packing.loads))]
-        self._reach = [
+        self.reach = [
             settle(0, packing.sizes[b], packing.alignments[b], self._obstacles[b])
             for b in range(len(packing))
         ]
-        self._remaining = list(packing.loads)
-        self._crossing = crossings(packing)
-        self._order = sorted(range(len(packing)), key=lambda b: (packing.first[b], b))
+        self.remaining = list(packing.loads)
+        self.crossing = crossings(packing)
+        self.order = sorted(range(len(packing)), key=lambda b: (packing.first[b], b))
         self._trail: list[tuple[int, int]] = []  # (block, old reach), or (~block, 0) when placed
         self._frames: list[Frame] = []
-        self._waiting: list[Group] = root_groups(packing, self._order)
-        self._fits = all(
-            reach + size <= capacity for reach, size in zip(self._reach, packing.sizes, strict=True)
-        ) and all(load <= self._whole_capacity for load in packing.loads)
+        self.waiting: list[Group] = root_groups(packing, self.order)
+        self.fits = all(
+            reach + size <= capacity for reach, size in zip(self.reach, packing.sizes, strict=True)
+        ) and all(load <= self.whole_capacity for load in packing.loads)
 
     def advance(self, limit: int) -> Outcome:
         """Try at most `limit` more placements."""
-        if not self._fits:
+        if not self.fits:
             return Outcome.EXHAUSTED
         stop = self.nodes + limit
         descend = not self._frames
         while True:
             if descend:
-                if not self._waiting:
+                if not self.waiting:
                     return Outcome.FOUND
-                group = self._waiting.pop()
-                self._frames.append(Frame(group, len(self._trail), len(self._waiting)))
+                group = self.waiting.pop()
+                self._frames.append(Frame(group, len(self._trail), len(self.waiting)))
             if self.nodes >= stop:
                 return Outcome.PAUSED
-            block = self._next_block()
-            if block is None:
+            at = self._next_block()
+            if at < 0:
                 if not self._retreat():
                     return Outcome.EXHAUSTED
                 descend = False
             else:
                 self.nodes += 1
-                descend = self._place(block)
+                descend = self._place(at)
                 if not descend:
                     self._undo(self._frames[-1].trail)
 
-    def _next_block(self) -> int | None:
-        """Return the block of the open group that comes next in canonical order, if any."""
+    def _next_block(self) -> int:
+        """Return where in `order` the next block of the open group is; -1 if there is none."""
         group = self._frames[-1].group
-        reach, ranks, sizes = self._reach, self._ranks, self._packing.sizes
+        reach, ranks, sizes = self.reach, self._ranks, self._packing.sizes
         # Blocks that are left will start no lower than the one placed next.
-        most = max(self._remaining[group.first : group.last])
-        best, best_offset, best_rank = None, self._whole_capacity - most, len(ranks)
+        most = max(self.remaining[group.first : group.last])
+        best, best_offset, best_rank = -1, self.whole_capacity - most, len(ranks)
         lowest_top = self._capacity + 1
-        for block in self._order[group.begin : group.end]:
+        for at in range(group.begin, group.end):
+            block = self.order[at]
             offset = reach[block]
             lowest_top = min(lowest_top, offset + sizes[block])
             if (group.offset, group.rank) < (offset, ranks[block]) < (best_offset, best_rank):
-                best, best_offset, best_rank = block, offset, ranks[block]
-        return best if best_offset < lowest_top else None
+                best, best_offset, best_rank = at, offset, ranks[block]
+        return best if best_offset < lowest_top else -1
 
-    def _place(self, block: int) -> bool:
-        """Place `block` at its reach; return whether the rest may still fit."""
+    def _place(self, at: int) -> bool:
+        """Place the block at `at` of the order; return whether the rest may still fit."""
         packing, group = self._packing, self._frames[-1].group
-        offset = self._reach[block]
+        block = self.order[at]
+        offset = self.reach[block]
         group.offset, group.rank = offset, self._ranks[block]
-        at = self._order.index(block, group.begin, group.end)
-        self._order[at], self._order[group.begin] = self._order[group.begin], block
+        self.order[at], self.order[group.begin] = self.order[group.begin], block
         self.offsets[block] = offset
         self._trail.append((~block, 0))
         self._count(block, -1)
@@ -183,13 +184,13 @@ class CanonicalSearch:
         packing = self._packing
         weight = sign * packing.weights[block]
         for section in self._sections[block]:
-            self._remaining[section] += weight
+            self.remaining[section] += weight
         for section in range(packing.first[block] + 1, packing.last[block]):
-            self._crossing[section] += sign
+            self.crossing[section] += sign
 
     def _raise_conflicts(self, block: int, top: int) -> bool:
         """Move the reach of unplaced conflicts up to `top`; return whether all may still fit."""
-        packing, reach = self._packing, self._reach
+        packing, reach = self._packing, self.reach
         highest, first, last = 0, len(self._members), 0
         for other in self._conflicts[block]:
             if reach[other] >= top or self.offsets[other] != UNPLACED:
@@ -208,25 +209,25 @@ class CanonicalSearch:
 
     def _may_fit(self, section: int, highest: int) -> bool:
         """Whether what is left of a section fits above the lowest reach of its blocks."""
-        room = self._whole_capacity - self._remaining[section]
+        room = self.whole_capacity - self.remaining[section]
         if highest <= room:  # no reach was raised above it
             return True
         return any(
-            self._reach[other] <= room
+            self.reach[other] <= room
             for other in self._members[section]
             if self.offsets[other] == UNPLACED
         )
 
     def _add_groups(self, group: Group, parent: int) -> None:
         """Put the groups into which the unplaced rest of `group` falls on the waiting list."""
-        packing, order = self._packing, self._order
+        packing, order = self._packing, self.order
         begin = group.begin + 1
         while begin < group.end:
             first = packing.first[order[begin]]
             last = first + 1
-            while first > group.first and self._crossing[first]:
+            while first > group.first and self.crossing[first]:
                 first -= 1
-            while last < group.last and self._crossing[last]:
+            while last < group.last and self.crossing[last]:
                 last += 1
             end = begin
             for at in range(begin, group.end):
@@ -234,7 +235,7 @@ class CanonicalSearch:
                 if first <= packing.first[other] < last:
                     order[at], order[end] = order[end], other
                     end += 1
-            self._waiting.append(Group(begin, end, first, last, parent, group.offset, group.rank))
+            self.waiting.append(Group(begin, end, first, last, parent, group.offset, group.rank))
             begin = end
 
     def _retreat(self) -> bool:
@@ -244,14 +245,14 @@ class CanonicalSearch:
             return False
         del self._frames[parent + 1 :]
         self._undo(self._frames[parent].trail)
-        del self._waiting[self._frames[parent].waiting :]
+        del self.waiting[self._frames[parent].waiting :]
         return True
 
     def _undo(self, trail: int) -> None:
         while len(self._trail) > trail:
             block, reach = self._trail.pop()
             if block >= 0:
-                self._reach[block] = reach
+                self.reach[block] = reach
             else:
                 self.offsets[~block] = UNPLACED
                 self._count(~block, 1)
