@@ -19,13 +19,14 @@ placements in the same order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from passes.planning.instance import settle
 from passes.planning.packing import Packing
 
 UNPLACED = -1
+LOAD_LIMIT = 1 << 62
 
 
 class Outcome(IntEnum):
@@ -43,8 +44,8 @@ class Outcome(IntEnum):
 class Group:
     """Unplaced blocks that meet none outside: ``order[begin:end]``, in sections first to last.
 
-    Only placements after ``(offset, rank)`` are canonical: those before it were open to this group
-    when the block that cut it off was placed there. `parent` is the frame of that block.
+    Only placements after ``(offset, -load, rank)`` are canonical: those before it were open to this
+    group when the block that cut it off was placed there. `parent` is the frame of that block.
     """
 
     begin: int
@@ -52,8 +53,9 @@ class Group:
     first: int
     last: int
     parent: int
-    offset: int
-    rank: int
+    offset: int = -1
+    load: int = 0
+    rank: int = -1
 
 
 @dataclass
@@ -74,6 +76,9 @@ class CanonicalSearch:
         The blocks.
     ranks : sequence of int
         For each block its rank, distinct: among blocks of one reach the lowest rank goes first.
+    by_load : bool
+        Whether blocks that are live where most is left to place go before that. What is left is
+        looked at again each time that a group is cut off.
     capacity : int
         Bytes that no block may end above.
 
@@ -85,7 +90,9 @@ class CanonicalSearch:
         For each block its offset in bytes, or `UNPLACED`.
     """
 
-    def __init__(self, packing: Packing, ranks: Sequence[int], capacity: int) -> None:
+    def __init__(
+        self, packing: Packing, ranks: Sequence[int], by_load: bool, capacity: int
+    ) -> None:
         self.nodes = 0
         self._packing = packing
         self._ranks = list(ranks)
@@ -116,7 +123,10 @@ class CanonicalSearch:
         self.remaining = list(packing.loads)
         self.crossing = crossings(packing)
         self.order = sorted(range(len(packing)), key=lambda b: (packing.first[b], b))
-        self._trail: list[tuple[int, int]] = []  # (block, old reach), or (~block, 0) when placed
+        self._by_load = by_load
+        self.loads = list(packing.peak_loads) if by_load else [0] * len(packing)
+        # (block, old reach), (~block, 0) when placed, or (block + number of blocks, old load)
+        self._trail: list[tuple[int, int]] = []
         self._frames: list[Frame] = []
         self.waiting: list[Group] = root_groups(packing, self.order)
         self.fits = all(
@@ -154,22 +164,25 @@ class CanonicalSearch:
         reach, ranks, sizes = self.reach, self._ranks, self._packing.sizes
         # Blocks that are left will start no lower than the one placed next.
         most = max(self.remaining[group.first : group.last])
-        best, best_offset, best_rank = -1, self.whole_capacity - most, len(ranks)
+        after = (group.offset, -group.load, group.rank)
+        best, best_key = -1, (self.whole_capacity - most, 0, len(ranks))
         lowest_top = self._capacity + 1
         for at in range(group.begin, group.end):
             block = self.order[at]
             offset = reach[block]
             lowest_top = min(lowest_top, offset + sizes[block])
-            if (group.offset, group.rank) < (offset, ranks[block]) < (best_offset, best_rank):
-                best, best_offset, best_rank = at, offset, ranks[block]
-        return best if best_offset < lowest_top else -1
+            if offset <= best_key[0]:
+                key = (offset, -self.loads[block], ranks[block])
+                if after < key < best_key:
+                    best, best_key = at, key
+        return best if best_key[0] < lowest_top else -1
 
     def _place(self, at: int) -> bool:
         """Place the block at `at` of the order; return whether the rest may still fit."""
         packing, group = self._packing, self._frames[-1].group
         block = self.order[at]
         offset = self.reach[block]
-        group.offset, group.rank = offset, self._ranks[block]
+        group.offset, group.load, group.rank = offset, self.loads[block], self._ranks[block]
         self.order[at], self.order[group.begin] = self.order[group.begin], block
         self.offsets[block] = offset
         self._trail.append((~block, 0))
@@ -235,8 +248,20 @@ class CanonicalSearch:
                 if first <= packing.first[other] < last:
                     order[at], order[end] = order[end], other
                     end += 1
-            self.waiting.append(Group(begin, end, first, last, parent, group.offset, group.rank))
+            rest = replace(group, begin=begin, end=end, first=first, last=last, parent=parent)
+            if self._by_load and (first, last) != (group.first, group.last):
+                self._renew_loads(rest)
+            self.waiting.append(rest)
             begin = end
+
+    def _renew_loads(self, group: Group) -> None:
+        """Look again at what is left to place where each block of `group` is live."""
+        for block in self.order[group.begin : group.end]:
+            load = max(self.remaining[section] for section in self._sections[block])
+            if load != self.loads[block]:
+                self._trail.append((block + len(self.loads), self.loads[block]))
+                self.loads[block] = load
+        group.load, group.rank = LOAD_LIMIT, -1  # no order among equal offsets is known yet
 
     def _retreat(self) -> bool:
         """Go back to the placement that cut off the group that failed; False if there is none."""
@@ -250,9 +275,11 @@ class CanonicalSearch:
 
     def _undo(self, trail: int) -> None:
         while len(self._trail) > trail:
-            block, reach = self._trail.pop()
-            if block >= 0:
-                self.reach[block] = reach
+            block, old = self._trail.pop()
+            if block >= len(self.loads):
+                self.loads[block - len(self.loads)] = old
+            elif block >= 0:
+                self.reach[block] = old
             else:
                 self.offsets[~block] = UNPLACED
                 self._count(~block, 1)
@@ -281,5 +308,5 @@ def root_groups(packing: Packing, order: Sequence[int]) -> list[Group]:
             groups[-1].last = max(groups[-1].last, packing.last[block])
         else:
             first, last = packing.first[block], packing.last[block]
-            groups.append(Group(at, at + 1, first, last, -1, -1, -1))
+            groups.append(Group(at, at + 1, first, last, parent=-1))
     return groups

@@ -20,6 +20,7 @@ from passes.planning.portfolio import better, on_each_coalescing
 from passes.planning.problem import Problem
 
 UNPLACED = -1
+NO_END = np.iinfo(np.int64).max
 FAST_ORDERS = ("size", "load, size", "size by root of life")
 LARGE = 20_000
 """Blocks beyond which only `FAST_ORDERS` are tried."""
@@ -91,7 +92,7 @@ def place(
     fixed : dict of int to int, optional
         Offsets (bytes) of blocks that are placed already.
     limit : int, optional
-        Stop with the first block that would end above it (bytes), leaving the rest `UNPLACED`.
+        Leave a block `UNPLACED` that would end above it (bytes).
 
     Returns
     -------
@@ -108,9 +109,8 @@ def place(
             offset = gaps.cheapest(block)
         else:
             offset = gaps.lowest(block) if rule == "first" else gaps.tightest(block)
-        if limit is not None and offset + instance.sizes[block] > limit:
-            break
-        gaps.offsets[block] = offset
+        if limit is None or offset + instance.sizes[block] <= limit:
+            gaps.offsets[block] = offset
     return [int(offset) for offset in gaps.offsets]
 
 
@@ -129,30 +129,33 @@ class _Gaps:
     def lowest(self, block: int) -> int:
         """Return the lowest offset at which `block` fits."""
         begins, ends = self._of(block)
-        return int(begins[np.argmax(ends - begins >= self._sizes[block])])
+        return int(begins[(ends - begins >= self._sizes[block]).argmax()])
 
     def tightest(self, block: int) -> int:
         """Return the offset of the smallest gap in which `block` fits."""
         begins, ends = self._of(block)
         room = ends - begins
-        room[room < self._sizes[block]] = np.iinfo(np.int64).max
-        return int(begins[np.argmin(room)])
+        room[room < self._sizes[block]] = NO_END
+        return int(begins[room.argmin()])
 
     def _of(self, block: int) -> tuple[Ints, Ints]:
         """Return where the gaps begin (aligned for `block`) and end; the last has no end."""
         row = self.instance.conflicts[block]
-        offsets = self.offsets[row]
-        placed = offsets != UNPLACED
-        low = offsets[placed]
-        high = low + self._sizes[row[placed]]
+        row = row[self.offsets[row] != UNPLACED]
+        low = self.offsets[row]
+        high = low + self._sizes[row]
         if len(self._reserved):
             low = np.concatenate((low, self._reserved[:, 0]))
             high = np.concatenate((high, self._reserved[:, 1]))
-        by_offset = np.argsort(low, kind="stable")
+        by_offset = low.argsort(kind="stable")
         begins = np.zeros(len(low) + 1, dtype=np.int64)
         np.maximum.accumulate(high[by_offset], out=begins[1:])
-        begins += -begins % self.instance.alignments[block]
-        ends = np.append(low[by_offset], np.iinfo(np.int64).max)
+        alignment = self.instance.alignments[block]
+        if alignment > 1:
+            begins += -begins % alignment
+        ends = np.empty_like(begins)
+        ends[:-1] = low[by_offset]
+        ends[-1] = NO_END
         return begins, ends
 
     def cheapest(self, block: int) -> int:

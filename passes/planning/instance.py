@@ -110,6 +110,10 @@ class Instance:
         first = self._first_blocks[index]
         return range(first, first + self.problem.buffers[index].slots)
 
+    def flat(self, plan: Plan) -> list[int]:
+        """Return the offset of each block under a plan of the problem."""
+        return [offset for buffer in self.problem.buffers for offset in plan.offsets[buffer.name]]
+
     def penalty(self, offsets: Sequence[int]) -> int:
         """Return the sum of the costs of the penalties whose buffers share bytes."""
         active = {

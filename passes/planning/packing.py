@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
+
 from passes.planning.instance import Instance
 
 
@@ -103,11 +105,10 @@ class Packing:
 
 def pack(instance: Instance, blocks: Sequence[int]) -> Packing:
     """Return the packing of some blocks of `instance`, none of them pinned or empty."""
-    number = {block: i for i, block in enumerate(blocks)}
-    conflicts = [
-        [number[other] for other in instance.conflicts[block].tolist() if other in number]
-        for block in blocks
-    ]
+    number = np.full(len(instance), -1, dtype=np.int64)
+    number[list(blocks)] = np.arange(len(blocks))
+    inside = [number[instance.conflicts[block]] for block in blocks]
+    conflicts = [row[row >= 0].tolist() for row in inside]
     unit = math.gcd(*(instance.alignments[block] for block in blocks))
     ranges, members = _sections([instance.live[block] for block in blocks])
     obstacles = [_obstacles(instance, block) for block in blocks]

@@ -35,19 +35,36 @@ class Budget:
 
 
 class Meter:
-    """What is left of a budget."""
+    """What is left of a budget.
+
+    Attributes
+    ----------
+    used : int
+        Nodes spent so far.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self.used = 0
         self._nodes = budget.nodes
         self._stop = None if budget.seconds is None else time.monotonic() + budget.seconds
+        self._whole: Meter | None = None
+
+    def share(self, part: int) -> Meter:
+        """Return a meter of one `part`-th of what is left here; what it spends is spent here."""
+        share = Meter(Budget(-(-self.left // part)))
+        share._stop, share._whole = self._stop, self
+        return share
+
+    def spend(self, nodes: int) -> None:
+        """Count nodes that were tried."""
+        self.used += nodes
+        if self._whole is not None:
+            self._whole.spend(nodes)
 
     @property
     def left(self) -> int:
         """Nodes that may still be tried; zero once the time is over."""
-        if self.late:
-            return 0
-        return max(0, self._nodes - self.used)
+        return 0 if self.late else max(0, self._nodes - self.used)
 
     @property
     def late(self) -> bool:

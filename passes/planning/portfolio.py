@@ -46,7 +46,9 @@ def on_each_coalescing(problem: Problem, run: Callable[[Instance], Plan]) -> Pla
         found = run(Instance(reduced.problem))
         offsets = reduced.restore(found, problem)
         flat = [offset for buffer in problem.buffers for offset in offsets[buffer.name]]
-        plan = replace(whole.plan(flat, found.planner, found.nodes))
+        plan = whole.plan(flat, found.planner, found.nodes)
+        if not problem.in_place:
+            plan = replace(plan, status=found.status)  # the same problem: what is proven holds
         if best is None or rank(problem, plan) < rank(problem, best):
             best = plan
         if best.status is Status.OPTIMAL:

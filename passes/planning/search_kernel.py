@@ -18,6 +18,7 @@ import tvm
 from tvm.script import tirx as T  # noqa: N812
 
 from passes.planning.canonical import (
+    LOAD_LIMIT,
     UNPLACED,
     CanonicalSearch,
     Group,
@@ -25,27 +26,31 @@ from passes.planning.canonical import (
 )
 from passes.planning.packing import Packing
 
-# Columns of `blocks`: one cache line a block.
-SIZE, ALIGNMENT, WEIGHT, RANK, FIRST, LAST, OFFSET, REACH = range(8)
+# Columns of `blocks`.
+SIZE, ALIGNMENT, WEIGHT, RANK, FIRST, LAST, OFFSET, REACH, LOAD = range(9)
 # Columns of `sections`.
 REMAINING, CROSSING = range(2)
 # Columns of `obstacles` and `lives`.
 BEGIN, END = range(2)
 # Columns of `waiting`, a group each, and of `frames`, which continue a group's; of `trail`.
-G_BEGIN, G_END, G_FIRST, G_LAST, G_PARENT, G_OFFSET, G_RANK, F_TRAIL, F_WAITING = range(9)
-T_BLOCK, T_REACH = range(2)
+G_BEGIN, G_END, G_FIRST, G_LAST, G_PARENT, G_OFFSET, G_LOAD, G_RANK = range(8)
+F_TRAIL, F_WAITING = range(8, 10)
+T_BLOCK, T_OLD = range(2)
 # Entries of `state`.
 NODES, STOP, OUTCOME, CAPACITY, WHOLE_CAPACITY, FRAMES, WAITING, TRAIL = range(8)
-DESCEND, NEXT, SETTLED = range(8, 11)  # what `place`, `next_block` and `settle` return
-STATE_SIZE = 11
+BY_LOAD = 8
+DESCEND, NEXT, SETTLED = range(9, 12)  # what `place`, `next_block` and `settle` return
+STATE_SIZE = 12
 FOUND, EXHAUSTED, PAUSED = (int(o) for o in (Outcome.FOUND, Outcome.EXHAUSTED, Outcome.PAUSED))
 
 
 class CompiledSearch:
     """A `CanonicalSearch` that runs compiled; the same parameters and attributes."""
 
-    def __init__(self, packing: Packing, ranks: Sequence[int], capacity: int) -> None:
-        plain = CanonicalSearch(packing, ranks, capacity)
+    def __init__(
+        self, packing: Packing, ranks: Sequence[int], by_load: bool, capacity: int
+    ) -> None:
+        plain = CanonicalSearch(packing, ranks, by_load, capacity)
         n = len(packing)
         self._fits = plain.fits
         blocks = _columns(
@@ -57,12 +62,13 @@ class CompiledSearch:
             packing.last,
             plain.offsets,
             plain.reach,
+            plain.loads,
         )
-        waiting = np.zeros((n + 1, 7), dtype=np.int64)
+        waiting = np.zeros((n + 1, 8), dtype=np.int64)
         for at, group in enumerate(plain.waiting):
             waiting[at] = _row(group)
         self._state = np.zeros(STATE_SIZE, dtype=np.int64)
-        self._state[[CAPACITY, WHOLE_CAPACITY]] = capacity, plain.whole_capacity
+        self._state[[CAPACITY, WHOLE_CAPACITY, BY_LOAD]] = capacity, plain.whole_capacity, by_load
         self._state[WAITING] = len(plain.waiting)
         arrays = (
             blocks,
@@ -76,12 +82,15 @@ class CompiledSearch:
             _array(packing.members.begins),
             _array(packing.members.values),
             _array(plain.order),
-            np.zeros((n + len(packing.conflicts.values) + 1, 2), dtype=np.int64),  # trail
-            np.zeros((n + 1, 9), dtype=np.int64),  # frames
             waiting,
+            np.zeros((n + 1, 10), dtype=np.int64),  # frames
             self._state,
         )
+        # Each placement raises a conflict once and may renew the load of every block left. Most of
+        # this is never touched, so it takes address space, not memory.
+        trail = n + len(packing.conflicts.values) + (n + 1) * (n + 2) // 2
         self._tensors = [tvm.runtime.tensor(array) for array in arrays]
+        self._tensors.insert(-1, tvm.runtime.empty((trail, 2), "int64"))
 
     @property
     def nodes(self) -> int:
@@ -132,6 +141,7 @@ def _row(group: Group) -> tuple[int, ...]:
         group.last,
         group.parent,
         group.offset,
+        group.load,
         group.rank,
     )
 
@@ -149,16 +159,16 @@ def advance(
     member_rows_handle: T.handle,
     members_handle: T.handle,
     order_handle: T.handle,
-    trail_handle: T.handle,
-    frames_handle: T.handle,
     waiting_handle: T.handle,
+    frames_handle: T.handle,
+    trail_handle: T.handle,
     state_handle: T.handle,
 ):
     """`CanonicalSearch.advance`; each inline function is the method of its name."""
     n0, n1, n2, n3, n4 = T.int64(), T.int64(), T.int64(), T.int64(), T.int64()
     n5, n6, n7, n8, n9 = T.int64(), T.int64(), T.int64(), T.int64(), T.int64()
     n10, n11, n12, n13 = T.int64(), T.int64(), T.int64(), T.int64()
-    blocks = T.match_buffer(blocks_handle, (n0, 8), "int64")
+    blocks = T.match_buffer(blocks_handle, (n0, 9), "int64")
     sections = T.match_buffer(sections_handle, (n1, 2), "int64")
     conflict_rows = T.match_buffer(conflict_rows_handle, (n2,), "int64")
     conflicts = T.match_buffer(conflicts_handle, (n3,), "int64")
@@ -170,8 +180,8 @@ def advance(
     members = T.match_buffer(members_handle, (n9,), "int64")
     order = T.match_buffer(order_handle, (n10,), "int64")
     trail = T.match_buffer(trail_handle, (n11, 2), "int64")
-    frames = T.match_buffer(frames_handle, (n12, 9), "int64")
-    waiting = T.match_buffer(waiting_handle, (n13, 7), "int64")
+    frames = T.match_buffer(frames_handle, (n12, 10), "int64")
+    waiting = T.match_buffer(waiting_handle, (n13, 8), "int64")
     state = T.match_buffer(state_handle, (STATE_SIZE,), "int64")
 
     @T.inline
@@ -218,8 +228,10 @@ def advance(
         while state[TRAIL] > length:
             state[TRAIL] -= 1
             undone: T.int64 = trail[state[TRAIL], T_BLOCK]
-            if undone >= 0:
-                blocks[undone, REACH] = trail[state[TRAIL], T_REACH]
+            if undone >= n0:
+                blocks[undone - n0, LOAD] = trail[state[TRAIL], T_OLD]
+            elif undone >= 0:
+                blocks[undone, REACH] = trail[state[TRAIL], T_OLD]
             else:
                 unplaced: T.int64 = -1 - undone
                 blocks[unplaced, OFFSET] = UNPLACED
@@ -234,22 +246,33 @@ def advance(
             section += 1
         best: T.int64 = -1
         best_offset: T.int64 = state[WHOLE_CAPACITY] - most
+        best_load: T.int64 = 0
         best_rank: T.int64 = n0
         lowest_top: T.int64 = state[CAPACITY] + 1
-        group_offset: T.int64 = frames[frame, G_OFFSET]
-        group_rank: T.int64 = frames[frame, G_RANK]
+        after_offset: T.int64 = frames[frame, G_OFFSET]
+        after_load: T.int64 = frames[frame, G_LOAD]
+        after_rank: T.int64 = frames[frame, G_RANK]
         at: T.int64 = frames[frame, G_BEGIN]
         while at < frames[frame, G_END]:
             block: T.int64 = order[at]
             reach: T.int64 = blocks[block, REACH]
-            rank: T.int64 = blocks[block, RANK]
             lowest_top = T.min(lowest_top, reach + blocks[block, SIZE])
-            if (reach < best_offset or (reach == best_offset and rank < best_rank)) and (
-                reach > group_offset or (reach == group_offset and rank > group_rank)
-            ):
-                best = at
-                best_offset = reach
-                best_rank = rank
+            if reach <= best_offset:
+                load: T.int64 = blocks[block, LOAD]
+                rank: T.int64 = blocks[block, RANK]
+                if (
+                    reach > after_offset
+                    or (reach == after_offset and load < after_load)
+                    or (reach == after_offset and load == after_load and rank > after_rank)
+                ) and (
+                    reach < best_offset
+                    or (reach == best_offset and load > best_load)
+                    or (reach == best_offset and load == best_load and rank < best_rank)
+                ):
+                    best = at
+                    best_offset = reach
+                    best_load = load
+                    best_rank = rank
             at += 1
         state[NEXT] = -1
         if best_offset < lowest_top:
@@ -285,7 +308,7 @@ def advance(
                     state[DESCEND] = 0
                     break
                 trail[state[TRAIL], T_BLOCK] = other
-                trail[state[TRAIL], T_REACH] = blocks[other, REACH]
+                trail[state[TRAIL], T_OLD] = blocks[other, REACH]
                 state[TRAIL] += 1
                 blocks[other, REACH] = state[SETTLED]
                 highest = T.max(highest, state[SETTLED])
@@ -294,6 +317,28 @@ def advance(
         while first < last and state[DESCEND] == 1:
             may_fit(first, highest)
             first += 1
+
+    @T.inline
+    def renew_loads(group):
+        at: T.int64 = waiting[group, G_BEGIN]
+        while at < waiting[group, G_END]:
+            block: T.int64 = order[at]
+            load: T.int64 = 0
+            live: T.int64 = live_rows[block]
+            while live < live_rows[block + 1]:
+                section: T.int64 = lives[live, BEGIN]
+                while section < lives[live, END]:
+                    load = T.max(load, sections[section, REMAINING])
+                    section += 1
+                live += 1
+            if load != blocks[block, LOAD]:
+                trail[state[TRAIL], T_BLOCK] = block + n0
+                trail[state[TRAIL], T_OLD] = blocks[block, LOAD]
+                state[TRAIL] += 1
+                blocks[block, LOAD] = load
+            at += 1
+        waiting[group, G_LOAD] = LOAD_LIMIT
+        waiting[group, G_RANK] = -1
 
     @T.inline
     def add_groups(frame):
@@ -318,13 +363,17 @@ def advance(
                     order[end] = other
                     end += 1
                 at += 1
+            for column in T.serial(8):
+                waiting[state[WAITING], column] = frames[frame, column]
             waiting[state[WAITING], G_BEGIN] = begin
             waiting[state[WAITING], G_END] = end
             waiting[state[WAITING], G_FIRST] = first
             waiting[state[WAITING], G_LAST] = last
             waiting[state[WAITING], G_PARENT] = frame
-            waiting[state[WAITING], G_OFFSET] = frames[frame, G_OFFSET]
-            waiting[state[WAITING], G_RANK] = frames[frame, G_RANK]
+            if state[BY_LOAD] == 1 and (
+                first != frames[frame, G_FIRST] or last != frames[frame, G_LAST]
+            ):
+                renew_loads(state[WAITING])
             state[WAITING] += 1
             begin = end
 
@@ -332,6 +381,7 @@ def advance(
     def place(frame):
         block: T.int64 = order[state[NEXT]]
         frames[frame, G_OFFSET] = blocks[block, REACH]
+        frames[frame, G_LOAD] = blocks[block, LOAD]
         frames[frame, G_RANK] = blocks[block, RANK]
         order[state[NEXT]] = order[frames[frame, G_BEGIN]]
         order[frames[frame, G_BEGIN]] = block
@@ -354,7 +404,7 @@ def advance(
                 state[OUTCOME] = FOUND
                 break
             state[WAITING] -= 1
-            for column in T.serial(7):
+            for column in T.serial(8):
                 frames[state[FRAMES], column] = waiting[state[WAITING], column]
             frames[state[FRAMES], F_TRAIL] = state[TRAIL]
             frames[state[FRAMES], F_WAITING] = state[WAITING]

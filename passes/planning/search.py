@@ -1,0 +1,197 @@
+"""Search for the best plan: heuristics, then canonical placements below falling capacities."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from passes.planning.canonical import Outcome
+from passes.planning.decide import WHOLE_BLOCKS, Decider
+from passes.planning.fit import FAST_ORDERS, fit, place
+from passes.planning.instance import Instance
+from passes.planning.orders import ORDERS, Measures, ordered
+from passes.planning.plan import Plan, Status
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.portfolio import better, on_each_coalescing, rank
+from passes.planning.problem import Problem
+from passes.planning.skyline import rise
+from passes.planning.weighted import WeightedSearch
+
+EXACT_BLOCKS = 24
+"""Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
+EXACT_PART = 20
+"""That search may spend one in so many of the nodes that are left: each takes longer."""
+MOVES = 200
+"""Changes tried to the best order of first fit to bring the penalty down."""
+WORST = (1 << 62, 1 << 62)
+"""A penalty and a peak above those of any plan."""
+
+
+@register("search")
+def search(problem: Problem, budget: Budget) -> Plan:
+    """Search depth-first over canonical placements, with heuristics as a start.
+
+    Asks whether the capacity can be met, then the lower bound, then halves what is left between
+    the bound and the best plan. Deterministic in the budget's nodes; says what it has proven.
+    """
+    meter = Meter(budget)
+    plan = on_each_coalescing(problem, lambda instance: _search(instance, meter))
+    if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
+        plan = _exactly(problem, plan, meter)
+    return replace(plan, planner="search", nodes=meter.used)
+
+
+def _search(instance: Instance, meter: Meter) -> Plan:
+    """Return the best plan found for an instance without undecided in-place pairs."""
+    if not instance.soft:
+        return minimise(instance, meter)
+    free = Instance(_cost_free(instance.problem))
+    found = minimise(free, meter.share(2))
+    plan = instance.plan(free.flat(found), "search")
+    if found.fits:
+        return replace(plan, status=found.status)
+    return _cheapen(instance, meter)
+
+
+def minimise(instance: Instance, meter: Meter) -> Plan:
+    """Return the plan of the lowest peak found, penalties apart."""
+    capacity = instance.problem.capacity
+    best = better(instance.problem, _quick(instance, meter), meter)
+    if best.status in (Status.OPTIMAL, Status.INFEASIBLE):
+        return best
+    decider = Decider(instance)
+    if not best.fits and capacity is not None:
+        answer = decider.ask(capacity, meter.share(2))
+        if answer.outcome is Outcome.EXHAUSTED:
+            return replace(best, status=Status.INFEASIBLE)
+        if answer.offsets is None:
+            return best
+        best = instance.plan(answer.offsets, "search")
+    return _lower(instance, decider, best, meter)
+
+
+def _quick(instance: Instance, meter: Meter) -> Iterator[Plan]:
+    """Yield the plans of the heuristics, the cheapest to make first."""
+    if len(instance) > WHOLE_BLOCKS:  # where one costs as much as a core
+        yield fit(instance, meter, "first", FAST_ORDERS[:1])
+        return
+    yield fit(instance, meter, "first", FAST_ORDERS)
+    yield fit(instance, meter, "best", FAST_ORDERS[:2])
+    yield rise(instance, meter)
+
+
+def _lower(instance: Instance, decider: Decider, best: Plan, meter: Meter) -> Plan:
+    """Bring the peak down: ask for the lower bound, then halve the range that is left."""
+    step = _granularity(instance)
+    proven = low = -(-instance.bound // step) * step
+    question = low
+    while low < best.peak and meter.left:
+        answer = decider.ask(question, meter.share(3))
+        if answer.offsets is not None:
+            best = instance.plan(answer.offsets, "search")
+        else:
+            low = question + step
+            if answer.outcome is Outcome.EXHAUSTED:
+                proven = low
+        question = (low + best.peak - step) // 2 // step * step
+    if best.peak <= proven:
+        best = replace(best, status=Status.OPTIMAL)
+    return best
+
+
+def _granularity(instance: Instance) -> int:
+    """Return a number of bytes that every peak of a canonical placement is a multiple of."""
+    fixed = [bound for pair in instance.problem.memory.reserved for bound in pair]
+    return math.gcd(*instance.sizes, *instance.alignments, *instance.pinned.values(), *fixed) or 1
+
+
+def _cost_free(problem: Problem) -> Problem:
+    """Return the problem in which all that has a cost is separated.
+
+    What pinned buffers share cannot be changed, so it is left out.
+    """
+    apart = {frozenset(pair) for pair in problem.separations}
+    pairs = [
+        (penalty.first, penalty.second)
+        for penalty in problem.penalties
+        if frozenset((penalty.first, penalty.second)) not in apart
+        and any(
+            problem.buffers[problem.index[name]].pinned is None
+            for name in (penalty.first, penalty.second)
+        )
+    ]
+    return replace(problem, separations=(*problem.separations, *pairs), penalties=())
+
+
+def _cheapen(instance: Instance, meter: Meter) -> Plan:
+    """Return the plan of least penalty found where some penalty seems to be needed."""
+    blind = Instance(replace(instance.problem, penalties=()))
+    best = better(instance.problem, _starts(instance, blind, meter), meter)
+    if best.status is Status.INFEASIBLE:
+        return best
+    return _shuffled(instance, best, meter)
+
+
+def _starts(instance: Instance, blind: Instance, meter: Meter) -> Iterator[Plan]:
+    yield fit(instance, meter, "first")
+    yield rise(instance, meter)
+    found = minimise(blind, meter.share(2))
+    # A plan of the blind problem is as good as the search can tell only if it does not fit.
+    status = found.status if not found.fits else Status.FEASIBLE
+    yield replace(instance.plan(blind.flat(found), "search"), status=status)
+
+
+def _shuffled(instance: Instance, best: Plan, meter: Meter) -> Plan:
+    """Move single blocks within the order of first fit, as long as that lowers the penalty."""
+    rng = random.Random(0)
+    measures = Measures(instance)
+    orders = [ordered(measures, name) for name in ORDERS]
+    for name in ORDERS:
+        orders += [_perturbed(ordered(measures, name), rng) for _ in range(2)]
+
+    def planned(order: list[int]) -> Plan:
+        meter.spend(len(order))
+        return instance.plan(place(instance, order, costs=True), "search")
+
+    current, order = min(
+        ((planned(order), order) for order in orders),
+        key=lambda entry: rank(instance.problem, entry[0]),
+    )
+    for _ in range(MOVES):
+        if meter.left == 0 or current.status is Status.OPTIMAL:
+            break
+        candidate = _moved(order, rng)
+        plan = planned(candidate)
+        if rank(instance.problem, plan) <= rank(instance.problem, current):
+            current, order = plan, candidate
+    return min(best, current, key=lambda plan: rank(instance.problem, plan))
+
+
+def _perturbed(order: list[int], rng: random.Random) -> list[int]:
+    """Return the order with each block moved by a few places."""
+    places = {block: at + rng.uniform(0, 5) for at, block in enumerate(order)}
+    return sorted(order, key=places.__getitem__)
+
+
+def _moved(order: list[int], rng: random.Random) -> list[int]:
+    """Return the order with one block moved."""
+    moved = list(order)
+    moved.insert(rng.randrange(len(order)), moved.pop(rng.randrange(len(order))))
+    return moved
+
+
+def _exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
+    """Return the best plan if the problem is small enough to be searched to the end."""
+    instance = Instance(problem)
+    if len(instance) > EXACT_BLOCKS or plan.status is Status.INFEASIBLE:
+        return plan
+    incumbent = (plan.penalty, plan.peak) if plan.fits else WORST
+    exact = WeightedSearch(instance, incumbent, meter.share(EXACT_PART))
+    exact.run()
+    if exact.best is not None:
+        plan = instance.plan(exact.best, "search")
+    if not exact.complete or plan.status is Status.OPTIMAL:
+        return plan
+    return replace(plan, status=Status.OPTIMAL if plan.fits else Status.INFEASIBLE)
