@@ -1,1 +1,43 @@
-"""Planners: plain data in, plain data out. Nothing here knows TVM."""
+"""Planners: plain data in, plain data out. Nothing here knows TVM.
+
+A `Problem` says which buffers compete for a memory; `solve` asks a planner by name for a `Plan`;
+`verify` says whether the plan is right, and `lower_bound` what no plan can do better than.
+"""
+
+# A planner's module registers it when it is imported.
+from passes.planning import best, bump, fit, search, skyline  # noqa: F401
+from passes.planning.bound import live_bytes, lower_bound
+from passes.planning.plan import Plan, Status
+from passes.planning.planner import (
+    ALL_FEATURES,
+    Budget,
+    Planner,
+    get_planner,
+    planners,
+    register,
+    solve,
+)
+from passes.planning.problem import Buffer, Feature, Penalty, Problem
+from passes.planning.verify import PlanError, Violation, check, verify
+
+__all__ = [
+    "ALL_FEATURES",
+    "Budget",
+    "Buffer",
+    "Feature",
+    "Penalty",
+    "Plan",
+    "PlanError",
+    "Planner",
+    "Problem",
+    "Status",
+    "Violation",
+    "check",
+    "get_planner",
+    "live_bytes",
+    "lower_bound",
+    "planners",
+    "register",
+    "solve",
+    "verify",
+]

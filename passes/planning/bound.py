@@ -6,11 +6,17 @@ No planner is needed to compute it and none is called: it is a statement about t
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from passes.planning.problem import Buffer, LiveRange, Problem
+
+CLIQUE_STEPS = 20_000
+"""Buffers that the search for a heavy set of separated ones may try."""
+CLIQUE_BUFFERS = 2000
+"""Buffers beyond which separations are not looked at."""
 
 
 def lower_bound(problem: Problem) -> int:
@@ -23,12 +29,14 @@ def lower_bound(problem: Problem) -> int:
       the problem, over the buffers aligned to a multiple of it. An in-place destination counts
       only for what it takes beyond its source while both are live. Reserved ranges below come on
       top;
+    - the bytes of buffers of which each two are live together or separated, where there are
+      separations: the best such set that a short search finds;
     - the lowest end of each buffer on its own between the reserved ranges, or where it is pinned.
 
     Parameters
     ----------
     problem : Problem
-        Capacity, separations and penalties play no part.
+        Capacity and penalties play no part.
 
     Returns
     -------
@@ -39,6 +47,8 @@ def lower_bound(problem: Problem) -> int:
     for alignment in sorted({problem.alignment_of(buffer) for buffer in problem.buffers}):
         live = _most_live(problem, alignment)
         bound = max(bound, _with_reserved(problem.memory.reserved, live))
+    if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
+        bound = max(bound, _with_reserved(problem.memory.reserved, _heaviest_clique(problem)))
     return bound
 
 
@@ -142,6 +152,72 @@ def _envelope(offers: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int
         best = max((o[2] for o in offers if o[0] <= begin and end <= o[1]), default=0)
         if best:
             yield begin, end, best
+
+
+def _heaviest_clique(problem: Problem) -> int:
+    """Return the bytes of buffers that may not share any: the most that `CLIQUE_STEPS` find.
+
+    Only buffers that are separated from one, or live with one that is, are looked at: all others
+    add nothing to what is live at one position.
+    """
+    unit = math.gcd(*(problem.alignment_of(buffer) for buffer in problem.buffers))
+    weights = [b.slots * _round_up(b.size, unit) for b in problem.buffers]
+    slack = max(_round_up(b.size, unit) - b.size for b in problem.buffers)
+    enemies = _enemies(problem)
+    separated = {problem.index[name] for pair in problem.separations for name in pair}
+    steps = CLIQUE_STEPS
+
+    def grow(weight: int, candidates: list[int], best: int) -> int:
+        """Return the better of `best` and what `candidates` can add to a clique of `weight`."""
+        nonlocal steps
+        best = max(best, weight)
+        rest = sum(weights[c] for c in candidates)
+        for at, chosen in enumerate(candidates):
+            if weight + rest <= best or steps == 0:
+                break
+            steps -= 1
+            rest -= weights[chosen]
+            common = [c for c in candidates[at + 1 :] if c in enemies[chosen]]
+            best = grow(weight + weights[chosen], common, best)
+        return best
+
+    best = 0
+    for root in sorted(separated, key=lambda b: (-weights[b], b)):
+        around = sorted(enemies[root], key=lambda b: (-weights[b], b))
+        best = grow(weights[root], around, best)
+    return best - slack
+
+
+def _enemies(problem: Problem) -> dict[int, set[int]]:
+    """Return, for each separated buffer and those live with one, the buffers it cannot share with.
+
+    In-place pairs may share, so they are left out.
+    """
+    enemies: defaultdict[int, set[int]] = defaultdict(set)
+    for first, second in problem.separations:
+        enemies[problem.index[first]].add(problem.index[second])
+        enemies[problem.index[second]].add(problem.index[first])
+    in_place = {frozenset(problem.index[name] for name in pair) for pair in problem.in_place}
+    near = set(enemies)
+    for low, high in _live_pairs(problem, near):
+        if frozenset((low, high)) not in in_place:
+            enemies[low].add(high)
+            enemies[high].add(low)
+    return enemies
+
+
+def _live_pairs(problem: Problem, near: set[int]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of buffers that are live together, around the buffers in `near`."""
+    buffers = problem.buffers
+    around = {
+        other
+        for index in near
+        for other, buffer in enumerate(buffers)
+        if any(True for _ in _common(buffer.live, buffers[index].live))
+    }
+    for low, high in combinations(sorted(around | near), 2):
+        if any(True for _ in _common(buffers[low].live, buffers[high].live)):
+            yield low, high
 
 
 def _with_reserved(reserved: Sequence[tuple[int, int]], needed: int) -> int:

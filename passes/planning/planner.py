@@ -49,11 +49,18 @@ class Meter:
         self._stop = None if budget.seconds is None else time.monotonic() + budget.seconds
         self._whole: Meter | None = None
 
-    def share(self, part: int) -> Meter:
+    def share(self, part: int, at_most: int | None = None) -> Meter:
         """Return a meter of one `part`-th of what is left here; what it spends is spent here."""
-        share = Meter(Budget(-(-self.left // part)))
+        nodes = -(-self.left // part)
+        share = Meter(Budget(nodes if at_most is None else min(nodes, at_most)))
         share._stop, share._whole = self._stop, self
         return share
+
+    def rest(self) -> Budget:
+        """Return what is left as a budget of its own."""
+        if self._stop is None:
+            return Budget(self.left)
+        return Budget(self.left, max(0.0, self._stop - time.monotonic()))
 
     def spend(self, nodes: int) -> None:
         """Count nodes that were tried."""

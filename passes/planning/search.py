@@ -21,9 +21,9 @@ from passes.planning.weighted import WeightedSearch
 
 EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
-EXACT_PART = 20
-"""That search may spend one in so many of the nodes that are left: each takes longer."""
-MOVES = 200
+EXACT_NODES = 6000
+"""Nodes that this may take: each takes ten times as long as in the other search."""
+MOVES = 100
 """Changes tried to the best order of first fit to bring the penalty down."""
 WORST = (1 << 62, 1 << 62)
 """A penalty and a peak above those of any plan."""
@@ -188,7 +188,7 @@ def _exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     if len(instance) > EXACT_BLOCKS or plan.status is Status.INFEASIBLE:
         return plan
     incumbent = (plan.penalty, plan.peak) if plan.fits else WORST
-    exact = WeightedSearch(instance, incumbent, meter.share(EXACT_PART))
+    exact = WeightedSearch(instance, incumbent, meter.share(1, at_most=EXACT_NODES))
     exact.run()
     if exact.best is not None:
         plan = instance.plan(exact.best, "search")

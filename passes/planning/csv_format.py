@@ -1,0 +1,125 @@
+"""Problems and plans as the CSV of the public MiniMalloc benchmark.
+
+One row a buffer, columns ``id,lower,upper,size`` and optionally ``alignment``, in any order: live
+on the half-open range ``[lower, upper)``, size and alignment in bytes. A plan adds ``offset``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from typing import TextIO
+
+from passes.planning.plan import Plan
+from passes.planning.problem import Buffer, Problem
+from target_hw.memory import MemoryScope
+
+REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
+COLUMNS = (*REQUIRED_COLUMNS, "alignment")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_LARGEST = (1 << 62) - 1
+
+
+class CsvError(ValueError):
+    """What is wrong with a file, in one line that names the file and the row."""
+
+
+def read_problem(stream: TextIO, name: str, memory: MemoryScope) -> Problem:
+    """Read a problem.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Opened with ``newline=""``.
+    name : str
+        What to call the file in messages.
+    memory : MemoryScope
+        Where the buffers go.
+
+    Raises
+    ------
+    CsvError
+        If a column is missing, unknown or given twice, a row has too few or too many fields, a
+        number is none, negative or too large, a range is empty, an id is used twice, or there are
+        no buffers.
+    """
+    try:
+        return Problem(tuple(_buffers(stream, name)), memory, name=name)
+    except CsvError:
+        raise
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise CsvError(f"{name}: not a CSV file: {error}") from error
+    except ValueError as error:
+        raise CsvError(str(error) if name in str(error) else f"{name}: {error}") from error
+
+
+def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
+    """Write the buffers of a problem that was read by `read_problem`, with their offsets."""
+    with_alignment = any(buffer.alignment != 1 for buffer in problem.buffers)
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow((*(COLUMNS if with_alignment else REQUIRED_COLUMNS), "offset"))
+    for buffer in problem.buffers:
+        row = [buffer.name, *buffer.live[0], buffer.size]
+        writer.writerow(
+            [*row, *([buffer.alignment] * with_alignment), plan.offsets[buffer.name][0]]
+        )
+
+
+def _buffers(stream: TextIO, name: str) -> Iterator[Buffer]:
+    reader = csv.reader(stream)
+    header = [column.strip().lower() for column in next(reader, [])]
+    _check_header(header, name)
+    seen: set[str] = set()
+    for fields in reader:
+        if not fields:
+            continue
+        where = f"{name}:{reader.line_num}"
+        if len(fields) != len(header):
+            raise CsvError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
+        row = dict(zip(header, fields, strict=True))
+        if row["id"] in seen:
+            raise CsvError(f"{where}: id {row['id']!r} is used twice")
+        seen.add(row["id"])
+        yield _buffer(row, where)
+    if not seen:
+        raise CsvError(f"{name}: no buffers")
+
+
+def _check_header(header: list[str], name: str) -> None:
+    if not any(header):
+        raise CsvError(f"{name}: empty; the first line must name the columns {', '.join(COLUMNS)}")
+    missing = [column for column in REQUIRED_COLUMNS if column not in header]
+    if missing:
+        raise CsvError(f"{name}: no column {', '.join(missing)}; got {', '.join(header)}")
+    for column in header:
+        if column not in COLUMNS:
+            raise CsvError(f"{name}: unknown column {column!r}; known are {', '.join(COLUMNS)}")
+        if header.count(column) > 1:
+            raise CsvError(f"{name}: column {column!r} is given twice")
+
+
+def _buffer(row: dict[str, str], where: str) -> Buffer:
+    lower, upper, size, alignment = (
+        _number(row.get(column, "1"), column, where)
+        for column in ("lower", "upper", "size", "alignment")
+    )
+    if upper <= lower:
+        raise CsvError(f"{where}: upper must be above lower, got {lower} and {upper}")
+    if alignment == 0:
+        raise CsvError(f"{where}: alignment must be positive, got 0")
+    return Buffer(row["id"], size, ((lower, upper),), alignment)
+
+
+def _number(text: str, column: str, where: str) -> int:
+    text = text.strip()
+    if not _INTEGER.fullmatch(text):
+        shown = text if len(text) <= 40 else text[:40] + "..."
+        kind = "is too large" if text.lstrip("+-").isdecimal() else "must be an integer"
+        raise CsvError(f"{where}: {column} {kind}, got {shown!r}")
+    value = int(text)
+    if value < 0:
+        raise CsvError(f"{where}: {column} must not be negative, got {value}")
+    if value > _LARGEST:
+        raise CsvError(f"{where}: {column} is too large, got {value}")
+    return value

@@ -1,0 +1,79 @@
+"""``python -m tvm_ext plan``: place the buffers of a CSV file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from passes.planning import Budget, Plan, Problem, check, lower_bound, planners, solve
+from passes.planning.csv_format import read_problem, write_plan
+from target_hw.memory import MemoryScope
+
+FITS, DOES_NOT_FIT, BAD_INPUT = 0, 1, 2
+UNLIMITED_NODES = 1 << 60
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return 0 if the plan fits, 1 if not, 2 on bad input."""
+    parser = argparse.ArgumentParser(prog="python -m tvm_ext plan", description=__doc__)
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to a parser or subparser."""
+    parser.add_argument(
+        "--input", required=True, metavar="F.csv", help="columns id,lower,upper,size[,alignment]"
+    )
+    parser.add_argument(
+        "--capacity", type=int, metavar="BYTES", help="what must not be exceeded (default: none)"
+    )
+    parser.add_argument("--planner", default="best", help="one of: " + ", ".join(_names()))
+    parser.add_argument(
+        "--alignment", type=int, default=1, metavar="BYTES", help="of every offset (default: 1)"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=10.0, metavar="SECONDS", help="default: 10"
+    )
+    parser.add_argument("--output", metavar="F.csv", help="where to write the offsets")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command on parsed arguments; see `main`."""
+    try:
+        memory = MemoryScope("global", arguments.capacity, arguments.alignment)
+        with open(arguments.input, encoding="utf-8-sig", newline="") as stream:
+            problem = read_problem(stream, arguments.input, memory)
+        budget = Budget(UNLIMITED_NODES, arguments.time_limit)
+        plan = solve(problem, arguments.planner, budget)
+        if plan.fits:
+            check(problem, plan)
+        if arguments.output is not None:
+            with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
+                write_plan(stream, problem, plan)
+    except (OSError, ValueError) as error:
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
+    _report(problem, plan)
+    return FITS if plan.fits else DOES_NOT_FIT
+
+
+def _names() -> list[str]:
+    return [planner.name for planner in planners()]
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+def _report(problem: Problem, plan: Plan) -> None:
+    bound = lower_bound(problem)
+    ratio = plan.peak / bound if bound else 1.0
+    if not plan.fits:
+        print(f"does not fit: {plan.peak} bytes needed, {problem.capacity} bytes there")
+    print(
+        f"{len(problem.buffers)} buffers by {plan.planner}: peak {plan.peak} bytes, lower bound "
+        f"{bound} bytes, ratio {ratio:.4f}, {plan.status.value}"
+    )
