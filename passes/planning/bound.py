@@ -46,9 +46,10 @@ def lower_bound(problem: Problem) -> int:
     bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
     for alignment in sorted({problem.alignment_of(buffer) for buffer in problem.buffers}):
         live = _most_live(problem, alignment)
-        bound = max(bound, _with_reserved(problem.memory.reserved, live))
+        bound = max(bound, _with_reserved(problem, live, alignment))
     if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
-        bound = max(bound, _with_reserved(problem.memory.reserved, _heaviest_clique(problem)))
+        unit = math.gcd(*(problem.alignment_of(buffer) for buffer in problem.buffers))
+        bound = max(bound, _with_reserved(problem, _heaviest_clique(problem, unit), unit))
     return bound
 
 
@@ -154,13 +155,13 @@ def _envelope(offers: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int
             yield begin, end, best
 
 
-def _heaviest_clique(problem: Problem) -> int:
+def _heaviest_clique(problem: Problem, unit: int) -> int:
     """Return the bytes of buffers that may not share any: the most that `CLIQUE_STEPS` find.
 
-    Only buffers that are separated from one, or live with one that is, are looked at: all others
-    add nothing to what is live at one position.
+    `unit` is a number of bytes that all offsets are multiples of. Only buffers that are separated
+    from one, or live with one that is, are looked at: all others add nothing to what is live at
+    one position.
     """
-    unit = math.gcd(*(problem.alignment_of(buffer) for buffer in problem.buffers))
     weights = [b.slots * _round_up(b.size, unit) for b in problem.buffers]
     slack = max(_round_up(b.size, unit) - b.size for b in problem.buffers)
     enemies = _enemies(problem)
@@ -220,12 +221,17 @@ def _live_pairs(problem: Problem, near: set[int]) -> Iterator[tuple[int, int]]:
             yield low, high
 
 
-def _with_reserved(reserved: Sequence[tuple[int, int]], needed: int) -> int:
-    """Return the lowest end below which `needed` bytes are not reserved."""
+def _with_reserved(problem: Problem, needed: int, unit: int) -> int:
+    """Return the lowest end below which `needed` bytes are not reserved.
+
+    They are counted in whole units, of which a reserved range takes those that it covers: the rest
+    of it may lie in what a buffer is padded with.
+    """
     if needed == 0:
         return 0
-    for begin, end in reserved:
-        if begin < needed:
+    for begin, end in problem.memory.reserved:
+        begin, end = _round_up(begin, unit), end // unit * unit
+        if begin < min(needed, end):
             needed += end - begin
     return needed
 

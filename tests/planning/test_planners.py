@@ -1,0 +1,209 @@
+"""Every planner on problems with every feature: right plans, and as good as they claim."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from planning_oracles import best_by_brute_force, problems
+
+from passes.planning import (
+    Budget,
+    Buffer,
+    Feature,
+    Penalty,
+    Problem,
+    Status,
+    get_planner,
+    lower_bound,
+    planners,
+    register,
+    solve,
+    verify,
+)
+from target_hw.memory import MemoryScope
+
+EVERY = [planner.name for planner in planners()]
+BUDGET = Budget(nodes=20_000)
+
+
+def violations_but_capacity(problem, plan):
+    return [v for v in verify(problem, plan) if v.kind != "capacity"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+@given(problem=problems(most_buffers=6, most_slots=9))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_plans_are_right_and_say_whether_they_fit(name, problem):
+    plan = solve(problem, name, BUDGET)
+    note(str(plan))
+    assert violations_but_capacity(problem, plan) == []
+    assert plan.fits == (problem.capacity is None or plan.peak <= problem.capacity)
+    assert plan.peak >= lower_bound(problem)
+
+
+@pytest.mark.parametrize("name", ["search", "best"])
+@given(problem=problems())
+@settings(max_examples=120, deadline=None, print_blob=True)
+def test_the_optimum_is_found(name, problem):
+    plan = solve(problem, name, BUDGET)
+    best = best_by_brute_force(problem)
+    note(f"{plan}, brute force {best}")
+    if best is None:
+        assert not plan.fits
+    else:
+        assert plan.fits
+        assert (plan.penalty, plan.peak) == best
+
+
+@pytest.mark.slow
+@given(problem=problems())
+@settings(max_examples=5000, deadline=None, print_blob=True)
+def test_the_optimum_is_found_on_many(problem):
+    test_the_optimum_is_found.hypothesis.inner_test("search", problem)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@given(problem=problems())
+@settings(max_examples=40, deadline=None, print_blob=True)
+def test_what_is_called_proven_is_so(name, problem):
+    plan = solve(problem, name, BUDGET)
+    best = best_by_brute_force(problem)
+    if plan.status is Status.OPTIMAL:
+        assert (plan.penalty, plan.peak) == best
+    if plan.status is Status.INFEASIBLE:
+        assert best is None
+
+
+@given(problem=problems(), rng=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_order_and_names_do_not_change_the_optimum(problem, rng):
+    shuffled = list(problem.buffers)
+    rng.shuffle(shuffled)
+    new = {buffer.name: f"x{i}" for i, buffer in enumerate(shuffled)}
+    other = replace(
+        problem,
+        buffers=tuple(replace(buffer, name=new[buffer.name]) for buffer in shuffled),
+        in_place=[(new[a], new[b]) for a, b in problem.in_place],
+        separations=[(new[a], new[b]) for a, b in problem.separations],
+        penalties=[Penalty(new[p.first], new[p.second], p.cost) for p in problem.penalties],
+    )
+    plan, same = solve(problem, "search", BUDGET), solve(other, "search", BUDGET)
+    assert plan.fits == same.fits
+    if plan.fits:
+        assert (plan.penalty, plan.peak) == (same.penalty, same.peak)
+
+
+@given(problem=problems(), more=st.integers(1, 6))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_more_capacity_never_hurts(problem, more):
+    small = replace(problem, memory=replace(problem.memory, capacity=8))
+    large = replace(problem, memory=replace(problem.memory, capacity=8 + more))
+    first, second = solve(small, "search", BUDGET), solve(large, "search", BUDGET)
+    assert second.fits >= first.fits
+    if first.fits:
+        assert second.penalty <= first.penalty
+
+
+@pytest.mark.parametrize("name", EVERY)
+@given(problem=problems())
+@settings(max_examples=10, deadline=None, print_blob=True)
+def test_planning_twice_gives_the_same_plan(name, problem):
+    assert solve(problem, name, BUDGET) == solve(problem, name, BUDGET)
+
+
+def test_an_empty_problem_has_a_plan():
+    for name in EVERY:
+        plan = solve(Problem(()), name)
+        assert (plan.offsets, plan.peak, plan.penalty) == ({}, 0, 0)
+
+
+def test_in_place_saves_the_destination():
+    chain = tuple(Buffer(f"b{i}", 100, ((i, i + 2),)) for i in range(5))
+    pairs = tuple((f"b{i}", f"b{i + 1}") for i in range(4))
+    plan = solve(Problem(chain, in_place=pairs), "best")
+    assert (plan.peak, plan.status) == (100, Status.OPTIMAL)
+    assert solve(Problem(chain), "best").peak == 200
+
+
+def test_of_two_sources_one_is_overwritten():
+    buffers = (
+        Buffer("a", 64, ((0, 3),)),
+        Buffer("b", 64, ((1, 3),)),
+        Buffer("sum", 64, ((2, 5),)),
+    )
+    problem = Problem(buffers, in_place=(("a", "sum"), ("b", "sum")))
+    plan = solve(problem, "search")
+    assert (lower_bound(problem), plan.peak, plan.status) == (128, 128, Status.OPTIMAL)
+
+
+def test_a_penalty_is_paid_only_where_the_capacity_demands_it():
+    buffers = (Buffer("load", 32, ((0, 2),)), Buffer("store", 32, ((2, 4),)))
+    costly = (Penalty("load", "store", 7),)
+    roomy = solve(Problem(buffers, MemoryScope("local.UB", 64), penalties=costly), "search")
+    tight = solve(Problem(buffers, MemoryScope("local.UB", 63), penalties=costly), "search")
+    assert (roomy.penalty, roomy.peak, roomy.status) == (0, 64, Status.OPTIMAL)
+    assert (tight.penalty, tight.peak, tight.status) == (7, 32, Status.OPTIMAL)
+
+
+def test_what_cannot_fit_is_proven_and_says_what_was_needed():
+    # No position needs more than 5 bytes, but only one order of the odd pair fits 5.
+    buffers = (
+        Buffer("a", 3, ((0, 2),)),
+        Buffer("b", 2, ((0, 1),)),
+        Buffer("c", 2, ((1, 3),)),
+        Buffer("d", 3, ((2, 4),)),
+        Buffer("e", 2, ((3, 5),)),
+        Buffer("f", 3, ((4, 6),)),
+    )
+    for capacity in (3, 4, 5):
+        problem = Problem(buffers, MemoryScope("local", capacity))
+        plan = solve(problem, "search")
+        assert plan.fits == (best_by_brute_force(problem) is not None)
+        if not plan.fits:
+            assert plan.status is Status.INFEASIBLE
+            assert plan.peak > capacity
+
+
+def test_bump_or_best_shares_nothing_that_fits_without():
+    buffers = tuple(Buffer(f"b{i}", 10, ((i, i + 1),)) for i in range(4))
+    assert solve(Problem(buffers, MemoryScope("local", 40)), "bump_or_best").peak == 40
+    assert solve(Problem(buffers, MemoryScope("local", 39)), "bump_or_best").peak == 10
+
+
+def test_an_unknown_planner_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown planner 'nope'; there are: best, .*skyline"):
+        solve(Problem(()), "nope")
+
+
+def test_a_feature_that_a_planner_lacks_is_refused():
+    @register("test only: sizes", supports=())
+    def run(problem, budget):
+        raise AssertionError("must not be asked")
+
+    problem = Problem(
+        (Buffer("a", 1, ((0, 1),), slots=2), Buffer("b", 1, ((0, 1),))),
+        separations=(("a", "b"),),
+        name="main",
+    )
+    message = r"main: planner 'test only: sizes' does not support separations, slots"
+    try:
+        with pytest.raises(ValueError, match=message):
+            solve(problem, "test only: sizes")
+        with pytest.raises(ValueError, match="already registered"):
+            register("test only: sizes")(run)
+    finally:
+        from passes.planning.planner import _PLANNERS
+
+        del _PLANNERS["test only: sizes"]
+
+
+def test_planners_say_what_they_are():
+    assert get_planner("search").supports == frozenset(Feature)
+    assert all(planner.summary.endswith(".") for planner in planners())
+
+
+@pytest.mark.parametrize("budget", [{"nodes": -1}, {"seconds": -0.5}, {"seconds": float("nan")}])
+def test_a_bad_budget_is_refused(budget):
+    with pytest.raises(ValueError, match="must not be negative"):
+        Budget(**budget)
