@@ -1,0 +1,139 @@
+"""The canonical search: its answers against brute force, and its compiled twin step by step."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_oracles import best_by_brute_force, problems
+
+from passes.planning import Buffer, Problem
+from passes.planning.canonical import UNPLACED, CanonicalSearch, Outcome
+from passes.planning.decide import ATTEMPTS, Attempt, Decider
+from passes.planning.instance import Instance
+from passes.planning.packing import pack
+from passes.planning.planner import Budget, Meter
+from target_hw.memory import MemoryScope
+
+
+def packed(problem):
+    """Return the packing of a problem's free blocks."""
+    instance = Instance(problem)
+    free = [b for b, size in enumerate(instance.sizes) if size and b not in instance.pinned]
+    return pack(instance, free)
+
+
+def random_problem(seed, count):
+    """Return buffers that are live some twenty at a time, in two alignments, one in ten twice."""
+    rng = random.Random(seed)
+    buffers = []
+    for index in range(count):
+        begin, life = rng.randrange(count), 1 + int(rng.expovariate(0.1))
+        live = [(begin, begin + life)]
+        if rng.random() < 0.1:
+            live.append((begin + life + 3, begin + life + 5))
+        size = rng.randrange(1, 64) * 8
+        buffers.append(Buffer(f"b{index}", size, live, rng.choice([1, 8, 32])))
+    pairs = tuple((f"b{i}", f"b{i + 1}") for i in range(0, count - 1, 9))
+    return Problem(tuple(buffers), MemoryScope("local", reserved=((64, 96),)), separations=pairs)
+
+
+@given(problem=problems(), attempt=st.sampled_from(ATTEMPTS))
+@settings(max_examples=150, deadline=None, print_blob=True)
+def test_the_answer_is_that_of_brute_force(problem, attempt):
+    problem = replace(problem, in_place=(), penalties=())
+    packing = packed(problem)
+    if len(packing) == 0:
+        return
+    capacity = problem.capacity or 10
+    # Pinned buffers above the capacity are no matter of the search, which does not place them.
+    free = replace(problem, memory=replace(problem.memory, capacity=None))
+    pins = [max(b.pinned) + b.size for b in problem.buffers if b.pinned is not None]
+    best = best_by_brute_force(replace(free, memory=replace(free.memory, capacity=200)))
+    if max(pins, default=0) > capacity:
+        return
+    search = CanonicalSearch(packing, attempt.ranks(packing), attempt.by_load, capacity)
+    outcome = search.advance(100_000)
+    assert outcome is (Outcome.FOUND if best[1] <= capacity else Outcome.EXHAUSTED)
+    assert (UNPLACED not in search.offsets) == (outcome is Outcome.FOUND)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    kernel = pytest.importorskip("passes.planning.search_kernel", reason="TVM is not installed")
+    if not kernel.available():
+        pytest.skip("this TVM has no llvm")
+    return kernel.CompiledSearch
+
+
+def twins(compiled, packing, attempt, capacity):
+    arguments = (packing, attempt.ranks(packing), attempt.by_load, capacity)
+    return CanonicalSearch(*arguments), compiled(*arguments)
+
+
+def assert_same_steps(plain, fast, limits):
+    for limit in limits:
+        assert plain.advance(limit) is fast.advance(limit)
+        assert (plain.nodes, plain.offsets) == (fast.nodes, fast.offsets)
+
+
+@given(problem=problems(most_buffers=6, most_slots=8), attempt=st.sampled_from(ATTEMPTS))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_both_versions_take_the_same_steps_on_small_problems(compiled, problem, attempt):
+    packing = packed(replace(problem, in_place=()))
+    if len(packing):
+        assert_same_steps(*twins(compiled, packing, attempt, problem.capacity or 8), [1, 2, 1000])
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=str)
+@pytest.mark.parametrize("slack", [0, 0.05, 0.3])
+def test_both_versions_take_the_same_steps_on_a_larger_one(compiled, attempt, slack):
+    problem = random_problem(1, 120)
+    packing = packed(problem)
+    capacity = int(Instance(problem).bound * (1 + slack))
+    assert_same_steps(*twins(compiled, packing, attempt, capacity), [1, 7, 300, 700])
+
+
+def test_a_stopped_search_goes_on_where_it_stopped():
+    packing = packed(random_problem(3, 60))
+    capacity = int(1.05 * max(packing.loads))
+    whole = CanonicalSearch(packing, range(len(packing)), True, capacity)
+    parts = CanonicalSearch(packing, range(len(packing)), True, capacity)
+    outcome = whole.advance(3000)
+    while parts.nodes < 3000:
+        if parts.advance(11) is not Outcome.PAUSED:
+            break
+    if outcome is Outcome.FOUND:
+        assert parts.offsets == whole.offsets
+    else:
+        assert parts.nodes >= whole.nodes
+
+
+def test_ranks_are_a_permutation_and_the_seed_matters():
+    packing = packed(random_problem(2, 80))
+    for attempt in ATTEMPTS:
+        assert sorted(attempt.ranks(packing)) == list(range(len(packing)))
+    assert Attempt(True, "LA").ranks(packing) != Attempt(True, "LA", 1).ranks(packing)
+
+
+def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
+    """With few blocks searched at once, the rest is left to first fit, as on large problems."""
+    from passes.planning import decide
+
+    problem = random_problem(5, 400)
+    problem = replace(problem, memory=MemoryScope("local"), separations=())
+    instance = Instance(problem)
+    monkeypatch.setattr(decide, "WHOLE_BLOCKS", 300)
+    for slack in (0.0, 0.02):
+        capacity = int(instance.bound * (1 + slack))
+        answer = Decider(instance).ask(capacity, Meter(Budget(100_000)))
+        assert answer.outcome is Outcome.FOUND
+        assert instance.peak(answer.offsets) <= capacity
+
+
+def test_below_the_bound_nothing_is_asked():
+    instance = Instance(random_problem(1, 50))
+    meter = Meter(Budget(1000))
+    assert Decider(instance).ask(instance.bound - 1, meter).outcome is Outcome.EXHAUSTED
+    assert meter.used == 0

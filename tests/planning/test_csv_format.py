@@ -1,0 +1,90 @@
+"""CSV files: what is read and written, and one clear line for each bad file."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passes.planning import Buffer, Problem, solve
+from passes.planning.csv_format import CsvError, read_problem, write_plan
+from target_hw.memory import MemoryScope
+
+GLOBAL = MemoryScope("global")
+HEADER = "id,lower,upper,size\n"
+
+
+def read(text, memory=GLOBAL):
+    return read_problem(io.StringIO(text, newline=""), "F.csv", memory)
+
+
+def test_columns_may_come_in_any_order():
+    problem = read("size, upper,lower,alignment,id\n 8,4,1,32,a b\n")
+    assert problem.buffers == (Buffer("a b", 8, ((1, 4),), 32),)
+
+
+def test_blank_lines_and_windows_line_ends_are_no_matter():
+    assert len(read("id,lower,upper,size\r\n\r\na,0,1,4\r\n").buffers) == 1
+
+
+buffers = st.builds(
+    lambda name, size, begin, life, alignment: Buffer(
+        name, size, ((begin, begin + life),), alignment
+    ),
+    st.text(min_size=1).filter(lambda s: s.isprintable()),
+    st.integers(0, 1 << 40),
+    st.integers(0, 1 << 40),
+    st.integers(1, 1 << 40),
+    st.sampled_from([1, 2, 32]),
+)
+
+
+@given(st.lists(buffers, min_size=1, max_size=5, unique_by=lambda b: b.name))
+def test_what_is_written_reads_as_it_was(rows):
+    problem = Problem(tuple(rows), name="F.csv")
+    plan = solve(problem, "bump")
+    out = io.StringIO(newline="")
+    write_plan(out, problem, plan)
+    lines = out.getvalue().split("\n")
+    assert lines[0].endswith(",offset")
+    without = "\n".join(line.rpartition(",")[0] for line in lines[:-1])
+    assert read(without + "\n") == problem
+    offsets = [int(line.rpartition(",")[2]) for line in lines[1:-1]]
+    assert offsets == [plan.offsets[b.name][0] for b in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "F.csv: empty; the first line must name the columns"),
+        ("\n\n", "F.csv: empty"),
+        (HEADER, "F.csv: no buffers"),
+        ("id,lower,upper\na,0,1\n", "F.csv: no column size; got id, lower, upper"),
+        ("a,0,1,4\n", "F.csv: no column id, lower, upper, size"),
+        ("id,lower,upper,size,gaps\na,0,1,4,\n", "F.csv: unknown column 'gaps'"),
+        ("id,lower,upper,size,size\na,0,1,4,4\n", "F.csv: column 'size' is given twice"),
+        (HEADER + "a,0,1\n", "F.csv:2: 3 fields, but the header has 4"),
+        (HEADER + "a,0,1,4,5\n", "F.csv:2: 5 fields, but the header has 4"),
+        (HEADER + "a,0,1,x\n", "F.csv:2: size must be an integer, got 'x'"),
+        (HEADER + "a,0,1,\n", "F.csv:2: size must be an integer, got ''"),
+        (HEADER + "a,0,1.5,4\n", "F.csv:2: upper must be an integer, got '1.5'"),
+        (HEADER + "a,0,1,1_000\n", "F.csv:2: size must be an integer, got '1_000'"),
+        (HEADER + "a,0,1,-4\n", "F.csv:2: size must not be negative, got -4"),
+        (HEADER + "a,-1,1,4\n", "F.csv:2: lower must not be negative, got -1"),
+        (HEADER + "a,3,3,4\n", "F.csv:2: upper must be above lower, got 3 and 3"),
+        (HEADER + "a,4,3,4\n", "F.csv:2: upper must be above lower, got 4 and 3"),
+        (HEADER + "a,0,1,4\nb,0,1,4\na,1,2,4\n", "F.csv:4: id 'a' is used twice"),
+        (HEADER + f"a,0,1,{1 << 63}\n", "F.csv:2: size is too large"),
+        (HEADER + "a,0,1," + "9" * 5000 + "\n", "F.csv:2: size is too large, got '999"),
+        (HEADER + f"a,0,1,{1 << 61}\nb,0,1,{1 << 61}\n", "F.csv: its buffers add up to"),
+        ("id,lower,upper,size,alignment\na,0,1,4,0\n", "F.csv:2: alignment must be positive"),
+        ("id,lower,upper,size,alignment\na,0,1,4,-2\n", "alignment must not be negative"),
+        (HEADER + '"a,0,1,4\n' * 3, "F.csv"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(text, message):
+    with pytest.raises(CsvError) as error:
+        read(text)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 300

@@ -1,0 +1,101 @@
+"""Problems: what is kept, and how each bad one is refused by name."""
+
+import pytest
+
+from passes.planning import Buffer, Feature, Penalty, Problem
+from target_hw.memory import MemoryScope
+
+ONE, TWO = Buffer("one", 8, ((0, 2),)), Buffer("two", 8, ((1, 3),))
+
+
+def test_live_ranges_are_kept_sorted_and_joined():
+    assert Buffer("a", 1, ((4, 6), (0, 2), (2, 3))).live == ((0, 3), (4, 6))
+
+
+def test_features_are_what_the_problem_uses():
+    assert Problem((ONE,)).features == frozenset()
+    everything = Problem(
+        (
+            ONE,
+            TWO,
+            Buffer("three", 8, ((0, 1), (2, 3)), slots=2),
+            Buffer("four", 8, ((0, 1),), pinned=(64,)),
+        ),
+        MemoryScope("local", 128, reserved=((100, 120),)),
+        in_place=(("one", "two"),),
+        separations=(("one", "three"),),
+        penalties=(Penalty("one", "four", 1),),
+    )
+    assert everything.features == frozenset(Feature)
+
+
+def test_the_memory_aligns_every_buffer():
+    problem = Problem((Buffer("a", 1, ((0, 1),), alignment=3),), MemoryScope("local", alignment=4))
+    assert problem.alignment_of(problem.buffers[0]) == 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"size": -1}, "size must be an integer of at least 0"),
+        ({"size": 1.0}, "size must be an integer"),
+        ({"size": 1 << 62}, r"below 2\*\*62"),
+        ({"alignment": 0}, "alignment must be an integer of at least 1"),
+        ({"slots": 0}, "slots must be an integer of at least 1"),
+        ({"live": ()}, "at least one live range"),
+        ({"live": ((3, 3),)}, r"live range \[3, 3\) is empty"),
+        ({"live": ((0, 3), (2, 4))}, r"live ranges \[0, 3\] and \[2, 4\] overlap"),
+        ({"live": ((0.5, 3),)}, "must be two integers"),
+        ({"slots": 2, "pinned": (0,)}, "2 slots need 2 pinned offsets, got 1"),
+        ({"pinned": (-4,)}, "a pinned offset must be an integer from 0, got -4"),
+    ],
+)
+def test_bad_buffers_are_refused_by_name(fields, message):
+    with pytest.raises(ValueError, match=message) as error:
+        Buffer(**{"name": "acc", "size": 8, "live": ((0, 1),), **fields})
+    assert "'acc'" in str(error.value)
+
+
+def pinned(name, offset, live=((0, 2),), size=8):
+    return Buffer(name, size, live, pinned=(offset,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"buffers": (ONE, ONE)}, "two buffers are called 'one'"),
+        ({"in_place": (("one", "none"),)}, "in_place names an unknown buffer 'none'"),
+        ({"separations": (("one", "one"),)}, "separations pairs buffer 'one' with itself"),
+        ({"separations": (("one", "two"), ("two", "one"))}, "lists 'two' and 'one' twice"),
+        ({"penalties": (Penalty("one", "two", 0),)}, "must be a positive integer, got 0"),
+        (
+            {"in_place": (("one", "two"),), "separations": (("two", "one"),)},
+            "'one' and 'two' are both an in-place pair and separated",
+        ),
+        (
+            {"buffers": (ONE, Buffer("two", 8, ((1, 2),), slots=2)), "in_place": (("one", "two"),)},
+            "needs equally many slots, got 1 and 2",
+        ),
+        ({"buffers": (pinned("one", 4),)}, "pinned at 4, which is not a multiple of its alignment"),
+        ({"buffers": (pinned("one", 32),)}, r"pinned at 32, inside the reserved range \[36, 40\)"),
+        (
+            {"buffers": (pinned("one", 0, size=16), pinned("two", 8))},
+            "'one' and 'two' may not share bytes, but are pinned at 0 and 8",
+        ),
+        ({"buffers": (Buffer("one", 1 << 61, ((0, 1),), slots=2),)}, r"above 2\*\*62"),
+    ],
+)
+def test_bad_problems_are_refused_by_name(fields, message):
+    memory = MemoryScope("local.UB", alignment=8, reserved=((36, 40),))
+    with pytest.raises(ValueError, match=message) as error:
+        Problem(**{"buffers": (ONE, TWO), "memory": memory, "name": "main", **fields})
+    assert str(error.value).startswith("main: ")
+
+
+def test_pinned_buffers_may_share_what_they_need_not_keep_apart():
+    later = pinned("two", 8, ((2, 3),))
+    assert Problem((pinned("one", 0, size=16), later)).buffers[1] is later
+    in_place = (("one", "two"),)
+    Problem((pinned("one", 8), pinned("two", 8)), in_place=in_place)
+    with pytest.raises(ValueError, match="may not share bytes"):
+        Problem((pinned("one", 8), pinned("two", 8)))

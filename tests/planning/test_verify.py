@@ -1,0 +1,131 @@
+"""The verifier against a byte-by-byte check, and each violation by name."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_oracles import is_right, problems
+
+from passes.planning import Buffer, Penalty, Plan, PlanError, Problem, Status, check, solve, verify
+from target_hw.memory import MemoryScope
+
+
+def plan_of(offsets, peak=0, penalty=0):
+    return Plan(offsets, peak, penalty, "by hand", Status.FEASIBLE)
+
+
+@given(problem=problems(), data=st.data())
+@settings(max_examples=300, deadline=None, print_blob=True)
+def test_any_placement_is_judged_as_byte_by_byte(problem, data):
+    offsets = {
+        buffer.name: buffer.pinned
+        or tuple(data.draw(st.integers(0, 8)) for _ in range(buffer.slots))
+        for buffer in problem.buffers
+    }
+    found = {v.kind for v in verify(problem, plan_of(offsets))} - {"peak", "penalty"}
+    assert (not found) == is_right(problem, plan_of(offsets))
+
+
+@given(problem=problems(), data=st.data())
+@settings(max_examples=100, deadline=None, print_blob=True)
+def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(problem, data):
+    plan = solve(problem, "first_fit")
+    buffer = data.draw(st.sampled_from(problem.buffers))
+    moved = list(plan.offsets[buffer.name])
+    moved[data.draw(st.integers(0, buffer.slots - 1))] += data.draw(st.integers(-4, 4))
+    moved = [max(0, offset) for offset in moved]
+    changed = replace(plan, offsets={**plan.offsets, buffer.name: tuple(moved)})
+    found = {v.kind for v in verify(problem, changed)} - {"peak", "penalty"}
+    assert (not found) == is_right(problem, changed)
+
+
+A = Buffer("a", 8, ((0, 4),))
+B = Buffer("b", 8, ((3, 6),))
+C = Buffer("c", 8, ((6, 8),))
+
+
+@pytest.mark.parametrize(
+    ("problem", "plan", "kind", "names"),
+    [
+        (Problem((A, B)), plan_of({"a": (0,)}), "unplaced", ("b",)),
+        (Problem((A,)), plan_of({"a": (0,), "z": (0,)}), "unknown", ("z",)),
+        (Problem((A,)), plan_of({"a": (0, 8)}, 16), "slots", ("a",)),
+        (Problem((A,)), plan_of({"a": (-8,)}), "offset", ("a",)),
+        (
+            Problem((replace(A, alignment=4),)),
+            plan_of({"a": (2,)}, 10),
+            "misaligned",
+            ("a",),
+        ),
+        (
+            Problem((A,), MemoryScope("local", alignment=4)),
+            plan_of({"a": (2,)}, 10),
+            "misaligned",
+            ("a",),
+        ),
+        (Problem((A,), MemoryScope("local", 15)), plan_of({"a": (8,)}, 16), "capacity", ("a",)),
+        (
+            Problem((A,), MemoryScope("local", reserved=((7, 9),))),
+            plan_of({"a": (0,)}, 8),
+            "reserved",
+            ("a",),
+        ),
+        (Problem((replace(A, pinned=(8,)),)), plan_of({"a": (0,)}, 8), "pinned", ("a",)),
+        (Problem((A, B)), plan_of({"a": (0,), "b": (7,)}, 15), "overlap", ("a", "b")),
+        (
+            Problem((replace(A, slots=2),)),
+            plan_of({"a": (0, 4)}, 12),
+            "overlap",
+            ("a", "a"),
+        ),
+        (
+            Problem((A, B), in_place=(("a", "b"),)),
+            plan_of({"a": (0,), "b": (4,)}, 12),
+            "in place",
+            ("a", "b"),
+        ),
+        (
+            Problem((A, C), separations=(("c", "a"),)),
+            plan_of({"a": (0,), "c": (7,)}, 15),
+            "separated",
+            ("c", "a"),
+        ),
+        (Problem((A,)), plan_of({"a": (0,)}, 9), "peak", ()),
+        (
+            Problem((A, C), penalties=(Penalty("a", "c", 5),)),
+            plan_of({"a": (0,), "c": (0,)}, 8),
+            "penalty",
+            (),
+        ),
+    ],
+)
+def test_each_violation_is_named(problem, plan, kind, names):
+    (violation,) = verify(problem, plan)
+    assert (violation.kind, violation.buffers) == (kind, names)
+    assert all(repr(name) in violation.message for name in names)
+    with pytest.raises(PlanError, match="plan of 'by hand' is wrong") as error:
+        check(problem, plan)
+    assert error.value.violations == (violation,)
+
+
+def test_right_plans_pass():
+    in_place = Problem((A, B), in_place=(("a", "b"),))
+    check(in_place, plan_of({"a": (0,), "b": (0,)}, 8))
+    check(in_place, plan_of({"a": (0,), "b": (8,)}, 16))
+    costly = Problem((A, C), penalties=(Penalty("a", "c", 5),))
+    check(costly, plan_of({"a": (0,), "c": (7,)}, 15, penalty=5))
+
+
+def test_every_pair_is_found_up_to_the_limit():
+    piled = Problem(tuple(Buffer(f"b{i}", 1, ((0, 1),)) for i in range(60)))
+    plan = plan_of({f"b{i}": (0,) for i in range(60)}, 1)
+    assert len(verify(piled, plan, limit=None)) == 60 * 59 // 2
+    assert len(verify(piled, plan, limit=10)) == 10
+
+
+def test_in_place_slots_must_match():
+    pair = Problem((replace(A, slots=2), replace(B, slots=2)), in_place=(("a", "b"),))
+    check(pair, plan_of({"a": (0, 8), "b": (0, 8)}, 16))
+    kinds = {v.kind for v in verify(pair, plan_of({"a": (0, 8), "b": (8, 0)}, 16))}
+    assert kinds == {"in place"}

@@ -1,0 +1,74 @@
+"""The plan command: its exit codes, its last line, the file it writes."""
+
+import csv
+
+import pytest
+
+from tvm_ext.plan_command import main
+
+ROWS = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "input.csv"
+    path.write_text(ROWS)
+    return path
+
+
+def test_what_fits(table, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    assert main(["--input", str(table), "--capacity", "12", "--output", str(out)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "peak 12 bytes, lower bound 12 bytes, ratio 1.0000, optimal" in last
+    with out.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["id", "lower", "upper", "size", "offset"]
+    ends = [int(row["offset"]) + int(row["size"]) for row in rows]
+    assert max(ends) == 12
+
+
+def test_what_does_not_fit(table, capsys):
+    assert main(["--input", str(table), "--capacity", "11"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "does not fit: 12 bytes needed, 11 bytes there"
+    assert lines[-1].endswith("ratio 1.0000, infeasible")
+
+
+def test_without_a_capacity_it_minimises(table, capsys):
+    assert main(["--input", str(table), "--planner", "search", "--alignment", "8"]) == 0
+    assert "peak 20 bytes, lower bound 20 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("planner", ["bump", "first_fit", "best_fit", "skyline", "search"])
+def test_every_planner_can_be_asked(table, planner, capsys):
+    assert main(["--input", str(table), "--planner", planner]) == 0
+    assert f"by {planner}: peak" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--planner", "nope"], "unknown planner 'nope'"),
+        (["--capacity", "0"], "capacity must be positive, got 0"),
+        (["--alignment", "3"], "alignment must be a power of two, got 3"),
+        (["--time-limit", "-1"], "seconds must not be negative, got -1.0"),
+        (["--output", "."], ": Is a directory"),
+    ],
+)
+def test_bad_options(table, options, message, capsys):
+    assert main(["--input", str(table), *options]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"id,lower,upper,size\na,1,0,4\n"])
+def test_bad_files(tmp_path, content, capsys):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    assert main(["--input", str(path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["--input", str(tmp_path / "missing.csv")]) == 2
+    assert "missing.csv: No such file" in capsys.readouterr().err
