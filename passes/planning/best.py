@@ -11,7 +11,7 @@ from passes.planning.problem import Problem
 from passes.planning.search import search
 from passes.planning.skyline import skyline
 
-LARGE = 5000
+LARGE = 500
 """Buffers beyond which the search comes first: there it costs less than the other planners."""
 
 

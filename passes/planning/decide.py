@@ -8,11 +8,12 @@ that live where most bytes are live, and first fit puts the rest around it.
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Protocol
+from typing import Protocol, cast
 
 from passes.planning.canonical import CanonicalSearch, Outcome
 from passes.planning.fit import FAST_ORDERS, UNPLACED, place
@@ -23,8 +24,11 @@ from passes.planning.planner import Meter
 
 WHOLE_BLOCKS = 3000
 """Blocks up to which the search is asked for all of a problem."""
-PLAIN_BLOCKS = 250
-"""Blocks up to which the first round runs in plain Python: most problems end there."""
+FIRST_TURNS = 3
+FIRST_WORK = 1_500_000
+"""Attempts that take a first turn, and the square of the blocks up to which they do."""
+KERNEL = "passes.planning.search_kernel"
+"""Imported only when needed, since it imports TVM."""
 CORE_SHARE = 0.95
 """What share of the capacity must be live at once to make a block part of the first core."""
 REST_ORDERS = 4 * FAST_ORDERS
@@ -186,23 +190,33 @@ class _Search(Protocol):
 
 
 def _search(packing: Packing, capacity: int, meter: Meter) -> tuple[Outcome, list[int]]:
-    """Let all attempts take turns until one has an answer; return it and the offsets."""
+    """Let all attempts take turns until one has an answer; return it and the offsets.
+
+    The first turns are short and taken in plain Python unless the compiled search is there
+    already: most questions end there, and need not wait for the compiler.
+    """
     limit = 2 * len(packing)
-    if len(packing) <= PLAIN_BLOCKS:
-        outcome, offsets = _round_robin(packing, capacity, meter, CanonicalSearch, [limit])
-        if outcome is not Outcome.PAUSED:
-            return outcome, offsets
+    engine = _engine() if KERNEL in sys.modules else CanonicalSearch
+    attempts = ATTEMPTS[: min(FIRST_TURNS, FIRST_WORK // len(packing) ** 2)]
+    outcome, offsets = _round_robin(packing, capacity, meter, engine, attempts, [limit])
+    if outcome is not Outcome.PAUSED:
+        return outcome, offsets
     limits = (limit << turn for turn in range(62))
-    return _round_robin(packing, capacity, meter, _engine(), limits)
+    return _round_robin(packing, capacity, meter, _engine(), ATTEMPTS, limits)
 
 
 def _round_robin(
-    packing: Packing, capacity: int, meter: Meter, engine: type[_Search], limits: Iterable[int]
+    packing: Packing,
+    capacity: int,
+    meter: Meter,
+    engine: type[_Search],
+    attempts: Sequence[Attempt],
+    limits: Iterable[int],
 ) -> tuple[Outcome, list[int]]:
     """Let each attempt go on for as many placements as each limit says."""
     running: dict[Attempt, _Search] = {}
     for limit in limits:
-        for attempt in ATTEMPTS:
+        for attempt in attempts:
             if meter.left == 0:
                 return Outcome.PAUSED, []
             if attempt not in running:
@@ -227,11 +241,10 @@ def _advance(search: _Search, limit: int, blocks: int, meter: Meter) -> Outcome:
     return outcome
 
 
-@cache
 def _engine() -> type[_Search]:
     """Return the compiled search where TVM can compile it, else the plain one."""
     try:
-        from passes.planning.search_kernel import CompiledSearch, available
+        kernel = importlib.import_module(KERNEL)
     except ImportError:
         return CanonicalSearch
-    return CompiledSearch if available() else CanonicalSearch
+    return cast(type[_Search], kernel.CompiledSearch) if kernel.available() else CanonicalSearch

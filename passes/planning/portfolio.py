@@ -11,6 +11,8 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import Meter
 from passes.planning.problem import Problem
 
+PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
+
 
 def rank(problem: Problem, plan: Plan) -> tuple[int, int, int]:
     """Return what to minimise: a plan that fits, its penalty, its peak.
@@ -23,7 +25,7 @@ def rank(problem: Problem, plan: Plan) -> tuple[int, int, int]:
 
 
 def better(problem: Problem, plans: Iterable[Plan], meter: Meter) -> Plan:
-    """Return the best of `plans`, the first among equals.
+    """Return the best of `plans`, the first among equals, with all that is proven of it.
 
     Looks no further once a plan is proven optimal, or the meter is late.
     """
@@ -31,7 +33,9 @@ def better(problem: Problem, plans: Iterable[Plan], meter: Meter) -> Plan:
     for plan in plans:
         if best is None or rank(problem, plan) < rank(problem, best):
             best = plan
-        if plan.status is Status.OPTIMAL or meter.late:
+        elif rank(problem, plan) == rank(problem, best) and plan.status in PROVEN:
+            best = replace(best, status=plan.status)
+        if best.status is Status.OPTIMAL or meter.late:
             break
     assert best is not None, "there is always a first plan"
     return best

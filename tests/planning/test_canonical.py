@@ -1,6 +1,8 @@
 """The canonical search: its answers against brute force, and its compiled twin step by step."""
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, problems
 
-from passes.planning import Buffer, Problem
+from passes.planning import Budget, Buffer, Problem, decide, solve
 from passes.planning.canonical import UNPLACED, CanonicalSearch, Outcome
 from passes.planning.decide import ATTEMPTS, Attempt, Decider
 from passes.planning.instance import Instance
 from passes.planning.packing import pack
-from passes.planning.planner import Budget, Meter
+from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 
 
@@ -119,8 +121,6 @@ def test_ranks_are_a_permutation_and_the_seed_matters():
 
 def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
     """With few blocks searched at once, the rest is left to first fit, as on large problems."""
-    from passes.planning import decide
-
     problem = random_problem(5, 400)
     problem = replace(problem, memory=MemoryScope("local"), separations=())
     instance = Instance(problem)
@@ -137,3 +137,15 @@ def test_below_the_bound_nothing_is_asked():
     meter = Meter(Budget(1000))
     assert Decider(instance).ask(instance.bound - 1, meter).outcome is Outcome.EXHAUSTED
     assert meter.used == 0
+
+
+def test_without_a_compiler_the_plans_are_the_same(monkeypatch):
+    problem = random_problem(7, 150)
+    with_compiler = solve(problem, "search", Budget(3000))
+    monkeypatch.setattr(decide, "KERNEL", "passes.planning.no_such_module")
+    assert solve(problem, "search", Budget(3000)) == with_compiler
+
+
+def test_planning_does_not_import_tvm():
+    code = "import sys, passes.planning; sys.exit('tvm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

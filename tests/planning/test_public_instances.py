@@ -1,0 +1,78 @@
+"""Public instances with known answers. Skipped where the data folder is not there."""
+
+import gzip
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from passes.planning import Status, check, lower_bound, solve
+from passes.planning.csv_format import read_problem
+from passes.planning.kernel_format import kernel_problems
+from target_hw.memory import MemoryScope
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data"))
+
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"there is no data folder {DATA}")
+
+
+def table(path, capacity=None):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", newline="") as stream:
+        return read_problem(stream, path.name, MemoryScope("global", capacity))
+
+
+@pytest.mark.parametrize("letter", "ACEGIK")
+def test_challenging_instances_fit_and_reach_the_bound(letter):
+    problem = table(DATA / "minimalloc" / f"{letter}.1048576.csv", 1 << 20)
+    plan = solve(problem, "search")
+    check(problem, plan)
+    assert plan.fits
+    assert plan.peak == lower_bound(problem)
+
+
+def test_the_small_example_needs_twelve():
+    path = DATA / "minimalloc" / "input.12.csv"
+    assert solve(table(path, 12)).fits
+    below = solve(table(path, 11))
+    assert (below.status, below.peak) == (Status.INFEASIBLE, 12)
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["G_1", "resnet50", pytest.param("pangu_2.6B", marks=pytest.mark.slow)],
+)
+def test_models_reach_the_bound(model):
+    problem = table(DATA / "models" / f"{model}.csv.gz")
+    plan = solve(problem)
+    check(problem, plan)
+    assert (plan.peak, plan.status) == (lower_bound(problem), Status.OPTIMAL)
+
+
+def kernels():
+    with gzip.open(DATA / "ascend_kernels" / "soft.jsonl.gz", "rt") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def test_kernels_reach_the_best_known_cost():
+    for kernel in kernels():
+        if kernel["best_known_cost"] is None:
+            continue
+        cost = 0
+        for problem in kernel_problems(kernel):
+            plan = solve(problem, "search")
+            check(problem, plan)
+            cost += plan.penalty
+        assert cost <= kernel["best_known_cost"], kernel["name"]
+        if kernel["certified"]:
+            assert cost == kernel["best_known_cost"], kernel["name"]
+
+
+def test_without_penalties_every_kernel_memory_that_fits_is_at_its_bound():
+    for kernel in kernels():
+        for problem in kernel_problems(kernel):
+            plan = solve(replace(problem, penalties=()), "best")
+            assert plan.status in (Status.OPTIMAL, Status.INFEASIBLE), problem.name
