@@ -137,6 +137,7 @@ class Decider:
                 return Answer(fixed)
             blocks = ordered(self._measures, order)
             offsets = place(self._instance, blocks, fixed={**kept, **fixed}, limit=capacity)
+            meter.spend(len(offsets) - len(kept) - len(fixed))
             left_over = [block for block in self._free if offsets[block] == UNPLACED]
             if not left_over:
                 return Answer(Outcome.FOUND, offsets)

@@ -50,10 +50,13 @@ class Meter:
         self._whole: Meter | None = None
 
     def share(self, part: int, at_most: int | None = None) -> Meter:
-        """Return a meter of one `part`-th of what is left here; what it spends is spent here."""
+        """Return a meter of one `part`-th of the nodes and time left; it spends them here too."""
         nodes = -(-self.left // part)
         share = Meter(Budget(nodes if at_most is None else min(nodes, at_most)))
-        share._stop, share._whole = self._stop, self
+        share._whole = self
+        if self._stop is not None:
+            now = time.monotonic()
+            share._stop = now + max(0.0, self._stop - now) / part
         return share
 
     def rest(self) -> Budget:

@@ -25,6 +25,8 @@ EXACT_NODES = 6000
 """Nodes that this may take: each takes ten times as long as in the other search."""
 MOVES = 100
 """Changes tried to the best order of first fit to bring the penalty down."""
+QUESTION_NODES = 100_000
+"""Nodes for each question of the first round below the best plan."""
 WORST = (1 << 62, 1 << 62)
 """A penalty and a peak above those of any plan."""
 
@@ -83,22 +85,41 @@ def _quick(instance: Instance, meter: Meter) -> Iterator[Plan]:
 
 
 def _lower(instance: Instance, decider: Decider, best: Plan, meter: Meter) -> Plan:
-    """Bring the peak down: ask for the lower bound, then halve the range that is left."""
+    """Bring the peak down, round by round, each with twice the nodes for a question."""
     step = _granularity(instance)
-    proven = low = -(-instance.bound // step) * step
-    question = low
-    while low < best.peak and meter.left:
-        answer = decider.ask(question, meter.share(3))
+    proven = -(-instance.bound // step) * step
+    effort = QUESTION_NODES
+    while proven < best.peak and meter.left:
+        used = meter.used
+        best, proven = _halve(instance, decider, best, proven, meter, effort)
+        if meter.used == used:
+            break  # more nodes would change nothing
+        effort *= 2
+    if best.peak <= proven:
+        best = replace(best, status=Status.OPTIMAL)
+    return best
+
+
+def _halve(
+    instance: Instance, decider: Decider, best: Plan, proven: int, meter: Meter, effort: int
+) -> tuple[Plan, int]:
+    """Ask for the bound, then halve what is left between it and the best plan.
+
+    `proven` is the lowest peak that is not ruled out. A question that is left open is taken for a
+    no, but not for a proof; the last open thousandth is left to the next round.
+    """
+    step = _granularity(instance)
+    low = question = proven
+    while meter.left and best.peak - low > (instance.bound // 1000 if low > proven else 0):
+        answer = decider.ask(question, meter.share(1, at_most=effort))
         if answer.offsets is not None:
             best = instance.plan(answer.offsets, "search")
         else:
             low = question + step
             if answer.outcome is Outcome.EXHAUSTED:
                 proven = low
-        question = (low + best.peak - step) // 2 // step * step
-    if best.peak <= proven:
-        best = replace(best, status=Status.OPTIMAL)
-    return best
+        question = max(low, (low + best.peak - step) // 2 // step * step)
+    return best, proven
 
 
 def _granularity(instance: Instance) -> int:
