@@ -12,7 +12,7 @@ import importlib
 import random
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 from passes.planning.canonical import CanonicalSearch, Outcome
@@ -83,6 +83,8 @@ ATTEMPTS = (
     Attempt(False, "CL", 4),
     Attempt(False, "LA", 4),
 )
+SEEDS = 5
+"""Seeds below this are those of the first turn."""
 
 
 def _measure(packing: Packing, name: str) -> Sequence[float]:
@@ -120,10 +122,11 @@ class Decider:
         self._measures = Measures(instance)
         self._packed: Packing | None = None
 
-    def ask(self, capacity: int, meter: Meter) -> Answer:
+    def ask(self, capacity: int, meter: Meter, turn: int = 0) -> Answer:
         """Ask whether all blocks can end at `capacity` bytes or below.
 
         The outcome is `PAUSED` if the meter stopped the search or first fit left a block over.
+        Another `turn` tries other orders.
         """
         if self._instance.bound > capacity:
             return Answer(Outcome.EXHAUSTED)
@@ -132,7 +135,7 @@ class Decider:
         for order in REST_ORDERS:
             if not 0 < len(core) <= WHOLE_BLOCKS:
                 break
-            fixed = self._place(core, capacity, meter)
+            fixed = self._place(core, capacity, meter, turn)
             if not isinstance(fixed, dict):
                 return Answer(fixed)
             blocks = ordered(self._measures, order)
@@ -166,11 +169,14 @@ class Decider:
             grown.update(self._instance.conflicts[block].tolist())
         return [block for block in self._free if block in grown]
 
-    def _place(self, core: list[int], capacity: int, meter: Meter) -> dict[int, int] | Outcome:
+    def _place(
+        self, core: list[int], capacity: int, meter: Meter, turn: int
+    ) -> dict[int, int] | Outcome:
         """Return offsets of `core` below `capacity`, or why there are none."""
         if self._packed is None or self._packed.blocks != core:
             self._packed = pack(self._instance, core)
-        outcome, found = _search(self._packed, capacity, meter)
+        attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
+        outcome, found = _search(self._packed, capacity, meter, attempts)
         return dict(zip(core, found, strict=True)) if outcome is Outcome.FOUND else outcome
 
 
@@ -190,7 +196,9 @@ class _Search(Protocol):
     def advance(self, limit: int) -> Outcome: ...
 
 
-def _search(packing: Packing, capacity: int, meter: Meter) -> tuple[Outcome, list[int]]:
+def _search(
+    packing: Packing, capacity: int, meter: Meter, attempts: Sequence[Attempt]
+) -> tuple[Outcome, list[int]]:
     """Let all attempts take turns until one has an answer; return it and the offsets.
 
     The first turns are short and taken in plain Python unless the compiled search is there
@@ -198,12 +206,12 @@ def _search(packing: Packing, capacity: int, meter: Meter) -> tuple[Outcome, lis
     """
     limit = 2 * len(packing)
     engine = _engine() if KERNEL in sys.modules else CanonicalSearch
-    attempts = ATTEMPTS[: min(FIRST_TURNS, FIRST_WORK // len(packing) ** 2)]
-    outcome, offsets = _round_robin(packing, capacity, meter, engine, attempts, [limit])
+    first = attempts[: min(FIRST_TURNS, FIRST_WORK // len(packing) ** 2)]
+    outcome, offsets = _round_robin(packing, capacity, meter, engine, first, [limit])
     if outcome is not Outcome.PAUSED:
         return outcome, offsets
     limits = (limit << turn for turn in range(62))
-    return _round_robin(packing, capacity, meter, _engine(), ATTEMPTS, limits)
+    return _round_robin(packing, capacity, meter, _engine(), attempts, limits)
 
 
 def _round_robin(

@@ -25,7 +25,7 @@ EXACT_NODES = 6000
 """Nodes that this may take: each takes ten times as long as in the other search."""
 MOVES = 100
 """Changes tried to the best order of first fit to bring the penalty down."""
-QUESTION_NODES = 100_000
+QUESTION_NODES = 30_000
 """Nodes for each question of the first round below the best plan."""
 WORST = (1 << 62, 1 << 62)
 """A penalty and a peak above those of any plan."""
@@ -88,20 +88,20 @@ def _lower(instance: Instance, decider: Decider, best: Plan, meter: Meter) -> Pl
     """Bring the peak down, round by round, each with twice the nodes for a question."""
     step = _granularity(instance)
     proven = -(-instance.bound // step) * step
-    effort = QUESTION_NODES
+    turn = 0
     while proven < best.peak and meter.left:
         used = meter.used
-        best, proven = _halve(instance, decider, best, proven, meter, effort)
+        best, proven = _halve(instance, decider, best, proven, meter, turn)
         if meter.used == used:
             break  # more nodes would change nothing
-        effort *= 2
+        turn += 1
     if best.peak <= proven:
         best = replace(best, status=Status.OPTIMAL)
     return best
 
 
 def _halve(
-    instance: Instance, decider: Decider, best: Plan, proven: int, meter: Meter, effort: int
+    instance: Instance, decider: Decider, best: Plan, proven: int, meter: Meter, turn: int
 ) -> tuple[Plan, int]:
     """Ask for the bound, then halve what is left between it and the best plan.
 
@@ -109,9 +109,10 @@ def _halve(
     no, but not for a proof; the last open thousandth is left to the next round.
     """
     step = _granularity(instance)
+    effort = QUESTION_NODES << turn
     low = question = proven
     while meter.left and best.peak - low > (instance.bound // 1000 if low > proven else 0):
-        answer = decider.ask(question, meter.share(1, at_most=effort))
+        answer = decider.ask(question, meter.share(1, at_most=effort), turn)
         if answer.offsets is not None:
             best = instance.plan(answer.offsets, "search")
         else:
