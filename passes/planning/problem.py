@@ -136,8 +136,10 @@ class Problem:
     name: str = "problem"
 
     def __post_init__(self) -> None:
-        for what in ("buffers", "in_place", "separations", "penalties"):
+        for what in ("buffers", "penalties"):
             object.__setattr__(self, what, tuple(getattr(self, what)))
+        for what in ("in_place", "separations"):
+            object.__setattr__(self, what, tuple((a, b) for a, b in getattr(self, what)))
         _check_names(self)
         _check_pairs(self)
         _check_pins(self)

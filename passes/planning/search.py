@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 from passes.planning.canonical import Outcome
+from passes.planning.cheapen import cost_free, reorder
 from passes.planning.decide import WHOLE_BLOCKS, Decider
-from passes.planning.fit import FAST_ORDERS, fit, place
+from passes.planning.fit import FAST_ORDERS, fit
 from passes.planning.instance import Instance
-from passes.planning.orders import ORDERS, Measures, ordered
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
-from passes.planning.portfolio import better, on_each_coalescing, rank
+from passes.planning.portfolio import better, on_each_coalescing
 from passes.planning.problem import Problem
 from passes.planning.skyline import rise
 from passes.planning.weighted import WeightedSearch
@@ -23,8 +22,6 @@ EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
 EXACT_NODES = 6000
 """Nodes that this may take: each takes ten times as long as in the other search."""
-MOVES = 100
-"""Changes tried to the best order of first fit to bring the penalty down."""
 QUESTION_NODES = 30_000
 """Nodes for each question of the first round below the best plan."""
 WORST = (1 << 62, 1 << 62)
@@ -49,7 +46,7 @@ def _search(instance: Instance, meter: Meter) -> Plan:
     """Return the best plan found for an instance without undecided in-place pairs."""
     if not instance.soft:
         return minimise(instance, meter)
-    free = Instance(_cost_free(instance.problem))
+    free = Instance(cost_free(instance.problem))
     found = minimise(free, meter.share(2))
     plan = instance.plan(free.flat(found), "search")
     if found.fits:
@@ -129,31 +126,13 @@ def _granularity(instance: Instance) -> int:
     return math.gcd(*instance.sizes, *instance.alignments, *instance.pinned.values(), *fixed) or 1
 
 
-def _cost_free(problem: Problem) -> Problem:
-    """Return the problem in which all that has a cost is separated.
-
-    What pinned buffers share cannot be changed, so it is left out.
-    """
-    apart = {frozenset(pair) for pair in problem.separations}
-    pairs = [
-        (penalty.first, penalty.second)
-        for penalty in problem.penalties
-        if frozenset((penalty.first, penalty.second)) not in apart
-        and any(
-            problem.buffers[problem.index[name]].pinned is None
-            for name in (penalty.first, penalty.second)
-        )
-    ]
-    return replace(problem, separations=(*problem.separations, *pairs), penalties=())
-
-
 def _cheapen(instance: Instance, meter: Meter) -> Plan:
     """Return the plan of least penalty found where some penalty seems to be needed."""
     blind = Instance(replace(instance.problem, penalties=()))
     best = better(instance.problem, _starts(instance, blind, meter), meter)
     if best.status is Status.INFEASIBLE:
         return best
-    return _shuffled(instance, best, meter)
+    return reorder(instance, best, meter)
 
 
 def _starts(instance: Instance, blind: Instance, meter: Meter) -> Iterator[Plan]:
@@ -163,45 +142,6 @@ def _starts(instance: Instance, blind: Instance, meter: Meter) -> Iterator[Plan]
     # A plan of the blind problem is as good as the search can tell only if it does not fit.
     status = found.status if not found.fits else Status.FEASIBLE
     yield replace(instance.plan(blind.flat(found), "search"), status=status)
-
-
-def _shuffled(instance: Instance, best: Plan, meter: Meter) -> Plan:
-    """Move single blocks within the order of first fit, as long as that lowers the penalty."""
-    rng = random.Random(0)
-    measures = Measures(instance)
-    orders = [ordered(measures, name) for name in ORDERS]
-    for name in ORDERS:
-        orders += [_perturbed(ordered(measures, name), rng) for _ in range(2)]
-
-    def planned(order: list[int]) -> Plan:
-        meter.spend(len(order))
-        return instance.plan(place(instance, order, costs=True), "search")
-
-    current, order = min(
-        ((planned(order), order) for order in orders),
-        key=lambda entry: rank(instance.problem, entry[0]),
-    )
-    for _ in range(MOVES):
-        if meter.left == 0 or current.status is Status.OPTIMAL:
-            break
-        candidate = _moved(order, rng)
-        plan = planned(candidate)
-        if rank(instance.problem, plan) <= rank(instance.problem, current):
-            current, order = plan, candidate
-    return min(best, current, key=lambda plan: rank(instance.problem, plan))
-
-
-def _perturbed(order: list[int], rng: random.Random) -> list[int]:
-    """Return the order with each block moved by a few places."""
-    places = {block: at + rng.uniform(0, 5) for at, block in enumerate(order)}
-    return sorted(order, key=places.__getitem__)
-
-
-def _moved(order: list[int], rng: random.Random) -> list[int]:
-    """Return the order with one block moved."""
-    moved = list(order)
-    moved.insert(rng.randrange(len(order)), moved.pop(rng.randrange(len(order))))
-    return moved
 
 
 def _exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
