@@ -24,9 +24,8 @@ from passes.planning.planner import Meter
 
 WHOLE_BLOCKS = 3000
 """Blocks up to which the search is asked for all of a problem."""
-FIRST_TURNS = 3
-FIRST_WORK = 1_500_000
-"""Attempts that take a first turn, and the square of the blocks up to which they do."""
+FIRST_WORK = 2_500_000
+"""Blocks looked at in the first, short turns: half a second in plain Python."""
 KERNEL = "passes.planning.search_kernel"
 """Imported only when needed, since it imports TVM."""
 CORE_SHARE = 0.95
@@ -206,7 +205,7 @@ def _search(
     """
     limit = 2 * len(packing)
     engine = _engine() if KERNEL in sys.modules else CanonicalSearch
-    first = attempts[: min(FIRST_TURNS, FIRST_WORK // len(packing) ** 2)]
+    first = attempts[: FIRST_WORK // (limit * len(packing))]
     outcome, offsets = _round_robin(packing, capacity, meter, engine, first, [limit])
     if outcome is not Outcome.PAUSED:
         return outcome, offsets

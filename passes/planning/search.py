@@ -22,7 +22,7 @@ EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
 EXACT_NODES = 6000
 """Nodes that this may take: each takes ten times as long as in the other search."""
-QUESTION_NODES = 30_000
+QUESTION_NODES = 50_000
 """Nodes for each question of the first round below the best plan."""
 WORST = (1 << 62, 1 << 62)
 """A penalty and a peak above those of any plan."""
