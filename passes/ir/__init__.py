@@ -1,0 +1,1 @@
+"""TVM's IR as our passes read it: walks, buffers and types."""

@@ -1,0 +1,95 @@
+"""Facts read off buffer variables, types and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import Op, PrimType, Var
+from tvm.ir.expr import Call
+from tvm.tirx import AllocBuffer, IntImm
+
+from passes.planning.storage import ElementType
+
+_ADDRESS_OF = Op.get("tirx.address_of")
+_BUFFER_DATA = Op.get("tirx.buffer_data")
+_TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
+
+array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+"""``array_get(array, index)``: the item of an array, at a third of the time of ``array[index]``."""
+
+_map_count = tvm_ffi.get_global_func("ffi.MapCount")
+
+# TVM keeps one object a primitive type, so its handle can stand for it. The type is
+# kept beside what was read off it, so that a handle is never used twice. A module that
+# was loaded brings type objects of its own; what is read off those is the same object.
+_element_types: dict[int, tuple[PrimType, ElementType]] = {}
+_element_types_by_name: dict[str, ElementType] = {}
+
+
+def element_type(dtype: PrimType) -> ElementType:
+    """Read an element type off TVM's own."""
+    key = dtype.__chandle__()
+    known = _element_types.get(key)
+    if known is None:
+        text = dtype.dtype
+        element = _element_types_by_name.setdefault(
+            str(text), ElementType(str(text).split("x", 1)[0], text.bits, text.lanes)
+        )
+        known = dtype, element
+        _element_types[key] = known
+    return known[1]
+
+
+def is_volatile(alloc: AllocBuffer) -> bool:
+    """Whether others read or write an allocation behind the program's back."""
+    return bool(_map_count(alloc.annotations, "tirx.volatile"))
+
+
+def constant_shape(shape: Any) -> tuple[tuple[int, ElementType], ...] | None:
+    """Read a shape of constants.
+
+    Parameters
+    ----------
+    shape : tvm_ffi.Array
+        The extents.
+
+    Returns
+    -------
+    tuple of (int, ElementType), or None
+        Value and type of each extent; equal for equal shapes.
+        None when an extent is symbolic.
+    """
+    extents = []
+    for axis in range(len(shape)):
+        extent = array_get(shape, axis)
+        if type(extent) is not IntImm:
+            return None
+        extents.append((extent.value, element_type(extent.ty)))
+    return tuple(extents)
+
+
+def is_address_of(expr: Any) -> bool:
+    """Whether an expression is `address_of(...)`, the address of one element."""
+    return type(expr) is Call and bool(expr.op.same_as(_ADDRESS_OF))
+
+
+def is_buffer_data(expr: Any) -> bool:
+    """Whether an expression is `buffer_data(...)`, the address of a buffer's memory."""
+    return type(expr) is Call and bool(expr.op.same_as(_BUFFER_DATA))
+
+
+def is_tvm_access_ptr(expr: Any) -> bool:
+    """Whether an expression is `tvm_access_ptr(dtype, data, offset, extent, mask)`."""
+    return type(expr) is Call and bool(expr.op.same_as(_TVM_ACCESS_PTR))
+
+
+def buffer_data_var(data: Any) -> Var | None:
+    """Return the variable whose memory an expression plainly points to, or None."""
+    if type(data) is Var:
+        return data
+    if is_buffer_data(data):
+        source = data.args[0]
+        if type(source) is Var:
+            return source
+    return None

@@ -1,0 +1,83 @@
+"""TVM's structural visit and mutation, called without their cost of preparation.
+
+``tvm_ffi.structural_visit`` and ``structural_mutate`` look up the types of their
+callbacks and inspect their signatures anew at each call, 4 to 20 µs a callback,
+which for a small function is more than the walk itself. The functions here do the
+same on callbacks whose types were looked up once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm.tirx import PrimFunc, Stmt
+
+_structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
+_structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
+
+Callback = Callable[[Any, Any], Any]
+
+
+def type_index(node_type: Any) -> int:
+    """Return the number by which TVM knows the type of a node.
+
+    Parameters
+    ----------
+    node_type : type
+        A class of TVM's, such as ``tvm.tirx.For``.
+
+    Returns
+    -------
+    int
+        The same in one process; another process may give another number.
+    """
+    return int(node_type.__tvm_ffi_type_info__.type_index)
+
+
+_STMT = type_index(Stmt)
+
+
+def structural_visit(root: Any, callbacks: list[tuple[int, Callback]]) -> Any:
+    """Visit an IR; the first callback whose type matches owns the descent into a node.
+
+    Parameters
+    ----------
+    root : tvm_ffi.Object
+        What to visit.
+    callbacks : list of (int, callable)
+        By `type_index`; called with the node and a ``tvm_ffi.StructuralVisitor``.
+
+    Returns
+    -------
+    tvm_ffi.VisitInterrupt or None
+        What a callback returned to end the visit.
+    """
+    return _structural_visit(root, callbacks)
+
+
+def structural_mutate(root: Any, callbacks: list[tuple[int, Callback]]) -> Any:
+    """Return a changed copy of an IR; the first callback whose type matches makes the new node.
+
+    Parameters
+    ----------
+    root : tvm_ffi.Object
+        What to change; it stays as it is.
+    callbacks : list of (int, callable)
+        By `type_index`; called with the node and a ``tvm_ffi.StructuralMutator``.
+
+    Returns
+    -------
+    tvm_ffi.Object
+        The copy, or `root` itself when nothing changed.
+    """
+    return _structural_mutate(root, [(index, callback, False) for index, callback in callbacks])
+
+
+def with_body(func: PrimFunc, body: Any) -> PrimFunc:
+    """Return a function with another body.
+
+    ``PrimFunc.with_body`` does the same, but its constructor walks the whole body.
+    """
+    return structural_mutate(func, [(_STMT, lambda _stmt, _mutator: body)])

@@ -1,0 +1,224 @@
+"""`StorageRewrite`, mirrored: the same IR as the stock pass, in Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext
+from tvm.tirx import PrimFunc
+from tvm.tirx.transform import prim_func_pass
+
+from passes.analysis.inplace import InplaceOpVerifier
+from passes.analysis.linear_access import LinearAccessPatternFinder
+from passes.analysis.liveness import liveness_analysis
+from passes.analysis.vector_access import (
+    VectorTypeAccessChecker,
+    changes_lanes_only,
+    entry_retype,
+    retype_of,
+    retyped_entries,
+)
+from passes.ir.structural import with_body
+from passes.planning.storage import StmtEntry, StoragePlan
+from passes.planning.storage_rewrite import PlanMemory, pack_special_memory
+from passes.rewrite.merge import StorageRewriter
+from passes.rewrite.vector_types import VectorTypeRewriter
+
+_EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
+"""Targets that cannot see one piece of memory as two types."""
+
+
+def StorageRewrite(  # noqa: N802
+    *, detect_inplace: bool = True, enable_reuse: bool = True, sound: bool = False
+) -> Pass:
+    """Let the allocations of each function share memory, as TVM's pass of this name does.
+
+    The result is structurally equal to that of ``tvm.tirx.transform.StorageRewrite()``.
+    Functions must be flat, and vectorized loops lowered: the pass stands where the
+    stock one stands, after `FlattenBuffer`, `VectorizeLoop` and `InjectDoubleBuffer`.
+
+    Parameters
+    ----------
+    detect_inplace : bool
+        Whether the result of a statement may take the memory of an operand that dies there.
+    enable_reuse : bool
+        Whether an allocation may take memory that was released before. The pass
+        configuration ``tirx.merge_static_smem`` turns this off, as in the stock pass.
+    sound : bool
+        Whether to leave out what the stock pass does and is known to change what a
+        program computes (``docs/stock-differences.md``). Nothing is then done in place;
+        memory whose address is taken, or that is volatile, is not shared, packed or
+        given another type; the rest is shared between equal element types only. Where
+        this is not set, the result is the stock pass's, faults included.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A function pass; it raises `ValueError`, naming the function and the
+        buffer, where the stock pass fails an internal check.
+    """
+
+    def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
+        config = ctx.config
+        target = func.attrs.get("target") if func.attrs else None
+        try:
+            return storage_rewrite(
+                func,
+                detect_inplace=detect_inplace,
+                enable_reuse=enable_reuse and not config.get("tirx.merge_static_smem", False),
+                exact_dtype=target is not None and target.kind.name in _EXACT_DTYPE_TARGETS,
+                sound=sound,
+            )
+        except ValueError as error:
+            raise ValueError(f"StorageRewrite: function {_name(func, mod)!r}: {error}") from error
+
+    return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
+
+
+def _name(func: PrimFunc, mod: IRModule) -> str:
+    for global_var, candidate in mod.functions.items():
+        # While a function pass runs, its function is out of the module.
+        if candidate is None or candidate.same_as(func):
+            return str(global_var.name_hint)
+    return str(func.attrs.get("global_symbol", "?")) if func.attrs else "?"
+
+
+def plan_storage(
+    access: LinearAccessPatternFinder,
+    *,
+    detect_inplace: bool = True,
+    enable_reuse: bool = True,
+    exact_dtype: bool = False,
+    sound: bool = False,
+) -> StoragePlan:
+    """Decide which allocations of a function share memory.
+
+    Parameters
+    ----------
+    access : LinearAccessPatternFinder
+        After it has walked the function's body.
+    detect_inplace, enable_reuse, sound
+        As in `StorageRewrite`.
+    exact_dtype : bool
+        Whether only allocations of the same scalar type may share.
+
+    Returns
+    -------
+    StoragePlan
+        Complete, with special memory packed.
+
+    Raises
+    ------
+    ValueError
+        As `PlanMemory.run` and `pack_special_memory` do.
+    """
+    verifier = InplaceOpVerifier(access.accesses)
+    keys = access.alloc_keys
+
+    def can_be_inplace(stmt: StmtEntry, dst: int, src: int) -> bool:
+        return verifier.check(stmt, keys[dst], keys[src])
+
+    sequence, keep_apart = access.sequence, None
+    if sound:
+        sequence = _by_position(sequence)
+        volatile = {index for index, alloc in enumerate(access.allocs) if alloc.is_volatile}
+        keep_apart = frozenset(access.escaped | volatile)
+    planner = PlanMemory(
+        access.allocs,
+        can_be_inplace,
+        detect_inplace=detect_inplace and not sound,
+        enable_reuse=enable_reuse,
+        exact_dtype=exact_dtype,
+        keep_apart=keep_apart,
+    )
+    plan = planner.run(sequence, liveness_analysis(sequence))
+    pack_special_memory(plan, access.allocs, keep_apart)
+    return plan
+
+
+def _by_position(sequence: list[StmtEntry]) -> list[StmtEntry]:
+    """Tell statements apart by where they stand: one object may stand in several places."""
+    return [
+        replace(entry, key=position + min(entry.scope_pair_offset, 0))
+        for position, entry in enumerate(sequence)
+    ]
+
+
+def rewrite_vector_types(
+    func: PrimFunc,
+    body: Any,
+    access: LinearAccessPatternFinder,
+    rewriter: StorageRewriter,
+    *,
+    sound: bool = False,
+) -> Any:
+    """Give memory that is only accessed as vectors a vector element type.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The function that `access` walked.
+    body : tvm.tirx.Stmt
+        The body that `rewriter` made; it stays as it is.
+    access : LinearAccessPatternFinder
+        What is known of the function.
+    rewriter : StorageRewriter
+        Knows which buffer owns the memory of an entry.
+    sound : bool
+        Whether to change nothing but the number of lanes, and that only where every
+        access is seen.
+
+    Returns
+    -------
+    tvm.tirx.Stmt
+        The new body.
+
+    Raises
+    ------
+    ValueError
+        As `VectorTypeAccessChecker` and `VectorTypeRewriter` do.
+    """
+    entries = retyped_entries(access, rewriter.plan)
+    if sound:
+        entries = [entry for entry in entries or () if changes_lanes_only(access, entry)]
+    if entries is None:
+        checker = VectorTypeAccessChecker(func.params)
+        checker(body)
+        found = [retype_of(info) for info in checker.infos.values()]
+        retypes = [retype for retype in found if retype is not None]
+        return VectorTypeRewriter(retypes, checker.roots, has_opaque=True)(body)
+    found = [entry_retype(access, entry, rewriter.owner(entry)) for entry in entries]
+    retypes = [retype for retype in found if retype is not None]
+    if not retypes:
+        return body
+    return VectorTypeRewriter(retypes, rewriter.owners(), has_opaque=access.has_opaque)(body)
+
+
+def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:
+    """Let the allocations of one function share memory.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat; it stays as it is.
+    sound, **options
+        As in `plan_storage`.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        The new function.
+
+    Raises
+    ------
+    ValueError
+        When the function is not one that the pass can take; the message names the buffer.
+    """
+    access = LinearAccessPatternFinder(func.params)
+    access(func.body)
+    plan = plan_storage(access, sound=sound, **options)
+    rewriter = StorageRewriter(access, plan)
+    body = rewrite_vector_types(func, rewriter(func.body), access, rewriter, sound=sound)
+    return with_body(func, body)
