@@ -7,35 +7,18 @@ offsets and ranges are in bytes, and every range is half-open: ``(begin, end)`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any
+
+from target_hw.storage_scope import parse_storage_scope
 
 ByteRange = tuple[int, int]
 """Half-open range of byte offsets, ``(begin, end)``."""
 
-STORAGE_RANKS = (
-    "global",
-    "shared",
-    "warp",
-    "local",
-    "wmma.matrix_a",
-    "wmma.matrix_b",
-    "wmma.accumulator",
-    "texture",
-    "amx.tmm",
-    "m16n8k8.matrixA",
-    "m16n8k8.matrixB",
-    "m16n8k8.matrixC",
-    "metal.simdgroup",
-    "metal.cooperative_tensor",
-    "trn.sbuf",
-    "trn.psum",
-)
-"""The ranks of TVM's storage scopes (``src/runtime/thread_storage_scope.h``, TVM 0.27).
-
-A scope is a rank or ``rank.tag``: ``local``, ``local.UB``, ``global.workspace``.
-"""
+Facts = tuple[tuple[str, int], ...]
+"""What a chip's own passes need to know of a memory: named integers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +28,8 @@ class MemoryScope:
     Parameters
     ----------
     name : str
-        TVM's storage scope: a rank or ``rank.tag`` (see `STORAGE_RANKS`).
+        TVM's storage scope: a rank, or ``rank.tag`` with a tag of the chip's own, such as
+        ``global``, ``local.UB`` or ``global.workspace``.
     capacity : int, optional
         Bytes in this memory; None where no limit is known.
     alignment : int
@@ -56,6 +40,12 @@ class MemoryScope:
         Bytes in one bank; needed when there is more than one.
     reserved : tuple of ByteRange
         Bytes that no buffer may take, in any order; kept sorted.
+    base : int
+        Address of the first byte, a multiple of `alignment`. Offsets in plans, banks and reserved
+        ranges count from here.
+    facts : Facts
+        Whatever else the chip's own passes need, as pairs of a name and an integer; kept sorted.
+        No planner reads them.
 
     Raises
     ------
@@ -69,6 +59,8 @@ class MemoryScope:
     bank_count: int = 1
     bank_bytes: int | None = None
     reserved: tuple[ByteRange, ...] = ()
+    base: int = 0
+    facts: Facts = ()
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -76,6 +68,59 @@ class MemoryScope:
         _check_capacity(self)
         _check_banks(self)
         object.__setattr__(self, "reserved", _checked_reserved(self))
+        _check_base(self)
+        object.__setattr__(self, "facts", _checked_facts(self))
+
+    def fact(self, name: str) -> int:
+        """Return the fact called `name`; ValueError with the known names otherwise."""
+        for known, value in self.facts:
+            if known == name:
+                return value
+        known_names = ", ".join(known for known, _ in self.facts) or "none"
+        raise ValueError(f"memory scope {self.name!r}: no fact {name!r}; it has: {known_names}")
+
+    def to_feature(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, as plain lists, maps and integers."""
+        plain: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "name" or value == field.default:
+                continue
+            plain[field.name] = value
+        if self.reserved:
+            plain["reserved"] = [list(byte_range) for byte_range in self.reserved]
+        if self.facts:
+            plain["facts"] = dict(self.facts)
+        return plain
+
+    @classmethod
+    def from_feature(cls, name: str, description: object) -> MemoryScope:
+        """Read what `to_feature` writes.
+
+        Parameters
+        ----------
+        name : str
+            The storage scope.
+        description : Mapping of str to object
+            Field names and values; the defaults hold for what is left out. Any mapping and
+            sequence types will do: TVM hands back its own.
+
+        Raises
+        ------
+        ValueError
+            When this is no description of a memory; the message names the scope and field.
+        """
+        where = f"memory scope {name!r}"
+        if not isinstance(description, Mapping):
+            raise ValueError(f"{where}: must be a map of fields, got {description!r}")
+        given = {str(field): value for field, value in description.items()}
+        known = [field.name for field in fields(cls) if field.name != "name"]
+        for field in given:
+            if field not in known:
+                raise ValueError(f"{where}: no field {field!r}; there are: {', '.join(known)}")
+        if isinstance(given.get("facts"), Mapping):
+            given["facts"] = tuple((str(fact), value) for fact, value in given["facts"].items())
+        return cls(name, **given)
 
 
 @dataclass(frozen=True)
@@ -120,22 +165,105 @@ class MemoryHierarchy:
         known = ", ".join(scope.name for scope in self.scopes) or "none"
         raise KeyError(f"memory hierarchy: no scope {name!r}; it has: {known}")
 
+    def with_scope(self, scope: MemoryScope) -> MemoryHierarchy:
+        """Return a copy where `scope` stands for the scope of its name, or is added at the end."""
+        if scope.name not in self:
+            return MemoryHierarchy((*self.scopes, scope))
+        return MemoryHierarchy(
+            tuple(scope if old.name == scope.name else old for old in self.scopes)
+        )
+
+    def to_feature(self) -> dict[str, dict[str, Any]]:
+        """Return plain data for a target's ``feature.memory``: scope name to fields.
+
+        Returns
+        -------
+        dict of str to dict
+            In the order of `scopes`; a field at its default is left out. `from_feature` reads it.
+        """
+        return {scope.name: scope.to_feature() for scope in self.scopes}
+
+    @classmethod
+    def from_feature(cls, feature: object) -> MemoryHierarchy:
+        """Read what `to_feature` writes.
+
+        Parameters
+        ----------
+        feature : Mapping of str to Mapping
+            Scope names to descriptions; see `MemoryScope.from_feature`.
+
+        Raises
+        ------
+        ValueError
+            When this is no description of memories; the message names the scope and field.
+        """
+        if not isinstance(feature, Mapping):
+            raise ValueError(f"memory hierarchy: must be a map of scopes, got {feature!r}")
+        return cls(
+            tuple(MemoryScope.from_feature(str(name), entry) for name, entry in feature.items())
+        )
+
+    @classmethod
+    def from_target(cls, target: object) -> MemoryHierarchy:
+        """Read the memories that a target carries.
+
+        Parameters
+        ----------
+        target : tvm.target.Target
+            With a ``feature.memory`` map, such as `to_feature` writes.
+
+        Returns
+        -------
+        MemoryHierarchy
+            The memories of that target.
+
+        Raises
+        ------
+        TypeError
+            When `target` is not a target, but its name for example.
+        ValueError
+            When the target carries no such map, or one that describes no possible memory; the
+            message names the target, and the scope and field that are wrong.
+        """
+        # What a Target has is looked up by name, so that planners can do without TVM.
+        features = getattr(target, "features", None)
+        if features is None:
+            raise TypeError(f"memory hierarchy: needs a tvm.target.Target, got {target!r}")
+        feature = features.memory
+        if feature is None:
+            raise ValueError(
+                f"target {_label(target)}: carries no memory description (feature.memory); take "
+                "a chip's target such as 'ascend/910b', or add one with target_hw.with_memory"
+            )
+        try:
+            return cls.from_feature(feature)
+        except ValueError as error:
+            raise ValueError(f"target {_label(target)}: {error}") from error
+
 
 def is_byte_count(value: object) -> bool:
     """Whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _label(target: Any) -> str:
+    """Name a target in a message: by its chip, else by all that it says."""
+    chip = target.attrs.get("model")
+    return f"{str(chip)!r} ({target.kind.name})" if chip else str(target)
+
+
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise ValueError(f"memory scope: name must be a string, got {name!r}")
-    for rank in STORAGE_RANKS:
-        if name == rank or (name.startswith(rank + ".") and len(name) > len(rank) + 1):
-            return
-    raise ValueError(
-        f"memory scope {name!r}: not a scope that TVM knows; it must be a rank or 'rank.tag' with "
-        f"a rank of {', '.join(STORAGE_RANKS)}"
-    )
+    where = f"memory scope {name!r}: not a scope that TVM knows"
+    if not name:
+        raise ValueError(f"{where}: it must not be empty")
+    try:
+        tag = parse_storage_scope(name).tag
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if tag and (tag[0] != "." or tag == "."):
+        raise ValueError(f"{where}: it must be a rank such as 'local', or 'rank.tag'")
 
 
 def _check_positive(scope: MemoryScope, field: str, value: object) -> None:
@@ -186,9 +314,11 @@ def _check_banks(scope: MemoryScope) -> None:
 def _checked_reserved(scope: MemoryScope) -> tuple[ByteRange, ...]:
     """Return the reserved ranges sorted, or say which one is wrong."""
     where = f"memory scope {scope.name!r}: reserved range"
+    if not _is_list(scope.reserved):
+        raise ValueError(f"{where}s must be a list of (begin, end), got {scope.reserved!r}")
     ranges = []
     for entry in scope.reserved:
-        if len(entry) != 2 or not all(is_byte_count(bound) for bound in entry):
+        if not _is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
             raise ValueError(f"{where} must be two integers (begin, end), got {entry!r}")
         begin, end = entry
         if begin < 0 or end <= begin:
@@ -201,3 +331,38 @@ def _checked_reserved(scope: MemoryScope) -> tuple[ByteRange, ...]:
         if next_begin < end:
             raise ValueError(f"{where}s [{begin}, {end}) and [{next_begin}, {next_end}) overlap")
     return tuple(ranges)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _check_base(scope: MemoryScope) -> None:
+    if not is_byte_count(scope.base) or scope.base < 0:
+        raise ValueError(
+            f"memory scope {scope.name!r}: base must be an integer of at least 0, "
+            f"got {scope.base!r}"
+        )
+    if scope.base % scope.alignment:
+        raise ValueError(
+            f"memory scope {scope.name!r}: base {scope.base} is not a multiple of its alignment "
+            f"of {scope.alignment} bytes"
+        )
+
+
+def _checked_facts(scope: MemoryScope) -> Facts:
+    """Return the facts sorted by name, or say which one is wrong."""
+    where = f"memory scope {scope.name!r}: facts"
+    if not _is_list(scope.facts):
+        raise ValueError(f"{where} must map names to integers, got {scope.facts!r}")
+    facts: dict[str, int] = {}
+    for entry in scope.facts:
+        if not _is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
+            raise ValueError(f"{where} must map names to integers, got {entry!r}")
+        name, value = entry
+        if not is_byte_count(value):
+            raise ValueError(f"{where}: {name!r} must be an integer, got {value!r}")
+        if name in facts:
+            raise ValueError(f"{where}: {name!r} is given twice")
+        facts[name] = value
+    return tuple(sorted(facts.items()))

@@ -1,0 +1,123 @@
+"""Chips as TVM targets: a target carries its memories in ``feature.memory``.
+
+Importing this module registers the chips of `target_hw.ascend` and `target_hw.sophgo`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.target import Target, register_tag
+
+from target_hw import ascend, sophgo
+from target_hw.memory import MemoryHierarchy
+
+TWIN_SUFFIX = "-llvm"
+"""What a chip's tag ends with when it stands for the twin that runs on the CPU."""
+
+_FEATURE = "feature.memory"
+
+
+def register_chip(
+    name: str,
+    memory: MemoryHierarchy,
+    *,
+    kind: str = "ext_dev",
+    keys: Sequence[str] = ("npu",),
+    override: bool = False,
+) -> tuple[Target, Target]:
+    """Add a chip: a target tag, and a twin of it that TVM builds and runs on the CPU.
+
+    Parameters
+    ----------
+    name : str
+        The tag, ``vendor/chip``. The twin's is ``vendor/chip-llvm``.
+    memory : MemoryHierarchy
+        The chip's memories; both targets carry them.
+    kind : str
+        TVM's target kind for the chip. The default stands for a device whose code generator is
+        not in TVM. The twin's is ``llvm``.
+    keys : sequence of str
+        The chip's dispatch keys. The twin has them too, and ``cpu``.
+    override : bool
+        Whether the chip may take the place of a registered one. To register the same chip again
+        is no error.
+
+    Returns
+    -------
+    tuple of tvm.target.Target
+        The chip and its twin, as ``Target(name)`` and ``Target(name + "-llvm")`` give them.
+
+    Raises
+    ------
+    TypeError
+        When `memory` is not a `MemoryHierarchy`.
+    ValueError
+        When the name is not of that form or is taken, when the kind is none of TVM's, or when
+        no memory is described. Then neither tag is registered.
+    """
+    _check_chip(name, memory, kind)
+    described = {_FEATURE: memory.to_feature(), "model": name}
+    configs = {
+        name: {"kind": kind, "keys": list(keys), **described},
+        name + TWIN_SUFFIX: {"kind": "llvm", "keys": [*keys, "cpu"], **described},
+    }
+    # TVM keeps a tag whose config makes no target, so they are made before either is registered.
+    targets = {tag: Target(config) for tag, config in configs.items()}
+    for tag, target in targets.items():
+        known = _find_tag(tag)
+        if known is not None and str(known) != str(target) and not override:
+            raise ValueError(f"chip {name!r}: the tag {tag!r} is taken; override=True replaces it")
+    for tag, config in configs.items():
+        register_tag(tag, config, override=True)
+    return targets[name], targets[name + TWIN_SUFFIX]
+
+
+def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) -> Target:
+    """Return a copy of a target that carries other memories.
+
+    Parameters
+    ----------
+    target : Target or str or dict
+        Of any kind, or anything that makes a `Target`.
+    memory : MemoryHierarchy
+        Replaces all memories of the target.
+
+    Returns
+    -------
+    tvm.target.Target
+        With all its options spelled out: its JSON does not refer to a tag.
+    """
+    config = dict(Target(target).export())
+    # With a tag, reading the copy back would need that tag.
+    config.pop("tag", None)
+    config[_FEATURE] = memory.to_feature()
+    return Target(config)
+
+
+def _check_chip(name: str, memory: MemoryHierarchy, kind: str) -> None:
+    if not isinstance(memory, MemoryHierarchy):
+        raise TypeError(f"chip {name!r}: needs a MemoryHierarchy, got {memory!r}")
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)+", name, re.ASCII) or name.endswith(TWIN_SUFFIX):
+        raise ValueError(
+            f"chip {name!r}: the name must be 'vendor/chip', of letters, digits and any of _.-, "
+            f"and must not end with {TWIN_SUFFIX!r}"
+        )
+    if kind not in Target.list_kinds():
+        raise ValueError(f"chip {name!r}: TVM has no target kind {kind!r}")
+    if not memory:
+        raise ValueError(f"chip {name!r}: no memory is described")
+
+
+def _find_tag(tag: str) -> Target | None:
+    try:
+        return Target(tag)
+    except ValueError:
+        return None
+
+
+for _chips, _vendor in ((ascend.CHIPS, "ascend"), (sophgo.CHIPS, "sophgo")):
+    for _name, _memory in _chips.items():
+        register_chip(_name, _memory, keys=("npu", _vendor))

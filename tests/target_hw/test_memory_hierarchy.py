@@ -1,0 +1,124 @@
+"""Memory descriptions as plain data: what is written, and how each bad one is refused."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from target_hw.memory import MemoryHierarchy, MemoryScope
+
+FULL = MemoryScope(
+    "local.UB",
+    65536,
+    alignment=32,
+    bank_count=16,
+    bank_bytes=4096,
+    reserved=((128, 256), (0, 64)),
+    base=1 << 40,
+    facts=(("lanes", 8), ("eu_bytes", 16)),
+)
+FULL_FEATURE = {
+    "capacity": 65536,
+    "alignment": 32,
+    "bank_count": 16,
+    "bank_bytes": 4096,
+    "reserved": [[0, 64], [128, 256]],
+    "base": 1 << 40,
+    "facts": {"eu_bytes": 16, "lanes": 8},
+}
+
+
+def test_a_description_is_plain_data_without_the_defaults():
+    hierarchy = MemoryHierarchy((FULL, MemoryScope("global")))
+    assert hierarchy.to_feature() == {"local.UB": FULL_FEATURE, "global": {}}
+    assert MemoryHierarchy.from_feature(json.loads(json.dumps(hierarchy.to_feature()))) == hierarchy
+
+
+def test_facts_are_found_by_name():
+    assert FULL.fact("lanes") == 8
+    with pytest.raises(ValueError, match=r"'local.UB': no fact 'lane'; it has: eu_bytes, lanes"):
+        FULL.fact("lane")
+    with pytest.raises(ValueError, match=r"no fact 'lanes'; it has: none"):
+        MemoryScope("local").fact("lanes")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"base": -1}, "base must be an integer of at least 0, got -1"),
+        ({"base": 2.0}, "base must be an integer of at least 0, got 2.0"),
+        ({"base": 48, "alignment": 32}, "base 48 is not a multiple of its alignment of 32"),
+        ({"facts": (("lanes", 1.5),)}, "facts: 'lanes' must be an integer, got 1.5"),
+        ({"facts": (("lanes", True),)}, "facts: 'lanes' must be an integer, got True"),
+        ({"facts": (("lanes", 1), ("lanes", 2))}, "facts: 'lanes' is given twice"),
+        ({"facts": ((1, 2),)}, r"facts must map names to integers, got \(1, 2\)"),
+        ({"facts": "lanes"}, "facts must map names to integers, got 'lanes'"),
+        ({"reserved": 4}, r"reserved ranges must be a list of \(begin, end\), got 4"),
+        ({"reserved": (4, 8)}, r"reserved range must be two integers \(begin, end\), got 4"),
+        ({"reserved": ("ab",)}, r"reserved range must be two integers \(begin, end\), got 'ab'"),
+        ({"reserved": ((0, 1.0),)}, "reserved range must be two integers"),
+    ],
+)
+def test_bad_fields_are_refused_by_name(fields, message):
+    with pytest.raises(ValueError, match=message) as error:
+        MemoryScope("local.UB", **fields)
+    assert "'local.UB'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("feature", "message"),
+    [
+        (3, "memory hierarchy: must be a map of scopes, got 3"),
+        ([["local.UB", {}]], "memory hierarchy: must be a map of scopes"),
+        ({"local.UB": 3}, "memory scope 'local.UB': must be a map of fields, got 3"),
+        ({"UB": {}}, "memory scope 'UB': not a scope that TVM knows"),
+        ({"local.UB": {"size": 3}}, "'local.UB': no field 'size'; there are: capacity, alignment"),
+        ({"local.UB": {"name": "local"}}, "'local.UB': no field 'name'"),
+        ({"local.UB": {"capacity": "3"}}, "'local.UB': capacity must be an integer, got '3'"),
+        ({"local.UB": {"alignment": None}}, "'local.UB': alignment must be an integer, got None"),
+        ({"local.UB": {"facts": [1]}}, "'local.UB': facts must map names to integers, got 1"),
+        ({"local.UB": {"facts": {"a": "b"}}}, "'local.UB': facts: 'a' must be an integer, got 'b'"),
+    ],
+)
+def test_malformed_features_are_refused_by_name(feature, message):
+    with pytest.raises(ValueError, match=message):
+        MemoryHierarchy.from_feature(feature)
+
+
+def test_a_scope_replaces_its_namesake_or_comes_last():
+    hierarchy = MemoryHierarchy((FULL, MemoryScope("global")))
+    small = replace(FULL, capacity=8192, bank_bytes=512)
+    assert hierarchy.with_scope(small).scopes == (small, MemoryScope("global"))
+    assert [scope.name for scope in hierarchy.with_scope(MemoryScope("local.L1"))] == [
+        "local.UB",
+        "global",
+        "local.L1",
+    ]
+    assert hierarchy["local.UB"] is FULL
+
+
+def test_anything_with_the_features_of_a_target_will_do():
+    features = SimpleNamespace(memory={"local.UB": FULL_FEATURE})
+    target = SimpleNamespace(features=features, attrs={}, kind=SimpleNamespace(name="c"))
+    assert MemoryHierarchy.from_target(target) == MemoryHierarchy((FULL,))
+
+
+def test_the_name_of_a_target_is_not_a_target():
+    with pytest.raises(TypeError, match=r"needs a tvm.target.Target, got 'ascend/910b'"):
+        MemoryHierarchy.from_target("ascend/910b")
+
+
+def test_descriptions_and_tables_need_no_tvm():
+    without_tvm = (
+        "import sys; sys.modules['tvm'] = None\n"
+        "import target_hw, target_hw.memory, target_hw.ascend, target_hw.sophgo, passes.planning\n"
+        "print(target_hw.MemoryHierarchy(target_hw.ascend.CHIPS['ascend/910b'].scopes).to_feature())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", without_tvm], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'local.UB': {'capacity': 196608, 'alignment': 32}" in done.stdout

@@ -1,0 +1,379 @@
+"""Chips as targets: the tables, the way through TVM, the twins, and chips that users add."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm.target import Target, list_tags, register_tag
+
+from target_hw import MemoryHierarchy, MemoryScope, ascend, register_chip, sophgo, with_memory
+from target_hw.target import TWIN_SUFFIX
+
+KIB = 1024
+CHIPS = {**ascend.CHIPS, **sophgo.CHIPS}
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "targets.md"
+
+# AscendNPU-IR: the device table, in bits, and "Plan Memory", in bytes.
+ASCEND_BITS = {
+    # chip: UB, L1, L0A, L0B, L0C
+    "ascend/910b": (1572864, 4194304, 524288, 524288, 1048576),
+    "ascend/910_93": (1572864, 4194304, 524288, 524288, 1048576),
+    "ascend/310b": (2097152, 8388608, 524288, 524288, 1048576),
+    "ascend/950": (2031616, 4194304, 524288, 524288, 2097152),
+}
+ASCEND_ALIGNMENT = {"UB": 32, "L1": 32, "L0A": 512, "L0B": 512, "L0C": 512, "BT": 64, "FP": 64}
+REGISTER_BASED = ("ascend/310b", "ascend/950")
+
+# tpu-mlir: chip headers; LMEM of the CV18xx chips: cvikernel.
+SOPHGO = {
+    # chip: lanes, EU bytes, LMEM bytes a lane, banks, bank bytes, global alignment, DMA alignment,
+    #       global base, weights, activations (None: right after the weights)
+    "bm1684": (64, 128, 524288, 8, 65536, 4096, 512, 0x1_0000_0000, 0x1_0510_0000, None),
+    "bm1684x": (64, 64, 262144, 16, 16384, 4096, 512, 0x1_0000_0000, 0x1_0000_0000, None),
+    "bm1688": (32, 16, 131072, 16, 8192, 4096, 512, 1 << 39, 9 << 36, 10 << 36),
+    "bm1690": (64, 64, 262144, 16, 16384, 4096, 256, 0, 1 << 40, 2 << 40),
+    "cv184x": (
+        *(8, 16, 65536, 16, 4096, 4096, 256, 0x8000_0000),
+        *(0x100_8000_0000, 0x200_8000_0000),
+    ),
+    "cv183x": (32, 16, 32768, 8, 4096, 16, None, 0x1_0000_0000, 1 << 40, 0),
+    "cv181x": (8, 16, 32768, 8, 4096, 16, None, 0, 1 << 40, 0),
+    "cv180x": (2, 16, 32768, 8, 4096, 16, None, 0, 1 << 40, 0),
+}
+SOPHGO_IO = {  # first region, and from one to the next of the five
+    "bm1688": (11 << 36, 1 << 36),
+    "cv184x": (3 << 40, 1 << 40),
+    "cv183x": (3 << 40, 1 << 40),
+    "cv181x": (3 << 40, 1 << 40),
+    "cv180x": (3 << 40, 1 << 40),
+}
+SOPHGO_L2 = {"bm1684x": (0x1FB000, 0x1000_0000), "bm1690": (0x800_0000, 0x1E69_8000_0000)}
+
+
+def test_the_chips_are_those_of_the_documents():
+    assert sorted(ascend.CHIPS) == sorted(ASCEND_BITS)
+    assert sorted(sophgo.CHIPS) == sorted(f"sophgo/{chip}" for chip in SOPHGO)
+
+
+@pytest.mark.parametrize("chip", ASCEND_BITS)
+def test_ascend_table(chip):
+    memory = MemoryHierarchy.from_target(Target(chip))
+    sizes = dict(zip(("UB", "L1", "L0A", "L0B", "L0C"), ASCEND_BITS[chip], strict=True))
+    assert {scope.name: (scope.capacity, scope.alignment) for scope in memory} == {
+        **{
+            f"local.{name}": (sizes[name] // 8 if name in sizes else None, alignment)
+            for name, alignment in ASCEND_ALIGNMENT.items()
+        },
+        "global.workspace": (None, 1 if chip in REGISTER_BASED else 32),
+    }
+    assert all(
+        (scope.base, scope.bank_count, scope.reserved) == (0, 1, ()) and not scope.facts
+        for scope in memory
+        if (chip, scope.name) != ("ascend/950", "local.UB")
+    )
+
+
+def test_ascend_950_shares_its_unified_buffer_with_a_data_cache():
+    unified = MemoryHierarchy.from_target(Target("ascend/950"))["local.UB"]
+    assert dict(unified.facts) == {
+        "data_cache_min": 262144 // 8,
+        "data_cache_max": 983040 // 8,
+        "simt_capacity": 1769472 // 8,
+    }
+    # The default leaves the smallest cache.
+    assert unified.capacity - unified.fact("data_cache_min") == unified.fact("simt_capacity")
+
+
+@pytest.mark.parametrize("chip", SOPHGO)
+def test_sophgo_table(chip):
+    memory = MemoryHierarchy.from_target(Target(f"sophgo/{chip}"))
+    lanes, eu_bytes, lmem, banks, bank_bytes, alignment, dma, base, weights, other = SOPHGO[chip]
+    facts = {"weight_base": weights, "activation_base": other, "dma_alignment": dma}
+    if chip in SOPHGO_IO:
+        facts |= dict(zip(("io_base", "io_stride"), SOPHGO_IO[chip], strict=True), io_count=5)
+    if chip in ("cv183x", "cv181x", "cv180x"):
+        facts["private_base"] = 2 << 40
+    facts = {name: value for name, value in facts.items() if value is not None}
+    expected = {
+        "local.LMEM": (
+            lmem,
+            eu_bytes,
+            banks,
+            bank_bytes,
+            0,
+            {"lanes": lanes, "eu_bytes": eu_bytes},
+        ),
+        "global": (None, alignment, 1, None, base, facts),
+    }
+    if chip in SOPHGO_L2:
+        capacity, l2_base = SOPHGO_L2[chip]
+        expected["global.L2"] = (capacity, 4096, 1, None, l2_base, {})
+    assert {
+        scope.name: (
+            *(scope.capacity, scope.alignment, scope.bank_count, scope.bank_bytes, scope.base),
+            dict(scope.facts),
+        )
+        for scope in memory
+    } == expected
+
+
+def _size(count):
+    if count is None:
+        return "-"
+    for unit, name in ((KIB**2, "MiB"), (KIB, "KiB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit} {name}"
+    return str(count)
+
+
+def _address(value):
+    return "-" if value is None else f"{value:#x}"
+
+
+def _table_rows():
+    """The rows of `docs/targets.md`, from the targets."""
+    for chip in ascend.CHIPS:
+        memory = MemoryHierarchy.from_target(Target(chip))
+        cells = [f"{_size(scope.capacity)} / {scope.alignment}" for scope in memory]
+        yield f"| `{chip}` | " + " | ".join(cells) + " |"
+    for chip in sophgo.CHIPS:
+        memory = MemoryHierarchy.from_target(Target(chip))
+        local, outer = memory["local.LMEM"], memory["global"]
+        facts = dict(outer.facts)
+        cells = [
+            str(local.fact("lanes")),
+            f"{_size(local.capacity)} / {local.alignment}",
+            f"{local.bank_count} x {_size(local.bank_bytes)}",
+            _size(memory["global.L2"].capacity) if "global.L2" in memory else "-",
+            str(outer.alignment),
+            *(_address(outer.base), _address(facts["weight_base"])),
+            *(_address(facts.get("activation_base")), _address(facts.get("io_base"))),
+            str(facts.get("dma_alignment", "-")),
+        ]
+        yield f"| `{chip}` | " + " | ".join(cells) + " |"
+
+
+def test_the_documentation_shows_the_chips_as_they_are():
+    rows = list(_table_rows())
+    print("\n".join(rows))
+    lines = DOCUMENTATION.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if re.match(r"\| `(ascend|sophgo)/", line)] == rows
+
+
+def test_the_documentation_runs():
+    code = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(encoding="utf-8"), re.DOTALL)
+    names = {}
+    for block in code:
+        exec(block, names)
+    assert str(names["chip"]) == str(Target("vendor/chip"))
+    assert MemoryHierarchy.from_target(names["target"])["local.UB"].capacity == 96 * KIB
+
+
+@st.composite
+def memory_scopes(draw, name):
+    alignment = 2 ** draw(st.integers(0, 12))
+    bank_count = draw(st.integers(1, 8))
+    bank_bytes = draw(st.integers(1, 2**40)) * alignment
+    cuts = sorted(draw(st.sets(st.integers(0, bank_bytes), max_size=6)))
+    fact_names = st.sampled_from(["lanes", "eu_bytes", "weight_base", 'a "b"', "größe"])
+    facts = st.dictionaries(fact_names, st.integers(-(2**62), 2**62), max_size=3)
+    common = {
+        "alignment": alignment,
+        "reserved": tuple(zip(cuts[::2], cuts[1::2], strict=False)),
+        "base": draw(st.integers(0, 2**40)) * alignment,
+        "facts": tuple(draw(facts).items()),
+    }
+    if draw(st.booleans()):
+        return MemoryScope(name, **common)
+    return MemoryScope(
+        name, bank_count * bank_bytes, bank_count=bank_count, bank_bytes=bank_bytes, **common
+    )
+
+
+@st.composite
+def hierarchies(draw):
+    names = st.sampled_from(["global", "global.L2", "shared.dyn", "local", "local.UB", "local.a.b"])
+    chosen = draw(st.lists(names, unique=True, max_size=6))
+    return MemoryHierarchy(tuple(draw(memory_scopes(name)) for name in chosen))
+
+
+def _roads(target):
+    """The ways in which a target is stored and read back."""
+    yield target
+    yield Target(target.export())
+    yield Target(str(target))
+    yield Target(json.loads(str(target)))
+    yield tvm.ir.load_json(tvm.ir.save_json(target))
+    yield Target(Target(target, host="llvm").export())
+
+
+@given(memory=hierarchies(), kind=st.sampled_from(["ext_dev", "llvm", "c"]))
+def test_a_description_survives_export_and_json(memory, kind):
+    for target in _roads(with_memory(kind, memory)):
+        assert MemoryHierarchy.from_target(target) == memory
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_chip_and_its_twin_survive_export_and_json(chip):
+    for tag, kind, keys in (
+        (chip, "ext_dev", ["npu", chip.split("/")[0]]),
+        (chip + TWIN_SUFFIX, "llvm", ["npu", chip.split("/")[0], "cpu"]),
+    ):
+        for target in _roads(Target(tag)):
+            assert (target.kind.name, list(target.keys)) == (kind, keys)
+            assert MemoryHierarchy.from_target(target) == CHIPS[chip]
+
+
+def test_one_number_is_overridden():
+    target = Target("ascend/910b-llvm")
+    memory = MemoryHierarchy.from_target(target)
+    half = memory.with_scope(replace(memory["local.UB"], capacity=96 * KIB))
+    changed = with_memory(target, half)
+    for read in _roads(changed):
+        assert MemoryHierarchy.from_target(read) == half
+        assert (read.kind.name, list(read.keys)) == ("llvm", ["npu", "ascend", "cpu"])
+    assert half["local.L1"] == memory["local.L1"]
+    assert MemoryHierarchy.from_target(Target("ascend/910b-llvm")) == memory
+
+
+def test_tvm_overrides_the_whole_description_at_once():
+    only = MemoryHierarchy((MemoryScope("local.UB", 64),))
+    target = Target({"tag": "ascend/910b", "feature.memory": only.to_feature()})
+    assert MemoryHierarchy.from_target(target) == only
+
+
+def test_a_target_from_with_memory_is_read_where_its_tag_is_unknown():
+    tagged = Target({"tag": "ascend/910b", "model": "mine"})
+    stored = str(with_memory(tagged, MemoryHierarchy((MemoryScope("local.UB", 64),))))
+    read = (
+        "import sys\n"
+        "from tvm.target import Target\n"
+        "from target_hw import MemoryHierarchy\n"
+        "print(MemoryHierarchy.from_target(Target(sys.argv[1])).to_feature())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", read, stored], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "{'local.UB': {'capacity': 64}}\n", done.stderr
+
+
+def _copy_through(scopes):
+    """A function that takes 16 numbers through a buffer in each scope, and adds 1 in each."""
+    lines = [
+        "@T.prim_func",
+        "def main(source: T.Buffer((16,), 'int32'), result: T.Buffer((16,), 'int32')):",
+    ]
+    last = "source"
+    for number, scope in enumerate(scopes):
+        lines += [
+            f"    buffer_{number} = T.alloc_buffer((16,), 'int32', scope='{scope}')",
+            "    for i in range(16):",
+            f"        buffer_{number}[i] = {last}[i] + 1",
+        ]
+        last = f"buffer_{number}"
+    lines += ["    for i in range(16):", f"        result[i] = {last}[15 - i]"]
+    return tvm.script.from_source("\n".join(lines))
+
+
+def _assert_twin_runs(tag):
+    target = Target(tag)
+    scopes = [scope.name for scope in MemoryHierarchy.from_target(target)]
+    built = tvm.tirx.build(_copy_through(scopes), target=target)
+    source = np.arange(100, 116, dtype="int32")
+    result = tvm.runtime.tensor(np.zeros_like(source))
+    built["main"](tvm.runtime.tensor(source), result)
+    np.testing.assert_array_equal(result.numpy(), source[::-1] + len(scopes))
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_twin_runs_a_kernel_with_every_scope(chip):
+    _assert_twin_runs(chip + TWIN_SUFFIX)
+
+
+MINE = MemoryHierarchy((MemoryScope("shared.tile", 4096, alignment=64), MemoryScope("global")))
+
+
+def test_a_user_adds_a_chip_in_one_call():
+    chip, twin = register_chip("test_add/chip", MINE, keys=["npu", "mine"])
+    assert (chip.kind.name, list(chip.keys)) == ("ext_dev", ["npu", "mine"])
+    assert (twin.kind.name, list(twin.keys)) == ("llvm", ["npu", "mine", "cpu"])
+    for tag, target in (("test_add/chip", chip), ("test_add/chip-llvm", twin)):
+        assert str(Target(tag)) == str(target)
+        assert MemoryHierarchy.from_target(Target(tag)) == MINE
+        assert tag in list_tags()
+    _assert_twin_runs("test_add/chip-llvm")
+
+
+def test_a_chip_is_replaced_only_when_asked():
+    smaller = MINE.with_scope(MemoryScope("shared.tile", 1024))
+    first = register_chip("test_again/chip", MINE)
+    assert [str(target) for target in register_chip("test_again/chip", MINE)] == [
+        str(target) for target in first
+    ]
+    with pytest.raises(ValueError, match=r"tag 'test_again/chip' is taken; override=True"):
+        register_chip("test_again/chip", smaller)
+    assert MemoryHierarchy.from_target(Target("test_again/chip")) == MINE
+    register_chip("test_again/chip", smaller, override=True)
+    assert MemoryHierarchy.from_target(Target("test_again/chip")) == smaller
+    assert MemoryHierarchy.from_target(Target("test_again/chip-llvm")) == smaller
+
+
+def test_where_the_twin_is_taken_neither_is_registered():
+    register_tag("test_taken/chip-llvm", {"kind": "llvm"})
+    with pytest.raises(ValueError, match=r"tag 'test_taken/chip-llvm' is taken"):
+        register_chip("test_taken/chip", MINE)
+    assert "test_taken/chip" not in list_tags()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (("test_bad", MINE), {}, ValueError, r"'test_bad': the name must be 'vendor/chip'"),
+        (("test_bad/a b", MINE), {}, ValueError, r"'test_bad/a b': the name must be"),
+        (("test_bad/chip-llvm", MINE), {}, ValueError, r"must not end with '-llvm'"),
+        (("test_bad/chip", MINE), {"kind": "npu"}, ValueError, r"no target kind 'npu'"),
+        (("test_bad/chip", MemoryHierarchy()), {}, ValueError, r"no memory is described"),
+        (("test_bad/chip", MINE.to_feature()), {}, TypeError, r"needs a MemoryHierarchy, got {"),
+    ],
+)
+def test_bad_chips_are_refused_by_name(arguments, options, error, message):
+    with pytest.raises(error, match=message) as refused:
+        register_chip(*arguments, **options)
+    assert str(refused.value).startswith(f"chip {arguments[0]!r}: ")
+    assert not [tag for tag in list_tags() if tag.startswith("test_bad")]
+
+
+def test_a_target_without_memories_is_refused_by_name():
+    with pytest.raises(
+        ValueError, match=r'target {"kind":"c",.*"keys":\["cpu"\]}: carries no memory description'
+    ):
+        MemoryHierarchy.from_target(Target("c"))
+
+
+@pytest.mark.parametrize(
+    ("feature", "message"),
+    [
+        (3, "must be a map of scopes, got 3"),
+        ({"local.UB": 3}, "memory scope 'local.UB': must be a map of fields, got 3"),
+        ({"local.UB": {"size": 3}}, "memory scope 'local.UB': no field 'size'"),
+        ({"local.UB": {"alignment": 24}}, "'local.UB': alignment must be a power of two, got 24"),
+        ({"local.UB": {"capacity": 1.5}}, "'local.UB': capacity must be an integer, got 1.5"),
+        ({"local.UB": {"reserved": [[0, "a"]]}}, "'local.UB': reserved range must be two integers"),
+        ({"local.UB": {"reserved": [4, 8]}}, "'local.UB': reserved range must be two integers"),
+        ({"local.UB": {"facts": {"a": "b"}}}, "'local.UB': facts: 'a' must be an integer"),
+        ({"UB": {}}, "memory scope 'UB': not a scope that TVM knows"),
+    ],
+)
+def test_a_target_with_a_malformed_description_is_refused_by_name(feature, message):
+    target = Target({"kind": "llvm", "model": "test/chip", "feature.memory": feature})
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        MemoryHierarchy.from_target(target)
+    assert str(error.value).startswith("target 'test/chip' (llvm): ")
