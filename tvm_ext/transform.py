@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from passes.plan_addresses import FORMS, DropAddresses, Form, PlanAddresses
 from passes.storage_rewrite import StorageRewrite
 
-__all__ = ["StorageRewrite"]
+__all__ = ["FORMS", "DropAddresses", "Form", "PlanAddresses", "StorageRewrite"]

@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 import tvm
-from tvm.script import tirx as T  # noqa: N812
+from tvm.script import tirx as T
 
 from passes.planning.canonical import (
     LOAD_LIMIT,

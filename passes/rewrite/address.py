@@ -1,0 +1,109 @@
+"""Writes a plan into the IR as addresses: each allocation says where in the memory it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import Var
+from tvm.tirx import AllocBuffer, PrimFunc
+from tvm.tirx.stmt import AttrStmt
+
+from passes.ir.structural import Callback, structural_mutate, type_index, with_body
+
+VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
+"""Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""
+
+_ANNOTATION = "buffer_allocated_addr"
+"""Where TVM's lowering of blocks writes a buffer's addresses a second time."""
+
+_ALLOC_BUFFER = type_index(AllocBuffer)
+_ATTR_STMT = type_index(AttrStmt)
+_VAR = type_index(Var)
+
+
+def write_addresses(
+    func: PrimFunc, addresses: Iterable[tuple[AllocBuffer, Sequence[int]]]
+) -> PrimFunc:
+    """Give allocations their ``allocated_addr``.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        It stays as it is.
+    addresses : iterable of (tvm.tirx.AllocBuffer, sequence of int)
+        Statements of the function, with an address in bytes for each slot.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        The new function. A buffer's type holds its addresses, so each buffer is a new variable
+        wherever it is named. Other names of its memory keep their types.
+    """
+    return _replace(
+        func,
+        {
+            statement.buffer.__chandle__(): statement.buffer.with_allocated_addr(list(slots))
+            for statement, slots in addresses
+        },
+    )
+
+
+def drop_addresses(func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE) -> PrimFunc:
+    """Take the ``allocated_addr`` off the allocations in some scopes.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        It stays as it is.
+    scopes : collection of str
+        By default those in which an allocation with an address cannot become a view, which is
+        what TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        The new function.
+    """
+    replaced: dict[int, Var] = {}
+
+    def note(op: AllocBuffer) -> None:
+        buffer = op.buffer
+        if len(buffer.ty.allocated_addr) and (buffer.ty.storage_scope or "global") in scopes:
+            replaced[buffer.__chandle__()] = buffer.with_allocated_addr([])
+
+    tvm_ffi.structural_walk(func.body, (AllocBuffer, note))
+    return _replace(func, replaced)
+
+
+def _replace(func: PrimFunc, replaced: Mapping[int, Var]) -> PrimFunc:
+    """Put buffers in the place of others, by handle, wherever they are named."""
+    if not replaced:
+        return func
+
+    def rewrite_var(op: Var, mutator: Any) -> Any:
+        new = replaced.get(op.__chandle__())
+        return mutator.default_mutate(op) if new is None else new
+
+    def rewrite_attr(op: AttrStmt, mutator: Any) -> Any:
+        node = replaced.get(op.node.__chandle__()) if isinstance(op.node, Var) else None
+        if node is None:
+            return mutator.default_mutate(op)
+        return AttrStmt(node, op.attr_key, mutator.mutate(op.value), mutator.mutate(op.body))
+
+    def rewrite_alloc(op: AllocBuffer, mutator: Any) -> Any:
+        new = replaced.get(op.buffer.__chandle__())
+        if new is None:
+            return mutator.default_mutate(op)
+        annotations = dict(op.annotations)
+        if _ANNOTATION in annotations:
+            annotations[_ANNOTATION] = list(new.ty.allocated_addr)
+        return AllocBuffer(new, annotations)
+
+    callbacks: list[tuple[int, Callback]] = [
+        (_ALLOC_BUFFER, rewrite_alloc),
+        (_ATTR_STMT, rewrite_attr),
+        (_VAR, rewrite_var),
+    ]
+    return with_body(func, structural_mutate(func.body, callbacks))
