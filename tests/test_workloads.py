@@ -1,0 +1,236 @@
+"""The workloads themselves: enough of them, distinct, repeatable, and giving a planner work."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from tvm_ext import workloads
+from tvm_ext.workloads import Entry
+
+# One workload of each kind and road: unscheduled, scheduled by rules and by hand, written out.
+SAMPLE = ("softmax", "chain", "gpu_matmul", "software_pipeline", "opaque_calls", "dynamic_shape")
+
+
+def function_of(mod: tvm.IRModule) -> tirx.PrimFunc:
+    ((_, function),) = mod.functions.items()
+    return function
+
+
+def used_allocations(function: tirx.PrimFunc) -> list[int]:
+    """Give the nesting depth of each allocation whose buffer the function mentions again."""
+    uses: set[tvm.ir.Var] = set()
+
+    def note(var: tvm.ir.Var, kind: Any) -> None:
+        if kind == tvm_ffi.DefRegionKind.NONE:
+            uses.add(var)
+
+    tvm_ffi.structural_walk(function.body, with_def_region_kind=(tvm.ir.Var, note))
+    return sorted(depth for buffer, depth in _allocations(function.body, 0) if buffer in uses)
+
+
+def _allocations(statement: Any, depth: int) -> Iterator[tuple[tvm.ir.Var, int]]:
+    if isinstance(statement, tirx.AllocBuffer):
+        yield statement.buffer, depth
+    elif isinstance(statement, tirx.SeqStmt):
+        for child in statement.seq:
+            yield from _allocations(child, depth)
+    else:
+        for field in ("body", "then_case", "else_case"):
+            child = getattr(statement, field, None)
+            if child is not None:
+                yield from _allocations(child, depth + 1)
+
+
+def stock(entry: Entry) -> tirx.PrimFunc:
+    with tvm.transform.PassContext(config=entry.config):
+        return function_of(tirx.transform.StorageRewrite()(entry.mod))
+
+
+def test_used_allocations_counts_what_is_there():
+    mod = workloads.load("elements")
+    # A buffer that nothing mentions is no allocation to merge.
+    assert used_allocations(mod["never_read"]) == [0, 0]
+    assert used_allocations(mod["several_scopes"]) == [0, 0, 0, 0]
+    assert used_allocations(workloads.load("loops")["loops_in_sequence"]) == [1, 1]
+
+
+def test_corpus_is_large_and_distinct(corpus: list[Entry]):
+    names = [entry.name for entry in corpus]
+    assert len(set(names)) == len(names)
+    bare = [
+        function_of(entry.mod).without_attr("global_symbol").without_attr("target")
+        for entry in corpus
+    ]
+    # Two that differ in their name or target only count once here.
+    distinct = {tvm_ffi.structural_hash(function, map_free_vars=True) for function in bare}
+    assert len(distinct) >= 400
+
+
+def test_stock_pass_has_work_on_much_of_the_corpus(corpus: list[Entry]):
+    merged = moved = 0
+    for entry in corpus:
+        before = used_allocations(function_of(entry.mod))
+        after = used_allocations(stock(entry))
+        assert len(after) <= len(before), entry.name
+        merged += len(after) < len(before)
+        moved += len(after) == len(before) and after != before
+    assert merged >= 100
+    assert moved >= 20
+
+
+def test_corpus_spans_targets_and_types(corpus: list[Entry]):
+    assert {entry.target for entry in corpus} >= {"llvm", "c", "cuda", "vulkan", "metal", "webgpu"}
+    dtypes: set[str] = set()
+    scopes: set[str] = set()
+
+    def note(allocation: tirx.AllocBuffer) -> None:
+        dtypes.add(str(allocation.buffer.ty.dtype))
+        scopes.add(str(allocation.buffer.ty.storage_scope))
+
+    for entry in corpus:
+        tvm_ffi.structural_walk(entry.mod, (tirx.AllocBuffer, note))
+    assert dtypes >= {"float32", "float16", "float64", "int32", "int8", "uint8"}
+    assert scopes >= {"global", "local", "shared", "shared.dyn", "local.UB", "local.L1"}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_building_twice_gives_the_same(name: str):
+    first, second = workloads.corpus([name]), workloads.corpus([name])
+    assert [entry.name for entry in first] == [entry.name for entry in second]
+    for a, b in zip(first, second, strict=True):
+        tvm.ir.assert_structural_equal(a.mod, b.mod, map_free_vars=True)
+        assert a.config == b.config
+
+
+@pytest.mark.slow
+def test_another_process_builds_the_same(corpus: list[Entry]):
+    program = (
+        "import hashlib; from tvm_ext import workloads;"
+        "text = ''.join(e.name + e.mod.script() for e in workloads.corpus());"
+        "print(hashlib.sha256(text.encode()).hexdigest())"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    text = "".join(entry.name + entry.mod.script() for entry in corpus)
+    assert process.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "functions"),
+    # As many as the fused network has different operators: a change of TVM may change them.
+    [("resnet18", 15), ("mobilenet_v2", 25), ("bert_layer", 10), ("llama_layer", 12)],
+)
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_models_lower(name: str, functions: int, target: str):
+    mod = workloads.load(name, target)
+    assert len(mod.functions) >= functions
+    assert all(isinstance(function, tirx.PrimFunc) for function in mod.functions.values())
+
+
+def test_every_workload_is_described_and_has_targets():
+    for name in workloads.names():
+        workload = workloads.find(name)
+        assert workload.name == name
+        assert workloads.description(name)
+        assert workload.targets
+        assert set(workload.targets) <= set(workloads.TARGETS)
+
+
+@pytest.mark.parametrize("name", ["softmax", "gpu_matmul", "branches"])
+def test_load_gives_the_functions_of_the_corpus(name: str):
+    mod = workloads.load(name)
+    target = workloads.find(name).targets[0]
+    labels = {entry.name for entry in workloads.corpus([name]) if entry.target == target}
+    assert labels == {f"{name}[{target},{v.name_hint}]" for v in mod.get_global_vars()}
+
+
+def test_capture_is_what_the_pass_is_given():
+    """The rest of the pipeline, run on the captured module, builds a program that works."""
+    x = np.random.default_rng(0).standard_normal((24, 40), dtype="float32")
+    function = workloads.load("chain")["3_float32"]
+    pipeline = tvm.transform.Sequential([tirx.transform.StorageRewrite()])
+    mod = pipeline(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    compiled = tvm.compile(mod, "llvm")
+    out = tvm.runtime.empty((24, 40), "float32")
+    compiled["main"](tvm.runtime.tensor(x), out)
+    expected = x
+    for i in range(3):
+        expected = (expected + np.float32(i + 1)) * expected
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5)
+
+
+def test_capture_leaves_its_input_alone():
+    mod = workloads.model("bert_layer")
+    text = mod.script()
+    workloads.capture(mod, "llvm")
+    assert mod.script() == text
+
+
+def test_capture_uses_the_options_in_force():
+    unscheduled = workloads.find("matmul_tiled").build(workloads.resolve_target("llvm"))
+    config = {"tirx.disable_vectorize": True}
+    given = workloads.capture(unscheduled, "llvm", config=config)[-1]
+    with tvm.transform.PassContext(config=config):
+        inherited = workloads.capture(unscheduled, "llvm")[-1]
+    tvm.ir.assert_structural_equal(given, inherited)
+    assert not tvm_ffi.structural_equal(given, workloads.capture(unscheduled, "llvm")[-1])
+
+
+def test_capture_says_when_there_is_nothing_to_capture():
+    with pytest.raises(ValueError, match=r"never ran tirx\.StorageRewrite"):
+        workloads.capture(
+            workloads.find("branches").build(workloads.resolve_target("llvm")),
+            "llvm",
+            config={"tirx.disable_storage_rewrite": True},
+        )
+
+
+def test_errors_of_lowering_pass_through():
+    def broken(_mod: Any, _context: Any) -> Any:
+        raise KeyError("mine")
+
+    failing = tvm.transform.module_pass(broken, opt_level=0, name="broken")
+    with pytest.raises(KeyError, match="mine"):
+        workloads.capture(workloads.model("bert_layer"), "llvm", relax_pipeline=failing)
+
+
+def test_unknown_name_lists_close_ones():
+    with pytest.raises(workloads.UnknownWorkloadError, match=r"'resnet18'.*names\(\)"):
+        workloads.load("resnet")
+    with pytest.raises(workloads.UnknownWorkloadError, match=r"unknown workload 'qqq': tvm_ext"):
+        workloads.description("qqq")
+    with pytest.raises(ValueError, match="'softmax' is not a model"):
+        workloads.model("softmax")
+    with pytest.raises(workloads.UnknownWorkloadError):
+        workloads.corpus(["resnet"])
+
+
+def test_a_model_runs():
+    _run("llama_layer_dynamic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "bert_layer", "llama_layer"])
+def test_all_models_run(name: str):
+    _run(name)
+
+
+def _run(name: str) -> None:
+    executable = tvm.compile(workloads.model(name), "llvm")
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(value) for value in workloads.inputs(name, seed=0)]
+    out = machine["forward"](*arguments).numpy()
+    assert np.isfinite(out).all()
+    # Neither did the signal die on the way nor did it blow up.
+    assert 0.01 < out.std() < 100.0

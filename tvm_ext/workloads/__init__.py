@@ -1,0 +1,108 @@
+"""Programs to test, compare and benchmark memory planning on.
+
+:func:`names` lists the workloads: whole networks, operators of TVM's library and hand-written
+kernels. :func:`load` lowers one by the stock pipeline up to storage planning, and :func:`corpus`
+does so for all of them and splits the result into single functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+import tvm
+from tvm.target import Target
+
+from . import models, layers, arrays, graphs, kernels, scripts  # isort: skip # noqa: F401
+from .capture import TARGETS, capture, resolve_target
+from .corpus import Entry, corpus, iterate
+from .models import MODELS, Model
+from .registry import WORKLOADS, UnknownWorkloadError, Workload, find
+
+__all__ = [
+    "TARGETS",
+    "Entry",
+    "UnknownWorkloadError",
+    "Workload",
+    "capture",
+    "corpus",
+    "description",
+    "find",
+    "inputs",
+    "iterate",
+    "load",
+    "model",
+    "names",
+    "resolve_target",
+]
+
+
+def names() -> list[str]:
+    """List the names of all workloads: models first, then operators, then kernels."""
+    return list(WORKLOADS)
+
+
+def description(name: str) -> str:
+    """Say in one line what a workload is.
+
+    Raises
+    ------
+    UnknownWorkloadError
+        If there is no workload of this name.
+    """
+    return find(name).description
+
+
+def load(name: str, target: str | Target | None = None) -> tvm.IRModule:
+    """Lower a workload and give its whole module as it stands right before ``StorageRewrite``.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+    target : str or Target, optional
+        The first of the workload's ``targets`` by default.
+
+    Returns
+    -------
+    tvm.IRModule
+        All functions of the workload.
+
+    Raises
+    ------
+    UnknownWorkloadError
+        If there is no workload of this name.
+    """
+    workload = find(name)
+    resolved = resolve_target(workload.targets[0] if target is None else target)
+    return capture(workload.build(resolved), resolved, config=workload.configs[0])[-1]
+
+
+def model(name: str) -> tvm.IRModule:
+    """Build the Relax module of a network, whose one function is ``forward``.
+
+    Raises
+    ------
+    UnknownWorkloadError
+        If there is no network of this name.
+    """
+    return _model(name).build()
+
+
+def inputs(name: str, seed: int = 0) -> list[npt.NDArray[Any]]:
+    """Make random arguments of a network's ``forward``: the input first, then every weight.
+
+    Raises
+    ------
+    UnknownWorkloadError
+        If there is no network of this name.
+    """
+    return _model(name).inputs(seed)
+
+
+def _model(name: str) -> Model:
+    if find(name).kind != "model":
+        raise UnknownWorkloadError(
+            f"workload {name!r} is not a model; the models are {', '.join(MODELS)}"
+        )
+    return MODELS[name]

@@ -1,0 +1,160 @@
+"""The input that a program's lowering hands to ``StorageRewrite``.
+
+Storage planning runs in the middle of the TIR pipeline. To test or compare a planner one wants
+the module as it stands there, for any target, whether or not this machine has its compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir.instrument import pass_instrument
+from tvm.target import Target
+
+#: The name that the stock storage planning pass goes by.
+STORAGE_REWRITE = "tirx.StorageRewrite"
+
+#: The targets that workloads are built for. GPU kinds say their architecture and limits
+#: themselves, because TVM would ask a driver for them where there may be none. The CUDA
+#: architecture is the last without tensor cores: importing TVM's intrinsics for those takes half
+#: a minute.
+TARGETS: Mapping[str, Mapping[str, Any]] = {
+    "llvm": {"kind": "llvm"},
+    "c": {"kind": "c"},
+    "cuda": {"kind": "cuda", "arch": "sm_61", "max_shared_memory_per_block": 49152},
+    "vulkan": {
+        "kind": "vulkan",
+        "supports_float16": True,
+        "supports_int8": True,
+        "supports_16bit_buffer": True,
+        "supports_8bit_buffer": True,
+        "max_num_threads": 256,
+        "thread_warp_size": 32,
+        "max_shared_memory_per_block": 32768,
+    },
+    "metal": {"kind": "metal", "max_num_threads": 256, "thread_warp_size": 32},
+    "webgpu": {"kind": "webgpu", "max_num_threads": 256},
+    "opencl": {"kind": "opencl", "max_num_threads": 256},
+}
+
+
+def resolve_target(target: str | Target) -> Target:
+    """Turn a name of :data:`TARGETS`, or whatever else TVM understands, into a target.
+
+    Parameters
+    ----------
+    target : str or Target
+        A name such as ``"cuda"``, a target tag, or a target.
+
+    Returns
+    -------
+    Target
+        The target; a :class:`Target` is returned as it is.
+    """
+    if isinstance(target, Target):
+        return target
+    return Target(dict(TARGETS[target])) if target in TARGETS else Target(target)
+
+
+class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering that has served
+    """Raised inside the pass instrument to leave the pipeline early."""
+
+
+@pass_instrument
+class _Capture:
+    """Record each module that ``StorageRewrite`` is about to see.
+
+    Attributes
+    ----------
+    modules : list of tvm.IRModule
+        What was recorded, in the order of the runs.
+    stop : bool
+        Leave the pipeline at the next recording.
+    stopped : bool
+        The pipeline was left, so the error that comes out of it is ours.
+    """
+
+    def __init__(self) -> None:
+        self.modules: list[tvm.IRModule] = []
+        self.stop = False
+        self.stopped = False
+
+    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
+        """Record the module if the pass is the one, and end the lowering if told to."""
+        if info.name != STORAGE_REWRITE:
+            return
+        self.modules.append(mod)
+        if self.stop:
+            self.stopped = True
+            raise _Captured
+
+
+def capture(
+    mod: tvm.IRModule | tvm.tirx.PrimFunc,
+    target: str | Target,
+    *,
+    config: Mapping[str, Any] | None = None,
+    relax_pipeline: tvm.transform.Pass | None = None,
+) -> list[tvm.IRModule]:
+    """Lower a program by the stock pipelines up to storage planning.
+
+    A TIR module takes the road of :func:`tvm.tirx.build`. A Relax module first goes through the
+    Relax pipeline of its target. The lowering ends when ``StorageRewrite`` is reached, so no
+    device compiler is needed. The pass context in force applies, except for its instruments.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule or tvm.tirx.PrimFunc
+        The program; it is not changed.
+    target : str or Target
+        A name of :data:`TARGETS`, or what TVM understands.
+    config : mapping, optional
+        Options to add to those of the pass context in force.
+    relax_pipeline : tvm.transform.Pass, optional
+        In place of :func:`tvm.relax.get_default_pipeline`, which fuses operators. Note that
+        ``tvm.compile`` uses ``tvm.relax.get_pipeline("default")`` for a CPU, which does not.
+
+    Returns
+    -------
+    list of tvm.IRModule
+        Each module that storage planning is given, in order. The last is the program. Those
+        before it, if any, are the functions that Relax evaluates to fold constants.
+
+    Raises
+    ------
+    ValueError
+        If the lowering never reaches storage planning.
+    """
+    target = resolve_target(target)
+    outer = tvm.transform.PassContext.current()
+    recorder = _Capture()
+    with tvm.transform.PassContext(
+        opt_level=outer.opt_level,
+        required_pass=list(outer.required_pass),
+        disabled_pass=list(outer.disabled_pass),
+        instruments=[recorder],
+        config={**dict(outer.config), **(config or {})},
+    ):
+        if isinstance(mod, tvm.IRModule) and _has_relax(mod):
+            with target:
+                mod = (relax_pipeline or relax.get_default_pipeline(target))(mod)
+        recorder.stop = True
+        try:
+            tvm.compile(mod, target, relax_pipeline=None)
+        except RuntimeError:
+            # Crossing the C++ pass manager turns our exception into a plain RuntimeError.
+            if not recorder.stopped:
+                raise
+    if not recorder.stopped:
+        raise ValueError(
+            f"capture: lowering for target kind {target.kind.name!r} never ran {STORAGE_REWRITE}; "
+            "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
+        )
+    return recorder.modules
+
+
+def _has_relax(mod: tvm.IRModule) -> bool:
+    return any(isinstance(function, relax.Function) for function in mod.functions.values())

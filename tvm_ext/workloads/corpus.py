@@ -1,0 +1,93 @@
+"""A corpus of functions as storage planning meets them: each workload, target and option set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .capture import capture, resolve_target
+from .registry import WORKLOADS, Workload, find
+
+#: How Relax names the functions it makes to compute symbolic shapes on the host. They have no
+#: buffers, and TVM orders their statements differently in each process.
+_SHAPE_FUNCTION = "shape_func"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One function right before ``StorageRewrite``.
+
+    Attributes
+    ----------
+    name : str
+        Unique and readable, e.g. ``"softmax[llvm,64x128_float32]"``.
+    target : str
+        The name of the target in :data:`~tvm_ext.workloads.capture.TARGETS`.
+    config : mapping
+        The pass context options that it was lowered with, to run the pass with as well.
+    mod : tvm.IRModule
+        A module with this one function.
+    """
+
+    name: str
+    target: str
+    config: Mapping[str, Any]
+    mod: tvm.IRModule
+
+
+def corpus(names: Iterable[str] | None = None) -> list[Entry]:
+    """Lower workloads for each of their targets and option sets, and split them into functions.
+
+    Of functions that are structurally equal but for their name, and are to be run with the same
+    options, the first is kept.
+
+    Parameters
+    ----------
+    names : iterable of str, optional
+        The workloads to take; all of them by default.
+
+    Returns
+    -------
+    list of Entry
+        In the order of the table of workloads: the same in every process.
+    """
+    return list(iterate(names))
+
+
+def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
+    """Yield the entries of :func:`corpus` one after the other, as they are lowered."""
+    seen: dict[tuple[int, str], list[tirx.PrimFunc]] = {}
+    for workload in WORKLOADS.values() if names is None else map(find, names):
+        for entry in _entries(workload):
+            ((_, function),) = entry.mod.functions.items()
+            function = function.without_attr("global_symbol")
+            # Thread variables count as free: a launch names them without defining them.
+            key = (tvm_ffi.structural_hash(function, map_free_vars=True), repr(entry.config))
+            same_hash = seen.setdefault(key, [])
+            if any(tvm_ffi.structural_equal(function, f, map_free_vars=True) for f in same_hash):
+                continue
+            same_hash.append(function)
+            yield entry
+
+
+def _entries(workload: Workload) -> Iterator[Entry]:
+    for name in workload.targets:
+        for config in workload.configs:
+            target = resolve_target(name)
+            lowered = capture(workload.build(target), target, config=config)[-1]
+            options = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in config.items()]
+            for variable in sorted(lowered.get_global_vars(), key=lambda v: v.name_hint):
+                if workload.kind == "model" and variable.name_hint.startswith(_SHAPE_FUNCTION):
+                    continue
+                parts = ",".join([name, variable.name_hint, *options])
+                yield Entry(
+                    name=f"{workload.name}[{parts}]",
+                    target=name,
+                    config=config,
+                    mod=tvm.IRModule({variable: lowered[variable]}),
+                )
