@@ -1,0 +1,96 @@
+"""Draw the memory maps in ``docs/pictures``: ``python docs/make_pictures.py``.
+
+Each shows one function of the corpus twice on the same scales: as the stock pass lets its
+allocations share memory, and as ``best`` places them. What is drawn as stock is held against what
+the stock pass allocates: a map that takes more or less is not written.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import tvm
+
+from passes.analysis.problems import find_problems
+from passes.planning import Plan, Problem, check, solve
+from tvm_ext import memory_maps, workloads
+from tvm_ext.comparison import allocations
+from tvm_ext.drawing import save
+
+PICTURES = {
+    "winograd_stock_and_best.svg": (
+        "Winograd convolution",
+        "conv2d_winograd",
+        "conv2d_winograd[llvm,nchw_28x28x32_float32]",
+    ),
+}
+"""By file name: what it shows, a workload, and the entry of the corpus that it lowers to."""
+
+PLANNERS = (("stock sharing", "storage_rewrite"), ("best plan", "best"))
+"""Title and planner of each map, from left to right."""
+
+
+def main() -> None:
+    """Write the pictures that are asked for, all of them by default."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PICTURES)}")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "pictures")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for name in arguments.names or PICTURES:
+        if name not in PICTURES:
+            parser.error(f"unknown picture {name!r}; there are: {', '.join(PICTURES)}")
+        subject, workload, entry_name = PICTURES[name]
+        entry = find_entry(workload, entry_name)
+        problem = largest_problem(entry)
+        plans = [
+            (f"{subject}, {title}", problem, planned(problem, planner))
+            for title, planner in PLANNERS
+        ]
+        check_against_stock(entry, problem, plans[0][2])
+        save(memory_maps(plans), arguments.folder / name)
+        peaks = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in plans)
+        print(f"{name}: {peaks}")
+
+
+def find_entry(workload: str, name: str) -> workloads.Entry:
+    """Return an entry of the corpus; ValueError if the workload has none of this name."""
+    for entry in workloads.iterate([workload]):
+        if entry.name == name:
+            return entry
+    raise ValueError(f"workload {workload!r} has no entry {name!r}")
+
+
+def largest_problem(entry: workloads.Entry) -> Problem:
+    """Return the problem with the most buffers; ValueError if there is nothing to plan."""
+    (func,) = entry.mod.functions.values()
+    problems = [attached.problem for attached in find_problems(func).problems]
+    if not problems:
+        raise ValueError(f"{entry.name} has no allocations to plan")
+    return max(problems, key=lambda problem: len(problem.buffers))
+
+
+def check_against_stock(entry: workloads.Entry, problem: Problem, plan: Plan) -> None:
+    """Raise ValueError unless a plan takes what the stock pass allocates.
+
+    Only the padding between aligned pieces of memory may come on top.
+    """
+    stock = allocations(tvm.tirx.transform.StorageRewrite()(entry.mod))[problem.memory.name]
+    alignment = max(problem.alignment_of(buffer) for buffer in problem.buffers)
+    if not stock.nbytes <= plan.peak < stock.nbytes + stock.count * alignment:
+        raise ValueError(
+            f"{entry.name}: the stock pass allocates {stock.nbytes} bytes in {stock.count} pieces, "
+            f"but the plan of {plan.planner!r} takes {plan.peak}"
+        )
+
+
+def planned(problem: Problem, planner: str) -> Plan:
+    """Return a plan that is known to be right."""
+    plan = solve(problem, planner)
+    check(problem, plan)
+    return plan
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""Memory maps: what is drawn, held against the problem and the plan; and the same bytes always."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+
+import tvm_ext
+from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
+from target_hw.memory import MemoryScope
+from tvm_ext.drawing import PALETTE, RASTER_SLOTS, format_bytes, memory_map, memory_maps, save
+
+ROOT = Path(__file__).resolve().parents[1]
+SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))
+KERNEL = Problem(
+    (
+        Buffer("double", 16 << 10, ((0, 6),), slots=2),
+        Buffer("source", 20 << 10, ((2, 5), (9, 12))),
+        Buffer("result", 20 << 10, ((4, 9),)),
+        Buffer("a_name_that_is_longer_than_any_rectangle_here_can_hold", 32, ((0, 3),)),
+        Buffer("$cost_in_$", 8 << 10, ((8, 14),)),
+        Buffer("empty", 0, ((0, 3),)),
+    ),
+    SCOPE,
+    in_place=(("source", "result"),),
+    name="kernel",
+)
+PLACED = {
+    "double": (4096, 20480),
+    "source": (36864,),
+    "result": (36864,),
+    "a_name_that_is_longer_than_any_rectangle_here_can_hold": (61440,),
+    "$cost_in_$": (4096,),
+    "empty": (0,),
+}
+PLAN = Plan(PLACED, 61472, 0, "by hand", Status.FEASIBLE)
+
+
+def labelled(ax, label):
+    """Return the only artist of this label."""
+    (found,) = [artist for artist in ax.get_children() if artist.get_label() == label]
+    return found
+
+
+def boxes(collection):
+    """Return (begin, end, low, high) of each polygon, which must be a rectangle."""
+    found = []
+    for path in collection.get_paths():
+        xs, ys = path.vertices.T
+        corners = {(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)}
+        assert corners == {(x, y) for x in (min(xs), max(xs)) for y in (min(ys), max(ys))}
+        found.append((min(xs), max(xs), min(ys), max(ys)))
+    return found
+
+
+def inside(ax):
+    """Return the texts in rectangles: all others are tied to the frame."""
+    return [text for text in ax.texts if not isinstance(text, Annotation)]
+
+
+def names(ax):
+    return [text.get_text().split("\n")[0] for text in inside(ax)]
+
+
+def heights(ax):
+    """Return the height of each line across the axes, by its label."""
+    return {line.get_label(): line.get_ydata()[0] for line in ax.lines}
+
+
+def writing(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def stacked(count):
+    buffers = tuple(Buffer(f"b{i}", 64, ((i, i + 2),)) for i in range(count))
+    offsets = {f"b{i}": (64 * (i % 2),) for i in range(count)}
+    return Problem(buffers), Plan(offsets, 128, 0, "alternating", Status.OPTIMAL)
+
+
+def test_one_rectangle_for_each_slot_and_live_range():
+    (ax,) = memory_map(KERNEL, PLAN).axes
+    assert sorted(boxes(labelled(ax, "slots"))) == sorted(
+        [
+            (0, 6, 4096, 4096 + 16384),
+            (0, 6, 20480, 20480 + 16384),
+            (2, 5, 36864, 36864 + 20480),
+            (9, 12, 36864, 36864 + 20480),
+            (4, 9, 36864, 36864 + 20480),
+            (0, 3, 61440, 61472),
+            (8, 14, 4096, 4096 + 8192),
+        ]
+    )
+
+
+def test_lines_at_capacity_peak_and_bound():
+    (ax,) = memory_map(KERNEL, replace(PLAN, peak=100_000)).axes
+    bound = lower_bound(KERNEL)
+    assert heights(ax) == {"capacity": 128 << 10, "peak": 100_000, "lower bound": bound}
+    for text in ("capacity\n128 KiB", "peak\n97.7 KiB", f"lower bound\n{format_bytes(bound)}"):
+        assert text in writing(ax)
+
+
+def test_equal_levels_are_one_line_with_all_names():
+    problem = Problem((Buffer("a", 1024, ((0, 1),)),), MemoryScope("global", 1024))
+    (ax,) = memory_map(problem, solve(problem)).axes
+    assert heights(ax) == {"capacity = peak = lower bound": 1024}
+    assert "capacity =\npeak =\nlower bound\n1 KiB" in writing(ax)
+
+
+def test_levels_that_round_to_the_same_size_are_exact():
+    problem = Problem((Buffer("a", (1 << 20) + 1, ((0, 1),)),), MemoryScope("global", 1 << 20))
+    (ax,) = memory_map(problem, solve(problem)).axes
+    assert "capacity\n1,048,576 B" in writing(ax)
+    assert "peak =\nlower bound\n1,048,577 B" in writing(ax)
+
+
+def test_a_capacity_far_above_is_named_and_does_not_shrink_the_map():
+    problem = Problem((Buffer("a", 1000, ((0, 1),)),), MemoryScope("global", 16 << 30))
+    (ax,) = memory_map(problem, solve(problem)).axes
+    assert heights(ax) == {"peak = lower bound": 1000}
+    assert "capacity\n16 GiB ↑" in writing(ax)
+    assert 1000 <= ax.get_ylim()[1] <= 1100
+
+
+def test_reserved_ranges_are_hatched_over_all_positions():
+    (ax,) = memory_map(KERNEL, PLAN).axes
+    reserved = labelled(ax, "reserved")
+    assert reserved.get_hatch()
+    assert boxes(reserved) == [(0, 14, 0, 4096), (0, 14, 100 << 10, 101 << 10)]
+    (without,) = memory_map(*stacked(4)).axes
+    assert not [a for a in without.get_children() if a.get_label() == "reserved"]
+
+
+def test_in_place_pairs_are_marked_where_both_are_live():
+    (ax,) = memory_map(KERNEL, PLAN).axes
+    assert boxes(labelled(ax, "in place")) == [(4, 5, 36864, 36864 + 20480)]
+    triangles = labelled(ax, "in place, from source to destination")
+    assert triangles.get_offsets().tolist() == [[4.5, 36864 + 10240]]
+    assert "in place" in ax.get_legend().get_texts()[0].get_text()
+
+
+def test_an_in_place_pair_that_is_kept_apart_is_not_marked():
+    apart = replace(PLAN, offsets={**PLACED, "result": (65536,)}, peak=65536 + 20480)
+    (ax,) = memory_map(KERNEL, apart).axes
+    assert not [a for a in ax.get_children() if str(a.get_label()).startswith("in place")]
+
+
+def test_names_stand_where_they_fit():
+    figure = memory_map(KERNEL, PLAN)
+    (ax,) = figure.axes
+    assert set(names(ax)) == {"double[0]", "double[1]", "source", "result", "$cost_in_$"}
+    canvas = ax.get_window_extent()
+    rectangles = boxes(labelled(ax, "slots"))
+    figure.draw_without_rendering()
+    for text in inside(ax):
+        written = text.get_window_extent().transformed(ax.transData.inverted())
+        assert any(
+            begin <= written.x0 and written.x1 <= end and low <= written.y0 and written.y1 <= high
+            for begin, end, low, high in rectangles
+        ), text.get_text()
+        assert canvas.containsx(text.get_window_extent().x0)
+
+
+def test_texts_beside_the_lines_stay_apart_and_inside_the_figure():
+    bound = lower_bound(KERNEL)
+    tight = replace(KERNEL, memory=replace(SCOPE, capacity=bound + 32, reserved=((0, 4096),)))
+    figure = memory_map(tight, replace(PLAN, peak=bound + 64))
+    (ax,) = figure.axes
+    figure.draw_without_rendering()
+    beside = [t for t in ax.texts if re.match("capacity|peak|lower", t.get_text())]
+    assert len(beside) == 3
+    extents = [Text.get_window_extent(text) for text in beside]  # without the leaders
+    for at, one in enumerate(extents):
+        assert figure.bbox.x0 <= one.x0
+        assert one.x1 <= figure.bbox.x1
+        assert one.y1 <= figure.bbox.y1
+        assert not any(one.overlaps(other) for other in extents[at + 1 :])
+
+
+def test_colours_follow_the_order_of_the_buffers():
+    problem, plan = stacked(2 * len(PALETTE))
+    colours = labelled(memory_map(problem, plan).axes[0], "slots").get_facecolor()
+    assert [tuple(c[:3]) for c in colours.tolist()] == [to_rgb(c) for c in PALETTE * 2]
+
+
+def test_neighbouring_colours_differ_in_grey():
+    def grey(colour):
+        return sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(colour), strict=True))
+
+    greys = [grey(colour) for colour in PALETTE]
+    # Black text stays readable on all of them.
+    assert min(greys) > 0.5
+    assert all(abs(one - other) > 0.08 for one, other in pairwise(greys))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 500, RASTER_SLOTS + 1, 20_000])
+def test_any_number_of_buffers(count, tmp_path):
+    problem, plan = stacked(count)
+    figure = memory_map(problem, plan if count else replace(plan, offsets={}, peak=0))
+    (ax,) = figure.axes
+    slots = labelled(ax, "slots")
+    assert len(slots.get_paths()) == count
+    assert bool(slots.get_rasterized()) == (count > RASTER_SLOTS)
+    assert len(names(ax)) == (count if count <= 2 else 0)
+    save(figure, tmp_path / "map.svg")
+    assert (tmp_path / "map.svg").stat().st_size < 1_000_000
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1 << 40), st.integers(-100, 1 << 40), st.integers(1, 1 << 40)),
+        max_size=5,
+    )
+)
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_everything_drawn_is_on_the_map(rows):
+    problem = Problem(tuple(Buffer(f"${i}", s, ((b, b + n),)) for i, (s, b, n) in enumerate(rows)))
+    (ax,) = memory_map(problem, solve(problem, "first_fit")).axes
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    drawn = boxes(labelled(ax, "slots"))
+    assert len(drawn) == sum(size > 0 for size, _, _ in rows)
+    for begin, end, low, high in drawn:
+        assert left <= begin < end <= right
+        assert bottom <= low < high <= top
+    assert all(bottom <= height <= top for height in heights(ax).values())
+
+
+def test_maps_side_by_side_have_the_same_scales():
+    small, large = stacked(4), stacked(30)
+    tall = replace(small[1], offsets={f"b{i}": (64 * i,) for i in range(4)}, peak=256)
+    figure = memory_maps([("stock", small[0], tall), ("best", *small), (None, *large)])
+    assert len(figure.axes) == 3
+    assert len({(ax.get_xlim(), ax.get_ylim()) for ax in figure.axes}) == 1
+    assert figure.axes[0].get_xlim() == (0, 31)
+    for ax, title in zip(figure.axes, ("stock", "best", "problem: alternating"), strict=True):
+        assert title in writing(ax)
+    edges = [(ax.get_position().x0, ax.get_position().x1) for ax in figure.axes]
+    assert all(one[1] < other[0] for one, other in pairwise(edges))
+
+
+def test_no_maps_is_an_error():
+    with pytest.raises(ValueError, match="no plan to draw"):
+        memory_maps([])
+
+
+def test_draws_on_given_axes():
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert memory_map(KERNEL, PLAN, title="a $title", ax=right) is figure
+    assert "a $title" in writing(right)
+    assert not left.texts
+    inner = figure.subfigures(1, 1).add_subplot()
+    assert memory_map(KERNEL, PLAN, ax=inner) is figure
+
+
+def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():
+    for offsets in ({}, {**PLACED, "double": (4096,)}):
+        with pytest.raises(ValueError, match="kernel: buffer 'double' has 2 slots, the plan has"):
+            memory_map(KERNEL, replace(PLAN, offsets=offsets))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1 << 20, "1 MiB"),
+        (5 << 18, "1.25 MiB"),
+        ((1 << 20) - 1, "1 MiB"),
+        (12_345, "12.1 KiB"),
+        (200_000, "195 KiB"),
+        (100 << 10, "100 KiB"),
+        (1 << 62, "4 EiB"),
+    ],
+)
+def test_bytes_in_words(value, text):
+    assert format_bytes(value) == text
+
+
+SCRIPT = """
+import sys
+import tvm_ext
+assert "matplotlib" not in sys.modules, "importing tvm_ext imports matplotlib"
+from test_drawing import write_pictures
+write_pictures(sys.argv[1])
+"""
+
+
+def write_pictures(folder):
+    for suffix in ("svg", "png", "pdf"):
+        maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
+        save(tvm_ext.memory_maps(maps), Path(folder) / f"maps.{suffix}")
+
+
+def test_another_process_writes_the_same_bytes(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    write_pictures(here)
+    # What a user has set in matplotlib's own configuration does not change the picture.
+    (there / "matplotlibrc").write_text("font.size: 17\nlines.linewidth: 5\nsvg.fonttype: none\n")
+    paths = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "MATPLOTLIBRC": str(there)}
+    environment["PYTHONHASHSEED"] = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    subprocess.run([sys.executable, "-c", SCRIPT, str(there)], check=True, env=environment)
+    for suffix in ("svg", "png", "pdf"):
+        written = (here / f"maps.{suffix}").read_bytes()
+        assert written == (there / f"maps.{suffix}").read_bytes(), suffix
+    assert b"<dc:date>" not in (here / "maps.svg").read_bytes()
+
+
+def test_without_matplotlib_one_clear_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (
+        lambda: tvm_ext.memory_map(KERNEL, PLAN),
+        lambda: tvm_ext.memory_maps([("one", KERNEL, PLAN)]),
+    ):
+        with pytest.raises(ImportError, match=r"pip install 'tvm-ext\[plot\]'"):
+            draw()
