@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
                 write_plan(stream, problem, plan)
     except (OSError, ValueError) as error:
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        print(f"tvm_ext: error: {_one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     _report(problem, plan)
     return FITS if plan.fits else DOES_NOT_FIT

@@ -60,7 +60,7 @@ def test_bad_options(table, options, message, capsys):
     assert main(["--input", str(table), *options]) == 2
     err = capsys.readouterr().err
     assert message in err
-    assert err.startswith("error: ")
+    assert err.startswith("tvm_ext: error: ")
     assert err.count("\n") == 1
 
 

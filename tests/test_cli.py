@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm import tirx
+
+from tvm_ext import Allocations, Comparison, FunctionComparison, compare, comparison
+from tvm_ext.__main__ import main, render
+from tvm_ext.transform import StorageRewrite
+
+CHAIN = """
+@T.prim_func(s_tir=True)
+def chain(a: T.Buffer((N,), "float32"), b: T.Buffer((N,), "float32")):
+    x = T.alloc_buffer((N,), "float32")
+    y = T.alloc_buffer((N,), "float32")
+    z = T.alloc_buffer((N,), "float32")
+    for i in range(N):
+        x[i] = a[N - 1 - i]
+    for i in range(N):
+        y[i] = x[N - 1 - i]
+    for i in range(N):
+        z[i] = y[N - 1 - i]
+    for i in range(N):
+        b[i] = z[N - 1 - i]
+""".replace("N", "64")
+
+COPY = """
+@T.prim_func(s_tir=True)
+def copy(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
+    for i in range(4):
+        b[i] = a[i]
+"""
+
+IMPORTS = "from tvm.script import ir as I, relax as R, tirx as T\n"
+
+NOT_FLAT = """
+@T.prim_func(s_tir=True)
+def square(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
+    x = T.alloc_buffer((8, 8), "float32")
+    for i, j in T.grid(8, 8):
+        x[i, j] = a[j, i]
+    for i, j in T.grid(8, 8):
+        b[i, j] = x[i, j]
+"""
+
+BLOCKS = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def double(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+        for i in range(8):
+            with T.sblock("twice"):
+                vi = T.axis.spatial(8, i)
+                b[vi] = a[vi] * T.float32(2)
+"""
+
+ONLY_RELAX = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        return x
+"""
+
+
+def parse(text: str) -> tvm.IRModule:
+    parsed = tvm.script.from_source(text)
+    return parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule.from_expr(parsed)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name: str, text: str | bytes) -> str:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write_file
+
+
+@pytest.fixture
+def run(capsys):
+    def run_main(*args: str) -> tuple[int, str, str]:
+        status = main(args)
+        return status, *capsys.readouterr()
+
+    return run_main
+
+
+@pytest.fixture
+def other_pass(monkeypatch):
+    """Compare the stock pass with one that lets nothing share memory."""
+    monkeypatch.setattr(comparison, "StorageRewrite", lambda: StorageRewrite(enable_reuse=False))
+
+
+def rows_of(out: str) -> list[list[str]]:
+    table = out.split("\n\n")[1]
+    return [line.split() for line in table.splitlines()[1:]]
+
+
+# --------------------------------------------------------------------------------- good input
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "functions"),
+    [
+        ("printed_function.py", parse(CHAIN)["chain"].script(show_meta=True), ["chain"]),
+        ("printed_module.py", parse(CHAIN).script(show_meta=True), ["chain"]),
+        ("no_imports.py", CHAIN + COPY, ["chain", "copy"]),
+        ("imports.py", IMPORTS + CHAIN + COPY, ["chain", "copy"]),
+        ("constant.py", IMPORTS + "N = 64\n" + CHAIN.replace("64", "N"), ["chain"]),
+        ("marked.py", b"\xef\xbb\xbf" + CHAIN.encode(), ["chain"]),
+        (
+            "built.py",
+            f"import tvm\n{IMPORTS}{CHAIN}\nmod = tvm.IRModule({{'chain': chain}})",
+            ["chain"],
+        ),
+        ("module.json", tvm.ir.save_json(parse(CHAIN)), ["chain"]),
+        ("function.json", tvm.ir.save_json(parse(CHAIN)["chain"]), ["chain"]),
+    ],
+)
+def test_reads_files(run, write, name, text, functions):
+    status, out, err = run("compare", write(name, text))
+    assert (status, err) == (0, "")
+    rows = rows_of(out)
+    assert [row[0] for row in rows] == functions
+    assert rows[0][1:6] == ["global", "3/2/2", "768/512/512", "B", "yes"]
+
+
+def test_a_script_may_import_its_neighbours(run, write):
+    write("neighbour_of_the_program.py", "SIZE = 64\n")
+    text = IMPORTS + "from neighbour_of_the_program import SIZE\n" + CHAIN.replace("64", "SIZE")
+    path_before = list(sys.path)
+    status, out, _ = run("compare", write("program.py", text))
+    assert (status, rows_of(out)[0][2]) == (0, "3/2/2")
+    assert sys.path == path_before
+
+
+@pytest.mark.parametrize("text", [NOT_FLAT, BLOCKS])
+def test_lowers_a_file_for_a_target(run, write, text):
+    status, out, _ = run("compare", write("program.py", IMPORTS + text), "--target", "llvm")
+    assert status == 0
+    assert "1 functions: 1 equal, 0 different" in out
+
+
+def test_compares_a_workload(run):
+    status, out, _ = run("compare", "elements", "--target", "c")
+    assert status == 0
+    assert "local.UB" in out
+
+
+def test_compares_resnet_by_default(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out_path = tmp_path / "out.json"
+    status, out, err = run("compare", "--json", str(out_path))
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    data = json.loads(out_path.read_text())
+    rows = rows_of(out)
+    assert len(data["functions"]) == len([row for row in rows if "yes" in row])
+    assert any(row["name"].startswith("fused_conv2d") for row in data["functions"])
+    totals = data["totals"]
+    assert totals["equal"] == totals["functions"] == len(data["functions"])
+    counts = [totals[when]["global"]["count"] for when in ("before", "stock", "ours")]
+    assert f"global: {'/'.join(map(str, counts))} allocations, " in out
+    assert counts[0] > counts[1] == counts[2]
+
+
+def test_json_is_what_compare_gives(run, write, tmp_path):
+    out = tmp_path / "out.json"
+    assert run("compare", write("chain.py", CHAIN), "--json", str(out))[0] == 0
+    expected, written = json.loads(compare(parse(CHAIN)).to_json()), json.loads(out.read_text())
+    for data in (expected, written):
+        for row in (*data["functions"], data["totals"]):
+            for key in [key for key in row if "seconds" in key or "ratio" in key]:
+                assert row.pop(key) > 0
+    assert written == expected
+
+
+def test_lists_workloads(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = run("compare", "--list")
+    assert status == 0
+    assert re.search(r"^resnet18 +ResNet-18 .*\[llvm, cuda\]$", out, re.MULTILINE)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+# ---------------------------------------------------------------------------------- difference
+
+
+@pytest.mark.usefixtures("other_pass")
+def test_a_difference_is_reported(run, write, tmp_path):
+    out = tmp_path / "out.json"
+    status, text, err = run("compare", write("both.py", CHAIN + COPY), "--json", str(out))
+    assert (status, err) == (1, "")
+    assert [row[0] for row in rows_of(text)] == ["chain", "copy"]
+    assert rows_of(text)[0][2:6] == ["3/2/3", "768/512/768", "B", "NO"]
+    assert "2 functions: 1 equal, 1 different" in text
+    chain, copy = json.loads(out.read_text())["functions"]
+    assert chain["difference"]
+    assert copy["difference"] is None
+
+
+@pytest.mark.usefixtures("other_pass")
+def test_can_stop_at_the_first_difference(run, write):
+    path = write("both.py", COPY.replace("copy", "a_copy") + CHAIN + COPY)
+    status, text, _ = run("compare", path, "--fail-on-difference")
+    assert status == 1
+    assert [row[0] for row in rows_of(text)] == ["a_copy", "chain"]
+    before, difference = text.split("the first function that differs: chain\n")
+    assert "1 different" in before
+    assert "alloc_buffer" in difference
+
+
+def test_no_difference_with_the_flag(run, write):
+    status, text, _ = run("compare", write("chain.py", CHAIN), "--fail-on-difference")
+    assert status == 0
+    assert "differs" not in text
+
+
+# ----------------------------------------------------------------------------------- bad input
+
+
+def graph(*nodes: dict[str, object], root: int = 0) -> str:
+    return json.dumps({"root_index": root, "nodes": nodes, "metadata": {"tvm_version": "0.27.0"}})
+
+
+MODULE_FIELDS = ("functions", "global_var_map_", "source_map", "attrs", "global_infos")
+SAVED = tvm.ir.save_json(parse(CHAIN))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("syntax.py", "x = 1\ndef f(:\n    pass", "PATH:2: not TVMScript: invalid syntax"),
+        ("prose.py", "To be, or not to be", "PATH:1: not TVMScript: invalid syntax"),
+        ("nul.py", "x = 1\0", "PATH.*: not TVMScript: .*null bytes"),
+        ("empty.py", " \n", "PATH: the file is empty"),
+        ("comment.py", "# nothing\n", "PATH: not TVMScript: it defines no PrimFunc and no"),
+        ("plain.py", "def f():\n    return 1", "PATH:1: not TVMScript: Function must be decorated"),
+        ("plain_import.py", "import os\ndef f():\n    return 1", "PATH: not TVMScript: it defines"),
+        ("name.py", CHAIN.replace("64)", "M)", 1), "PATH:7: not TVMScript: Undefined variable: M"),
+        ("name_import.py", IMPORTS + CHAIN.replace("range(64)", "range(M)", 1), "PATH:8: .*: M"),
+        ("raises.py", "import os\n\nos.no_such\n", "PATH:3: AttributeError: module 'os' has no"),
+        ("exits.py", "import sys\nsys.exit('bye')\n", "PATH:2: SystemExit: bye"),
+        ("twice.py", IMPORTS + CHAIN + "f = chain\n" + CHAIN, "PATH: defines two functions .*'ch"),
+        ("modules.py", IMPORTS + BLOCKS + BLOCKS.replace("Module", "M2"), "PATH: .*Module, M2"),
+        ("beside.py", IMPORTS + BLOCKS + COPY, "PATH: defines function 'copy' beside .* Module;"),
+        ("latin.py", "# caf\xe9".encode("latin-1"), "PATH: not UTF-8 text"),
+        ("only_relax.py", ONLY_RELAX, "PATH: no PrimFunc .*: it has only other functions.*'main'"),
+        ("no_functions.py", "@I.ir_module\nclass M:\n    pass", "PATH: no PrimFunc .* is empty"),
+        ("not_flat.py", NOT_FLAT, "PATH: function 'square' is not lowered .*'x' is not flat"),
+        ("blocks.py", BLOCKS, "PATH: function 'double' is not lowered .*: it has the block 'twi"),
+        ("empty.json", "", "PATH: the file is empty"),
+        ("garbage.json", "tvm", "PATH:1: not JSON: Expecting value"),
+        ("truncated.json", SAVED[: len(SAVED) // 2], "PATH:1: not JSON: "),
+        ("list.json", "[1, 2]", "PATH: not a module saved .*: it has no list of nodes"),
+        ("number.json", "7", "PATH: not a module saved .*: it has no list of nodes"),
+        ("null.json", "null", "PATH: not a module saved .*: it has no list of nodes"),
+        ("object.json", '{"a": 1}', "PATH: not a module saved .*: it has no list of nodes"),
+        ("nodes.json", '{"nodes": [1]}', "PATH: not a module saved .*: node 0 has no type"),
+        ("no_root.json", '{"nodes": []}', "PATH: not a module saved .*"),
+        ("no_nodes.json", graph(), "PATH: not a module saved .*invalid node index 0"),
+        ("root.json", graph({"type": "None"}, root=9), "PATH: not a module saved .*index 9"),
+        ("type.json", graph({"type": "no.Such", "data": {}}), "PATH: not a module .*no.Such"),
+        (
+            "of_itself.json",
+            graph({"type": "ir.IRModule", "data": dict.fromkeys(MODULE_FIELDS, 0)}),
+            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
+        ),
+        (
+            "cycle.json",
+            graph({"type": "ffi.Array", "data": [1]}, {"type": "ffi.Array", "data": [0]}),
+            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
+        ),
+        ("int.json", graph({"type": "int", "data": 3}), "PATH: holds a int, not an IRModule"),
+        ("expr.json", tvm.ir.save_json(tirx.IntImm("int32", 3)), "PATH: holds a IntImm, not an"),
+        (
+            "relax.json",
+            tvm.ir.save_json(parse(ONLY_RELAX)),
+            "PATH: no PrimFunc .*: it has only other functions .'main'",
+        ),
+        ("program.txt", CHAIN, "PATH: the name ends neither in .py "),
+    ],
+)
+def test_bad_files(run, write, name, text, message):
+    path = write(name, text)
+    status, out, err = run("compare", path)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("tvm_ext: error: ")
+    assert re.match(message.replace("PATH", re.escape(path)), err[len("tvm_ext: error: ") :]), err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["compare", "no_such.py"], "no_such.py: no such file"),
+        (["compare", "no_such.json"], "no_such.json: no such file"),
+        (["compare", "."], r"\.: is a directory"),
+        (["compare", "resnet81"], "unknown workload 'resnet81': did you mean 'resnet18'?"),
+        (["compare", "chain.py", "--target", "nowhere"], "unknown target 'nowhere': .*not defined"),
+        (["compare", "chain.py", "--target", ""], "unknown target ''"),
+        (["compare", "chain.py", "--target", '{"kind"'], "unknown target"),
+        (["compare", "softmax", "--target", "nowhere"], "unknown target 'nowhere'"),
+        (["compare", "chain.py", "--json", "."], r"cannot write \.: it is a directory"),
+        (["compare", "chain.py", "--json", "no/o.json"], "cannot write no/o.json: .* directory no"),
+        (["compare", "chain.py", "--json", "chain.py/o"], "cannot write chain.py/o: "),
+        (["compare", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["compare", "chain.py", "--json"], "argument --json: expected one argument"),
+        (["no-such-command"], "argument COMMAND: invalid choice: 'no-such-command'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_bad_arguments(run, write, monkeypatch, args, message):
+    monkeypatch.chdir(Path(write("chain.py", CHAIN)).parent)
+    status, out, err = run(*args)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert re.match("tvm_ext: error: " + message, err), err
+
+
+def test_the_file_is_not_written_on_bad_input(run, write, tmp_path):
+    out = tmp_path / "out.json"
+    assert run("compare", write("empty.py", ""), "--json", str(out))[0] == 2
+    assert not out.exists()
+
+
+# ----------------------------------------------------------------------------------- the table
+
+
+def row(name: str, difference: str | None = None) -> FunctionComparison:
+    scopes = {
+        "global": Allocations(count=1234, nbytes=5 << 40, symbolic=12),
+        "shared.a_very_long_tag_of_some_chip": Allocations(count=17, nbytes=1023),
+    }
+    return FunctionComparison(name, scopes, scopes, scopes, difference, 12.3456, 123.456)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_table_fits(width):
+    names = ["f", "fused_conv2d_" * 8 + "_first", "fused_conv2d_" * 8 + "_second"]
+    lines = render(Comparison(tuple(map(row, names))), width)
+    assert max(map(len, lines)) <= width
+    assert any(line.rstrip().startswith("f ") for line in lines)
+
+
+def test_shortened_names_keep_both_ends():
+    # As wide as the first column may get, and no wider.
+    lines = render(Comparison((row("begin" + "_" * 200 + "end"),)), 100)
+    assert any(re.match(r"begin_+\.\._*end ", line) for line in lines)
+
+
+def test_sizes_are_human_readable():
+    def one(nbytes: int) -> str:
+        use = {"global": Allocations(1, nbytes)}
+        return "\n".join(render(Comparison((FunctionComparison("f", use, use, {}, None, 1, 1),))))
+
+    assert "1023/1023/0 B" in one(1023)
+    assert "1023/1023/0 KiB" in one(1023 << 10)
+    assert "1/1/0 KiB" in one(1024)
+    assert "1.5/1.5/0 MiB" in one(3 << 19)
+
+
+def test_runs_as_a_module(write):
+    def python(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tvm_ext", *args]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    good = python("compare", write("chain.py", IMPORTS + CHAIN))
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "1 functions: 1 equal, 0 different" in good.stdout
+    bad = python("compare", write("blocks.py", IMPORTS + BLOCKS))
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("tvm_ext: error: ")
+    assert bad.stderr.count("\n") == 1

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import json
+import statistics
+
+import pytest
+import tvm
+from tvm.ir import IRModule
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+from tvm.target import Target
+
+import tvm_ext
+from tvm_ext import Allocations
+from tvm_ext.comparison import allocations, split
+from tvm_ext.transform import StorageRewrite
+
+
+@T.prim_func(s_tir=True)
+def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    x = T.alloc_buffer((64,), "float32")
+    y = T.alloc_buffer((64,), "float32")
+    z = T.alloc_buffer((64,), "float32")
+    for i in range(64):
+        x[i] = a[63 - i]
+    for i in range(64):
+        y[i] = x[63 - i]
+    for i in range(64):
+        z[i] = y[63 - i]
+    for i in range(64):
+        b[i] = z[63 - i]
+
+
+@T.prim_func(s_tir=True)
+def copy(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    for i in range(64):
+        b[i] = a[i]
+
+
+@T.prim_func(s_tir=True)
+def every_size(n: T.int32, a: T.Buffer((3,), "float32"), b: T.Buffer((3,), "float32")):
+    bits = T.alloc_buffer((3,), "int4")  # 12 bits
+    words = T.alloc_buffer((5,), "float32x4")
+    flag = T.alloc_buffer((1,), "bool", scope="local")
+    block = T.alloc_buffer((7,), "float16", scope="local.UB")
+    some = T.alloc_buffer((n,), "float32")
+    for i in range(3):
+        bits[i] = T.cast(a[i], "int4")
+        words[i] = T.broadcast(a[i], 4)
+        flag[0] = a[i] > T.float32(0)
+        block[i] = T.cast(a[i], "float16")
+        some[i] = a[i]
+        b[i] = T.Select(flag[0], some[i], T.cast(block[i], "float32"))
+
+
+@T.prim_func(s_tir=True)
+def with_blocks(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
+    x = T.sblock_alloc_buffer((8, 8), "float32")
+    for i, j in T.grid(8, 8):
+        with T.sblock("double"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            x[vi, vj] = a[vi, vj] * T.float32(2)
+    for i, j in T.grid(8, 8):
+        with T.sblock("transpose"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            b[vi, vj] = x[vj, vi]
+
+
+@T.prim_func(s_tir=True)
+def not_flat(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
+    x = T.alloc_buffer((8, 8), "float32")
+    for i, j in T.grid(8, 8):
+        x[i, j] = a[j, i]
+    for i, j in T.grid(8, 8):
+        b[i, j] = x[i, j]
+
+
+@T.prim_func(s_tir=True)
+def vectorized(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+    x = T.alloc_buffer((8,), "float32")
+    for lane in T.vectorized(8):
+        x[lane] = a[lane]
+    for i in range(8):
+        b[i] = x[7 - i]
+
+
+@I.ir_module
+class OnlyRelax:
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):  # noqa: N805
+        return x
+
+
+def relax_and_prim() -> IRModule:
+    mod = IRModule(dict(OnlyRelax.functions))
+    mod["chain"] = chain
+    return mod
+
+
+# --------------------------------------------------------------------------------- the counts
+
+
+def test_counts_bytes_by_scope():
+    assert allocations(IRModule.from_expr(every_size)) == {
+        "global": Allocations(count=2, nbytes=2 + 5 * 16, symbolic=1),
+        "local": Allocations(count=1, nbytes=1),
+        "local.UB": Allocations(count=1, nbytes=14),
+    }
+
+
+def test_counts_before_and_after():
+    # No step is in place, as each reads its operand backwards; x is dead when z begins.
+    (row,) = tvm_ext.compare(chain).functions
+    assert row.name == "chain"
+    assert row.before == {"global": Allocations(count=3, nbytes=768)}
+    assert row.stock == {"global": Allocations(count=2, nbytes=512)}
+    assert row.ours == row.stock
+    assert row.equal
+    assert row.difference is None
+
+
+def test_function_without_allocations():
+    (row,) = tvm_ext.compare(copy).functions
+    assert (row.before, row.stock, row.ours) == ({}, {}, {})
+    assert row.equal
+
+
+def test_times_and_totals():
+    result = tvm_ext.compare(IRModule({"chain": chain, "copy": copy, "sizes": every_size}))
+    assert [row.name for row in result.functions] == ["chain", "copy", "sizes"]
+    totals = result.totals
+    assert (totals.functions, totals.equal) == (3, 3)
+    assert totals.before == {
+        "global": Allocations(count=5, nbytes=768 + 82, symbolic=1),
+        "local": Allocations(count=1, nbytes=1),
+        "local.UB": Allocations(count=1, nbytes=14),
+    }
+    assert all(row.stock_seconds > 0 and row.ours_seconds > 0 for row in result.functions)
+    assert totals.stock_seconds == pytest.approx(sum(r.stock_seconds for r in result.functions))
+    assert totals.ratio == pytest.approx(totals.ours_seconds / totals.stock_seconds)
+    assert totals.median_ratio == statistics.median(row.ratio for row in result.functions)
+
+
+def test_json_has_the_data():
+    result = tvm_ext.compare(IRModule({"chain": chain, "copy": copy}))
+    data = json.loads(result.to_json())
+    row = result.functions[0]
+    assert data["functions"][0] == {
+        "name": "chain",
+        "before": {"global": {"count": 3, "nbytes": 768, "symbolic": 0}},
+        "stock": {"global": {"count": 2, "nbytes": 512, "symbolic": 0}},
+        "ours": {"global": {"count": 2, "nbytes": 512, "symbolic": 0}},
+        "difference": None,
+        "stock_seconds": row.stock_seconds,
+        "ours_seconds": row.ours_seconds,
+        "equal": True,
+        "ratio": row.ratio,
+    }
+    assert data["totals"]["functions"] == 2
+    assert data["totals"]["ours"] == data["functions"][0]["ours"]
+    assert data["totals"]["median_ratio"] == result.totals.median_ratio
+
+
+# ------------------------------------------------------------------------------- the two passes
+
+
+def test_a_different_pass_is_told_apart():
+    mod = IRModule({"chain": chain, "copy": copy})
+    result = tvm_ext.compare(mod, ours=StorageRewrite(enable_reuse=False))
+    different, same = result.functions
+    assert not different.equal
+    assert different.difference
+    assert different.stock == {"global": Allocations(count=2, nbytes=512)}
+    assert different.ours == different.before
+    assert same.equal
+    assert not result.equal
+    assert result.totals.equal == 1
+
+
+def test_runs_in_the_pass_context_in_force():
+    with tvm.transform.PassContext(config={"tirx.merge_static_smem": True}):
+        (row,) = tvm_ext.compare(chain).functions
+    assert row.stock == row.before
+    assert row.equal
+
+
+def test_does_not_change_its_input():
+    mod = IRModule({"chain": chain, "with_blocks": with_blocks})
+    before = mod.script(show_meta=True)
+    tvm_ext.compare(mod, target="llvm")
+    assert mod.script(show_meta=True) == before
+
+
+def test_a_failing_pass_is_named():
+    @tvm.transform.module_pass(opt_level=0, name="broken")
+    def broken(_mod, _context):
+        raise KeyError("no\nway")
+
+    with pytest.raises(ValueError, match=r"function 'chain': broken fails: "):
+        tvm_ext.compare(chain, ours=broken)
+
+
+def test_needs_a_run():
+    with pytest.raises(ValueError, match="repeats must be at least 1, and is 0"):
+        tvm_ext.compare(chain, repeats=0)
+
+
+# --------------------------------------------------------------------------------- which input
+
+
+def test_relax_functions_are_left_out():
+    assert [row.name for row in tvm_ext.compare(relax_and_prim()).functions] == ["chain"]
+
+
+@pytest.mark.parametrize(
+    ("mod", "message"),
+    [
+        (IRModule({}), "no PrimFunc in the module: it is empty"),
+        (OnlyRelax, r"no PrimFunc in the module: it has only other functions \('main'\)"),
+    ],
+)
+@pytest.mark.parametrize("target", [None, "llvm"])
+def test_refuses_a_module_without_prim_func(mod, message, target):
+    with pytest.raises(ValueError, match=message):
+        tvm_ext.compare(mod, target=target)
+
+
+@pytest.mark.parametrize(
+    ("func", "left"),
+    [
+        (with_blocks, "it has the block 'double'"),
+        (not_flat, "buffer 'x' is not flat, it has 2 dimensions"),
+        (vectorized, "loop 'lane' is vectorized"),
+    ],
+)
+def test_refuses_what_is_not_lowered(func, left):
+    name = func.attrs["global_symbol"]
+    with pytest.raises(ValueError, match=f"function '{name}' is not lowered .*: {left}; name a"):
+        tvm_ext.compare(func)
+
+
+@pytest.mark.parametrize("func", [with_blocks, not_flat])
+@pytest.mark.parametrize("target", ["llvm", "cuda", Target("c")])
+def test_lowers_for_a_target(func, target):
+    (row,) = tvm_ext.compare(func, target=target).functions
+    assert row.before == {"global": Allocations(count=1, nbytes=256)}
+    assert row.equal
+
+
+def test_notes_the_target_where_there_is_none():
+    bound = chain.with_attr("target", Target("llvm"))
+    mod = IRModule({"bound": bound, "free": chain})
+    functions = [func for m in split(mod, target="c") for func in m.functions.values()]
+    assert [func.attrs["target"].kind.name for func in functions] == ["llvm", "c"]
+
+
+def test_unknown_target():
+    with pytest.raises(ValueError, match=r"unknown target 'nowhere': .*not defined"):
+        tvm_ext.compare(chain, target="nowhere")
+
+
+def test_a_lowering_that_fails_names_function_and_target():
+    with (
+        tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}),
+        pytest.raises(ValueError, match="cannot lower 'with_blocks' for target kind 'llvm': "),
+    ):
+        tvm_ext.compare(with_blocks, target="llvm")

@@ -1,0 +1,149 @@
+"""Our StorageRewrite in TVM's builds: it runs there, and the programs compute the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.script import tirx as T
+
+import tvm_ext
+from tvm_ext import workloads
+
+MODELS = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer")
+
+
+@tvm.ir.instrument.pass_instrument
+class PassRecorder:
+    """Notes which StorageRewrite passes run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def run_before_pass(self, _mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        if "StorageRewrite" in info.name:
+            self.names.append(str(info.name))
+
+
+def storage_rewrites(build: Callable[[], object]) -> set[str]:
+    """Return the names of the StorageRewrite passes that a build runs."""
+    recorder = PassRecorder()
+    with tvm.transform.PassContext(instruments=[recorder]):
+        build()
+    return set(recorder.names)
+
+
+@T.prim_func(s_tir=True)
+def two_steps(source: T.Buffer((64,), "float32"), result: T.Buffer((64,), "float32")):
+    first = T.alloc_buffer((64,), "float32")
+    second = T.alloc_buffer((64,), "float32")
+    for i in range(64):
+        first[i] = source[i] + T.float32(1)
+    for i in range(64):
+        second[i] = first[63 - i] * T.float32(2)
+    for i in range(64):
+        result[i] = second[i] - source[i]
+
+
+def run_two_steps(lib: Callable[..., None]) -> np.ndarray:
+    source = np.random.default_rng(0).standard_normal(64).astype("float32")
+    result = tvm.runtime.tensor(np.zeros(64, "float32"))
+    lib(tvm.runtime.tensor(source), result)
+    np.testing.assert_allclose(result.numpy(), (source[::-1] + 1) * 2 - source, rtol=1e-6)
+    return result.numpy()
+
+
+def test_tirx_build_with_the_named_pipeline_runs_our_pass():
+    mod = tvm.IRModule({"main": two_steps})
+    built = []
+    ran = storage_rewrites(lambda: built.append(tirx.build(mod, target="llvm", pipeline="tvm_ext")))
+    assert ran == {"tvm_ext.StorageRewrite"}
+    run_two_steps(built[0])
+
+
+def test_the_context_manager_replaces_the_pass_and_puts_it_back():
+    mod = tvm.IRModule({"main": two_steps})
+    stock = tirx.transform.StorageRewrite
+
+    def build() -> None:
+        run_two_steps(tirx.build(mod, target="llvm"))
+
+    with tvm_ext.use_storage_rewrite():
+        assert storage_rewrites(build) == {"tvm_ext.StorageRewrite"}
+    assert tirx.transform.StorageRewrite is stock
+    assert storage_rewrites(build) == {"tirx.StorageRewrite"}
+
+    with pytest.raises(KeyError), tvm_ext.use_storage_rewrite():
+        raise KeyError
+    assert tirx.transform.StorageRewrite is stock
+
+
+def test_the_context_manager_passes_its_options_on():
+    (mod,) = workloads.capture(tvm.IRModule({"main": two_steps}), "llvm")
+
+    def num_allocs() -> int:
+        text = tirx.transform.StorageRewrite()(mod).script()
+        return text.count("alloc_buffer")
+
+    with tvm_ext.use_storage_rewrite():
+        shared = num_allocs()
+    with tvm_ext.use_storage_rewrite(enable_reuse=False, detect_inplace=False):
+        assert num_allocs() == 2 >= shared
+
+
+def test_two_threads_do_not_leave_our_pass_behind():
+    stock = tirx.transform.StorageRewrite
+
+    def work() -> None:
+        for _ in range(50):
+            with tvm_ext.use_storage_rewrite(), tvm_ext.use_storage_rewrite():
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tirx.transform.StorageRewrite is stock
+
+
+def compile_stock(mod: tvm.IRModule) -> relax.VMExecutable:
+    return tvm.compile(mod, target="llvm")
+
+
+def compile_pipeline(mod: tvm.IRModule) -> relax.VMExecutable:
+    return tvm.compile(mod, target="llvm", tir_pipeline="tvm_ext")
+
+
+def compile_context(mod: tvm.IRModule) -> relax.VMExecutable:
+    with tvm_ext.use_storage_rewrite():
+        return tvm.compile(mod, target="llvm")
+
+
+def outputs(executable: relax.VMExecutable, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    vm = relax.VirtualMachine(executable, tvm.cpu())
+    result = vm["forward"](*[tvm.runtime.tensor(array) for array in arrays])
+    results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+    return [tensor.numpy() for tensor in results]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_compute_the_same_both_ways(name: str):
+    mod, arrays = workloads.model(name), workloads.inputs(name, seed=1)
+    # The two ways in run the same pass: each model takes one of them.
+    ours = (compile_pipeline, compile_context)[MODELS.index(name) % 2]
+    results = []
+    for compile_model, expected in (
+        (compile_stock, "tirx.StorageRewrite"),
+        (ours, "tvm_ext.StorageRewrite"),
+    ):
+        built: list[relax.VMExecutable] = []
+        ran = storage_rewrites(lambda: built.append(compile_model(mod)))  # noqa: B023
+        assert ran == {expected}
+        results.append(outputs(built[0], arrays))
+    for stock, mine in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, stock)

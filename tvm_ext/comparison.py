@@ -1,0 +1,452 @@
+"""The stock ``StorageRewrite`` and ours, side by side on the functions of a module."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.ir import IRModule, TensorLoad
+from tvm.ir.transform import Pass
+from tvm.s_tir import SBlock
+from tvm.target import Target
+from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
+
+from passes.ir.buffers import constant_shape, element_type
+from passes.storage_rewrite import StorageRewrite
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """The allocations in one storage scope, as they stand in the IR.
+
+    Attributes
+    ----------
+    count : int
+        Allocations of constant size.
+    nbytes : int
+        Their bytes, each allocation rounded up to a whole byte. An allocation in a loop
+        or a thread counts once.
+    symbolic : int
+        Allocations of a size that only the running program knows; they are not in the others.
+    """
+
+    count: int = 0
+    nbytes: int = 0
+    symbolic: int = 0
+
+    def __add__(self, other: Allocations) -> Allocations:
+        """Count two groups as one."""
+        return Allocations(
+            self.count + other.count, self.nbytes + other.nbytes, self.symbolic + other.symbolic
+        )
+
+
+ByScope = Mapping[str, Allocations]
+
+
+@dataclass(frozen=True)
+class FunctionComparison:
+    """What both passes made of one function.
+
+    Attributes
+    ----------
+    name : str
+        The function's name in its module.
+    before, stock, ours : mapping from str to Allocations
+        By storage scope, in alphabetical order: in the input, after the stock pass, after ours.
+    difference : str or None
+        The first place where the two results differ, in words; None when they are
+        structurally equal.
+    stock_seconds, ours_seconds : float
+        Median time of a run on a module with this function only.
+    """
+
+    name: str
+    before: ByScope
+    stock: ByScope
+    ours: ByScope
+    difference: str | None
+    stock_seconds: float
+    ours_seconds: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether both passes give the same IR."""
+        return self.difference is None
+
+    @property
+    def ratio(self) -> float:
+        """Our time over the stock pass's."""
+        return self.ours_seconds / self.stock_seconds
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the functions of a comparison come to.
+
+    Attributes
+    ----------
+    functions, equal : int
+        How many functions there are, and for how many of them the results are equal.
+    before, stock, ours : mapping from str to Allocations
+        By storage scope, in alphabetical order.
+    stock_seconds, ours_seconds : float
+        Sums of the functions' times.
+    ratio : float
+        Ratio of the sums.
+    median_ratio : float
+        Median of the functions' ratios.
+    """
+
+    functions: int
+    equal: int
+    before: ByScope
+    stock: ByScope
+    ours: ByScope
+    stock_seconds: float
+    ours_seconds: float
+    ratio: float
+    median_ratio: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both passes on every PrimFunc of a module.
+
+    Attributes
+    ----------
+    functions : tuple of FunctionComparison
+        At least one, in alphabetical order of the names.
+    """
+
+    functions: tuple[FunctionComparison, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both passes give the same IR for every function."""
+        return all(function.equal for function in self.functions)
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the functions."""
+        rows = self.functions
+        stock_seconds = sum(row.stock_seconds for row in rows)
+        ours_seconds = sum(row.ours_seconds for row in rows)
+        return Totals(
+            functions=len(rows),
+            equal=sum(row.equal for row in rows),
+            before=_sum(row.before for row in rows),
+            stock=_sum(row.stock for row in rows),
+            ours=_sum(row.ours for row in rows),
+            stock_seconds=stock_seconds,
+            ours_seconds=ours_seconds,
+            ratio=ours_seconds / stock_seconds,
+            median_ratio=statistics.median(row.ratio for row in rows),
+        )
+
+    def to_json(self) -> str:
+        """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
+
+        The keys are the names of the attributes. Bytes are exact, times are in seconds.
+        """
+        rows = [{**asdict(row), "equal": row.equal, "ratio": row.ratio} for row in self.functions]
+        return json.dumps({"functions": rows, "totals": asdict(self.totals)}, indent=2)
+
+
+def compare(
+    mod: IRModule | PrimFunc,
+    *,
+    target: str | Target | None = None,
+    ours: Pass | None = None,
+    repeats: int = 5,
+) -> Comparison:
+    """Run the stock ``StorageRewrite`` and ours on each PrimFunc of a module.
+
+    Both run in the pass context in force.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule or tvm.tirx.PrimFunc
+        As `split` takes it; it stays as it is.
+    target : str or tvm.target.Target, optional
+        As in `split`.
+    ours : tvm.transform.Pass, optional
+        The pass to hold against the stock one; `tvm_ext.transform.StorageRewrite` by default.
+    repeats : int
+        How often each pass is timed, by turns; the median counts.
+
+    Returns
+    -------
+    Comparison
+        A row for each function.
+
+    Raises
+    ------
+    ValueError
+        As `split` and `compare_function` do.
+    """
+    modules = split(mod, target=target)
+    return Comparison(tuple(compare_function(m, ours=ours, repeats=repeats) for m in modules))
+
+
+def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
+    """Give each PrimFunc of a module a module of its own, as it stands before ``StorageRewrite``.
+
+    Functions of other kinds, those of Relax for one, are left out.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule or tvm.tirx.PrimFunc
+        With at least one PrimFunc. Without a target, every function has to stand where the
+        pass does: flat, with blocks and vectorized loops lowered.
+    target : str or tvm.target.Target, optional
+        Where a function does not stand there yet, the whole module is lowered for this target
+        by the stock pipeline. Otherwise it is noted on the functions that name no target.
+
+    Returns
+    -------
+    list of tvm.IRModule
+        In alphabetical order of the functions' names.
+
+    Raises
+    ------
+    ValueError
+        When there is no PrimFunc, a function has blocks and there is no target to lower
+        them for, TVM does not know the target, or the lowering fails.
+    """
+    if isinstance(mod, PrimFunc):
+        mod = IRModule.from_expr(mod)
+    functions = _prim_funcs(mod)
+    if not functions:
+        others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
+        raise ValueError(
+            "no PrimFunc in the module: "
+            + (f"it has only other functions ({others})" if others else "it is empty")
+        )
+    if target is not None:
+        functions = _standing_before_storage_rewrite(functions, target)
+    for var, func in functions.items():
+        if blocks := _blocks(func):
+            raise ValueError(_not_lowered(var.name_hint, blocks[0]))
+    return [
+        IRModule({var: functions[var]}) for var in sorted(functions, key=lambda var: var.name_hint)
+    ]
+
+
+def compare_function(
+    mod: IRModule, *, ours: Pass | None = None, repeats: int = 5
+) -> FunctionComparison:
+    """Run both passes on a module with one function.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        One of those that `split` gives.
+    ours, repeats
+        As in `compare`.
+
+    Returns
+    -------
+    FunctionComparison
+        The function's row.
+
+    Raises
+    ------
+    ValueError
+        When `repeats` is less than 1, or a pass fails; the message names the function and
+        what it still needs, if that is known.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, and is {repeats}")
+    (var,) = mod.functions
+    passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
+    after_stock, after_ours = (_run(pass_, mod, var.name_hint) for pass_ in passes)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repeats):
+        for pass_, times in zip(passes, seconds, strict=True):
+            begin = time.perf_counter()
+            pass_(mod)
+            times.append(time.perf_counter() - begin)
+    return FunctionComparison(
+        name=var.name_hint,
+        before=allocations(mod),
+        stock=allocations(after_stock),
+        ours=allocations(after_ours),
+        difference=_difference(after_stock, after_ours),
+        stock_seconds=statistics.median(seconds[0]),
+        ours_seconds=statistics.median(seconds[1]),
+    )
+
+
+def allocations(mod: IRModule) -> dict[str, Allocations]:
+    """Count the allocations of the PrimFuncs of a module.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Any.
+
+    Returns
+    -------
+    dict from str to Allocations
+        By storage scope, in alphabetical order.
+    """
+    found: list[ByScope] = []
+
+    def visit(stmt: AllocBuffer) -> None:
+        ty = stmt.buffer.ty
+        found.append({str(ty.storage_scope) or "global": _one_allocation(ty)})
+
+    for func in _prim_funcs(mod).values():
+        tvm_ffi.structural_walk(func.body, ((AllocBuffer, visit),))
+    return _sum(found)
+
+
+def _one_allocation(ty: Any) -> Allocations:
+    extents, element = constant_shape(ty.shape), element_type(ty.dtype)
+    if extents is None or element.is_scalable:
+        return Allocations(symbolic=1)
+    nbits = math.prod(extent for extent, _ in extents) * element.nbits
+    return Allocations(count=1, nbytes=-(-nbits // 8))
+
+
+def _sum(parts: Iterable[ByScope]) -> dict[str, Allocations]:
+    sums: dict[str, Allocations] = {}
+    for part in parts:
+        for scope, group in part.items():
+            sums[scope] = sums.get(scope, Allocations()) + group
+    return dict(sorted(sums.items()))
+
+
+def _difference(stock: IRModule, ours: IRModule) -> str | None:
+    if tvm_ffi.structural_equal(stock, ours, map_free_vars=True):
+        return None
+    try:
+        tvm.ir.assert_structural_equal(stock, ours, map_free_vars=True)
+    except ValueError as mismatch:
+        return str(mismatch)
+    raise AssertionError("structural_equal and assert_structural_equal disagree")
+
+
+def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
+    try:
+        return pass_(mod)
+    except Exception as error:  # a pass may raise anything
+        (func,) = mod.functions.values()
+        if left := _left_to_lower(func):
+            raise ValueError(_not_lowered(name, left[0])) from error
+        raise ValueError(
+            f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
+def known_target(target: str | Target) -> Target:
+    """Turn a name such as ``cuda``, a tag or a JSON object into a target.
+
+    Parameters
+    ----------
+    target : str or tvm.target.Target
+        A target is given back as it is.
+
+    Returns
+    -------
+    tvm.target.Target
+        The target; names that `tvm_ext.workloads` lists get the limits listed there.
+
+    Raises
+    ------
+    ValueError
+        When TVM does not know it.
+    """
+    if isinstance(target, Target):
+        return target
+    # Here, because importing the workloads takes seconds and most uses do without.
+    from tvm_ext.workloads import resolve_target
+
+    try:
+        return resolve_target(target)
+    except Exception as error:  # TVM raises whatever it stumbles on
+        raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
+
+
+# ------------------------------------------------------------- functions not yet lowered so far
+
+
+def _prim_funcs(mod: IRModule) -> dict[Any, PrimFunc]:
+    return {var: func for var, func in mod.functions.items() if isinstance(func, PrimFunc)}
+
+
+def _not_lowered(name: str, left: str) -> str:
+    return (
+        f"function {name!r} is not lowered as far as StorageRewrite: {left}; "
+        "name a target to have it lowered"
+    )
+
+
+def _standing_before_storage_rewrite(
+    functions: dict[Any, PrimFunc], target: str | Target
+) -> dict[Any, PrimFunc]:
+    resolved = known_target(target)
+    if not any(_left_to_lower(func) for func in functions.values()):
+        return {
+            var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
+            for var, func in functions.items()
+        }
+    # Here, because importing the workloads takes seconds and most uses do without.
+    from tvm_ext.workloads import capture
+
+    try:
+        return _prim_funcs(capture(IRModule(functions), resolved)[-1])
+    except Exception as error:  # any pass of the pipeline may raise anything
+        names = ", ".join(sorted(repr(var.name_hint) for var in functions))
+        raise ValueError(
+            f"cannot lower {names} for target kind {resolved.kind.name!r}: {first_line(error)}"
+        ) from error
+
+
+def _blocks(func: PrimFunc) -> list[str]:
+    found: list[str] = []
+
+    def visit(block: SBlock) -> None:
+        found.append(f"it has the block {block.name_hint!r}")
+
+    tvm_ffi.structural_walk(func.body, ((SBlock, visit),))
+    return found
+
+
+def _left_to_lower(func: PrimFunc) -> list[str]:
+    """List what the stock pipeline lowers before ``StorageRewrite`` and is still there."""
+    found = _blocks(func)
+
+    def visit_buffer(buffer: Any, rank: int) -> None:
+        if rank != 1:
+            found.append(f"buffer {buffer.name!r} is not flat, it has {rank} dimensions")
+
+    def visit_loop(loop: For) -> None:
+        if loop.kind == ForKind.VECTORIZED:
+            found.append(f"loop {loop.loop_var.name!r} is vectorized")
+        elif loop.kind == ForKind.THREAD_BINDING:
+            found.append(f"loop {loop.loop_var.name!r} is bound to a thread")
+
+    tvm_ffi.structural_walk(
+        func.body,
+        (
+            (For, visit_loop),
+            (AllocBuffer, lambda op: visit_buffer(op.buffer, len(op.buffer.ty.shape))),
+            (BufferStore, lambda op: visit_buffer(op.buffer, len(op.indices))),
+            (TensorLoad, lambda op: visit_buffer(op.source, len(op.indices))),
+        ),
+    )
+    return found
