@@ -122,10 +122,11 @@ def penalty_of(problem, placed):
 def best_by_brute_force(problem):
     """Return the least (penalty, peak) that fits, or None; tries every offset of every block."""
     blocks = blocks_of(problem)
-    pins = [offset for b in problem.buffers for offset in b.pinned or ()]
-    top = max([end for _, end in problem.memory.reserved], default=0)
+    # Above all that is fixed there is room for the rest, one after the other.
+    fixed = [end for _, end in problem.memory.reserved]
+    fixed += [offset + b.size for b in problem.buffers for offset in b.pinned or ()]
+    top = max(fixed, default=0)
     top += sum(b.slots * (b.size + problem.alignment_of(b)) for b in problem.buffers)
-    top = max([top, *pins])
     if problem.capacity is not None:
         top = min(top, problem.capacity)
     choices = [[o for o in range(top + 1) if place_is_right(problem, b, o)] for b in blocks]

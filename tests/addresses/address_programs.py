@@ -1,0 +1,352 @@
+"""Random programs that run: what is read was written before, and all indices are in bounds.
+
+They are made of what makes planning hard: results that could take an operand's place and must
+not, memory seen as another type, pointers that outlive a statement, memory made inside loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import tvm
+from hypothesis import strategies as st
+from tvm import tirx
+from tvm.ir import PrimType
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    Broadcast,
+    BufferLoad,
+    BufferStore,
+    Cast,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    Ramp,
+    SeqStmt,
+    Var,
+    While,
+)
+
+LENGTH = 16
+"""Elements of every buffer that is not a view."""
+
+_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+
+@dataclass
+class _Scope:
+    """What a statement may read."""
+
+    readable: list[Any] = field(default_factory=list)
+    counters: list[Any] = field(default_factory=list)
+
+    def inner(self) -> _Scope:
+        return _Scope(list(self.readable), list(self.counters))
+
+
+class ProgramBuilder:
+    """Draws one function of three arrays: two to read, and one that all results are added to."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.names = 0
+        self.in_parallel = False
+        self.scopes = self.random.sample(["global", "local.UB", "local.L1", "shared.UB"], 2)
+        self.out: Any = None
+        self.row: Any = tirx.const(0)
+
+    def pick(self, choices: Any) -> Any:
+        return self.random.choice(choices)
+
+    def name(self, prefix: str) -> str:
+        self.names += 1
+        return f"{prefix}{self.names}"
+
+    def build(self) -> tvm.IRModule:
+        params = [
+            tirx.decl_buffer([LENGTH], "int32", "x", layout=None),
+            tirx.decl_buffer([LENGTH], "int8", "y", layout=None),
+            tirx.decl_buffer([2 * LENGTH], "int64", "out", layout=None),
+        ]
+        self.out = params[2]
+        body = self.block(_Scope(params[:2]), 0)
+        func = tirx.PrimFunc(params, _sequence(body)).with_attr("global_symbol", "main")
+        return tvm.IRModule({"main": func.with_attr("tirx.noalias", True)})
+
+    # Blocks
+
+    def block(self, scope: _Scope, depth: int) -> list[Any]:
+        made: list[Any] = []
+        kinds = [self.map] * 4 + [self.accumulate, self.twice, self.two_stores, self.vector]
+        kinds += [self.changes_source, self.view, self.copy, self.kept_pointer, self.shifted]
+        if depth < 2:
+            kinds += [self.loop] * 3 + [self.branch, self.while_loop]
+        if depth == 0:
+            kinds += [self.parallel]
+        for _ in range(self.random.randint(2, 7 if depth == 0 else 4)):
+            made += self.pick(kinds)(scope, depth)
+        made += self.add_to_result(scope, self.pick(scope.readable))
+        return made
+
+    def loop(self, scope: _Scope, depth: int) -> list[Any]:
+        var = Var(self.name("k"), PrimType("int32"))
+        inner = scope.inner()
+        inner.counters.append(var)
+        body = _sequence(self.block(inner, depth + 1))
+        return [_for(var, self.random.randint(1, 3), body, first=self.pick((0, 0, 1)))]
+
+    def parallel(self, scope: _Scope, depth: int) -> list[Any]:
+        if self.in_parallel:
+            return []
+        self.in_parallel = True
+        var = Var(self.name("p"), PrimType("int32"))
+        inner = scope.inner()
+        inner.counters.append(var)
+        # Each iteration has a row of the result, and writes to nothing else from outside.
+        self.row = var * LENGTH
+        body = _sequence(self.block(inner, 1))
+        self.row, self.in_parallel = tirx.const(0), False
+        return [For(var, tirx.const(0), tirx.const(2), ForKind.PARALLEL, body)]
+
+    def branch(self, scope: _Scope, depth: int) -> list[Any]:
+        condition = BufferLoad(scope.readable[0], [tirx.const(1)]) < 1
+        if scope.counters and self.random.random() < 0.7:
+            condition = self.pick(scope.counters) < 1
+        then = _sequence(self.block(scope.inner(), depth + 1))
+        other = (
+            _sequence(self.block(scope.inner(), depth + 1)) if self.pick((True, False)) else None
+        )
+        return [IfThenElse(condition, then, other)]
+
+    def while_loop(self, scope: _Scope, depth: int) -> list[Any]:
+        count = tirx.decl_buffer([2], "int32", self.name("count"), layout=None)
+        zero = tirx.const(0)
+        body = self.block(scope.inner(), depth + 1)
+        step = BufferStore(count, BufferLoad(count, [zero]) + 1, [zero])
+        return [
+            AllocBuffer(count),
+            BufferStore(count, zero, [zero]),
+            While(BufferLoad(count, [zero]) < 2, _sequence([*body, step])),
+        ]
+
+    # Allocations and what fills them
+
+    def allocate(self, dtype: str | None = None, scope: _Scope | None = None) -> tuple[Any, Any]:
+        buffer = tirx.decl_buffer(
+            [LENGTH],
+            dtype or self.pick(("int32", "int32", "int32", "int8", "int64", "int16")),
+            self.name("b"),
+            scope=self.pick(self.scopes),
+            layout=None,
+        )
+        slots = self.pick((1, 1, 2, 3)) if scope is not None and scope.counters else 1
+        return buffer, AllocBuffer(buffer, {"multi_buffer": slots} if slots > 1 else None)
+
+    def index(self, i: Any) -> Any:
+        forms = (i, i, i, LENGTH - 1 - i, tirx.floormod(i + 3, LENGTH), tirx.floordiv(i, 2))
+        return self.pick(forms)
+
+    def read(self, scope: _Scope, i: Any, dtype: str, straight: bool = False) -> Any:
+        source = self.pick(scope.readable[-3:])
+        extent = int(source.ty.shape[0].value)
+        index = i if straight and extent >= LENGTH else self.index(i)
+        return _cast(
+            BufferLoad(source, [tirx.floormod(index, extent) if extent < LENGTH else index]), dtype
+        )
+
+    def map(self, scope: _Scope, depth: int) -> list[Any]:
+        """A new buffer, elementwise; often of its own newest operand."""
+        buffer, alloc = self.allocate(scope=scope)
+        dtype = str(buffer.ty.dtype.dtype)
+        i = Var(self.name("i"), PrimType("int32"))
+        value = self.read(scope, i, dtype, straight=True)
+        if self.pick((True, False)):
+            value = value + self.read(scope, i, dtype, straight=self.pick((True, False)))
+        if scope.counters:
+            value = value + _cast(self.pick(scope.counters), dtype)
+        scope.readable.append(buffer)
+        return [alloc, _for(i, LENGTH, BufferStore(buffer, value, [i]))]
+
+    def vector(self, scope: _Scope, depth: int) -> list[Any]:
+        """A new buffer, four elements at a time."""
+        buffer, alloc = self.allocate(scope=scope)
+        dtype = str(buffer.ty.dtype.dtype)
+        wide = [b for b in scope.readable if int(b.ty.shape[0].value) >= LENGTH]
+        i = Var(self.name("i"), PrimType("int32"))
+        lanes = Ramp(i * 4, tirx.const(1), 4)
+        value = _cast(BufferLoad(wide[-1], [lanes]), f"{dtype}x4")
+        backward = Ramp(LENGTH - 1 - i * 4, tirx.const(-1), 4)
+        if self.pick((True, False)):
+            value = value + _cast(BufferLoad(self.pick(wide), [backward]), f"{dtype}x4")
+        else:
+            value = value + Broadcast(_cast(i, dtype), 4)
+        scope.readable.append(buffer)
+        return [alloc, _for(i, LENGTH // 4, BufferStore(buffer, value, [lanes]))]
+
+    def newest(self, scope: _Scope) -> Any:
+        """An allocation that can be overwritten, and is as long as all are; or None."""
+        for buffer in reversed(scope.readable):
+            if buffer.name.startswith("b") and int(buffer.ty.shape[0].value) == LENGTH:
+                return buffer
+        return None
+
+    def like(self, source: Any) -> tuple[Any, Any]:
+        buffer = tirx.decl_buffer(
+            [LENGTH],
+            source.ty.dtype,
+            self.name("b"),
+            scope=source.ty.storage_scope or "global",
+            layout=None,
+        )
+        return buffer, AllocBuffer(buffer)
+
+    # Results that must not take the operand's place
+
+    def twice(self, scope: _Scope, depth: int) -> list[Any]:
+        """Each element is written in several iterations."""
+        source = self.pick(scope.readable[-2:])
+        if int(source.ty.shape[0].value) != LENGTH:
+            return []
+        buffer, alloc = self.like(source)
+        k, i = (Var(self.name(n), PrimType("int32")) for n in "ki")
+        value = BufferLoad(source, [i]) + _cast(k + 1, str(buffer.ty.dtype.dtype))
+        scope.readable.append(buffer)
+        return [alloc, _for(k, 2, _for(i, LENGTH, BufferStore(buffer, value, [i])))]
+
+    def two_stores(self, scope: _Scope, depth: int) -> list[Any]:
+        """Two stores in one loop, each of the same element as its operand."""
+        source = self.pick(scope.readable[-2:])
+        if int(source.ty.shape[0].value) != LENGTH:
+            return []
+        buffer, alloc = self.like(source)
+        i = Var(self.name("i"), PrimType("int32"))
+        after = tirx.floormod(i + 1, LENGTH)
+        one = tirx.const(1, str(buffer.ty.dtype.dtype))
+        stores = [BufferStore(buffer, BufferLoad(source, [at]) + one, [at]) for at in (i, after)]
+        scope.readable.append(buffer)
+        return [alloc, _for(i, LENGTH, SeqStmt(stores))]
+
+    def changes_source(self, scope: _Scope, depth: int) -> list[Any]:
+        """The operand is overwritten in the statement that reads it."""
+        source = self.newest(scope)
+        if source is None or self.in_parallel:
+            return []
+        buffer, alloc = self.like(source)
+        k, i, j = (Var(self.name(n), PrimType("int32")) for n in "kij")
+        read = _for(i, LENGTH, BufferStore(buffer, BufferLoad(source, [i]), [i]))
+        spoil = _for(j, LENGTH, BufferStore(source, _cast(j, str(source.ty.dtype.dtype)), [j]))
+        scope.readable.append(buffer)
+        return [alloc, _for(k, 1, SeqStmt([read, spoil]))]
+
+    def shifted(self, scope: _Scope, depth: int) -> list[Any]:
+        """One store, to another element than is read."""
+        source = self.pick(scope.readable[-2:])
+        if int(source.ty.shape[0].value) != LENGTH:
+            return []
+        buffer, alloc = self.like(source)
+        i = Var(self.name("i"), PrimType("int32"))
+        store = BufferStore(buffer, BufferLoad(source, [i]), [LENGTH - 1 - i])
+        scope.readable.append(buffer)
+        return [alloc, _for(i, LENGTH, store)]
+
+    def accumulate(self, scope: _Scope, depth: int) -> list[Any]:
+        """A sum, first cleared, then added to."""
+        buffer, alloc = self.allocate()
+        dtype = str(buffer.ty.dtype.dtype)
+        i, j, k = (Var(self.name(n), PrimType("int32")) for n in "ijk")
+        clear = _for(i, LENGTH, BufferStore(buffer, tirx.const(0, dtype), [i]))
+        value = BufferLoad(buffer, [j]) + self.read(scope, tirx.floormod(j + k, LENGTH), dtype)
+        add = _for(k, 2, _for(j, LENGTH, BufferStore(buffer, value, [j])))
+        scope.readable.append(buffer)
+        return [alloc, clear, add]
+
+    # Other names and pointers
+
+    def view(self, scope: _Scope, depth: int) -> list[Any]:
+        """An allocation seen as another type, and written through that name."""
+        source = self.newest(scope)
+        if source is None or self.in_parallel:
+            return []
+        bits = _BITS[str(source.ty.dtype.dtype)]
+        dtype = self.pick(list(_BITS))
+        extent = LENGTH * bits // _BITS[dtype]
+        memory = source.ty.storage_scope
+        view = tirx.decl_buffer([extent], dtype, self.name("v"), scope=memory, layout=None)
+        made: list[Any] = [DeclBuffer(view, data=source.data)]
+        if self.pick((True, False)):
+            i = Var(self.name("i"), PrimType("int32"))
+            made.append(_for(i, extent, BufferStore(view, _cast(i * 3, dtype), [i])))
+        if self.pick((True, False)):
+            scope.readable.append(view)
+        return made
+
+    def copy(self, scope: _Scope, depth: int) -> list[Any]:
+        """A new buffer that extern code fills by address."""
+        source = self.newest(scope)
+        if source is None:
+            return []
+        buffer, alloc = self.like(source)
+        size = LENGTH * _BITS[str(buffer.ty.dtype.dtype)] // 8
+        scope.readable.append(buffer)
+        return [alloc, _memcpy(self.pointer(buffer), self.pointer(source), size)]
+
+    def pointer(self, buffer: Any) -> Any:
+        return self.pick(
+            (
+                buffer.data,
+                buffer,
+                tirx.address_of(BufferLoad(buffer, [tirx.const(0)])),
+                tirx.tvm_access_ptr(buffer.ty.dtype, buffer.data, 0, LENGTH, 3),
+            )
+        )
+
+    def kept_pointer(self, scope: _Scope, depth: int) -> list[Any]:
+        """A pointer in a variable, used after other allocations have come and gone."""
+        source = self.newest(scope)
+        if source is None or self.in_parallel:
+            return []
+        var = Var(self.name("q"), source.data.ty)
+        between = self.map(scope.inner(), depth) + self.map(scope.inner(), depth)
+        target, alloc = self.like(source)
+        size = LENGTH * _BITS[str(source.ty.dtype.dtype)] // 8
+        scope.readable.append(target)
+        return [Bind(var, source.data), *between, alloc, _memcpy(target.data, var, size)]
+
+    def add_to_result(self, scope: _Scope, buffer: Any) -> list[Any]:
+        i = Var(self.name("i"), PrimType("int32"))
+        extent = min(int(buffer.ty.shape[0].value), LENGTH)
+        at = [self.row + i]
+        value = BufferLoad(self.out, at) + _cast(BufferLoad(buffer, [i]), "int64")
+        return [_for(i, extent, BufferStore(self.out, value, at))]
+
+
+def _for(var: Any, extent: int, body: Any, first: int = 0) -> Any:
+    return For(var, tirx.const(first), tirx.const(extent), ForKind.SERIAL, body)
+
+
+def _memcpy(to: Any, source: Any, size: int) -> Any:
+    return Evaluate(tirx.call_extern("int32", "memcpy", to, source, tirx.const(size, "int64")))
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    return value if str(value.ty.dtype) == dtype else Cast(PrimType(dtype), value)
+
+
+def _sequence(stmts: list[Any]) -> Any:
+    flat = [s for stmt in stmts for s in (stmt.seq if isinstance(stmt, SeqStmt) else [stmt])]
+    return flat[0] if len(flat) == 1 else SeqStmt(flat)
+
+
+def random_program(seed: int) -> tvm.IRModule:
+    """Draw a module of one function from a seed."""
+    return ProgramBuilder(Random(seed)).build()
+
+
+def programs() -> st.SearchStrategy[tvm.IRModule]:
+    """Programs that Hypothesis can shrink."""
+    return st.randoms(use_true_random=False).map(lambda random: ProgramBuilder(random).build())

@@ -1,0 +1,170 @@
+"""Builds functions with and without a plan, runs them on equal inputs and compares all memory.
+
+In arena form each arena is filled with a pattern first, so that a byte that is read before it is
+written shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.transform import Pass, Sequential, module_pass
+from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, IntImm, SeqStmt, is_buffer_var
+
+from passes.plan_addresses import DropAddresses, PlanAddresses
+
+POISON = 0xFF
+"""In every byte: no number as a float, -1 as an integer."""
+
+
+def identity() -> Pass:
+    """Return the pass that plans nothing."""
+    return module_pass(lambda mod, _ctx: mod, opt_level=0, name="identity")
+
+
+def poisoned(plan: Pass) -> Pass:
+    """Return a pass that runs `plan` and fills every arena with a pattern where it is made."""
+
+    def transform(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        mod = plan(mod).clone()
+        for var in mod.get_global_vars():
+            if isinstance(mod[var], tirx.PrimFunc):
+                mod[var] = mod[var].with_body(_poison(mod[var].body))
+        return mod
+
+    return module_pass(transform, opt_level=0, name="poisoned")
+
+
+def _poison(body: Any) -> Any:
+    def fill(op: AllocBuffer, _mutator: Any) -> Any:
+        if not op.buffer.name.startswith("arena_"):
+            return op
+        byte = tirx.Var("byte", "int32")
+        store = BufferStore(op.buffer, IntImm("uint8", POISON), [byte])
+        loop = For(byte, IntImm("int32", 0), op.buffer.ty.shape[0], ForKind.SERIAL, store)
+        return SeqStmt([op, loop])
+
+    return tvm_ffi.structural_mutate(body, (AllocBuffer, fill))
+
+
+def num_arenas(mod: tvm.IRModule) -> int:
+    """Return how many arenas there are in a module."""
+    found = []
+
+    def note(op: AllocBuffer) -> None:
+        if op.buffer.name.startswith("arena_"):
+            found.append(op)
+
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func, (AllocBuffer, note))
+    return len(found)
+
+
+def build(mod: tvm.IRModule, plan: Pass, target: Any = "llvm") -> Callable[..., None]:
+    """Build a module with a pass in the place of `StorageRewrite`; lowered up to there or not."""
+    stock = tirx.transform.LowerTVMBuiltin
+
+    def lower_tvm_builtin() -> Pass:
+        return Sequential([DropAddresses(), stock()])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tirx.transform, "StorageRewrite", lambda: plan)
+        patch.setattr(tirx.transform, "LowerTVMBuiltin", lower_tvm_builtin)
+        return tirx.build(mod, target=target)
+
+
+def calls_extern_code(mod: tvm.IRModule) -> bool:
+    """Whether a module calls functions by name, which would have to be linked."""
+    return any("call_extern" in func.script() for func in mod.functions.values())
+
+
+def arguments(
+    func: tirx.PrimFunc, seed: int = 0, sizes: Mapping[str, int] | None = None
+) -> list[Any]:
+    """Make random arguments for a function: small whole numbers.
+
+    Their sums and products are exact, so that results do not depend on how LLVM orders and fuses
+    floating-point operations, which is another for each way to address memory. Integers are 0
+    or 1, and so are within bounds where they are indices.
+    """
+    random = np.random.default_rng(seed)
+    values = dict(sizes or {})
+    made: list[Any] = []
+    for param in func.params:
+        if is_buffer_var(param):
+            shape = [_value(extent, values) for extent in param.ty.shape]
+            made.append(_array(random, shape, str(param.ty.dtype.dtype)))
+        else:
+            made.append(values.setdefault(param.name, 5))
+    return made
+
+
+def _value(extent: Any, values: dict[str, int]) -> int:
+    if isinstance(extent, IntImm):
+        return int(extent.value)
+    names: list[Any] = []
+    tvm_ffi.structural_walk(extent, (tirx.Var, names.append))
+    known = {var: IntImm(var.ty, values.setdefault(var.name, 5)) for var in names}
+    return int(tvm.sym.Analyzer().simplify(substitute(extent, known)).value)
+
+
+def substitute(expr: Any, known: dict[Any, Any]) -> Any:
+    """Replace variables in an expression."""
+
+    def replace(var: tirx.Var, _mutator: Any) -> Any:
+        return next((value for old, value in known.items() if old.same_as(var)), var)
+
+    return tvm_ffi.structural_mutate(expr, (tirx.Var, replace))
+
+
+def _array(random: np.random.Generator, shape: list[int], dtype: str) -> Any:
+    if dtype == "bool":
+        return tvm.runtime.tensor(random.integers(0, 2, shape).astype("bool"))
+    if dtype.startswith(("int", "uint")):
+        return tvm.runtime.tensor(random.integers(0, 2, shape).astype(dtype))
+    if "x" in dtype:  # A vector element is as many scalars, next to one another.
+        scalar, lanes = dtype.split("x")
+        flat = _array(random, [*shape, int(lanes)], scalar).numpy()
+        made = tvm.runtime.empty(shape, dtype)
+        made.copyfrom(flat)
+        return made
+    numbers = random.integers(-8, 8, shape)
+    if dtype == "bfloat16":
+        return tvm.runtime.tensor(numbers.astype(ml_dtypes.bfloat16))
+    return tvm.runtime.tensor(numbers.astype(dtype))
+
+
+def memory_after(
+    mod: tvm.IRModule,
+    plan: Pass,
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
+    target: Any = "llvm",
+) -> list[bytes]:
+    """Build, run once, and return the bytes of every array argument afterwards."""
+    ((var, func),) = mod.functions.items()
+    args = arguments(func, seed, sizes)
+    name = func.attrs.get("global_symbol", var.name_hint) if func.attrs else var.name_hint
+    build(mod, plan, target)[str(name)](*args)
+    return [arg.numpy().tobytes() for arg in args if isinstance(arg, tvm.runtime.Tensor)]
+
+
+def assert_same_results(
+    mod: tvm.IRModule,
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
+    target: Any = "llvm",
+    **options: Any,
+) -> None:
+    """Check that both forms compute what the unplanned module does, bit for bit."""
+    expected = memory_after(mod, identity(), seed, sizes, target)
+    for form in ("address", "arena"):
+        plan = poisoned(PlanAddresses(form=form, **options))
+        assert memory_after(mod, plan, seed, sizes, target) == expected, form

@@ -1,0 +1,129 @@
+"""Random programs compute the same under every plan, step by step and compiled."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from address_programs import LENGTH, programs, random_program
+from address_replay import OverwrittenError, Replay
+from address_runs import build, poisoned
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from passes.analysis.in_place_pairs import InPlacePairs
+from passes.analysis.problems import ProblemOptions
+from passes.plan_addresses import PlanAddresses, plan_addresses
+from passes.planning import planners
+from passes.rewrite.address import drop_addresses
+
+PLANNERS = [planner.name for planner in planners()]
+ARENA = ProblemOptions(addressed=False)
+
+
+def inputs(seed: int) -> list[np.ndarray]:
+    values = np.random.default_rng(seed)
+    return [
+        values.integers(-3, 3, LENGTH).astype("int32"),
+        values.integers(-3, 3, LENGTH).astype("int8"),
+        np.zeros(2 * LENGTH, "int64"),
+    ]
+
+
+def replay(mod: tvm.IRModule, planner: str, seed: int = 0) -> list[np.ndarray]:
+    """Run the program of a module under a plan, step by step; return its arrays afterwards."""
+    arrays = inputs(seed)
+    run = Replay(mod["main"], plan_addresses(mod["main"], planner, ARENA))
+    run(arrays)
+    assert run.num_checked > 0
+    return arrays
+
+
+def compiled(mod: tvm.IRModule, planner: str, seed: int = 0) -> list[np.ndarray]:
+    """Build the program of a module with arenas, run it, and return its arrays afterwards."""
+    arrays = [tvm.runtime.tensor(array) for array in inputs(seed)]
+    build(mod, poisoned(PlanAddresses(planner, "arena")))["main"](*arrays)
+    return [array.numpy() for array in arrays]
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=80, deadline=None, print_blob=True)
+def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
+    note(mod.script())
+    replay(mod, planner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_no_value_is_overwritten_in_many_programs(planner: str):
+    for seed in range(400):
+        replay(random_program(seed), planner, seed)
+
+
+def test_the_replay_sees_what_trust_in_the_stock_verifier_would_break(monkeypatch):
+    def trusting(self, stmt, destination, source):
+        keys = self._access.alloc_keys
+        return self._verifier.check(stmt, keys[destination], keys[source])
+
+    monkeypatch.setattr(InPlacePairs, "allows", trusting)
+    broken = 0
+    for seed in range(60):
+        try:
+            replay(random_program(seed), "best", seed)
+        except OverwrittenError:
+            broken += 1
+    assert broken > 0
+
+
+def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch):
+    from passes.analysis import problems
+
+    touched = problems._touched_ranges
+
+    def shortened(sequence):
+        return {index: (begin, begin + 1) for index, (begin, _) in touched(sequence).items()}
+
+    monkeypatch.setattr(problems, "_touched_ranges", shortened)
+    broken = 0
+    for seed in range(60):
+        try:
+            replay(random_program(seed), "best", seed)
+        except OverwrittenError:
+            broken += 1
+    assert broken > 0
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_an_arena_computes_the_same_when_compiled(mod: tvm.IRModule, planner: str):
+    note(mod.script())
+    np.testing.assert_equal(compiled(mod, planner), replay(mod, planner))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_arenas_compute_the_same_in_many_compiled_programs(planner: str):
+    for seed in range(60):
+        mod = random_program(seed)
+        np.testing.assert_equal(compiled(mod, planner, seed), replay(mod, planner, seed), str(seed))
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=40, deadline=None, print_blob=True)
+def test_addresses_change_nothing_else(mod: tvm.IRModule, planner: str):
+    planned = PlanAddresses(planner)(mod)["main"]
+    scopes = {"global", "local.UB", "local.L1", "shared.UB"}
+    assert tvm_ffi.structural_equal(drop_addresses(planned, scopes), mod["main"])
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=20, deadline=None, print_blob=True)
+def test_plans_do_not_depend_on_chance_and_leave_their_input_alone(mod: tvm.IRModule, planner: str):
+    before = mod.script()
+    texts = {PlanAddresses(planner, "arena")(mod).script() for _ in range(2)}
+    assert len(texts) == 1
+    assert mod.script() == before
+
+
+def test_seeds_draw_the_same_program_again():
+    assert random_program(3).script() == random_program(3).script()
+    assert random_program(3).script() != random_program(4).script()
