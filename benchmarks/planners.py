@@ -9,8 +9,9 @@ each set, with the planner that won how many problems.
 The corpus is that of `tvm_ext.workloads`: a problem for each function, attach point and scope. It
 is also held against what TVM's own StorageRewrite allocates for the same allocations: those of
 constant size above zero that no code generator keeps in registers, by the rule of
-`ProblemOptions`. Memory in a loop or a thread counts once. On both sides bytes are counted in whole units of the alignment, as
-each allocation takes them: every one of the stock pass's, and the peak of every plan.
+`ProblemOptions`. Memory in a loop or a thread counts once. On both sides bytes are counted in
+whole units of the alignment, as each allocation takes them: every one of the stock pass's, and the
+peak of every plan.
 """
 
 from __future__ import annotations
