@@ -40,6 +40,7 @@ from passes.planning import (
     solve,
 )
 from passes.planning.csv_format import read_problem
+from passes.planning.kernel_format import kernel_problems
 from passes.planning.portfolio import rank
 from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
@@ -92,8 +93,6 @@ def models(data: Path) -> Iterator[Case]:
 
 
 def ascend(data: Path) -> Iterator[Case]:
-    from passes.planning.kernel_format import kernel_problems
-
     with gzip.open(data / "ascend_kernels" / "soft.jsonl.gz", "rt", encoding="utf-8") as stream:
         for line in stream:
             kernel = json.loads(line)
