@@ -57,7 +57,7 @@ class AllocEntry(NamedTuple):
     element : ElementType
         What it holds.
     shape : tuple of (int, ElementType), or None
-        Extents in elements, each with a number that stands for its type; None when symbolic.
+        Extents in elements, each with the type of its number; None when symbolic.
     const_nbits : int
         Its size in bits; 0 when that is not known before the program runs.
     num_physical_dimensions : int
