@@ -14,12 +14,24 @@ MAY_IMPORT = {
     "target_hw": ("target_hw",),
     "passes.planning": ("target_hw", "passes.planning"),
     "passes.ir": ("target_hw", "passes.planning", "passes.ir"),
-    "passes.analysis": ("target_hw", "passes.planning", "passes.ir", "passes.analysis"),
+    "passes.analysis": (
+        "target_hw",
+        "passes.planning",
+        "passes.ir",
+        "passes.simulation",
+        "passes.analysis",
+    ),
+    "passes.simulation": ("target_hw", "passes.planning", "passes.simulation"),
     "passes.rewrite": ("target_hw", "passes"),
     "passes": ("target_hw", "passes"),
     "tvm_ext": ("target_hw", "passes", "tvm_ext"),
 }
-KNOW_NO_TVM = ("passes.planning", "target_hw.storage_scope", "target_hw.memory")
+KNOW_NO_TVM = (
+    "passes.planning",
+    "passes.simulation",
+    "target_hw.storage_scope",
+    "target_hw.memory",
+)
 # The search's twin is written in TVMScript; the planner imports it when it first needs it.
 KNOWS_TVM = "passes.planning.search_kernel"
 OURS = ("target_hw", "passes", "tvm_ext")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -21,6 +21,23 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
+class Reuse:
+    """At which reuse level a buffer was placed, and why not at a better one.
+
+    Parameters
+    ----------
+    level : int
+        2: what it shares bytes with is on no other pipeline. 1: it takes all slots of a
+        multi-buffered one. 0: it shares wherever live ranges allow.
+    reason : str
+        Why it fell, in a few words; empty at level 2.
+    """
+
+    level: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Plan:
     """An offset for each slot of each buffer.
 
@@ -30,7 +47,10 @@ class Plan:
     Parameters
     ----------
     offsets : mapping of str to tuple of int
-        Bytes from the start of the memory, one a slot, by buffer name.
+        Bytes from the start of the memory, one a slot, by buffer name. A buffer that a loop's
+        iterations can take turns with may have more offsets than the slots that it asks for; its
+        value then moves from one to the next with each iteration, and all of them are its own for
+        as long as it lives.
     peak : int
         The highest end of any buffer, in bytes.
     penalty : int
@@ -41,6 +61,8 @@ class Plan:
         What is known of it.
     nodes : int
         Placements that a search tried; zero for planners that do not search.
+    reuse : mapping of str to Reuse
+        By buffer name; empty from planners that know no levels.
     """
 
     offsets: Mapping[str, tuple[int, ...]]
@@ -49,6 +71,7 @@ class Plan:
     planner: str
     status: Status
     nodes: int = 0
+    reuse: Mapping[str, Reuse] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:

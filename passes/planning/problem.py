@@ -36,6 +36,33 @@ class Feature(Enum):
 
 
 @dataclass(frozen=True)
+class PipelineUse:
+    """How a buffer meets the hardware's pipelines: what the reuse levels look at.
+
+    Parameters
+    ----------
+    dma : bool
+        Whether a transfer writes or reads it: it is filled from global memory (MTE2), or drained
+        to global memory (MTE3, FIX).
+    scalar : bool
+        Whether the scalar unit reads or writes it.
+    loop : int, optional
+        The loop in which it is used: the innermost one that holds all its uses. None stands for
+        the function itself. Equal numbers are equal loops; they have no other meaning.
+    runs : int
+        How often a statement that uses it runs in one call of the kernel, at most.
+    unique : bool
+        Whether it shares bytes with no other buffer, whatever their live ranges.
+    """
+
+    dma: bool = False
+    scalar: bool = False
+    loop: int | None = None
+    runs: int = 1
+    unique: bool = False
+
+
+@dataclass(frozen=True)
 class Buffer:
     """One allocation.
 
@@ -55,6 +82,8 @@ class Buffer:
         buffer does, so slots of one buffer never share bytes.
     pinned : tuple of int, optional
         Offsets that are already decided, one a slot.
+    use : PipelineUse, optional
+        How it meets the hardware's pipelines, where that is known.
 
     Raises
     ------
@@ -68,6 +97,7 @@ class Buffer:
     alignment: int = 1
     slots: int = 1
     pinned: tuple[int, ...] | None = None
+    use: PipelineUse | None = None
 
     def __post_init__(self) -> None:
         for what, value, least in (

@@ -1,0 +1,66 @@
+"""A kernel as the pipelines see it: statements in program order, with loops and branches around.
+
+Plain data; buffers are known by the names that they have in the kernel's problems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One instruction of one pipeline.
+
+    Parameters
+    ----------
+    name : str
+        For people.
+    pipe : str
+        MTE1, MTE2, MTE3, FIX, V, M or S.
+    reads, writes : tuple of str
+        On-chip buffers that it reads and that it writes. One that it does both to is in both.
+    work : int
+        Bytes that it moves (MTE1, MTE2, MTE3, FIX), elements that it computes (V, S), or
+        multiply-adds (M).
+    element_bits : int
+        Of the elements that it computes on.
+    """
+
+    name: str
+    pipe: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    work: int
+    element_bits: int = 8
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A body that runs `extent` times in a row.
+
+    Parameters
+    ----------
+    number : int
+        The loop's number in `PipelineUse.loop`.
+    extent : int
+        How many iterations there are.
+    body : tuple of Step
+        What one iteration does.
+    """
+
+    number: int
+    extent: int
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One of two bodies runs; which is not known."""
+
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...] = ()
+
+
+Step: TypeAlias = "Statement | Loop | Branch"
