@@ -5,7 +5,7 @@ A `Problem` says which buffers compete for a memory; `solve` asks a planner by n
 """
 
 # A planner's module registers it when it is imported.
-from passes.planning import best, bump, fit, search, skyline, storage_sharing  # noqa: F401
+from passes.planning import best, bump, fit, rec_tbl, search, skyline, storage_sharing  # noqa: F401
 from passes.planning.bound import live_bytes, lower_bound
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import (

@@ -1,0 +1,253 @@
+"""How `rec_tbl` grows with the graph, and how its peak compares.
+
+    python benchmarks/gmem_planner.py [--ops 1000,10000,100000] [--planners a,b] [--kinds a,b]
+
+For each kind of graph and each number of ops: the CPU seconds of
+
+- the table as the original keeps it, a list that is scanned for every operand and result (up to
+  `--most-naive` ops: it takes quadratic time),
+- `rec_tbl` with the same decisions (`by_value`), and as it is (by storage),
+- planners on the problem of the same graph, `rec_tbl` among them (up to `--most-others` ops, and
+  `bump`, `rec_tbl` and `storage_rewrite` for any number),
+
+and the ratio of each peak to the lower bound, which counts live bytes. Growth is how many times
+longer than for the smaller graph before, over how many times more ops: 1 is linear. Offsets are
+multiples of 64 bytes, and so are sizes. Every plan is verified, except by value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from passes.planning import Budget, check, lower_bound, solve
+from passes.planning.op_sequence import Op, OpSequence, Value, to_problem
+from passes.planning.rec_tbl import allocate, plan_of
+from target_hw.memory import MemoryScope
+
+UNIT = 64
+ANY_SIZE = ("bump", "rec_tbl", "storage_rewrite")
+T = TypeVar("T")
+
+
+class _Builder:
+    """Appends ops to a graph."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+
+    def add(self, size: int, *operands: str, kind: str = "op") -> str:
+        name = f"v{len(self.ops)}"
+        result = Value(name, size * UNIT)
+        self.ops.append(Op(f"op{len(self.ops)}", kind, operands, (result,)))
+        return name
+
+
+def residual(count: int) -> OpSequence:
+    """Return blocks of three steps and an addition; sizes halve now and then, and start anew."""
+    graph, rng = _Builder(), random.Random(count)
+    size = 4096
+    last = graph.add(size)
+    while len(graph.ops) < count:
+        inner = graph.add(max(1, size // 4), last)
+        inner = graph.add(max(1, size // 4), inner)
+        last = graph.add(size, graph.add(size, inner), last)
+        if rng.random() < 0.25:
+            size = size // 2 if size > 64 else 4096
+            last = graph.add(size, last)
+    return _returned(graph, last)
+
+
+def attention(count: int) -> OpSequence:
+    """Return transformer layers with reshapes, their sequence lengths drawn from a few."""
+    graph, rng = _Builder(), random.Random(count)
+    tokens = 64
+    last = graph.add(tokens * 8)
+    while len(graph.ops) < count:
+        heads = [
+            graph.add(tokens * 8, graph.add(tokens * 8, last), kind="reshape") for _ in range(3)
+        ]
+        scores = graph.add(tokens * tokens // 8, heads[0], heads[1])
+        mixed = graph.add(tokens * 8, graph.add(tokens * tokens // 8, scores), heads[2])
+        last = graph.add(tokens * 8, graph.add(tokens * 8, mixed, kind="reshape"), last)
+        last = graph.add(tokens * 8, graph.add(tokens * 32, last), last)
+        if rng.random() < 0.1:
+            tokens = rng.choice([16, 32, 64, 128, 256])
+            last = graph.add(tokens * 8, last)
+    return _returned(graph, last)
+
+
+def long_skips(count: int) -> OpSequence:
+    """Return nested skips, the outermost over hundreds of ops: many values are alive at once."""
+    graph, rng = _Builder(), random.Random(count)
+    last = graph.add(1024)
+    while len(graph.ops) < count:
+        skips = []
+        for _ in range(rng.randint(20, 200)):
+            last = graph.add(rng.randint(1, 1024), last)
+            skips.append(last)
+        for skip in reversed(skips):
+            last = graph.add(rng.randint(1, 1024), last, skip)
+    return _returned(graph, last)
+
+
+def scattered(count: int) -> OpSequence:
+    """Return ops that read any two of the latest fifty values, sizes from a heavy tail."""
+    graph, rng = _Builder(), random.Random(count)
+    values: list[str] = []
+    while len(graph.ops) < count:
+        operands = rng.choices(values[-50:], k=2) if values else []
+        values.append(graph.add(min(1 << 16, int(rng.paretovariate(0.8))), *operands))
+    return _returned(graph, *values)
+
+
+def _returned(graph: _Builder, *outputs: str) -> OpSequence:
+    """Return the graph; what is not read is read once more where it is made, or returned."""
+    read = {operand for op in graph.ops for operand in op.operands}
+    ops: list[Op] = []
+    for op in graph.ops:
+        ops.append(op)
+        unread = tuple(v.name for v in op.results if v.name not in read and v.name != outputs[-1])
+        if unread:
+            ops.append(Op(op.name, "drop", unread))
+    ops.append(Op("return", "return", outputs[-1:]))
+    return OpSequence(tuple(ops))
+
+
+KINDS: dict[str, Callable[[int], OpSequence]] = {
+    "residual": residual,
+    "attention": attention,
+    "long skips": long_skips,
+    "scattered": scattered,
+}
+
+
+def naive(sequence: OpSequence) -> dict[str, int]:
+    """Return the offsets that lists give that are scanned as the original scans its own.
+
+    Every operand is looked up in the whole table twice, to count it down and to release it.
+    """
+    table: list[tuple[str, int, int, list[int]]] = []  # value, offset, bytes, [references]
+    held: list[str] = []
+    in_use: set[int] = set()
+    offsets: dict[str, int] = {}
+    end = 0
+
+    def record(value: Value, offset: int) -> None:
+        table.append((value.name, offset, value.size, [sequence.uses.get(value.name, 0)]))
+        held.append(value.name)
+        in_use.add(offset)
+        offsets[value.name] = offset
+
+    for op in sequence.ops:
+        for operand in op.operands:
+            for name, _, _, references in table:
+                if name == operand and references[0] >= 1:
+                    references[0] -= 1
+        if op.skipped:
+            continue
+        for value in op.results:
+            if op.shares:
+                record(value, offsets[op.operands[0]])
+                continue
+            inputs = {offsets[operand] for operand in op.operands}
+            for name, offset, size, references in table:
+                if (
+                    name not in held
+                    and offset not in in_use
+                    and references[0] == 0
+                    and size >= value.size
+                    and offset not in inputs
+                ):
+                    record(value, offset)
+                    break
+            else:
+                record(value, end)
+                end += -(-value.size // UNIT) * UNIT
+            for operand in op.operands:
+                if operand in held:
+                    for name, offset, _, references in table:
+                        if name == operand and references[0] == 0:
+                            in_use.discard(offset)
+                            held.remove(operand)
+    return offsets
+
+
+def timed(run: Callable[[], T]) -> tuple[T, float]:
+    start = time.process_time()
+    result = run()
+    return result, time.process_time() - start
+
+
+class Report:
+    """Prints a line a measurement, and remembers the one of the smaller graph before."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[int, float]] = {}
+
+    def line(
+        self, what: str, count: int, seconds: float, ratio: float | None, against: float | None
+    ) -> None:
+        """Print seconds, growth, peak / lower bound, and how many times the naive table takes."""
+        growth = ""
+        if what in self._before:
+            ops, earlier = self._before[what]
+            growth = f"{(seconds / max(earlier, 1e-6)) / (count / ops):.2f}"
+        self._before[what] = count, seconds
+        shown = "" if ratio is None else f"{ratio:.4f}"
+        faster = "" if against is None else f"{against / max(seconds, 1e-6):.1f}x"
+        print(
+            f"   {what:26}{count:8}{seconds:10.3f} s{growth:>8}{shown:>10}{faster:>10}", flush=True
+        )
+
+
+def run_kind(kind: str, counts: list[int], arguments: argparse.Namespace) -> None:
+    print(f"== {kind}: what, ops, CPU time, growth, peak / lower bound, against the naive table")
+    report = Report()
+    for count in counts:
+        sequence = KINDS[kind](count)
+        problem = to_problem(sequence, MemoryScope("global", alignment=UNIT))
+        bound = lower_bound(problem)
+        against: float | None = None
+        original, seconds = timed(lambda s=sequence: allocate(s, 0, UNIT, by_value=True))
+        if count <= arguments.most_naive:
+            offsets, against = timed(lambda s=sequence: naive(s))
+            if offsets != original.offsets:
+                raise AssertionError(f"{kind} {count}: rec_tbl by value is not the original")
+            report.line("the original's table", count, against, None, None)
+        ratio = original.size / bound
+        report.line("rec_tbl on ops, by value", count, seconds, ratio, against)
+        allocation, seconds = timed(lambda s=sequence: allocate(s, 0, UNIT))
+        check(problem, plan_of(problem, allocation))
+        report.line("rec_tbl on ops", count, seconds, allocation.size / bound, against)
+        for planner in arguments.planners.split(","):
+            if count <= arguments.most_others or planner in ANY_SIZE:
+                budget = Budget(seconds=arguments.time_limit)
+                plan, seconds = timed(lambda p=problem, n=planner, b=budget: solve(p, n, b))
+                check(problem, plan)
+                report.line(f"planner {planner}", count, seconds, plan.peak / bound, None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--ops", default="1000,10000,20000,100000", help="default: %(default)s")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="default: %(default)s")
+    parser.add_argument(
+        "--planners",
+        default="rec_tbl,storage_rewrite,bump,first_fit,best_fit,skyline,best",
+        help="default: %(default)s",
+    )
+    parser.add_argument("--most-naive", type=int, default=10_000, help="default: %(default)s")
+    parser.add_argument("--most-others", type=int, default=20_000, help="default: %(default)s")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a plan")
+    arguments = parser.parse_args()
+    counts = [int(count) for count in arguments.ops.split(",")]
+    for kind in arguments.kinds.split(","):
+        run_kind(kind, counts, arguments)
+
+
+if __name__ == "__main__":
+    main()
