@@ -211,7 +211,31 @@ def plan_function(
         memory.
     """
     options = _with_own_memory(options or ProblemOptions(), func)
-    plan = plan_addresses(func, planner, options, budget)
+    return write_plan(func, plan_addresses(func, planner, options, budget), options)
+
+
+def write_plan(func: PrimFunc, plan: AddressPlan, options: ProblemOptions) -> PrimFunc:
+    """Write a plan into its function.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The one that was planned; it stays as it is.
+    plan : AddressPlan
+        What `plan_addresses` decided.
+    options : ProblemOptions
+        What it was told; ``options.addressed`` chooses the form.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        The new function.
+
+    Raises
+    ------
+    ValueError
+        When the form cannot hold what the function does with its memory.
+    """
     target = _target_of(func)
     kind = None if target is None else target.kind.name
     if plan.scopes and not options.addressed and kind in EXACT_DTYPE_TARGETS:

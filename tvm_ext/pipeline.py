@@ -1,16 +1,20 @@
-"""Our passes in TVM's own pipelines."""
+"""Our passes in TVM's own pipelines, for TIR and for Relax."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.relax import pipeline as relax_lists
+from tvm.target import Target
 
 from tvm_ext import transform
 
@@ -19,6 +23,12 @@ PIPELINE = "tvm_ext"
 
 ``tvm_ext.address`` and ``tvm_ext.arena`` are those with `PlanAddresses`.
 """
+
+STOCK_PLANNING = "StaticPlanBlockMemory"
+"""The pass of TVM's Relax pipelines whose place `GMEMAllocate` takes."""
+
+FUSION = ("FuseOps", "FuseTIR")
+"""The passes of TVM's Relax pipelines that make one kernel of several operators."""
 
 # TVM's pipelines look `StorageRewrite` up each time they run; while one of ours
 # runs, they find ours there. One thread at a time.
@@ -167,6 +177,126 @@ def _lowered_within(
 
     ours = module_pass(lower_with_ours, opt_level=0, name="tvm_ext.tir_pipeline")
     return ours, finalize_host, finalize_device
+
+
+def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
+    """Return the passes that TVM builds Relax modules for a target with, in order.
+
+    Parameters
+    ----------
+    target : Target or str
+        What is built for.
+    fuse : bool
+        Whether to keep the passes that fuse operators.
+
+    Returns
+    -------
+    list of tvm.transform.Pass
+        Library dispatch, legalization, lowering of dataflow blocks and finalization, made anew.
+
+    Raises
+    ------
+    ValueError
+        When TVM has no such lists for the target's kind; a chip's ``-llvm`` twin has.
+    """
+    target = Target(target)
+    lists = _relax_lists(target)
+    stages = (
+        lists.library_dispatch_passes,
+        lists.legalize_passes,
+        lists.dataflow_lower_passes,
+        lists.finalize_passes,
+    )
+    try:
+        passes = [stock for stage in stages for stock in stage(target)]
+    except ValueError as error:
+        raise ValueError(
+            f"TVM has no Relax pipeline for targets of kind {str(target.kind.name)!r}; the twin of "
+            "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
+        ) from error
+    return passes if fuse else [stock for stock in passes if stock.info.name not in FUSION]
+
+
+def _relax_lists(target: Target) -> Any:
+    """Return the module that makes TVM's lists of Relax passes for a target.
+
+    TVM's own dispatch looks the lists for CPUs, CUDA and ROCm up in packages that do not name all
+    of them, so those are taken from the modules that define them.
+    """
+    kind = str(target.kind.name)
+    package = f"tvm.relax.backend.{'cpu_generic' if kind == 'llvm' else kind}"
+    if find_spec(package) is None or find_spec(f"{package}.pipeline") is None:
+        return relax_lists
+    return import_module(f"{package}.pipeline")
+
+
+def before_planning(passes: list[Pass]) -> tuple[list[Pass], list[Pass]]:
+    """Split a list of passes where `StaticPlanBlockMemory` stands, and leave it out.
+
+    Parameters
+    ----------
+    passes : list of tvm.transform.Pass
+        As `relax_passes` returns them.
+
+    Returns
+    -------
+    tuple of two lists
+        The passes before it, and those behind it.
+
+    Raises
+    ------
+    ValueError
+        When it is not there, or more than once.
+    """
+    names = [str(stock.info.name) for stock in passes]
+    if names.count(STOCK_PLANNING) != 1:
+        raise ValueError(
+            f"the Relax pipeline has {STOCK_PLANNING} {names.count(STOCK_PLANNING)} times, and "
+            f"must have it once; it is: {', '.join(names)}"
+        )
+    at = names.index(STOCK_PLANNING)
+    return passes[:at], passes[at + 1 :]
+
+
+def relax_pipeline(
+    target: Target | str, planner: str = "rec_tbl", *, fuse: bool = True, **options: Any
+) -> Pass:
+    """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
+
+    Parameters
+    ----------
+    target : Target or str
+        What is built for; its ``global`` memory is what `GMEMAllocate` places tensors in.
+    planner : str
+        The name of a planner.
+    fuse : bool
+        Whether to fuse operators.
+    **options
+        As in `tvm_ext.transform.GMEMAllocate`.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        For ``tvm.compile(mod, target, relax_pipeline=...)``.
+
+    Raises
+    ------
+    ValueError
+        When TVM has no pipeline for the target, or none with `StaticPlanBlockMemory` in it.
+
+    Examples
+    --------
+    >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
+    """
+    target = Target(target)
+    allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
+    before, behind = before_planning(relax_passes(target, fuse=fuse))
+
+    def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
+        with target:
+            return Sequential([*before, allocate, *behind])(mod)
+
+    return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")
 
 
 tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, tir_pipeline)

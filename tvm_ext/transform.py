@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from passes.gmem import GMEMAllocate
 from passes.plan_addresses import FORMS, DropAddresses, Form, PlanAddresses
 from passes.storage_rewrite import StorageRewrite
 
-__all__ = ["FORMS", "DropAddresses", "Form", "PlanAddresses", "StorageRewrite"]
+__all__ = ["FORMS", "DropAddresses", "Form", "GMEMAllocate", "PlanAddresses", "StorageRewrite"]

@@ -209,7 +209,7 @@ class _ProblemBuilder:
                 scope = str(alloc.scope)
                 self._left_alone.append(f"buffer {alloc.name!r} in {scope}: {reason}")
                 continue
-            name = _unique(alloc.name, names)
+            name = unique_name(alloc.name, names)
             owner = self._uses.of[index].owner
             group = groups.setdefault((owner, str(alloc.scope)), {})
             group[name] = self._buffer(name, index), self._allocation(index)
@@ -466,8 +466,8 @@ def _is_register(alloc: AllocEntry, size: int, described: bool) -> bool:
     return size <= _REGISTER_BYTES or (alloc.scope.is_register_like and not described)
 
 
-def _unique(name: str, names: set[str]) -> str:
-    """Return a name that no other buffer of the function has in its problem."""
+def unique_name(name: str, names: set[str]) -> str:
+    """Return `name`, numbered if it is among `names`, and add it to them."""
     chosen, count = name, 0
     while chosen in names:
         count += 1

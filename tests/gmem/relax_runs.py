@@ -1,0 +1,78 @@
+"""Builds Relax modules with one memory plan or another, and runs them on the virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir.transform import Pass, Sequential
+from tvm.target import Target
+
+from tvm_ext.pipeline import before_planning, relax_passes
+
+KEPT: list[tuple[Any, np.ndarray]] = []
+"""What ``test.gmem.keep`` was given, and a copy of what it held then."""
+
+
+@tvm.register_global_func("test.gmem.keep", override=True)
+def keep(tensor: Any) -> Any:
+    """Keep a tensor, and return it."""
+    KEPT.append((tensor, tensor.numpy().copy()))
+    return tensor
+
+
+@tvm.register_global_func("test.gmem.double", override=True)
+def double(source: Any, result: Any) -> None:
+    """Write twice the first argument into the last: destination-passing style."""
+    tvm.runtime.tensor(source.numpy() * 2).copyto(result)
+
+
+def lower(mod: tvm.IRModule, target: str = "llvm", *, fuse: bool = True) -> tvm.IRModule:
+    """Run TVM's pipeline up to where memory is planned."""
+    before, _ = before_planning(relax_passes(target, fuse=fuse))
+    with Target(target):
+        return Sequential(before)(mod)
+
+
+def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.IRModule:
+    """Plan memory, or leave each tensor to the run time."""
+    if plan is None:
+        return lowered
+    with Target(target):
+        return plan(lowered)
+
+
+def build(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> relax.VirtualMachine:
+    """Plan a lowered module and build it."""
+    _, behind = before_planning(relax_passes(target))
+    executable = tvm.compile(
+        planned(lowered, plan, target), target=target, relax_pipeline=Sequential(behind)
+    )
+    return relax.VirtualMachine(executable, tvm.cpu())
+
+
+def build_together(
+    lowered: tvm.IRModule, name: str, plans: dict[str, Pass | None]
+) -> relax.VirtualMachine:
+    """Build one module that has a function under several plans, each under a name of its own."""
+    together = {v: f for v, f in lowered.functions.items() if not isinstance(f, relax.Function)}
+    for label, plan in plans.items():
+        function = planned(lowered, plan)[name]
+        together[tvm.ir.GlobalVar(label)] = function.with_attr("global_symbol", label)
+    return build(tvm.IRModule(together), None)
+
+
+def run(vm: relax.VirtualMachine, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Call a function; return its results, tuples flattened, once all of them have been made."""
+    result = vm[name](*[tvm.runtime.tensor(array) for array in arrays])
+    return [tensor.numpy().copy() for tensor in flat(result)]
+
+
+def flat(value: Any) -> list[Any]:
+    """Return the tensors of nested tuples."""
+    if isinstance(value, tvm.runtime.Tensor):
+        return [value]
+    return [tensor for part in value for tensor in flat(part)]

@@ -1,0 +1,113 @@
+"""Networks under the stock plan and under ours: the same numbers, bit by bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from relax_replay import Replay
+from relax_runs import build_together, lower, planned, run
+from tvm import relax
+
+from passes.gmem import GMEMAllocate, plan_gmem, read_layout
+from passes.planning import lower_bound, planners
+from tvm_ext import workloads
+
+STATIC = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer")
+DYNAMIC = "llama_layer_dynamic"
+MODELS = (*STATIC, DYNAMIC)
+STOCK = relax.transform.StaticPlanBlockMemory()
+STORAGE = tvm.ir.Op.get("relax.memory.alloc_storage")
+UPPER_BOUNDS = {"sequence": 64}
+
+
+def allocate(planner: str) -> tvm.transform.Pass:
+    return GMEMAllocate(planner, upper_bounds=UPPER_BOUNDS)
+
+
+def check_equal(name: str, plans: dict[str, tvm.transform.Pass | None]) -> None:
+    """Run a model under several plans, twice in a row on different inputs."""
+    vm = build_together(lower(workloads.model(name)), "forward", plans)
+    for seed in (1, 2):
+        arrays = workloads.inputs(name, seed=seed)
+        results = [run(vm, label, arrays) for label in plans]
+        for mine in results[1:]:
+            for one, other in zip(results[0], mine, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_compute_the_same_as_under_the_stock_plan(name: str):
+    check_equal(name, {"stock": STOCK, "rec_tbl": allocate("rec_tbl")})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_models_compute_the_same_with_every_planner(name: str):
+    every = {planner.name: allocate(planner.name) for planner in planners()}
+    check_equal(name, {"stock": STOCK, **every})
+
+
+def stock_bytes(lowered: tvm.IRModule) -> int:
+    """Return the bytes of all storages that the stock pass makes of constant size."""
+    total = 0
+
+    def count(expr: object) -> None:
+        nonlocal total
+        if isinstance(expr, relax.Call) and expr.op == STORAGE:
+            total += int(expr.args[0].values[0])
+
+    relax.analysis.post_order_visit(STOCK(lowered)["forward"], count)
+    return total
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("name", STATIC)
+def test_peaks_against_the_stock_pass_and_the_bound(name: str, fuse: bool):
+    lowered = lower(workloads.model(name), fuse=fuse)
+    peaks = {p.name: plan_gmem(lowered, p.name)[0] for p in planners()}
+    every = sum(storage.size for storage in peaks["best"].memory.storages)
+    assert lower_bound(peaks["best"].problem) == peaks["best"].plan.peak
+    assert peaks["best"].plan.peak <= stock_bytes(lowered)
+    assert peaks["rec_tbl"].plan.peak <= every <= peaks["bump"].plan.peak
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_storage_at_the_entry_and_weights_by_name(name: str):
+    lowered = lower(workloads.model(name))
+    before = tvm.IRModule(dict(lowered.functions))
+    ours = planned(lowered, allocate("rec_tbl"))
+    tvm.ir.assert_structural_equal(lowered, before)
+    tvm.ir.assert_structural_equal(ours, planned(lowered, allocate("rec_tbl")))
+    bindings = [str(b.value) for block in ours["forward"].body.blocks for b in block.bindings]
+    storages = [at for at, text in enumerate(bindings) if "R.memory.alloc_storage" in text]
+    assert len(storages) == 1
+    assert storages[0] <= (name == DYNAMIC), "only checks of bounds come before"
+    layout = read_layout(ours["forward"])
+    assert [weight.name for weight in layout.weights.tensors] == [
+        param.name for param in ours["forward"].params[1:]
+    ]
+    if name != DYNAMIC:
+        replay = Replay(ours, "forward", lambda: True)()
+        assert replay.touches > len(layout.activations.tensors)
+
+
+def test_a_dimension_above_its_bound_is_an_error_when_the_model_runs():
+    vm = build_together(
+        lower(workloads.model(DYNAMIC)),
+        "forward",
+        {"ours": GMEMAllocate(upper_bounds={"sequence": 40})},
+    )
+    with pytest.raises(RuntimeError, match=r"T\.min\(sequence, 40\).*|48 vs"):
+        run(vm, "ours", workloads.inputs(DYNAMIC, seed=1))
+
+
+def test_without_a_bound_what_depends_on_it_is_left_to_the_run_time():
+    (found,) = plan_gmem(lower(workloads.model(DYNAMIC)))
+    dynamic = [left for left in found.memory.left if "sequence" in left.reason]
+    assert dynamic
+    assert all(left.size is None for left in dynamic)
+    assert "dimension sequence has no upper bound" in {left.reason for left in dynamic}
+    # Transposed weights are of a constant size.
+    assert found.memory.storages
+    assert not found.memory.bounds

@@ -1,0 +1,88 @@
+"""Random Relax modules: planned memory holds what it must, and programs compute the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from relax_programs import CONDITIONS, SIZES, parse, relax_sources
+from relax_replay import Replay
+from relax_runs import KEPT, build, lower, planned, run
+from tvm import relax
+
+from passes.analysis.relax_graph import functions_in_order
+from passes.gmem import GMEMAllocate
+from passes.planning import planners
+
+PLANNERS = tuple(planner.name for planner in planners())
+
+
+def replay_some_paths(mod: tvm.IRModule) -> None:
+    """Replay each function on a few paths."""
+    for variable, _ in functions_in_order(mod):
+        for seed in range(4):
+            rng = random.Random(seed)
+            takes: tuple[Callable[[], bool], ...] = (
+                lambda: True,
+                lambda: False,
+                lambda rng=rng: rng.random() < 0.5,
+                lambda rng=rng: rng.random() < 0.5,
+            )
+            Replay(mod, str(variable.name_hint), takes[seed])()
+
+
+def check_replay(source: str, planner: str) -> None:
+    lowered = lower(parse(source))
+    before = tvm.IRModule(dict(lowered.functions))
+    ours = planned(lowered, GMEMAllocate(planner))
+    tvm.ir.assert_structural_equal(lowered, before)
+    tvm.ir.assert_structural_equal(ours, planned(lowered, GMEMAllocate(planner)))
+    relax.analysis.well_formed(ours)
+    replay_some_paths(ours)
+
+
+@settings(max_examples=30, deadline=None)
+@given(relax_sources(), st.sampled_from(PLANNERS))
+def test_no_value_is_overwritten_on_any_path(source: str, planner: str):
+    check_replay(source, planner)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(relax_sources(), st.sampled_from(PLANNERS))
+def test_no_value_is_overwritten_on_any_path_sweep(source: str, planner: str):
+    check_replay(source, planner)
+
+
+def check_run(source: str, planner: str) -> None:
+    """Hold the planned program against the same with each tensor left to the run time."""
+    lowered = lower(parse(source))
+    machines = [build(lowered, plan) for plan in (None, GMEMAllocate(planner))]
+    rng = np.random.default_rng(0)
+    for values in ((True, False), (False, True), (True, True)):
+        arrays = [rng.standard_normal(size, dtype="float32") for size in SIZES]
+        arrays += [np.array(value) for value in values[: len(CONDITIONS)]]
+        KEPT.clear()
+        expected, ours = (run(machine, "main", arrays) for machine in machines)
+        for mine, theirs in zip(ours, expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        for tensor, copy in KEPT:
+            np.testing.assert_array_equal(tensor.numpy(), copy)
+
+
+@settings(max_examples=8, deadline=None)
+@given(relax_sources(), st.sampled_from(PLANNERS))
+def test_programs_compute_the_same(source: str, planner: str):
+    check_run(source, planner)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(relax_sources(), st.sampled_from(PLANNERS))
+def test_programs_compute_the_same_sweep(source: str, planner: str):
+    check_run(source, planner)
