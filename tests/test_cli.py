@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import tvm
 from tvm import tirx
 
 from tvm_ext import Allocations, Comparison, FunctionComparison, compare, comparison
-from tvm_ext.__main__ import main, render
+from tvm_ext.__main__ import main
+from tvm_ext.memory_comparison import ActivationMemory, AllocatedMemory, PlannedMemory
+from tvm_ext.tables import render, render_memory
 from tvm_ext.transform import StorageRewrite
 
 CHAIN = """
@@ -66,6 +69,21 @@ class Module:
     @R.function
     def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
         return x
+"""
+
+
+RELAX_CHAIN = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((32, 32), "float32")) -> R.Tensor((32, 32), "float32"):
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.tanh(a)
+            c = R.exp(b)
+            d = R.tanh(c)
+            R.output(d)
+        return d
 """
 
 
@@ -170,6 +188,37 @@ def test_compares_resnet_by_default(run, tmp_path, monkeypatch):
     counts = [totals[when]["global"]["count"] for when in ("before", "stock", "ours")]
     assert f"global: {'/'.join(map(str, counts))} allocations, " in out
     assert counts[0] > counts[1] == counts[2]
+    fused, plain = data["activation_memory"]
+    assert (fused["fused"], plain["fused"]) == (True, False)
+    for name, key in (("no reuse", "no_reuse"), ("lower bound", "lower_bound")):
+        (line,) = (line for line in out.splitlines() if line.startswith(name))
+        assert re.findall(r"[\d,]{4,}", line) == [f"{row[key]:,}" for row in (fused, plain)]
+    for row in (fused, plain):
+        assert {"best", "rec_tbl"} <= {plan["planner"] for plan in row["plans"]}
+        saved = row["stock"]["nbytes"] - row["lower_bound"]
+        assert saved > 0
+        assert f"best saves {saved:,} bytes against the stock pass" in out
+    assert f"weights: 62 in a region of {fused['weight_bytes']:,} bytes" in out
+
+
+def test_a_relax_file_with_a_target_is_lowered(run, write, tmp_path):
+    out_path = tmp_path / "out.json"
+    source = write("chain.py", IMPORTS + RELAX_CHAIN)
+    status, out, err = run("compare", source, "--target", "llvm", "--json", str(out_path))
+    assert (status, err) == (0, "")
+    assert "\nmain's tensors: bytes, and their share of the stock pass's\n" in out
+    data = json.loads(out_path.read_text())
+    assert [row["fused"] for row in data["activation_memory"]] == [False]  # fused, none is left
+    (memory,) = data["activation_memory"]
+    assert memory["no_reuse"] == 3 * 4096
+    assert memory["stock"]["nbytes"] == memory["lower_bound"] == 2 * 4096
+
+
+def test_no_memory_is_shown_of_what_is_not_relax(run, write, tmp_path):
+    out_path = tmp_path / "out.json"
+    _, out, _ = run("compare", write("chain.py", CHAIN), "--json", str(out_path))
+    assert "tensors" not in out
+    assert "activation_memory" not in json.loads(out_path.read_text())
 
 
 def test_json_is_what_compare_gives(run, write, tmp_path):
@@ -341,6 +390,35 @@ def row(name: str, difference: str | None = None) -> FunctionComparison:
         "shared.a_very_long_tag_of_some_chip": Allocations(count=17, nbytes=1023),
     }
     return FunctionComparison(name, scopes, scopes, scopes, difference, 12.3456, 123.456)
+
+
+def memory(name: str, fused: bool, nbytes: int) -> ActivationMemory:
+    plans = (
+        PlannedMemory("best", nbytes, True, True, 0.1),
+        PlannedMemory("bump", 2 * nbytes, False, False, 0.0),
+    )
+    stock = AllocatedMemory(nbytes=3 * nbytes, left=4, left_bytes=4, symbolic=2)
+    return ActivationMemory(name, fused, 5, 1, 6 * nbytes, stock, plans, nbytes, 7, 4096)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_memory_table_fits(width):
+    long = "forward_" * 30
+    lines = render_memory([memory(long, True, 1 << 50), memory(long, False, 1)], width)
+    assert max(map(len, lines)) <= width
+    rows = {line[:11].strip(): line[11:].split() for line in lines[2:] if line[:1] != "f"}
+    assert rows["stock"] == [f"{3 << 50:,}", "100.0%", "3", "100.0%"]
+    assert rows["best"] == [f"{1 << 50:,}", "33.3%", "1", "33.3%"]
+    assert "not fused: best saves 2 bytes against the stock pass" in lines
+    assert "fused: above the memory's capacity: bump" in lines
+    assert "fused: 1 tensors are left to the runtime, by the stock pass 4" in lines
+    assert "not fused: the stock pass has 2 more storages, of unknown size" in lines
+
+
+def test_memory_table_without_anything_that_the_stock_pass_plans():
+    nothing = replace(memory("f", True, 64), stock=AllocatedMemory(left=5))
+    lines = render_memory([nothing])
+    assert [line.split() for line in lines if line.startswith("stock")] == [["stock", "0"]]
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,6 +77,11 @@ def test_corpus_is_large_and_distinct(corpus: list[Entry]):
     # Two that differ in their name or target only count once here.
     distinct = {tvm_ffi.structural_hash(function, map_free_vars=True) for function in bare}
     assert len(distinct) >= 400
+
+
+def test_corpus_has_all_but_the_networks_of_equal_layers(corpus: list[Entry]):
+    there = {entry.name.split("[")[0] for entry in corpus}
+    assert set(workloads.names()) - there == {"bert_base", "llama_8_layers", "unet"}
 
 
 def test_stock_pass_has_work_on_much_of_the_corpus(corpus: list[Entry]):
@@ -224,6 +232,86 @@ def test_a_model_runs():
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "bert_layer", "llama_layer"])
 def test_all_models_run(name: str):
     _run(name)
+
+
+def convolutions(*widths: int, kernel: int = 9, norm: int = 2) -> int:
+    """Count the weights of a chain of convolutions: kernels, and `norm` numbers a channel."""
+    return sum(kernel * a * b + norm * b for a, b in pairwise(widths))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("resnet18", 11_689_512),  # torchvision's
+        ("mobilenet_v2", 3_504_872),  # torchvision's
+        ("bert_base", 109_482_240),  # bert-base-uncased's
+        (
+            "llama_8_layers",
+            2 * 32000 * 2048
+            + 2048
+            + 8 * (2 * 2048 * 2048 + 2 * 2048 * 256 + 3 * 2048 * 5632 + 2 * 2048),
+        ),
+        (
+            "unet",
+            convolutions(3, 64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024)
+            + sum(convolutions(2 * w, w, kernel=4, norm=0) for w in (512, 256, 128, 64))
+            + sum(convolutions(2 * w, w, w) for w in (512, 256, 128, 64))
+            + 2 * 64
+            + 2,
+        ),
+    ],
+)
+def test_networks_have_as_many_weights_as_the_papers_say(name: str, count: int):
+    assert name in workloads.NETWORKS
+    function = workloads.model(name)["forward"]
+    inputs = int(function.attrs["num_input"])
+    shapes = [[int(d) for d in param.ty.shape] for param in function.params[inputs:]]
+    assert sum(math.prod(shape) for shape in shapes) == count
+
+
+def test_token_numbers_are_in_the_vocabulary():
+    model = replace(workloads.MODELS["bert_base"], arguments=(1, 8, 2, 8, 50), vocabulary=50)
+    tokens, *weights = model.inputs(seed=3)
+    assert tokens.dtype == np.int32
+    assert 0 <= tokens.min() <= tokens.max() < 50
+    assert all(weight.dtype == np.float32 for weight in weights)
+
+
+# ---------------------------------------------------------------------------- before Relax plans
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_capture_relax_is_what_the_stock_pipeline_plans(target: str):
+    """The stock pass, run on what was captured, gives what the whole pipeline gives."""
+    mod = workloads.model("bert_layer")
+    text = mod.script()
+    resolved = workloads.resolve_target(target)
+    planned: list[tvm.IRModule] = []
+
+    @tvm.ir.instrument.pass_instrument
+    class Record:
+        def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
+            if info.name == "StaticPlanBlockMemory":
+                planned.append(mod)
+
+    with tvm.transform.PassContext(instruments=[Record()]), resolved:
+        relax.get_default_pipeline(resolved)(mod)
+    captured = workloads.capture_relax(mod, target)
+    (expected,) = planned
+    tvm.ir.assert_structural_equal(relax.transform.StaticPlanBlockMemory()(captured), expected)
+    assert mod.script() == text
+
+
+def test_capture_relax_without_fusion_keeps_each_operator():
+    mod = workloads.model("bert_layer")
+    fused, plain = (workloads.capture_relax(mod, "llvm", fuse=f) for f in (True, False))
+    assert any(v.name_hint.startswith("fused_") for v in fused.get_global_vars())
+    assert not any(v.name_hint.startswith("fused_") for v in plain.get_global_vars())
+
+
+def test_capture_relax_says_when_there_is_no_relax():
+    with pytest.raises(ValueError, match="capture_relax: there is no Relax function"):
+        workloads.capture_relax(workloads.load("chain"), "llvm")
 
 
 def _run(name: str) -> None:

@@ -1,8 +1,9 @@
 """Programs to test, compare and benchmark memory planning on.
 
 :func:`names` lists the workloads: whole networks, operators of TVM's library and hand-written
-kernels. :func:`load` lowers one by the stock pipeline up to storage planning, and :func:`corpus`
-does so for all of them and splits the result into single functions.
+kernels. :func:`load` lowers one by the stock pipeline up to storage planning. :func:`corpus` does
+so for all that belong to the corpus and splits the result into single functions; whole networks
+of many equal layers do not belong to it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ import numpy.typing as npt
 import tvm
 from tvm.target import Target
 
-from . import models, layers, arrays, graphs, kernels, scripts  # isort: skip # noqa: F401
-from .capture import TARGETS, capture, resolve_target
+from . import models, networks, layers, arrays, graphs, kernels, scripts  # isort: skip # noqa: F401
+from .capture import TARGETS, capture, capture_relax, resolve_target
 from .corpus import Entry, corpus, iterate
 from .models import MODELS, Model
+from .networks import NETWORKS
 from .registry import WORKLOADS, UnknownWorkloadError, Workload, find
 
 __all__ = [
+    "MODELS",
+    "NETWORKS",
     "TARGETS",
     "Entry",
     "UnknownWorkloadError",
     "Workload",
     "capture",
+    "capture_relax",
     "corpus",
     "description",
     "find",

@@ -1,7 +1,8 @@
-"""The input that a program's lowering hands to ``StorageRewrite``.
+"""The input that a program's lowering hands to the stock memory planning passes.
 
-Storage planning runs in the middle of the TIR pipeline. To test or compare a planner one wants
-the module as it stands there, for any target, whether or not this machine has its compiler.
+``StorageRewrite`` runs in the middle of the TIR pipeline, ``StaticPlanBlockMemory`` in the middle
+of the Relax pipeline. To test or compare a planner one wants the module as it stands there, for
+any target, whether or not this machine has its compiler.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import tvm
 from tvm import relax
 from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
+
+from tvm_ext.pipeline import before_planning, relax_passes
 
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
@@ -154,6 +157,36 @@ def capture(
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
         )
     return recorder.modules
+
+
+def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True) -> tvm.IRModule:
+    """Lower a Relax module by the target's stock pipeline up to the planning of its memory.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        With at least one Relax function; it is not changed.
+    target : str or Target
+        A name of :data:`TARGETS`, or what TVM understands.
+    fuse : bool
+        Whether to fuse operators, as :func:`tvm.relax.get_default_pipeline` does.
+
+    Returns
+    -------
+    tvm.IRModule
+        The module as ``StaticPlanBlockMemory`` is given it.
+
+    Raises
+    ------
+    ValueError
+        If there is no Relax function, or TVM has no Relax pipeline for the target.
+    """
+    if not _has_relax(mod):
+        raise ValueError("capture_relax: there is no Relax function in the module")
+    target = resolve_target(target)
+    passes, _ = before_planning(relax_passes(target, fuse=fuse))
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
 
 
 def _has_relax(mod: tvm.IRModule) -> bool:

@@ -49,7 +49,7 @@ def corpus(names: Iterable[str] | None = None) -> list[Entry]:
     Parameters
     ----------
     names : iterable of str, optional
-        The workloads to take; all of them by default.
+        The workloads to take; by default all that say that they belong to the corpus.
 
     Returns
     -------
@@ -62,7 +62,8 @@ def corpus(names: Iterable[str] | None = None) -> list[Entry]:
 def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
     """Yield the entries of :func:`corpus` one after the other, as they are lowered."""
     seen: dict[tuple[int, str], list[tirx.PrimFunc]] = {}
-    for workload in WORKLOADS.values() if names is None else map(find, names):
+    chosen = map(find, names) if names is not None else filter(_in_corpus, WORKLOADS.values())
+    for workload in chosen:
         for entry in _entries(workload):
             ((_, function),) = entry.mod.functions.items()
             function = function.without_attr("global_symbol")
@@ -73,6 +74,10 @@ def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
                 continue
             same_hash.append(function)
             yield entry
+
+
+def _in_corpus(workload: Workload) -> bool:
+    return workload.in_corpus
 
 
 def _entries(workload: Workload) -> Iterator[Entry]:

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Four neural networks in Relax, as a deep learning compiler meets them.
+"""Neural networks and layers in Relax, as a deep learning compiler meets them.
 
 Weights are parameters of the ``forward`` function, so that building a model allocates none.
 The layers follow their papers: ResNet-18 (He et al., 2016), MobileNetV2 (Sandler et al., 2018),
@@ -301,6 +301,8 @@ class Model:
         Shape of the one input; a string is a symbolic dimension.
     example : tuple of int
         A static shape of the input, for running it.
+    vocabulary : int, optional
+        The input is token numbers (``int32``) below this; without it, numbers (``float32``).
     """
 
     description: str
@@ -308,11 +310,12 @@ class Model:
     arguments: tuple[int, ...]
     shape: tuple[int | str, ...]
     example: tuple[int, ...]
+    vocabulary: int | None = None
 
     def build(self) -> tvm.IRModule:
         """Export the network as a Relax module with one function, ``forward``."""
         network = self.network(*self.arguments)
-        spec = nn.spec.Tensor(list(self.shape), "float32")
+        spec = nn.spec.Tensor(list(self.shape), "int32" if self.vocabulary else "float32")
         mod, _ = network.export_tvm(spec={"forward": {_INPUT_NAMES[len(self.shape)]: spec}})
         return mod
 
@@ -320,18 +323,20 @@ class Model:
         """Export the network, which is the same for every target."""
         return self.build()
 
-    def inputs(self, seed: int) -> list[npt.NDArray[np.float32]]:
+    def inputs(self, seed: int) -> list[npt.NDArray[Any]]:
         """Make random arguments of ``forward``: the input, then every weight.
 
         Weights are scaled by their fan-in (He et al., 2015), so that activations stay finite.
         """
         rng = np.random.default_rng(seed)
         parameters = self.network(*self.arguments).named_parameters()
-        data = rng.standard_normal(self.example, dtype="float32")
+        data: npt.NDArray[Any] = rng.standard_normal(self.example, dtype="float32")
+        if self.vocabulary is not None:
+            data = rng.integers(self.vocabulary, size=self.example, dtype="int32")
         return [data, *(_weight(rng, [int(d) for d in p.shape]) for _, p in parameters)]
 
 
-_INPUT_NAMES = {4: "image", 3: "x"}
+_INPUT_NAMES = {4: "image", 3: "x", 2: "tokens"}
 
 
 def _weight(rng: np.random.Generator, shape: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -346,7 +351,26 @@ def _weight(rng: np.random.Generator, shape: Sequence[int]) -> npt.NDArray[np.fl
 _IMAGE = (1, 3, 224, 224)
 _LLAMA = (1024, 16, 8, 2816)
 
-MODELS: dict[str, Model] = {
+MODELS: dict[str, Model] = {}
+"""All that :func:`register_model` was given, by name."""
+
+
+def register_model(name: str, model: Model, *, in_corpus: bool = True) -> None:
+    """Add a network to :data:`MODELS` and to the table of workloads."""
+    MODELS[name] = model
+    register(
+        Workload(
+            name=name,
+            description=model.description,
+            kind="model",
+            targets=("llvm", "cuda"),
+            build=model.build_for,
+            in_corpus=in_corpus,
+        )
+    )
+
+
+for _name, _model in {
     "resnet18": Model("ResNet-18 at 224x224", ResNet18, (), _IMAGE, _IMAGE),
     "mobilenet_v2": Model("MobileNetV2 at 224x224", MobileNetV2, (), _IMAGE, _IMAGE),
     "bert_layer": Model(
@@ -370,15 +394,5 @@ MODELS: dict[str, Model] = {
         (1, "sequence", 1024),
         (1, 48, 1024),
     ),
-}
-
-for _name, _model in MODELS.items():
-    register(
-        Workload(
-            name=_name,
-            description=_model.description,
-            kind="model",
-            targets=("llvm", "cuda"),
-            build=_model.build_for,
-        )
-    )
+}.items():
+    register_model(_name, _model)

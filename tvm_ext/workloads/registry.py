@@ -48,6 +48,9 @@ class Workload:
         Pass context options to lower it with, each a variant; the first is the default.
     build : callable
         Make the module to lower for a target.
+    in_corpus : bool
+        Whether its functions belong to the corpus. A network of many equal layers adds to it
+        little but the time to lower it.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Workload:
     targets: tuple[str, ...]
     build: Callable[[tvm.target.Target], tvm.IRModule] = field(repr=False)
     configs: tuple[Config, ...] = ({},)
+    in_corpus: bool = True
 
 
 WORKLOADS: dict[str, Workload] = {}

@@ -1,0 +1,205 @@
+"""Programs in files: TVMScript, or a module saved as JSON."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import sys
+import traceback
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.error import DiagnosticError
+from tvm.ir import IRModule
+from tvm.script import ir as script_ir
+from tvm.script import relax as script_relax
+from tvm.script import tirx as script_tirx
+from tvm.tirx import PrimFunc
+from tvm.tirx.layout import Axis
+
+from tvm_ext.comparison import first_line
+
+_CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
+_PLAIN = range(64)
+"""The type indices below those of objects: fields of such a type are saved as they are."""
+
+
+def read_program(path: Path) -> IRModule:
+    """Read a module or function from a file of TVMScript or JSON.
+
+    Parameters
+    ----------
+    path : Path
+        Its suffix, one of `SUFFIXES`, says which. A ``.py`` file is run, as Python runs it.
+
+    Raises
+    ------
+    ValueError
+        When there is no such program in it; the message names the file and, where that is known,
+        the line.
+    """
+    if not path.exists():
+        raise ValueError(f"{path}: no such file")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory")
+    if path.suffix not in _READERS:
+        raise ValueError(f"{path}: the name ends neither in .py (TVMScript) nor in .json")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from error
+    if not text.strip():
+        raise ValueError(f"{path}: the file is empty")
+    return _READERS[path.suffix](path, text)
+
+
+def _read_json(path: Path, text: str) -> IRModule:
+    try:
+        _check_graph(json.loads(text))
+        loaded = tvm.ir.load_json(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except Exception as error:  # TVM raises whatever it stumbles on
+        raise ValueError(
+            f"{path}: not a module saved with tvm.ir.save_json: {first_line(error)}"
+        ) from error
+    if isinstance(loaded, PrimFunc):
+        return IRModule.from_expr(loaded)
+    if not isinstance(loaded, IRModule):
+        raise ValueError(f"{path}: holds a {type(loaded).__name__}, not an IRModule")
+    return loaded
+
+
+def _check_graph(graph: Any) -> None:
+    """Refuse a graph of objects that has a cycle: TVM crashes on one.
+
+    `tvm.ir.save_json` writes each node after those that it refers to.
+
+    Raises
+    ------
+    ValueError
+        When it is not such a graph.
+    """
+    if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
+        raise ValueError("it has no list of nodes")
+    for index, node in enumerate(graph["nodes"]):
+        if not isinstance(node, dict) or not isinstance(node.get("type"), str):
+            raise ValueError(f"node {index} has no type")
+        data = node.get("data")
+        references: Iterable[Any] = ()
+        if isinstance(data, dict):
+            references = (data.get(name) for name in _reference_fields(node["type"]))
+        elif isinstance(data, list) and node["type"] in _CONTAINERS:
+            references = data
+        if any(isinstance(other, int) and other >= index for other in references):
+            raise ValueError(f"node {index} refers to one that does not stand before it")
+
+
+@cache
+def _reference_fields(type_key: str) -> tuple[str, ...]:
+    """List the fields of a type that are saved as the index of a node, not as a plain value."""
+    names: list[str] = []
+    info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(type_key)
+    while info is not None:
+        names += (f.name for f in info.fields or () if f.field_static_type_index not in _PLAIN)
+        info = info.parent_type_info
+    return tuple(names)
+
+
+def _read_script(path: Path, text: str) -> IRModule:
+    """Read TVMScript: a text like those that TVM prints is parsed, any other module is run.
+
+    TVM prints one definition without imports, and what it prints need not be well-formed.
+    Both ways evaluate what is written there.
+    """
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError as error:
+        raise ValueError(f"{path}:{error.lineno}: not TVMScript: {error.msg}") from error
+    except (RecursionError, MemoryError, ValueError) as error:
+        raise ValueError(f"{path}: not TVMScript: {first_line(error)}") from error
+    definitions = [s for s in statements if isinstance(s, ast.ClassDef | ast.FunctionDef)]
+    if len(definitions) == 1 and not any(
+        isinstance(s, ast.Import | ast.ImportFrom) for s in statements
+    ):
+        found = {definitions[0].name: _parse(path, text)}
+    else:
+        found = _run(path)
+    return _one_module(path, found)
+
+
+def _parse(path: Path, text: str) -> Any:
+    try:
+        return tvm.script.from_source(text, check_well_formed=False)
+    except Exception as error:  # names and calls in the text are evaluated
+        raise _script_error(path, error) from error
+
+
+def _run(path: Path) -> dict[str, Any]:
+    name = "_tvm_ext_program"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # The names that a text printed by TVM counts on.
+    vars(module).update(tvm=tvm, I=script_ir, R=script_relax, T=script_tirx, Axis=Axis)
+    sys.modules[name] = module  # TVMScript finds the text of a class by it
+    sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise _script_error(path, error) from error
+    finally:
+        sys.path.remove(str(path.parent))
+        del sys.modules[name]
+    return dict(vars(module))
+
+
+def _script_error(path: Path, error: BaseException) -> ValueError:
+    """Say in one line what is wrong with a script, and in which line of it."""
+    if isinstance(error, DiagnosticError):
+        line = re.search(r"^ *--> .*?:(\d+):\d+$", str(error), re.MULTILINE)
+        where = f"{path}:{line[1]}" if line else str(path)
+        return ValueError(f"{where}: not TVMScript: {first_line(error).removeprefix('error: ')}")
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    where = f"{path}:{lines[-1]}" if lines else str(path)
+    return ValueError(f"{where}: {type(error).__name__}: {first_line(error)}")
+
+
+def _one_module(path: Path, found: dict[str, Any]) -> IRModule:
+    """Make one module of what a script defines: an IRModule, or functions."""
+    modules = {name: value for name, value in found.items() if isinstance(value, IRModule)}
+    functions: dict[str, Any] = {}
+    for name, value in found.items():
+        if not isinstance(value, PrimFunc | relax.Function):
+            continue
+        symbol = str((value.attrs or {}).get("global_symbol", name))
+        if not functions.setdefault(symbol, value).same_as(value):
+            raise ValueError(f"{path}: defines two functions with the symbol {symbol!r}")
+    if not modules and not functions:
+        raise ValueError(f"{path}: not TVMScript: it defines no PrimFunc and no IRModule")
+    if not modules:
+        return IRModule({s: func.with_attr("global_symbol", s) for s, func in functions.items()})
+    if len(modules) > 1:
+        raise ValueError(f"{path}: defines more than one IRModule ({', '.join(modules)})")
+    ((module_name, mod),) = modules.items()
+    for symbol, func in functions.items():
+        if not any(tvm_ffi.structural_equal(func, member) for member in mod.functions.values()):
+            raise ValueError(
+                f"{path}: defines function {symbol!r} beside the IRModule {module_name}; "
+                "put it into the module"
+            )
+    return mod
+
+
+_READERS = {".json": _read_json, ".py": _read_script}
+
+SUFFIXES = tuple(_READERS)
+"""How the names of files that can be read end."""
