@@ -1,8 +1,9 @@
 """Draw the memory maps in ``docs/pictures``: ``python docs/make_pictures.py``.
 
-Each shows one function of the corpus twice on the same scales: as the stock pass lets its
-allocations share memory, and as ``best`` places them. What is drawn as stock is held against what
-the stock pass allocates: a map that takes more or less is not written.
+Those of kernels show one function of the corpus twice on the same scales: as the stock pass lets
+its allocations share memory, and as ``best`` places them. What is drawn as stock is held against
+what the stock pass allocates: a map that takes more or less is not written. Those of networks show
+the tensors of one, with operators fused, as ``rec_tbl`` and as ``best`` place them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from pathlib import Path
 import tvm
 
 from passes.analysis.problems import find_problems
+from passes.gmem import plan_gmem
 from passes.planning import Plan, Problem, check, solve
 from tvm_ext import memory_maps, workloads
 from tvm_ext.comparison import allocations
 from tvm_ext.drawing import save
 
-PICTURES = {
+Map = tuple[str, Problem, Plan]
+"""Title, problem and plan."""
+
+KERNELS = {
     "winograd_stock_and_best.svg": (
         "Winograd convolution",
         "conv2d_winograd",
@@ -27,8 +32,13 @@ PICTURES = {
 }
 """By file name: what it shows, a workload, and the entry of the corpus that it lowers to."""
 
+NETWORKS = {"resnet18_rec_tbl_and_best.svg": ("ResNet-18", "resnet18")}
+"""By file name: what it shows, and a workload."""
+
+PICTURES = (*KERNELS, *NETWORKS)
+
 PLANNERS = (("stock sharing", "storage_rewrite"), ("best plan", "best"))
-"""Title and planner of each map, from left to right."""
+"""Title and planner of each map of a kernel, from left to right."""
 
 
 def main() -> None:
@@ -41,17 +51,31 @@ def main() -> None:
     for name in arguments.names or PICTURES:
         if name not in PICTURES:
             parser.error(f"unknown picture {name!r}; there are: {', '.join(PICTURES)}")
-        subject, workload, entry_name = PICTURES[name]
-        entry = find_entry(workload, entry_name)
-        problem = largest_problem(entry)
-        plans = [
-            (f"{subject}, {title}", problem, planned(problem, planner))
-            for title, planner in PLANNERS
-        ]
-        check_against_stock(entry, problem, plans[0][2])
+        plans = kernel_maps(*KERNELS[name]) if name in KERNELS else network_maps(*NETWORKS[name])
         save(memory_maps(plans), arguments.folder / name)
         peaks = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in plans)
         print(f"{name}: {peaks}")
+
+
+def kernel_maps(subject: str, workload: str, entry_name: str) -> list[Map]:
+    """Return the maps of the largest problem of an entry of the corpus."""
+    entry = find_entry(workload, entry_name)
+    problem = largest_problem(entry)
+    plans = [
+        (f"{subject}, {title}", problem, planned(problem, planner)) for title, planner in PLANNERS
+    ]
+    check_against_stock(entry, problem, plans[0][2])
+    return plans
+
+
+def network_maps(subject: str, workload: str) -> list[Map]:
+    """Return the maps of the tensors of a network's one function."""
+    lowered = workloads.capture_relax(workloads.model(workload), "llvm")
+    plans = []
+    for planner in ("rec_tbl", "best"):
+        (found,) = plan_gmem(lowered, planner)
+        plans.append((f"{subject}, {planner}", found.problem, found.plan))
+    return plans
 
 
 def find_entry(workload: str, name: str) -> workloads.Entry:
