@@ -69,13 +69,21 @@ def num_arenas(mod: tvm.IRModule) -> int:
 
 def build(mod: tvm.IRModule, plan: Pass, target: Any = "llvm") -> Callable[..., None]:
     """Build a module with a pass in the place of `StorageRewrite`; lowered up to there or not."""
-    stock = tirx.transform.LowerTVMBuiltin
+    stock, rewrite = tirx.transform.LowerTVMBuiltin, tirx.transform.StorageRewrite
 
     def lower_tvm_builtin() -> Pass:
         return Sequential([DropAddresses(), stock()])
 
+    def run(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        # The search compiles a kernel of its own the first time.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tirx.transform, "StorageRewrite", rewrite)
+            patch.setattr(tirx.transform, "LowerTVMBuiltin", stock)
+            return plan(mod)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tirx.transform, "StorageRewrite", lambda: plan)
+        planned = module_pass(run, opt_level=0, name="planned")
+        patch.setattr(tirx.transform, "StorageRewrite", lambda: planned)
         patch.setattr(tirx.transform, "LowerTVMBuiltin", lower_tvm_builtin)
         return tirx.build(mod, target=target)
 
