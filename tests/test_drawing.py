@@ -21,7 +21,8 @@ from matplotlib.text import Annotation, Text
 import tvm_ext
 from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.drawing import PALETTE, RASTER_SLOTS, format_bytes, memory_map, memory_maps, save
+from tvm_ext.drawing import format_bytes, memory_map, memory_maps
+from tvm_ext.picture import PALETTE, RASTER_SLOTS, save
 
 ROOT = Path(__file__).resolve().parents[1]
 SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))

@@ -10,41 +10,27 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from passes.planning import Plan, Problem, Status, lower_bound
+from tvm_ext.picture import (
+    FAINT,
+    FONT_SIZE,
+    INK,
+    PALETTE,
+    RASTER_SLOTS,
+    need_matplotlib,
+    text_width,
+    write_above,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PALETTE = (
-    "#77aadd",
-    "#eedd88",
-    "#ee8866",
-    "#99ddff",
-    "#44bb99",
-    "#ffaabb",
-    "#aaaa00",
-    "#dddddd",
-    "#bbcc33",
-)
-"""Paul Tol's light colours (SRON/EPS/TN/09-002), told apart by colour-blind readers.
-
-All of them carry black text. Dark and light ones take turns, so that neighbours differ in grey.
-"""
-
-RASTER_SLOTS = 5000
-"""Rectangles beyond which a vector format stores them as one image: thousands take megabytes."""
-
-_INK = "#222222"
-_FAINT = "#666666"
 _BOUND_INK = "#1f4e9c"
 _PEAK_INK = "#a01c2c"
-_FONT_SIZE = 8.0
-"""Points, of labels in rectangles and of those beside lines."""
-_LINE_HEIGHT = 1.25 * _FONT_SIZE
+_LINE_HEIGHT = 1.25 * FONT_SIZE
 _WIDTH, _HEIGHT = 6.4, 4.0
 """Inches of one map alone, without its margins."""
 _LEAST_WIDTH = 3.7
@@ -61,8 +47,6 @@ _STATUS = {
     Status.INFEASIBLE: "proven not to fit",
     Status.NOT_FOUND: "does not fit",
 }
-_RESOLUTION = 200
-"""Dots an inch of pictures made of dots, and of rectangles stored as an image."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +132,7 @@ def memory_map(
     ValueError
         If the plan lacks an offset for a slot; the message names the buffer.
     """
-    _need_matplotlib()
+    need_matplotlib()
     panels = [_Panel(problem, plan, title)]
     if ax is None:
         return _figure(panels)
@@ -176,34 +160,11 @@ def memory_maps(maps: Iterable[tuple[str | None, Problem, Plan]]) -> Figure:
     ValueError
         If there is nothing to draw, or a plan lacks an offset for a slot.
     """
-    _need_matplotlib()
+    need_matplotlib()
     panels = [_Panel(problem, plan, title) for title, problem, plan in maps]
     if not panels:
         raise ValueError("memory_maps: there is no plan to draw")
     return _figure(panels)
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure so that the same figure gives the same bytes in every process.
-
-    Matplotlib's own ``savefig`` puts the date and random identifiers into SVG and PDF.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        From `memory_map` or `memory_maps`.
-    path : str or pathlib.Path
-        Its suffix names the format: ``.svg``, ``.png``, ``.pdf``.
-    """
-    _need_matplotlib()
-    from matplotlib import rc_context, style
-
-    suffix = Path(path).suffix.lower()
-    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    # Text becomes outlines: it looks the same wherever the file is shown.
-    fixed: dict[Any, Any] = {"svg.hashsalt": "tvm-ext", "svg.fonttype": "path"}
-    with style.context("default"), rc_context(fixed):
-        figure.savefig(path, dpi=_RESOLUTION, metadata=undated.get(suffix))
 
 
 def format_bytes(value: int) -> str:
@@ -226,16 +187,6 @@ def _ratio(value: int, bound: int) -> str:
     while f"{ratio:.{digits}f}" == f"{1:.{digits}f}" and digits < 6:
         digits += 1
     return f"{ratio:.{digits}f}"
-
-
-def _need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "memory maps are drawn with matplotlib, which is not there; "
-            "install it with: pip install 'tvm-ext[plot]'"
-        ) from error
 
 
 # ---------------------------------------------------------------------------- what is drawn
@@ -275,7 +226,7 @@ class _Panel:
             _Level("peak", self.plan.peak, _PEAK_INK, (0, (5, 2)), 1.3),
         ]
         if self.problem.capacity is not None:
-            levels.append(_Level("capacity", self.problem.capacity, _INK, "solid", 1.6))
+            levels.append(_Level("capacity", self.problem.capacity, INK, "solid", 1.6))
         joined: list[_Level] = []
         for level in sorted(levels, key=lambda level: level.value):
             if joined and joined[-1].value == level.value:
@@ -304,13 +255,13 @@ def _slots(problem: Problem, plan: Plan) -> Iterator[_Slot]:
     """Yield each slot of each buffer that has bytes, in each of its live ranges."""
     for index, buffer in enumerate(problem.buffers):
         offsets = plan.offsets.get(buffer.name, ())
-        if len(offsets) != buffer.slots:
+        if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
             raise ValueError(
                 f"{problem.name}: buffer {buffer.name!r} has {buffer.slots} slots, "
                 f"the plan has {len(offsets)} offsets for it"
             )
         for slot, low in enumerate(offsets if buffer.size else ()):
-            label = buffer.name if buffer.slots == 1 else f"{buffer.name}[{slot}]"
+            label = buffer.name if len(offsets) == 1 else f"{buffer.name}[{slot}]"
             for begin, end in buffer.live:
                 yield _Slot(index, label, begin, end, low, low + buffer.size)
 
@@ -322,9 +273,8 @@ def _shared_in_place(problem: Problem, plan: Plan) -> Iterator[_Slot]:
     """
     for names in problem.in_place:
         source, destination = (problem.buffers[problem.index[name]] for name in names)
-        for low, other in zip(
-            plan.offsets[source.name], plan.offsets[destination.name], strict=True
-        ):
+        ours, theirs = plan.offsets[source.name], plan.offsets[destination.name]
+        for low, other in zip(ours, theirs, strict=False) if len(ours) == len(theirs) else ():
             high = low + min(source.size, destination.size)
             for begin, end in source.live if low == other and low < high else ():
                 for other_begin, other_end in destination.live:
@@ -377,7 +327,7 @@ def _figure(panels: Sequence[_Panel]) -> Figure:
     scale, count = _scale(panels), len(panels)
     inner = max(_WIDTH / count, _LEAST_WIDTH)
     texts = [level.text(scale) for panel in panels for level in panel.levels]
-    outer = _LEFT + inner + (max(map(_text_width, texts)) + 2 * _GAP) / 72
+    outer = _LEFT + inner + (max(map(text_width, texts)) + 2 * _GAP) / 72
     bottom = _BOTTOM + (_LEGEND if any(panel.has_legend for panel in panels) else 0)
     width, height = count * outer, bottom + _HEIGHT + _TOP
     with style.context("default"):
@@ -397,31 +347,18 @@ def _draw_frame(ax: Axes, scale: _Scale, title: str, summary: str) -> None:
 
     ax.set_xlim(scale.begin, scale.end)
     ax.set_ylim(0, scale.top)
-    ax.set_xlabel("position in the access sequence", color=_INK, fontsize=9)
-    ax.set_ylabel("offset", color=_INK, fontsize=9)
+    ax.set_xlabel("position in the access sequence", color=INK, fontsize=9)
+    ax.set_ylabel("offset", color=INK, fontsize=9)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     step = 1 << max(0, (scale.top // 6).bit_length())
     ax.yaxis.set_major_locator(MultipleLocator(step))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
-    ax.tick_params(labelsize=_FONT_SIZE, colors=_INK)
+    ax.tick_params(labelsize=FONT_SIZE, colors=INK)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-    _write_above(ax, title, 22, fontsize=11, fontweight="bold", color=_INK, parse_math=False)
-    _write_above(ax, summary, 9, fontsize=_FONT_SIZE, color=_FAINT)
-
-
-def _write_above(ax: Axes, text: str, points: float, **style: Any) -> None:
-    """Write a line of text so many points above the axes."""
-    ax.annotate(
-        text,
-        (0, 1),
-        (0, points),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        annotation_clip=False,
-        **style,
-    )
+    write_above(ax, title, 22, fontsize=11, fontweight="bold", color=INK, parse_math=False)
+    write_above(ax, summary, 9, fontsize=FONT_SIZE, color=FAINT)
 
 
 def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: _Scale) -> None:
@@ -451,7 +388,7 @@ def _draw_slots(ax: Axes, slots: Sequence[_Slot]) -> None:
         PolyCollection(
             [slot.corners for slot in slots],
             facecolors=[PALETTE[slot.index % len(PALETTE)] for slot in slots],
-            edgecolors="none" if many else _INK,
+            edgecolors="none" if many else INK,
             linewidths=min(0.7, 8 / math.sqrt(1 + len(slots))),
             rasterized=many,
             label="slots",
@@ -470,7 +407,7 @@ def _draw_in_place(ax: Axes, shared: Sequence[_Slot]) -> None:
         PolyCollection(
             [place.corners for place in shared],
             facecolor="none",
-            edgecolor=_INK,
+            edgecolor=INK,
             hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
             linewidth=0.5,
             label="in place",
@@ -484,7 +421,7 @@ def _draw_in_place(ax: Axes, shared: Sequence[_Slot]) -> None:
         marker=">",
         s=40,
         facecolor="white",
-        edgecolor=_INK,
+        edgecolor=INK,
         linewidth=0.9,
         zorder=4,
         label="in place, from source to destination",
@@ -509,7 +446,7 @@ def _draw_names(ax: Axes, slots: Sequence[_Slot]) -> None:
                 rotation=rotation,
                 ha="center",
                 va="center",
-                fontsize=_FONT_SIZE,
+                fontsize=FONT_SIZE,
                 color="black",
                 parse_math=False,
                 clip_on=True,
@@ -520,21 +457,11 @@ def _draw_names(ax: Axes, slots: Sequence[_Slot]) -> None:
 def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int] | None:
     """Return the most text that fits a rectangle (in points) and its rotation in degrees."""
     for text in (f"{name}\n{size}", name):
-        needed = _text_width(text) + _FONT_SIZE, (text.count("\n") + 1) * _LINE_HEIGHT
+        needed = text_width(text) + FONT_SIZE, (text.count("\n") + 1) * _LINE_HEIGHT
         for rotation, (along, over) in ((0, (across, up)), (90, (up, across))):
             if needed[0] <= along and needed[1] <= over:
                 return text, rotation
     return None
-
-
-def _text_width(text: str) -> float:
-    """Return the width of the widest line of a text in points, at `_FONT_SIZE`."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font = FontProperties(size=_FONT_SIZE)
-    measure = text_to_path.get_text_width_height_descent
-    return max(float(measure(line, font, False)[0]) for line in text.split("\n"))
 
 
 def _points(ax: Axes) -> Callable[[_Slot], tuple[float, float]]:
@@ -578,7 +505,7 @@ def _draw_levels(ax: Axes, levels: Sequence[_Level], scale: _Scale) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             va="center",
-            fontsize=_FONT_SIZE,
+            fontsize=FONT_SIZE,
             color=level.colour,
             annotation_clip=False,
             arrowprops={
@@ -609,7 +536,7 @@ def _draw_legend(ax: Axes, in_place: bool, reserved: bool) -> None:
 
     handles: list[Line2D | Patch] = []
     if in_place:
-        triangle = Line2D([], [], marker=">", linestyle="none", markersize=6, color=_INK)
+        triangle = Line2D([], [], marker=">", linestyle="none", markersize=6, color=INK)
         triangle.set_markerfacecolor("white")
         triangle.set_label("in place: takes the bytes of its source")
         handles.append(triangle)
@@ -623,6 +550,6 @@ def _draw_legend(ax: Axes, in_place: bool, reserved: bool) -> None:
         bbox_to_anchor=(-0.01, -0.13),
         ncols=2,
         frameon=False,
-        fontsize=_FONT_SIZE,
+        fontsize=FONT_SIZE,
         borderaxespad=0,
     )

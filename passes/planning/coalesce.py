@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, LiveRange, Penalty, Problem
+from passes.planning.problem import Buffer, LiveRange, Penalty, PipelineUse, Problem, rotate_alike
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def coalesce(problem: Problem) -> Coalesced:
     """Return `problem` with in-place pairs merged, those that save most bytes first.
 
     Two groups are merged when each two of their members that are live together are an in-place
-    pair, and none are separated, penalized or pinned.
+    pair, and none are separated, penalized or pinned. All members get the offsets of the one with
+    the most slots: so those with fewer must be able to have more.
     """
     groups = {buffer.name: [buffer] for buffer in problem.buffers}
     leader = {buffer.name: buffer.name for buffer in problem.buffers}
@@ -53,7 +55,7 @@ def coalesce(problem: Problem) -> Coalesced:
     by_saving = sorted(problem.in_place, key=lambda pair: -_saving(problem, pair))
     for source, destination in by_saving:
         one, two = leader[source], leader[destination]
-        if one != two and all(mergeable(a, b) for a in groups[one] for b in groups[two]):
+        if one != two and mergeable.groups(groups[one], groups[two]):
             groups[one] += groups.pop(two)
             for member in groups[one]:
                 leader[member.name] = one
@@ -79,16 +81,33 @@ class _Mergeable:
 
     def __init__(self, problem: Problem) -> None:
         self._in_place = {frozenset(pair) for pair in problem.in_place}
-        self._kept_apart = {frozenset(pair) for pair in problem.separations}
+        self._kept_apart = {frozenset(pair) for pair in problem.kept_apart}
         self._kept_apart |= {frozenset((p.first, p.second)) for p in problem.penalties}
 
     def __call__(self, first: Buffer, second: Buffer) -> bool:
         pair = frozenset((first.name, second.name))
-        if first.slots != second.slots or pair in self._kept_apart:
+        if pair in self._kept_apart:
+            return False
+        if first.slots != second.slots and not min(first, second, key=_slots).may_widen:
             return False
         if first.pinned is not None or second.pinned is not None:
             return False
         return pair in self._in_place or not _live_together(first.live, second.live)
+
+    def groups(self, one: Sequence[Buffer], two: Sequence[Buffer]) -> bool:
+        """Whether two groups may have the same offsets."""
+        members = [*one, *two]
+        if max(member.slots for member in members) > 1 and not _all_rotate_alike(members):
+            return False
+        return all(self(a, b) for a in one for b in two)
+
+
+def _all_rotate_alike(members: Sequence[Buffer]) -> bool:
+    return all(rotate_alike(a, b) for a, b in combinations(members, 2))
+
+
+def _slots(buffer: Buffer) -> int:
+    return buffer.slots
 
 
 def _live_together(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> bool:
@@ -110,23 +129,32 @@ def _merge(name: str, members: Sequence[Buffer]) -> Buffer:
         max(member.size for member in members),
         tuple(live),
         math.lcm(*(member.alignment for member in members)),
-        members[0].slots,
+        max(member.slots for member in members),
+        use=_loop_of(members),
     )
+
+
+def _loop_of(members: Sequence[Buffer]) -> PipelineUse | None:
+    """Return a use that lets the merged buffer have more offsets if all members may."""
+    if all(member.may_widen for member in members) and _all_rotate_alike(members):
+        return PipelineUse(loop=members[0].use.loop if members[0].use else None)
+    return None
 
 
 def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]) -> Problem:
     """Return the problem of the merged buffers, with separations and penalties between them."""
-    separations = sorted({_ordered(leader[a], leader[b]) for a, b in problem.separations})
-    costs: dict[tuple[str, str], int] = {}
+    separations = sorted({_ordered(leader[a], leader[b]) for a, b in problem.kept_apart})
+    costs: dict[tuple[str, str], tuple[int, int]] = {}
     for penalty in problem.penalties:
         pair = _ordered(leader[penalty.first], leader[penalty.second])
-        costs[pair] = costs.get(pair, 0) + penalty.cost
+        cost, in_step = costs.get(pair, (0, 0))
+        costs[pair] = cost + penalty.cost, in_step + penalty.cost_in_step
     return replace(
         problem,
         buffers=merged,
         in_place=_pinned_pairs(problem),
         separations=tuple(separations),
-        penalties=tuple(Penalty(a, b, cost) for (a, b), cost in sorted(costs.items())),
+        penalties=tuple(Penalty(*pair, *charge) for pair, charge in sorted(costs.items())),
     )
 
 

@@ -7,7 +7,8 @@ live together: `passes.planning.coalesce` merges them first, where that is wante
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy.typing as npt
 
 from passes.planning.bound import lower_bound
 from passes.planning.plan import Plan, Status
-from passes.planning.problem import Problem
+from passes.planning.problem import Problem, rotate_alike
+from passes.planning.widen import widened
 from target_hw.memory import ByteRange
 
 Ints = npt.NDArray[np.int64]
@@ -82,7 +84,7 @@ class Instance:
         """
         rows = _live_together(self)
         extra: dict[int, list[int]] = {}
-        for first, second in self.problem.separations:
+        for first, second in self.problem.kept_apart:
             for one in self.blocks_of(first):
                 for two in self.blocks_of(second):
                     if self.sizes[one] and self.sizes[two]:
@@ -110,20 +112,40 @@ class Instance:
         first = self._first_blocks[index]
         return range(first, first + self.problem.buffers[index].slots)
 
+    def may_be_in_place(self, source: str, destination: str) -> bool:
+        """Whether an in-place pair, given by name, may be so with the slots that it has."""
+        buffers = self.problem.buffers
+        one, two = (buffers[self.problem.index[name]] for name in (source, destination))
+        return one.slots == two.slots and (one.slots == 1 or rotate_alike(one, two))
+
     def flat(self, plan: Plan) -> list[int]:
         """Return the offset of each block under a plan of the problem."""
         return [offset for buffer in self.problem.buffers for offset in plan.offsets[buffer.name]]
 
     def penalty(self, offsets: Sequence[int]) -> int:
         """Return the sum of the costs of the penalties whose buffers share bytes."""
-        active = {
-            index
-            for block, others in self.soft.items()
-            for other, index in others
-            if offsets[block] < offsets[other] + self.sizes[other]
-            and offsets[other] < offsets[block] + self.sizes[block]
-        }
-        return sum(self.problem.penalties[index].cost for index in active)
+        shared: dict[int, bool] = {}  # index of a penalty that is due, to whether it is in step
+        for block, others in self.soft.items():
+            for other, index in others:
+                if (
+                    offsets[block] < offsets[other] + self.sizes[other]
+                    and offsets[other] < offsets[block] + self.sizes[block]
+                ):
+                    shared[index] = shared.get(index, True) and self.in_step(block, other)
+        penalties = self.problem.penalties
+        return sum(
+            penalties[index].cost_in_step if in_step else penalties[index].cost
+            for index, in_step in shared.items()
+        )
+
+    def in_step(self, one: int, two: int) -> bool:
+        """Whether two blocks are the same slot of buffers with equally many."""
+        first, second = self.buffer_of[one], self.buffer_of[two]
+        buffers, begins = self.problem.buffers, self._first_blocks
+        return (
+            buffers[first].slots == buffers[second].slots
+            and one - begins[first] == two - begins[second]
+        )
 
     def peak(self, offsets: Sequence[int]) -> int:
         """Return the highest end, in bytes."""
@@ -132,17 +154,28 @@ class Instance:
     def plan(self, offsets: Sequence[int], planner: str, nodes: int = 0) -> Plan:
         """Return the plan that places each block at its offset, with what the bound says of it."""
         peak, penalty = self.peak(offsets), self.penalty(offsets)
-        capacity = self.problem.capacity
-        if capacity is not None and peak > capacity:
-            status = Status.INFEASIBLE if self.bound > capacity else Status.NOT_FOUND
-        else:
-            proven = penalty == 0 and peak == self.bound
-            status = Status.OPTIMAL if proven else Status.FEASIBLE
+        status = self._status(peak, penalty)
         placed = {
             buffer.name: tuple(int(o) for o in offsets[first : first + buffer.slots])
             for first, buffer in zip(self._first_blocks, self.problem.buffers, strict=True)
         }
         return Plan(placed, int(peak), penalty, planner, status, nodes)
+
+    def plan_of(self, offsets: Mapping[str, tuple[int, ...]], planner: str, nodes: int = 0) -> Plan:
+        """Return the plan with these offsets by name, of which there may be more than slots."""
+        wide = widened(self.problem, {name: len(offsets[name]) for name in offsets})
+        instance = self if wide is self.problem else Instance(wide)
+        flat = [offset for buffer in self.problem.buffers for offset in offsets[buffer.name]]
+        plan = instance.plan(flat, planner, nodes)
+        return replace(plan, status=self._status(plan.peak, plan.penalty))
+
+    def _status(self, peak: int, penalty: int) -> Status:
+        """Return what the bound says of a plan."""
+        capacity = self.problem.capacity
+        if capacity is not None and peak > capacity:
+            return Status.INFEASIBLE if self.bound > capacity else Status.NOT_FOUND
+        proven = penalty == 0 and peak == self.bound
+        return Status.OPTIMAL if proven else Status.FEASIBLE
 
 
 def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:

@@ -27,10 +27,10 @@ class Reuse:
     Parameters
     ----------
     level : int
-        2: what it shares bytes with is on no other pipeline. 1: it takes all slots of a
-        multi-buffered one. 0: it shares wherever live ranges allow.
+        2: it takes no bytes that another pipeline uses in the same loop. 1: it takes all slots of
+        a multi-buffered one there, in step with it. 0: it shares wherever live ranges allow.
     reason : str
-        Why it fell, in a few words; empty at level 2.
+        Why it fell, in a few words; empty if it shares with nothing on another pipeline.
     """
 
     level: int

@@ -49,8 +49,7 @@ def on_each_coalescing(problem: Problem, run: Callable[[Instance], Plan]) -> Pla
         reduced = reduce(problem)
         found = run(Instance(reduced.problem))
         offsets = reduced.restore(found, problem)
-        flat = [offset for buffer in problem.buffers for offset in offsets[buffer.name]]
-        plan = whole.plan(flat, found.planner, found.nodes)
+        plan = whole.plan_of(offsets, found.planner, found.nodes)
         if not problem.in_place:
             plan = replace(plan, status=found.status)  # the same problem: what is proven holds
         if best is None or rank(problem, plan) < rank(problem, best):

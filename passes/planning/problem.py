@@ -47,12 +47,18 @@ class PipelineUse:
     scalar : bool
         Whether the scalar unit reads or writes it.
     loop : int, optional
-        The loop in which it is used: the innermost one that holds all its uses. None stands for
-        the function itself. Equal numbers are equal loops; they have no other meaning.
+        The innermost loop around its allocation and all its uses: each iteration writes it anew
+        before it reads it, so that iterations can take turns with several offsets. None where
+        there is no such loop. Equal numbers are equal loops; they have no other meaning.
     runs : int
-        How often a statement that uses it runs in one call of the kernel, at most.
+        How often a statement that uses it runs in one call of the kernel, at most; at least 1.
     unique : bool
         Whether it shares bytes with no other buffer, whatever their live ranges.
+
+    Raises
+    ------
+    ValueError
+        If `runs` is no integer from 1.
     """
 
     dma: bool = False
@@ -60,6 +66,10 @@ class PipelineUse:
     loop: int | None = None
     runs: int = 1
     unique: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_byte_count(self.runs) or not 0 < self.runs < ADDRESS_LIMIT:
+            raise ValueError(f"pipeline use: runs must be an integer from 1, got {self.runs!r}")
 
 
 @dataclass(frozen=True)
@@ -114,18 +124,44 @@ class Buffer:
         if self.pinned is not None:
             object.__setattr__(self, "pinned", _checked_pins(self))
 
+    @property
+    def may_widen(self) -> bool:
+        """Whether a plan may give it more offsets than it has slots: a loop's iterations rotate."""
+        return self.use is not None and self.use.loop is not None and self.pinned is None
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether it shares bytes with no other buffer."""
+        return self.use is not None and self.use.unique
+
 
 @dataclass(frozen=True)
 class Penalty:
     """What it costs when two buffers share bytes.
 
     The cost is charged once, however many bytes and slots are shared: a false dependence between
-    two pipelines, a double buffer that stalls.
+    two pipelines, a double buffer that stalls. Two buffers share *in step* if they have equally
+    many offsets and slot `k` of one shares bytes with no slot of the other but slot `k`.
+
+    Parameters
+    ----------
+    first, second : str
+        The names of the buffers.
+    cost : int
+        A positive number.
+    in_step : int, optional
+        What it costs instead where they share in step: positive, at most `cost`.
     """
 
     first: str
     second: str
     cost: int
+    in_step: int | None = None
+
+    @property
+    def cost_in_step(self) -> int:
+        """What it costs where the two share in step."""
+        return self.cost if self.in_step is None else self.in_step
 
 
 @dataclass(frozen=True)
@@ -143,11 +179,15 @@ class Problem:
         Its capacity, alignment and reserved ranges hold for every buffer.
     in_place : tuple of (str, str)
         (source, destination): these may take the *same* offset while both are live, slot by slot;
-        any other overlap while both are live is still forbidden. Both have equally many slots.
+        any other overlap while both are live is still forbidden. Both then have equally many
+        offsets: of two with unequal slots, the one with fewer goes in place by taking all offsets
+        of the other, which it can if it may have more offsets than slots. With more than one
+        offset each, they must not be known to be of different loops: see `rotate_alike`.
     separations : tuple of (str, str)
         Pairs that must not share bytes although they need not be live together.
     penalties : tuple of Penalty
-        Pairs whose sharing costs something.
+        Pairs whose sharing costs something. An in-place pair that is penalized, too, may be in
+        place at that cost.
     name : str
         Where the problem comes from, for messages.
 
@@ -185,6 +225,18 @@ class Problem:
         """Position of each buffer in `buffers`, by name."""
         return {buffer.name: i for i, buffer in enumerate(self.buffers)}
 
+    @cached_property
+    def kept_apart(self) -> tuple[tuple[str, str], ...]:
+        """The separations, then each unique buffer with each other buffer: no pair twice."""
+        pairs = {frozenset(pair): pair for pair in self.separations}
+        for buffer in self.buffers:
+            if buffer.is_unique:
+                for other in self.buffers:
+                    if other is not buffer:
+                        pair = (buffer.name, other.name)
+                        pairs.setdefault(frozenset(pair), pair)
+        return tuple(pairs.values())
+
     def alignment_of(self, buffer: Buffer) -> int:
         """Bytes that every offset of `buffer` is a multiple of: its own and the memory's."""
         return math.lcm(buffer.alignment, self.memory.alignment)
@@ -198,11 +250,19 @@ class Problem:
             Feature.PENALTIES: bool(self.penalties),
             Feature.PINNED: any(b.pinned is not None for b in self.buffers),
             Feature.RESERVED: bool(self.memory.reserved),
-            Feature.SEPARATIONS: bool(self.separations),
+            Feature.SEPARATIONS: bool(self.kept_apart),
             Feature.SLOTS: any(b.slots > 1 for b in self.buffers),
             Feature.SPLIT_LIVE: any(len(b.live) > 1 for b in self.buffers),
         }
         return frozenset(feature for feature, is_used in used.items() if is_used)
+
+
+def rotate_alike(first: Buffer, second: Buffer) -> bool:
+    """Whether one loop moves two buffers from offset to offset, as far as is known.
+
+    Only then are they at equal slots in each iteration.
+    """
+    return first.use is None or second.use is None or first.use.loop == second.use.loop
 
 
 def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
@@ -275,19 +335,24 @@ def _check_pairs(problem: Problem) -> None:
                 f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r} must be "
                 f"a positive integer, got {penalty.cost!r}"
             )
-    separated = {frozenset(pair) for pair in problem.separations}
-    for source, destination in problem.in_place:
-        slots = [problem.buffers[problem.index[name]].slots for name in (source, destination)]
-        if slots[0] != slots[1]:
+        if not is_byte_count(penalty.cost_in_step) or not 0 < penalty.cost_in_step <= penalty.cost:
             raise ValueError(
-                f"{problem.name}: in-place pair {source!r}, {destination!r} needs equally many "
-                f"slots, got {slots[0]} and {slots[1]}"
+                f"{problem.name}: the penalty in step of {penalty.first!r} and {penalty.second!r} "
+                f"must be an integer from 1 to {penalty.cost}, got {penalty.in_step!r}"
             )
-        if frozenset((source, destination)) in separated:
+    separated = {frozenset(pair) for pair in problem.separations}
+    for pair in problem.in_place:
+        if frozenset(pair) in separated:
             raise ValueError(
-                f"{problem.name}: {source!r} and {destination!r} are both an in-place pair and "
+                f"{problem.name}: {pair[0]!r} and {pair[1]!r} are both an in-place pair and "
                 "separated"
             )
+        for name in pair:
+            if problem.buffers[problem.index[name]].is_unique:
+                raise ValueError(
+                    f"{problem.name}: {name!r} is unique, but {pair[0]!r} and {pair[1]!r} are an "
+                    "in-place pair"
+                )
 
 
 def _check_pins(problem: Problem) -> None:
@@ -300,8 +365,10 @@ def _check_pins(problem: Problem) -> None:
             for begin, end in problem.memory.reserved:
                 if max(begin, offset) < min(end, offset + buffer.size):
                     raise ValueError(f"{where}, inside the reserved range [{begin}, {end})")
+    kept_apart = {frozenset(pair) for pair in problem.kept_apart}
     for first, second, begin, other_begin, same_place in _pinned_overlaps(problem):
-        if _may_not_share(problem, first, second, same_place):
+        apart = frozenset((first.name, second.name)) in kept_apart
+        if apart or _may_not_share(problem, first, second, same_place):
             raise ValueError(
                 f"{problem.name}: buffers {first.name!r} and {second.name!r} may not share bytes, "
                 f"but are pinned at {begin} and {other_begin}"
@@ -326,11 +393,11 @@ def _pinned_overlaps(problem: Problem) -> Iterator[tuple[Buffer, Buffer, int, in
 
 
 def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: bool) -> bool:
-    """Whether two slots must be disjoint; equal slots of an in-place pair may have one offset."""
+    """Whether two slots live together must be disjoint; those of an in-place pair need not be."""
     pairs = ((first.name, second.name), (second.name, first.name))
-    if any(pair in problem.separations for pair in pairs):
-        return True
-    if same_place and any(pair in problem.in_place for pair in pairs):
+    in_step = same_place and first.slots == second.slots
+    in_step = in_step and (first.slots == 1 or rotate_alike(first, second))
+    if in_step and any(pair in problem.in_place for pair in pairs):
         return False
     return any(max(a, c) < min(b, d) for a, b in first.live for c, d in second.live)
 

@@ -493,7 +493,7 @@ def _ops_of(instance: Instance) -> OpSequence:
 def _separated(instance: Instance) -> Mapping[str, list[str]]:
     """Return for each block of a separated buffer the blocks of its partners."""
     partners: defaultdict[str, list[str]] = defaultdict(list)
-    for first, second in instance.problem.separations:
+    for first, second in instance.problem.kept_apart:
         for one in instance.blocks_of(first):
             for two in instance.blocks_of(second):
                 partners[str(one)].append(str(two))

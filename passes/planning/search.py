@@ -17,11 +17,14 @@ from passes.planning.portfolio import better, on_each_coalescing
 from passes.planning.problem import Problem
 from passes.planning.skyline import rise
 from passes.planning.weighted import WeightedSearch
+from passes.planning.widen import widenings
 
 EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
 EXACT_NODES = 6000
 """Nodes that this may take: each takes ten times as long as in the other search."""
+EXACT_WIDENINGS = 64
+"""Ways to give buffers more offsets than slots, up to which all are searched."""
 QUESTION_NODES = 50_000
 """Nodes for each question of the first round below the best plan."""
 WORST = (1 << 62, 1 << 62)
@@ -38,7 +41,7 @@ def search(problem: Problem, budget: Budget) -> Plan:
     meter = Meter(budget)
     plan = on_each_coalescing(problem, lambda instance: _search(instance, meter))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
-        plan = _exactly(problem, plan, meter)
+        plan = exactly(problem, plan, meter)
     return replace(plan, planner="search", nodes=meter.used)
 
 
@@ -144,16 +147,27 @@ def _starts(instance: Instance, blind: Instance, meter: Meter) -> Iterator[Plan]
     yield replace(instance.plan(blind.flat(found), "search"), status=status)
 
 
-def _exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
+def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     """Return the best plan if the problem is small enough to be searched to the end."""
     instance = Instance(problem)
-    if len(instance) > EXACT_BLOCKS or plan.status is Status.INFEASIBLE:
+    variants = widenings(problem, EXACT_WIDENINGS) if len(instance) <= EXACT_BLOCKS else None
+    if variants is None or plan.status is Status.INFEASIBLE:
         return plan
-    incumbent = (plan.penalty, plan.peak) if plan.fits else WORST
-    exact = WeightedSearch(instance, incumbent, meter.share(1, at_most=EXACT_NODES))
-    exact.run()
-    if exact.best is not None:
-        plan = instance.plan(exact.best, "search")
-    if not exact.complete or plan.status is Status.OPTIMAL:
+    meter = meter.share(1, at_most=EXACT_NODES)
+    complete = True
+    for variant in variants:
+        wide = Instance(variant)
+        incumbent = (plan.penalty, plan.peak) if plan.fits else WORST
+        if len(wide) > EXACT_BLOCKS:
+            complete = False
+            continue
+        if problem.capacity is not None and wide.bound > problem.capacity:
+            continue
+        exact = WeightedSearch(wide, incumbent, meter)
+        exact.run()
+        complete = complete and exact.complete
+        if exact.best is not None:
+            plan = instance.plan_of(wide.plan(exact.best, "search").offsets, "search")
+    if not complete or plan.status is Status.OPTIMAL:
         return plan
     return replace(plan, status=Status.OPTIMAL if plan.fits else Status.INFEASIBLE)

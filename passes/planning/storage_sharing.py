@@ -61,7 +61,9 @@ def storage_rewrite(problem: Problem, budget: Budget) -> Plan:
 
 def _apart(instance: Instance) -> list[int]:
     """Return the separated blocks that are not pinned: each is a piece of its own."""
-    names = {name for pair in instance.problem.separations for name in pair}
+    problem = instance.problem
+    names = {name for pair in problem.separations for name in pair}
+    names.update(buffer.name for buffer in problem.buffers if buffer.is_unique)
     blocks = (block for name in sorted(names) for block in instance.blocks_of(name))
     return sorted(block for block in blocks if block not in instance.pinned)
 
@@ -92,8 +94,10 @@ class _Sharing:
         self._sources: defaultdict[int, list[int]] = defaultdict(list)
         problem = instance.problem
         for source, destination in problem.in_place:
-            pairs = zip(instance.blocks_of(source), instance.blocks_of(destination), strict=True)
-            for one, two in pairs:
+            ones, twos = instance.blocks_of(source), instance.blocks_of(destination)
+            if not instance.may_be_in_place(source, destination):
+                continue
+            for one, two in zip(ones, twos, strict=True):
                 if one not in self._left_out:
                     self._sources[two].append(one)
 

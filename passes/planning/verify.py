@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, Problem
+from passes.planning.problem import Buffer, Penalty, Problem
 
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
@@ -22,7 +22,8 @@ class Violation:
     ----------
     kind : str
         ``unplaced``, ``unknown``, ``slots``, ``offset``, ``misaligned``, ``capacity``,
-        ``reserved``, ``pinned``, ``overlap``, ``in place``, ``separated``, ``peak`` or ``penalty``.
+        ``reserved``, ``pinned``, ``overlap``, ``in place``, ``separated``, ``unique``, ``peak``
+        or ``penalty``.
     buffers : tuple of str
         The names of the buffers concerned.
     message : str
@@ -79,6 +80,9 @@ def _violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         if _share(problem, plan, first, second):
             message = f"{first!r} and {second!r} are separated but share bytes"
             yield Violation("separated", (first, second), message)
+    for buffer in problem.buffers:
+        if buffer.use is not None and buffer.use.unique:
+            yield from _sharing_with(problem, plan, buffer.name)
     if not unplaced:
         yield from _misstated(problem, plan)
 
@@ -88,12 +92,31 @@ def _unplaced(problem: Problem, plan: Plan) -> Iterator[Violation]:
         offsets = plan.offsets.get(buffer.name)
         if offsets is None:
             yield Violation("unplaced", (buffer.name,), f"{buffer.name!r} has no offset")
-        elif len(offsets) != buffer.slots:
+        elif len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not _rotates(buffer)):
             message = f"{buffer.name!r} has {buffer.slots} slots and {len(offsets)} offsets"
             yield Violation("slots", (buffer.name,), message)
     for name in plan.offsets:
         if name not in problem.index:
             yield Violation("unknown", (name,), f"{name!r} is not in the problem")
+
+
+def _rotates(buffer: Buffer) -> bool:
+    """Whether the iterations of a loop can take turns with more offsets than it asks for."""
+    return buffer.use is not None and buffer.use.loop is not None
+
+
+def _loops(problem: Problem, names: tuple[str, str]) -> set[int | None]:
+    """Return the loops that are known to move buffers from offset to offset."""
+    buffers = [problem.buffers[problem.index[name]] for name in names]
+    return {buffer.use.loop for buffer in buffers if buffer.use is not None}
+
+
+def _sharing_with(problem: Problem, plan: Plan, unique: str) -> Iterator[Violation]:
+    """Yield each buffer that shares bytes with one that is to share with none."""
+    for other in problem.index:
+        if other != unique and _share(problem, plan, unique, other):
+            message = f"{unique!r} is unique but shares bytes with {other!r}"
+            yield Violation("unique", (unique, other), message)
 
 
 def _offsets(plan: Plan, buffer: Buffer) -> tuple[int, ...]:
@@ -146,8 +169,15 @@ def _overlapping(problem: Problem, plan: Plan) -> Iterator[Violation]:
         if frozenset(names) not in in_place or first.buffer == second.buffer:
             message = f"{names[0]!r} and {names[1]!r} are live together and overlap: {where}"
             yield Violation("overlap", names, message)
-        elif first.begin != second.begin or first.slot != second.slot:
+            continue
+        counts = [len(plan.offsets[name]) for name in names]
+        if first.begin != second.begin or first.slot != second.slot or counts[0] != counts[1]:
             message = f"{names[0]!r} and {names[1]!r} are in place, but not at one offset: {where}"
+            if counts[0] != counts[1]:
+                message += f" of {counts[0]} and of {counts[1]}"
+            yield Violation("in place", names, message)
+        elif counts[0] > 1 and len(_loops(problem, names)) > 1:
+            message = f"{names[0]!r} and {names[1]!r} are in place, but in different loops: {where}"
             yield Violation("in place", names, message)
 
 
@@ -213,6 +243,23 @@ def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
     peak = max(ends, default=0)
     if plan.peak != peak:
         yield Violation("peak", (), f"the peak is {peak}, the plan says {plan.peak}")
-    penalty = sum(p.cost for p in problem.penalties if _share(problem, plan, p.first, p.second))
+    penalty = sum(_charge(problem, plan, p) for p in problem.penalties)
     if plan.penalty != penalty:
         yield Violation("penalty", (), f"the penalty is {penalty}, the plan says {plan.penalty}")
+
+
+def _charge(problem: Problem, plan: Plan, penalty: Penalty) -> int:
+    """Return what one penalty costs under a plan."""
+    one, two = (problem.buffers[problem.index[n]] for n in (penalty.first, penalty.second))
+    shared = [
+        (slot, other)
+        for slot, a in enumerate(_offsets(plan, one))
+        for other, b in enumerate(_offsets(plan, two))
+        if max(a, b) < min(a + one.size, b + two.size)
+    ]
+    if not shared:
+        return 0
+    equally_many = len(_offsets(plan, one)) == len(_offsets(plan, two))
+    if penalty.in_step is not None and equally_many and all(a == b for a, b in shared):
+        return penalty.in_step
+    return penalty.cost

@@ -52,9 +52,10 @@ class WeightedSearch:
             for b, row in enumerate(instance.conflicts)
         ]
         self._soft = [instance.soft.get(block, []) for block in range(len(instance))]
-        self._costs = [penalty.cost for penalty in problem.penalties]
+        self._costs = [(p.cost_in_step, p.cost) for p in problem.penalties]
         self._offsets = [-1 if size else 0 for size in instance.sizes]
-        self._paid = [0] * len(self._costs)  # for each penalty, the pairs of slots that share
+        # For each penalty, the pairs of slots that share, and those of them not in step.
+        self._paid = [[0, 0] for _ in self._costs]
         self._left = [
             block
             for block in range(len(instance))
@@ -66,7 +67,7 @@ class WeightedSearch:
         """Search until nothing better is left or the meter stops it."""
         cost = peak = 0
         for block, offset in self._instance.pinned.items():
-            cost += self._pay(list(self._shared(block, offset)))
+            cost += self._pay(list(self._shared(block, offset)), 1)
             self._offsets[block] = offset
             peak = max(peak, offset + self._instance.sizes[block])
         self._descend((0, -1), cost, peak)
@@ -83,7 +84,7 @@ class WeightedSearch:
                 return
             self._meter.spend(1)
             shared = list(self._shared(block, offset))
-            added = self._pay(shared)
+            added = self._pay(shared, 1)
             top = max(peak, offset + self._instance.sizes[block])
             self._offsets[block] = offset
             self._left.remove(block)
@@ -92,8 +93,7 @@ class WeightedSearch:
             self._left.append(block)
             self._left.sort()
             self._offsets[block] = -1
-            for _, penalty in shared:
-                self._paid[penalty] -= 1
+            self._pay(shared, -1)
 
     def _may_be_better(self, cost: int, peak: int, floor: int) -> bool:
         """Whether a plan of at least this cost and peak can still beat the best.
@@ -159,30 +159,37 @@ class WeightedSearch:
         return self._settle(block, 0, self._obstacles(others)) + self._instance.sizes[block]
 
     def _shared(self, block: int, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (other block, penalty) for each placed one that `block` would share with."""
+        """Yield (penalty, 1 if not in step) for each placed block that `block` would meet."""
         sizes = self._instance.sizes
         for other, penalty in self._soft[block]:
             begin = self._offsets[other]
             if begin >= 0 and begin < offset + sizes[block] and offset < begin + sizes[other]:
-                yield other, penalty
+                yield penalty, int(not self._instance.in_step(block, other))
 
-    def _pay(self, shared: Sequence[tuple[int, int]]) -> int:
-        """Note what is shared; return the cost of the penalties that are new."""
+    def _pay(self, shared: Sequence[tuple[int, int]], sign: int) -> int:
+        """Note what is shared (1) or no longer so (-1); return what that adds to the cost."""
         added = 0
-        for _, penalty in shared:
-            if self._paid[penalty] == 0:
-                added += self._costs[penalty]
-            self._paid[penalty] += 1
+        for penalty, crossed in shared:
+            added -= self._charge(penalty)
+            self._paid[penalty][0] += sign
+            self._paid[penalty][1] += sign * crossed
+            added += self._charge(penalty)
         return added
+
+    def _charge(self, penalty: int) -> int:
+        """Return what a penalty costs as things stand."""
+        pairs, crossed = self._paid[penalty]
+        return self._costs[penalty][crossed > 0] if pairs else 0
 
 
 def _partners(instance: Instance) -> list[list[int]]:
     """Return for each block those it may share an offset with while both are live."""
     partners: list[list[int]] = [[] for _ in range(len(instance))]
     for source, destination in instance.problem.in_place:
-        for one, two in zip(
-            instance.blocks_of(source), instance.blocks_of(destination), strict=True
-        ):
+        ones, twos = instance.blocks_of(source), instance.blocks_of(destination)
+        if not instance.may_be_in_place(source, destination):
+            continue
+        for one, two in zip(ones, twos, strict=True):
             if two in instance.conflicts[one]:
                 partners[one].append(two)
                 partners[two].append(one)

@@ -1,10 +1,11 @@
 """Random small problems, and oracles that share no code with what they judge."""
 
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import strategies as st
 
-from passes.planning import Buffer, Penalty, Problem
+from passes.planning import Buffer, Penalty, PipelineUse, Problem
 from target_hw.memory import MemoryScope
 
 POSITIONS = 7
@@ -34,37 +35,64 @@ def problems(draw, most_buffers=4, most_slots=5):
         slots = draw(st.sampled_from([1, 1, 1, 2]))
         if slots > slots_left:
             break
-        slots_left -= slots
+        use = draw(uses())
+        if slots_left < 2 and use and use.loop is not None:
+            use = None  # brute force tries two offsets for it
+        slots_left -= slots if use is None or use.loop is None else 2
         alignment = draw(st.sampled_from([1, 1, 2, 3]))
         pinned = None
         if draw(st.integers(0, 9)) == 0:
             pinned = tuple(draw(st.integers(0, 3)) * 12 for _ in range(slots))
         size = draw(st.integers(0, 4))
-        buffers.append(Buffer(f"b{index}", size, draw(live_ranges()), alignment, slots, pinned))
+        live = draw(live_ranges())
+        buffers.append(Buffer(f"b{index}", size, live, alignment, slots, pinned, use))
     names = [buffer.name for buffer in buffers]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    roles = draw(st.lists(st.sampled_from("-----isp"), min_size=len(pairs), max_size=len(pairs)))
-    slots = {buffer.name: buffer.slots for buffer in buffers}
+    roles = draw(st.lists(st.sampled_from("-----ispq"), min_size=len(pairs), max_size=len(pairs)))
+    unique = {buffer.name for buffer in buffers if buffer.use and buffer.use.unique}
     try:
         return Problem(
             tuple(buffers),
             draw(memories()),
             in_place=[
-                p for p, role in zip(pairs, roles, strict=True) if role == "i" and same(slots, p)
+                p
+                for p, role in zip(pairs, roles, strict=True)
+                if role in "iq" and not unique & set(p)
             ],
             separations=[p for p, role in zip(pairs, roles, strict=True) if role == "s"],
             penalties=[
-                Penalty(*p, draw(st.integers(1, 3)))
+                Penalty(*p, *draw(charges()))
                 for p, role in zip(pairs, roles, strict=True)
-                if role == "p"
+                if role in "pq"
             ],
         )
     except ValueError:  # pins that contradict each other or a reserved range
         return Problem((Buffer("b0", 1, ((0, 1),)),))
 
 
-def same(slots, pair):
-    return slots[pair[0]] == slots[pair[1]]
+@st.composite
+def uses(draw):
+    kind = draw(st.integers(0, 11))
+    if kind == 0:
+        return PipelineUse(unique=True)
+    return PipelineUse(loop=max(0, kind - 2)) if kind < 4 else None
+
+
+@st.composite
+def charges(draw):
+    cost = draw(st.integers(1, 3))
+    return cost, draw(st.one_of(st.none(), st.integers(1, cost)))
+
+
+def rotates(buffer):
+    """Whether a buffer may have more offsets than slots."""
+    return bool(buffer.use) and buffer.use.loop is not None and not buffer.pinned
+
+
+def with_counts(problem, counts):
+    """Return the problem in which each buffer asks for so many slots."""
+    buffers = [replace(b, slots=n) for b, n in zip(problem.buffers, counts, strict=True)]
+    return replace(problem, buffers=tuple(buffers))
 
 
 def blocks_of(problem):
@@ -81,11 +109,16 @@ def pair_is_right(problem, one, at, two, to):
     names = {first.name, second.name}
     if any(set(pair) == names for pair in problem.separations):
         return False
+    if first is not second and any(b.use and b.use.unique for b in (first, second)):
+        return False
     times = [{p for begin, end in b.live for p in range(begin, end)} for b in (first, second)]
     if not times[0] & times[1]:
         return True
     in_place = first is not second and any(set(pair) == names for pair in problem.in_place)
-    return in_place and at == to and one[1] == two[1]
+    if not in_place or at != to or one[1] != two[1] or first.slots != second.slots:
+        return False
+    loops = {buffer.use.loop for buffer in (first, second) if buffer.use}
+    return first.slots == 1 or len(loops) < 2
 
 
 def place_is_right(problem, block, offset):
@@ -108,19 +141,32 @@ def penalty_of(problem, placed):
     for penalty in problem.penalties:
         taken = [
             {
-                byte
-                for (i, _), offset in placed.items()
+                slot: set(range(offset, offset + problem.buffers[i].size))
+                for (i, slot), offset in placed.items()
                 if problem.buffers[i].name == name
-                for byte in range(offset, offset + problem.buffers[i].size)
             }
             for name in (penalty.first, penalty.second)
         ]
-        total += penalty.cost if taken[0] & taken[1] else 0
+        met = [(a, b) for a, b in product(*taken) if taken[0][a] & taken[1][b]]
+        if not met:
+            continue
+        in_step = len(taken[0]) == len(taken[1]) and all(a == b for a, b in met)
+        total += penalty.in_step if in_step and penalty.in_step else penalty.cost
     return total
 
 
 def best_by_brute_force(problem):
-    """Return the least (penalty, peak) that fits, or None; tries every offset of every block."""
+    """Return the least (penalty, peak) that fits, or None; tries every number of offsets."""
+    most = max((b.slots for b in problem.buffers), default=0)
+    counts = [range(b.slots, (most if rotates(b) else b.slots) + 1) for b in problem.buffers]
+    best = None
+    for chosen in product(*counts):
+        best = _best_of_all_offsets(with_counts(problem, chosen), best)
+    return best
+
+
+def _best_of_all_offsets(problem, best):
+    """Return the least (penalty, peak) that fits, or `best`; tries every offset of every block."""
     blocks = blocks_of(problem)
     # Above all that is fixed there is room for the rest, one after the other.
     fixed = [end for _, end in problem.memory.reserved]
@@ -130,7 +176,6 @@ def best_by_brute_force(problem):
     if problem.capacity is not None:
         top = min(top, problem.capacity)
     choices = [[o for o in range(top + 1) if place_is_right(problem, b, o)] for b in blocks]
-    best = None
 
     def extend(placed, peak):
         nonlocal best
@@ -152,10 +197,15 @@ def best_by_brute_force(problem):
 
 def is_right(problem, plan):
     """Whether a plan breaks nothing but perhaps the capacity: byte by byte, pair by pair."""
+    counts = [len(plan.offsets[b.name]) for b in problem.buffers]
+    for buffer, count in zip(problem.buffers, counts, strict=True):
+        if count < buffer.slots or (count > buffer.slots and not rotates(buffer)):
+            return False
+    problem = with_counts(problem, counts)
     placed = {
-        (i, slot): plan.offsets[b.name][slot]
+        (i, slot): offset
         for i, b in enumerate(problem.buffers)
-        for slot in range(b.slots)
+        for slot, offset in enumerate(plan.offsets[b.name])
     }
     pairs = product(placed.items(), placed.items())
     return all(place_is_right(problem, b, o) for b, o in placed.items()) and all(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from passes.planning import Buffer, Feature, Penalty, Problem
+from passes.planning import Buffer, Feature, Penalty, PipelineUse, Problem
 from target_hw.memory import MemoryScope
 
 ONE, TWO = Buffer("one", 8, ((0, 2),)), Buffer("two", 8, ((1, 3),))
@@ -56,6 +56,18 @@ def test_bad_buffers_are_refused_by_name(fields, message):
     assert "'acc'" in str(error.value)
 
 
+def test_a_unique_buffer_is_kept_apart_from_each_other_one():
+    unique = Buffer("unique", 8, ((4, 5),), use=PipelineUse(unique=True))
+    problem = Problem((ONE, TWO, unique), separations=(("one", "unique"),))
+    assert problem.kept_apart == (("one", "unique"), ("unique", "two"))
+    assert problem.features == frozenset({Feature.SEPARATIONS})
+
+
+def test_use_says_how_often():
+    with pytest.raises(ValueError, match="runs must be an integer from 1, got 0"):
+        PipelineUse(runs=0)
+
+
 def pinned(name, offset, live=((0, 2),), size=8):
     return Buffer(name, size, live, pinned=(offset,))
 
@@ -73,8 +85,15 @@ def pinned(name, offset, live=((0, 2),), size=8):
             "'one' and 'two' are both an in-place pair and separated",
         ),
         (
-            {"buffers": (ONE, Buffer("two", 8, ((1, 2),), slots=2)), "in_place": (("one", "two"),)},
-            "needs equally many slots, got 1 and 2",
+            {
+                "buffers": (ONE, Buffer("two", 8, ((1, 2),), use=PipelineUse(unique=True))),
+                "in_place": (("one", "two"),),
+            },
+            "'two' is unique, but 'one' and 'two' are an in-place pair",
+        ),
+        (
+            {"penalties": (Penalty("one", "two", 3, in_step=4),)},
+            "the penalty in step of 'one' and 'two' must be an integer from 1 to 3, got 4",
         ),
         ({"buffers": (pinned("one", 4),)}, "pinned at 4, which is not a multiple of its alignment"),
         ({"buffers": (pinned("one", 32),)}, r"pinned at 32, inside the reserved range \[36, 40\)"),

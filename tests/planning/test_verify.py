@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import is_right, problems
 
-from passes.planning import Buffer, Penalty, Plan, PlanError, Problem, Status, check, solve, verify
+from passes.planning import (
+    Buffer,
+    Penalty,
+    PipelineUse,
+    Plan,
+    PlanError,
+    Problem,
+    Status,
+    check,
+    solve,
+    verify,
+)
 from target_hw.memory import MemoryScope
 
 
@@ -20,7 +31,7 @@ def plan_of(offsets, peak=0, penalty=0):
 def test_any_placement_is_judged_as_byte_by_byte(problem, data):
     offsets = {
         buffer.name: buffer.pinned
-        or tuple(data.draw(st.integers(0, 8)) for _ in range(buffer.slots))
+        or tuple(data.draw(st.integers(0, 8)) for _ in range(data.draw(counts(buffer))))
         for buffer in problem.buffers
     }
     found = {v.kind for v in verify(problem, plan_of(offsets))} - {"peak", "penalty"}
@@ -33,13 +44,18 @@ def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(problem, da
     plan = solve(problem, "first_fit")
     buffer = data.draw(st.sampled_from(problem.buffers))
     moved = list(plan.offsets[buffer.name])
-    moved[data.draw(st.integers(0, buffer.slots - 1))] += data.draw(st.integers(-4, 4))
+    moved[data.draw(st.integers(0, len(moved) - 1))] += data.draw(st.integers(-4, 4))
     moved = [max(0, offset) for offset in moved]
     changed = replace(plan, offsets={**plan.offsets, buffer.name: tuple(moved)})
     found = {v.kind for v in verify(problem, changed)} - {"peak", "penalty"}
     assert (not found) == is_right(problem, changed)
 
 
+def counts(buffer):
+    return st.sampled_from([buffer.slots] * 4 + [buffer.slots + 1])
+
+
+LOOP = PipelineUse(loop=0)
 A = Buffer("a", 8, ((0, 4),))
 B = Buffer("b", 8, ((3, 6),))
 C = Buffer("c", 8, ((6, 8),))
@@ -91,6 +107,30 @@ C = Buffer("c", 8, ((6, 8),))
             "separated",
             ("c", "a"),
         ),
+        (
+            Problem((replace(A, use=PipelineUse(loop=3, unique=True)), C)),
+            plan_of({"a": (0, 8), "c": (12,)}, 20),
+            "unique",
+            ("a", "c"),
+        ),
+        (
+            Problem((replace(A, slots=2), replace(B, use=LOOP)), in_place=(("a", "b"),)),
+            plan_of({"a": (0, 8), "b": (0,)}, 16),
+            "in place",
+            ("a", "b"),
+        ),
+        (
+            Problem((replace(A, slots=2, use=LOOP),)),
+            plan_of({"a": (0, 8, 12)}, 20),
+            "overlap",
+            ("a", "a"),
+        ),
+        (
+            Problem((replace(A, use=LOOP),), MemoryScope("local", 8)),
+            plan_of({"a": (0, 8)}, 16),
+            "capacity",
+            ("a",),
+        ),
         (Problem((A,)), plan_of({"a": (0,)}, 9), "peak", ()),
         (
             Problem((A, C), penalties=(Penalty("a", "c", 5),)),
@@ -115,6 +155,21 @@ def test_right_plans_pass():
     check(in_place, plan_of({"a": (0,), "b": (8,)}, 16))
     costly = Problem((A, C), penalties=(Penalty("a", "c", 5),))
     check(costly, plan_of({"a": (0,), "c": (7,)}, 15, penalty=5))
+
+
+def test_a_buffer_of_a_loop_may_have_more_offsets_than_slots():
+    double, single = replace(A, slots=2), replace(B, use=LOOP)
+    pair = Problem((double, single), in_place=(("a", "b"),))
+    check(pair, plan_of({"a": (0, 8), "b": (0, 8)}, 16))
+    check(pair, plan_of({"a": (0, 8), "b": (24, 16)}, 32))
+
+
+def test_sharing_in_step_costs_less():
+    double, single = replace(A, slots=2, use=LOOP), replace(C, use=LOOP)
+    problem = Problem((double, single), penalties=(Penalty("a", "c", 5, in_step=2),))
+    for offsets, cost in (((0,), 5), ((0, 8), 2), ((8, 0), 5), ((0, 16), 2), ((16, 0), 5)):
+        peak = max(16, *(offset + 8 for offset in offsets))
+        check(problem, plan_of({"a": (0, 8), "c": offsets}, peak, cost))
 
 
 def test_every_pair_is_found_up_to_the_limit():

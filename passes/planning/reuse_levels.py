@@ -1,0 +1,207 @@
+"""What a reuse level is: which sharing makes pipelines wait, what that costs, what a plan paid.
+
+The levels are those of AscendNPU-IR's PlanMemory, by its public document: at level 2 no bytes are
+shared across pipelines, at level 1 a buffer may take all slots of a multi-buffered one, at level 0
+any two may share that are not live together. Here a level is a set of penalties, so that every
+planner can weigh them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+from passes.planning.plan import Reuse
+from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
+
+DEPENDENCE = 1
+"""Cost of one wait of a pipeline for another, because of bytes that both use."""
+STALL = 2
+"""Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot."""
+
+
+def pipes_conflict(one: PipelineUse, two: PipelineUse) -> bool:
+    """Whether sharing bytes makes one pipeline wait for another.
+
+    The original's rule: buffers that the scalar unit uses go together, and so do those that only
+    vector and cube units use; one that a transfer uses goes with no other. Pipes are not compared.
+    """
+    if one.scalar or two.scalar:
+        return one.scalar != two.scalar
+    return one.dma or two.dma
+
+
+def with_level_penalties(problem: Problem) -> Problem:
+    """Return `problem` with a penalty for each pair that two pipelines would wait at.
+
+    Sharing costs `DEPENDENCE` for each time that it makes a pipeline wait: in one loop, as often
+    as the statements of both buffers run; across loops, once. In one loop it costs `STALL` as often
+    on top where one of the two is multi-buffered, unless they share in step: then the wait is for
+    an iteration long past.
+
+    Buffers of which the use is not known cost nothing, nor do those that go in place with one
+    another, directly or over others: that is decided before levels are. A pair that has a penalty
+    keeps the one it has. So an in-place pair that has one (of two multi-buffered buffers, one
+    loaded and one stored, which would stall) is no reason for the pairs around it to be free.
+
+    Parameters
+    ----------
+    problem : Problem
+        Each buffer's `use` says what is known.
+    """
+    decided = {frozenset((p.first, p.second)) for p in problem.penalties}
+    decided.update(frozenset(pair) for pair in problem.kept_apart)
+    groups = _in_place_groups(problem)
+    added = [
+        _penalty(first, second, first.use, second.use)
+        for first, second in combinations(problem.buffers, 2)
+        if first.use is not None
+        and second.use is not None
+        and pipes_conflict(first.use, second.use)
+        and groups[first.name] != groups[second.name]
+        and frozenset((first.name, second.name)) not in decided
+        and first.size
+        and second.size
+        and not _live_together(first, second)
+    ]
+    return replace(problem, penalties=(*problem.penalties, *added))
+
+
+def _penalty(first: Buffer, second: Buffer, use: PipelineUse, other: PipelineUse) -> Penalty:
+    names = first.name, second.name
+    if use.loop != other.loop:
+        return Penalty(*names, DEPENDENCE)
+    runs = min(use.runs, other.runs)
+    if use.loop is None or max(first.slots, second.slots) == 1:
+        return Penalty(*names, DEPENDENCE * runs)
+    return Penalty(*names, (DEPENDENCE + STALL) * runs, in_step=DEPENDENCE * runs)
+
+
+def _in_place_groups(problem: Problem) -> dict[str, int]:
+    """Return for each buffer a number that those in place with it have, too."""
+    penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
+    group = {buffer.name: i for i, buffer in enumerate(problem.buffers)}
+    for first, second in problem.in_place:
+        if frozenset((first, second)) not in penalized:
+            old, new = group[second], group[first]
+            group = {name: new if number == old else number for name, number in group.items()}
+    return group
+
+
+def _live_together(one: Buffer, two: Buffer) -> bool:
+    return any(max(a, c) < min(b, d) for a, b in one.live for c, d in two.live)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A buffer's level where it takes bytes that another one had before."""
+
+    level: int
+    other: str
+    why: str
+
+
+def reuse_of(
+    problem: Problem,
+    offsets: Mapping[str, tuple[int, ...]],
+    cross_loop: bool = True,
+    without: str = "",
+) -> dict[str, Reuse]:
+    """Return the level of each buffer under a plan: that of the worst sharing that it began.
+
+    Of two buffers that share, it is the one that becomes live later.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was planned.
+    offsets : mapping of str to tuple of int
+        Bytes, one a slot or more.
+    cross_loop : bool
+        Whether buffers of different loops may share across pipelines at level 2; else that is
+        level 0.
+    without : str
+        What is known of plans that would not have to share, for the reasons.
+    """
+    groups = _in_place_groups(problem)
+    penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
+    worst: dict[str, _Taken] = {}
+    for first, second in _sharing(problem, offsets):
+        paid = frozenset((first.name, second.name)) in penalized
+        if not paid and groups[first.name] == groups[second.name]:
+            continue
+        taken = _level(first, second, offsets, paid, cross_loop)
+        if taken is not None:
+            known = worst.get(second.name)
+            if known is None or taken.level < known.level or (not known.why and taken.why):
+                worst[second.name] = taken
+    return {buffer.name: _reuse(worst.get(buffer.name), without) for buffer in problem.buffers}
+
+
+def _reuse(taken: _Taken | None, without: str) -> Reuse:
+    if taken is None:
+        return Reuse(2)
+    reason = f"takes bytes of {taken.other!r}, {taken.why}"
+    return Reuse(taken.level, f"{reason}; {without}" if without and taken.level < 2 else reason)
+
+
+def _level(
+    first: Buffer,
+    second: Buffer,
+    offsets: Mapping[str, tuple[int, ...]],
+    paid: bool,
+    cross_loop: bool,
+) -> _Taken | None:
+    """Return what it means that `second` takes bytes of `first`; None if nothing."""
+    one, two = first.use, second.use
+    if _live_together(first, second):
+        return _Taken(0, first.name, "in place although both are multi-buffered")
+    if one is None or two is None:
+        return _Taken(0, first.name, "at a cost") if paid else None
+    if not pipes_conflict(one, two):
+        return _Taken(0, first.name, "at a cost") if paid else None
+    if one.loop != two.loop:
+        return _Taken(2 if cross_loop else 0, first.name, "which another loop uses")
+    if one.loop is not None and _in_step(first, second, offsets):
+        return _Taken(1, first.name, "slot by slot, in the same loop on another pipeline")
+    return _Taken(0, first.name, "in the same loop on another pipeline")
+
+
+def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether two buffers rotate through several offsets and meet in equal slots only."""
+    count = len(offsets[one.name])
+    return count > 1 and count == len(offsets[two.name]) and not _crossed(one, two, offsets)
+
+
+def _crossed(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -> bool:
+    slots = product(enumerate(offsets[one.name]), enumerate(offsets[two.name]))
+    return any(a != b and _meet(low, one, high, two) for (a, low), (b, high) in slots)
+
+
+def _meet(low: int, one: Buffer, high: int, two: Buffer) -> bool:
+    return max(low, high) < min(low + one.size, high + two.size)
+
+
+def _sharing(
+    problem: Problem, offsets: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[Buffer, Buffer]]:
+    """Yield pairs of buffers that share a byte, the one that becomes live first before the other.
+
+    By a sweep over the offsets: a slot meets those that began before it and have not ended.
+    """
+    slots = sorted(
+        (offset, index)
+        for index, buffer in enumerate(problem.buffers)
+        for offset in offsets[buffer.name]
+        if buffer.size
+    )
+    open_slots: list[tuple[int, int]] = []  # (end, index)
+    pairs: set[tuple[int, int]] = set()
+    for offset, index in slots:
+        open_slots = [entry for entry in open_slots if entry[0] > offset]
+        pairs.update((min(index, i), max(index, i)) for _, i in open_slots if i != index)
+        open_slots.append((offset + problem.buffers[index].size, index))
+    for pair in sorted(pairs):
+        one, two = (problem.buffers[i] for i in pair)
+        yield (one, two) if one.live[0][0] <= two.live[0][0] else (two, one)

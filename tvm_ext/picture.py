@@ -1,0 +1,97 @@
+"""What pictures of plans and of simulations have in common: colours, text, files.
+
+Matplotlib is needed to draw and is imported then, not before; no figure here goes through pyplot,
+so nothing global changes and no window opens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = (
+    "#77aadd",
+    "#eedd88",
+    "#ee8866",
+    "#99ddff",
+    "#44bb99",
+    "#ffaabb",
+    "#aaaa00",
+    "#dddddd",
+    "#bbcc33",
+)
+"""Paul Tol's light colours (SRON/EPS/TN/09-002), told apart by colour-blind readers.
+
+All of them carry black text. Dark and light ones take turns, so that neighbours differ in grey.
+"""
+
+RASTER_SLOTS = 5000
+"""Rectangles beyond which a vector format stores them as one image: thousands take megabytes."""
+
+INK = "#222222"
+FAINT = "#666666"
+FONT_SIZE = 8.0
+"""Points, of labels in rectangles and of those beside lines."""
+RESOLUTION = 200
+"""Dots an inch of pictures made of dots, and of rectangles stored as an image."""
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a figure so that the same figure gives the same bytes in every process.
+
+    Matplotlib's own ``savefig`` puts the date and random identifiers into SVG and PDF.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        A memory map or a timeline.
+    path : str or pathlib.Path
+        Its suffix names the format: ``.svg``, ``.png``, ``.pdf``.
+    """
+    need_matplotlib()
+    from matplotlib import rc_context, style
+
+    suffix = Path(path).suffix.lower()
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    # Text becomes outlines: it looks the same wherever the file is shown.
+    fixed: dict[Any, Any] = {"svg.hashsalt": "tvm-ext", "svg.fonttype": "path"}
+    with style.context("default"), rc_context(fixed):
+        figure.savefig(path, dpi=RESOLUTION, metadata=undated.get(suffix))
+
+
+def need_matplotlib() -> None:
+    """Raise `ImportError`, saying what to install, unless matplotlib is there."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "pictures are drawn with matplotlib, which is not there; "
+            "install it with: pip install 'tvm-ext[plot]'"
+        ) from error
+
+
+def write_above(ax: Axes, text: str, points: float, **style: Any) -> None:
+    """Write a line of text so many points above the axes."""
+    ax.annotate(
+        text,
+        (0, 1),
+        (0, points),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        annotation_clip=False,
+        **style,
+    )
+
+
+def text_width(text: str) -> float:
+    """Return the width of the widest line of a text in points, at `FONT_SIZE`."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=FONT_SIZE)
+    measure = text_to_path.get_text_width_height_descent
+    return max(float(measure(line, font, False)[0]) for line in text.split("\n"))
