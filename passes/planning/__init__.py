@@ -5,9 +5,18 @@ A `Problem` says which buffers compete for a memory; `solve` asks a planner by n
 """
 
 # A planner's module registers it when it is imported.
-from passes.planning import best, bump, fit, rec_tbl, search, skyline, storage_sharing  # noqa: F401
+from passes.planning import (  # noqa: F401
+    best,
+    bump,
+    fit,
+    rec_tbl,
+    search,
+    skyline,
+    storage_sharing,
+    three_level,
+)
 from passes.planning.bound import live_bytes, lower_bound
-from passes.planning.plan import Plan, Status
+from passes.planning.plan import Plan, Reuse, Status
 from passes.planning.planner import (
     ALL_FEATURES,
     Budget,
@@ -17,7 +26,7 @@ from passes.planning.planner import (
     register,
     solve,
 )
-from passes.planning.problem import Buffer, Feature, Penalty, Problem
+from passes.planning.problem import Buffer, Feature, Penalty, PipelineUse, Problem
 from passes.planning.verify import PlanError, Violation, check, verify
 
 __all__ = [
@@ -26,10 +35,12 @@ __all__ = [
     "Buffer",
     "Feature",
     "Penalty",
+    "PipelineUse",
     "Plan",
     "PlanError",
     "Planner",
     "Problem",
+    "Reuse",
     "Status",
     "Violation",
     "check",
