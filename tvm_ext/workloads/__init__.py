@@ -4,6 +4,9 @@
 kernels. :func:`load` lowers one by the stock pipeline up to storage planning. :func:`corpus` does
 so for all that belong to the corpus and splits the result into single functions; whole networks
 of many equal layers do not belong to it.
+
+Apart from these, :func:`ascend_kernels` lists kernels for the memories of an Ascend core, in sizes
+chosen for what they ask of them; :func:`ascend_kernel` builds one.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import tvm
 from tvm.target import Target
 
 from . import models, networks, layers, arrays, graphs, kernels, scripts  # isort: skip # noqa: F401
+from .ascend import AscendKernel, ascend_kernel, ascend_kernels
 from .capture import TARGETS, capture, capture_relax, resolve_target
 from .corpus import Entry, corpus, iterate
 from .models import MODELS, Model
@@ -25,9 +29,12 @@ __all__ = [
     "MODELS",
     "NETWORKS",
     "TARGETS",
+    "AscendKernel",
     "Entry",
     "UnknownWorkloadError",
     "Workload",
+    "ascend_kernel",
+    "ascend_kernels",
     "capture",
     "capture_relax",
     "corpus",

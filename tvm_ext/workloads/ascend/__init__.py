@@ -1,0 +1,12 @@
+"""Kernels for the memories of an Ascend core, as a kernel writer's schedule leaves them.
+
+A loop runs over tiles; in it, buffers are allocated in the memories of the chip, and each loop nest
+is one instruction of one pipe: a transfer between two memories, or a computation in one.
+"""
+
+from __future__ import annotations
+
+from . import vector, rows, cube, attention  # isort: skip # noqa: F401
+from .kernel import CHIP, SIZES, AscendKernel, Size, ascend_kernel, ascend_kernels
+
+__all__ = ["CHIP", "SIZES", "AscendKernel", "Size", "ascend_kernel", "ascend_kernels"]

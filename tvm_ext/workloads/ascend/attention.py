@@ -1,0 +1,180 @@
+# mypy: ignore-errors
+# (TVMScript annotates arguments with values, which are no types to a type checker.)
+"""Attention: products on the cube unit, the softmax between them on the vector unit."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm.script import tirx as T
+
+from .kernel import Array, Program, ascend, draws, normal, parts
+
+
+@ascend(
+    fits={"queries": 64, "keys": 64, "depth": 64, "rows": 32},
+    reuse={"queries": 128, "keys": 64, "depth": 64, "rows": 64},
+    lowest={"queries": 128, "keys": 128, "depth": 128, "rows": 64},
+    overflow={"queries": 128, "keys": 192, "depth": 128, "rows": 64},
+)
+def flash_attention(
+    queries: int,
+    keys: int,
+    depth: int,
+    rows: int,
+    tiles: int = 2,
+    slots: int = 2,
+    dtype: str = "float16",
+) -> Program:
+    """Attend, one head, a tile of keys at a time: the softmax is corrected as keys come in.
+
+    Scores, their softmax and what it selects go between cube and vector unit by workspaces. The
+    vector unit takes `rows` queries at a time through the softmax; the largest score and the sum
+    of each query, and the output so far, are carried on from one tile of keys to the next.
+
+    Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work
+    Partitioning", 2023, algorithm 1.
+    """
+    turns = {"multi_buffer": slots}
+    times = parts("flash_attention", queries, rows, "queries")
+    root = float(1 / np.sqrt(depth))
+
+    @T.prim_func(s_tir=True)
+    def function(
+        q: T.Buffer((tiles * queries, depth), dtype),
+        k: T.Buffer((tiles * keys, depth), dtype),
+        v: T.Buffer((tiles * keys, depth), dtype),
+        o: T.Buffer((tiles * queries, depth), dtype),
+    ):
+        for tile in range(tiles):
+            q_l1 = T.alloc_buffer((queries, depth), dtype, scope="local.L1")
+            most = T.alloc_buffer((queries,), "float32", scope="local.UB")
+            total = T.alloc_buffer((queries,), "float32", scope="local.UB")
+            so_far = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
+            inverse = T.alloc_buffer((queries,), "float32", scope="local.UB")
+            normed = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
+            out = T.alloc_buffer((queries, depth), dtype, scope="local.UB")
+            for i, j in T.grid(queries, depth):
+                q_l1[i, j] = q[tile * queries + i, j]
+            for i in range(queries):
+                most[i] = T.float32(-1e30)
+            for i in range(queries):
+                total[i] = T.float32(0)
+            for i, j in T.grid(queries, depth):
+                so_far[i, j] = T.float32(0)
+            for step in range(tiles):
+                k_l1 = T.alloc_buffer((keys, depth), dtype, scope="local.L1", annotations=turns)
+                v_l1 = T.alloc_buffer((keys, depth), dtype, scope="local.L1", annotations=turns)
+                p_l1 = T.alloc_buffer((queries, keys), dtype, scope="local.L1")
+                q_l0 = T.alloc_buffer((queries, depth), dtype, scope="local.L0A")
+                k_l0 = T.alloc_buffer((depth, keys), dtype, scope="local.L0B")
+                p_l0 = T.alloc_buffer((queries, keys), dtype, scope="local.L0A")
+                v_l0 = T.alloc_buffer((keys, depth), dtype, scope="local.L0B")
+                s_l0 = T.alloc_buffer((queries, keys), "float32", scope="local.L0C")
+                o_l0 = T.alloc_buffer((queries, depth), "float32", scope="local.L0C")
+                scores = T.alloc_buffer(
+                    (queries, keys), "float32", scope="global.workspace", annotations=turns
+                )
+                weights = T.alloc_buffer(
+                    (queries, keys), dtype, scope="global.workspace", annotations=turns
+                )
+                selected = T.alloc_buffer(
+                    (queries, depth), "float32", scope="global.workspace", annotations=turns
+                )
+                correction = T.alloc_buffer((queries,), "float32", scope="local.UB")
+                added = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
+                for i, j in T.grid(keys, depth):
+                    k_l1[i, j] = k[step * keys + i, j]
+                for i, j in T.grid(queries, depth):
+                    q_l0[i, j] = q_l1[i, j]
+                for i, j in T.grid(depth, keys):
+                    k_l0[i, j] = k_l1[j, i]
+                for i, x, j in T.grid(queries, depth, keys):
+                    if x == 0:
+                        s_l0[i, j] = T.float32(0)
+                    s_l0[i, j] = s_l0[i, j] + T.Cast("float32", q_l0[i, x]) * T.Cast(
+                        "float32", k_l0[x, j]
+                    )
+                for i, j in T.grid(queries, keys):
+                    scores[i, j] = s_l0[i, j]
+                for part in range(times):
+                    raw = T.alloc_buffer(
+                        (rows, keys), "float32", scope="local.UB", annotations=turns
+                    )
+                    scaled = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
+                    higher = T.alloc_buffer((rows,), "float32", scope="local.UB")
+                    fall = T.alloc_buffer((rows,), "float32", scope="local.UB")
+                    shifted = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
+                    power = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
+                    p = T.alloc_buffer((rows, keys), dtype, scope="local.UB", annotations=turns)
+                    for i, j in T.grid(rows, keys):
+                        raw[i, j] = scores[part * rows + i, j]
+                    for i, j in T.grid(rows, keys):
+                        scaled[i, j] = raw[i, j] * T.float32(root)
+                    for i, j in T.grid(rows, keys):
+                        if j == 0:
+                            higher[i] = most[part * rows + i]
+                        higher[i] = T.max(higher[i], scaled[i, j])
+                    for i in range(rows):
+                        fall[i] = most[part * rows + i] - higher[i]
+                    for i in range(rows):
+                        correction[part * rows + i] = T.exp(fall[i])
+                    for i in range(rows):
+                        most[part * rows + i] = higher[i]
+                    for i, j in T.grid(rows, keys):
+                        shifted[i, j] = scaled[i, j] - higher[i]
+                    for i, j in T.grid(rows, keys):
+                        power[i, j] = T.exp(shifted[i, j])
+                    for i in range(rows):
+                        total[part * rows + i] = (
+                            total[part * rows + i] * correction[part * rows + i]
+                        )
+                    for i, j in T.grid(rows, keys):
+                        total[part * rows + i] = total[part * rows + i] + power[i, j]
+                    for i, j in T.grid(rows, keys):
+                        p[i, j] = T.Cast(dtype, power[i, j])
+                    for i, j in T.grid(rows, keys):
+                        weights[part * rows + i, j] = p[i, j]
+                for i, j in T.grid(queries, keys):
+                    p_l1[i, j] = weights[i, j]
+                for i, j in T.grid(keys, depth):
+                    v_l1[i, j] = v[step * keys + i, j]
+                for i, j in T.grid(queries, keys):
+                    p_l0[i, j] = p_l1[i, j]
+                for i, j in T.grid(keys, depth):
+                    v_l0[i, j] = v_l1[i, j]
+                for i, x, j in T.grid(queries, keys, depth):
+                    if x == 0:
+                        o_l0[i, j] = T.float32(0)
+                    o_l0[i, j] = o_l0[i, j] + T.Cast("float32", p_l0[i, x]) * T.Cast(
+                        "float32", v_l0[x, j]
+                    )
+                for i, j in T.grid(queries, depth):
+                    selected[i, j] = o_l0[i, j]
+                for i, j in T.grid(queries, depth):
+                    added[i, j] = selected[i, j]
+                for i, j in T.grid(queries, depth):
+                    so_far[i, j] = so_far[i, j] * correction[i]
+                for i, j in T.grid(queries, depth):
+                    so_far[i, j] = so_far[i, j] + added[i, j]
+            with T.attr({"pipe": "S"}):
+                for i in range(queries):
+                    inverse[i] = T.float32(1) / total[i]
+            for i, j in T.grid(queries, depth):
+                normed[i, j] = so_far[i, j] * inverse[i]
+            for i, j in T.grid(queries, depth):
+                out[i, j] = T.Cast(dtype, normed[i, j])
+            for i, j in T.grid(queries, depth):
+                o[tile * queries + i, j] = out[i, j]
+
+    draw = draws(
+        normal((tiles * queries, depth), dtype),
+        normal((tiles * keys, depth), dtype),
+        normal((tiles * keys, depth), dtype),
+    )
+    return Program(function, draw, _attention, tolerance=2e-3)
+
+
+def _attention(q: Array, k: Array, v: Array) -> Array:
+    scores = q.astype("float64") @ k.astype("float64").T / np.sqrt(q.shape[1])
+    power = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return power / power.sum(axis=1, keepdims=True) @ v.astype("float64")

@@ -1,0 +1,216 @@
+"""What a kernel for an Ascend core is, and the table of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_ext.workloads.capture import capture
+from tvm_ext.workloads.registry import UnknownWorkloadError
+
+Array: TypeAlias = npt.NDArray[Any]
+Draw: TypeAlias = Callable[[np.random.Generator], Sequence[Array]]
+Reference: TypeAlias = Callable[..., Array]
+Parameters: TypeAlias = Mapping[str, int | str]
+
+#: What a kernel's buffers ask of the chip's memory.
+Size = Literal["fits", "reuse", "lowest", "overflow"]
+SIZES: tuple[Size, ...] = get_args(Size)
+
+#: What the elements of inputs and outputs can be.
+DTYPES = ("float16", "float32")
+
+CHIP = "ascend/910b"
+"""The chip whose memory the sizes are chosen for; ``ascend/910b-llvm`` runs them on the CPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A function, what to call it with, and what must come out.
+
+    Attributes
+    ----------
+    function : tvm.tirx.PrimFunc
+        Its parameters are the inputs and then one output.
+    draw : callable
+        Makes the inputs.
+    reference : callable
+        Computes the output from the inputs, without TVM.
+    tolerance : float
+        The largest error of an element of the output, relative to the largest element of the
+        expected one; 0 where all sums and products are exact.
+    """
+
+    function: tirx.PrimFunc
+    draw: Draw
+    reference: Reference
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class AscendKernel:
+    """A kernel in one size.
+
+    Attributes
+    ----------
+    name : str
+        Of the kernel; one of `ascend_kernels`.
+    description : str
+        One line for people.
+    size : {"fits", "reuse", "lowest", "overflow"}
+        On ``ascend/910b`` the sum of all buffers fits each memory; or they fit only where some
+        share bytes, and none that a transfer from or to global memory fills or drains has to; or
+        only where those share too, with buffers that are not live at the same time; or more is
+        live at one time than there is memory.
+    parameters : mapping of str to int or str
+        What the size stands for.
+    mod : tvm.IRModule
+        Not lowered; its function is called `name`.
+    tolerance : float
+        As in `Program`.
+    """
+
+    name: str
+    description: str
+    size: Size
+    parameters: Parameters
+    mod: tvm.IRModule = field(repr=False)
+    tolerance: float
+    _program: Program = field(repr=False)
+
+    def lower(self, target: str | Target = f"{CHIP}-llvm") -> tvm.IRModule:
+        """Return the module as it stands right before storage planning."""
+        return capture(self.mod, target)[-1]
+
+    def inputs(self, seed: int = 0) -> list[Array]:
+        """Make random inputs; equal seeds give equal inputs."""
+        return list(self._program.draw(np.random.default_rng(seed)))
+
+    def output(self) -> Array:
+        """Make an array for the output, filled with NaN: the last argument of the function."""
+        ty = self._program.function.params[-1].ty
+        return np.full([int(extent) for extent in ty.shape], np.nan, str(ty.dtype.dtype))
+
+    def reference(self, *inputs: Array) -> Array:
+        """Compute the output with numpy."""
+        dtype = self._program.function.params[-1].ty.dtype.dtype
+        return self._program.reference(*inputs).astype(str(dtype))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A kernel in all its sizes."""
+
+    build: Callable[..., Program]
+    sizes: Mapping[Size, Parameters]
+
+
+_KERNELS: dict[str, _Entry] = {}
+
+
+def ascend(
+    **sizes: Parameters,
+) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
+    """Register a builder as the kernel of its name.
+
+    Parameters
+    ----------
+    **sizes : mapping of str to int or str
+        The builder's arguments for each of `SIZES`.
+    """
+    if set(sizes) != set(SIZES):
+        raise ValueError(f"ascend: needs the sizes {', '.join(SIZES)}, got {', '.join(sizes)}")
+
+    def add(build: Callable[..., Program]) -> Callable[..., Program]:
+        _KERNELS[build.__name__] = _Entry(build, {size: sizes[size] for size in SIZES})
+        return build
+
+    return add
+
+
+def ascend_kernels() -> list[str]:
+    """List the names of the kernels for Ascend cores."""
+    return list(_KERNELS)
+
+
+def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> AscendKernel:
+    """Build a kernel for the memory of an Ascend 910B core.
+
+    Parameters
+    ----------
+    name : str
+        One of `ascend_kernels`.
+    size : {"fits", "reuse", "lowest", "overflow"}
+        What its buffers ask of the memory; see `AscendKernel`.
+    **parameters : int or str
+        Arguments of the kernel's builder, such as ``tiles``, ``slots`` or ``dtype``, in the place
+        of those that the size stands for: the result may then be of another size.
+
+    Raises
+    ------
+    UnknownWorkloadError
+        If there is no kernel of this name.
+    ValueError
+        If the size is none of the four, or a parameter does not go with the others.
+    TypeError
+        If the kernel has no such parameter.
+    """
+    if name not in _KERNELS:
+        close = difflib.get_close_matches(name, _KERNELS, n=3) or list(_KERNELS)
+        raise UnknownWorkloadError(
+            f"unknown kernel {name!r}: did you mean {' or '.join(map(repr, close))}?"
+        )
+    if size not in SIZES:
+        raise ValueError(f"kernel {name!r}: size must be one of {', '.join(SIZES)}, got {size!r}")
+    entry = _KERNELS[name]
+    chosen = {**entry.sizes[size], **parameters}
+    for what, value in chosen.items():
+        if what == "dtype" and value not in DTYPES:
+            raise ValueError(
+                f"kernel {name!r}: dtype must be one of {', '.join(DTYPES)}, got {value!r}"
+            )
+        if what != "dtype" and (type(value) is not int or value < 1):
+            raise ValueError(f"kernel {name!r}: {what} must be a positive integer, got {value!r}")
+    program = entry.build(**chosen)
+    function = program.function.with_attr("global_symbol", name)
+    return AscendKernel(
+        name=name,
+        description=(entry.build.__doc__ or "").partition("\n")[0].rstrip("."),
+        size=size,
+        parameters=chosen,
+        mod=tvm.IRModule({name: function}),
+        tolerance=program.tolerance,
+        _program=program,
+    )
+
+
+def parts(kernel: str, total: int, part: int, what: str) -> int:
+    """Return how many parts there are; a `ValueError` says so when they do not come out even."""
+    if total % part:
+        raise ValueError(f"kernel {kernel!r}: {what} must be a multiple of {part}, got {total}")
+    return total // part
+
+
+def whole(
+    shape: Sequence[int], dtype: str, high: int = 8
+) -> Callable[[np.random.Generator], Array]:
+    """Return a drawer of whole numbers from ``-high`` to ``high``, whose sums are exact."""
+    return lambda random: random.integers(-high, high + 1, tuple(shape)).astype(dtype)
+
+
+def normal(shape: Sequence[int], dtype: str) -> Callable[[np.random.Generator], Array]:
+    """Return a drawer of normally distributed numbers."""
+    return lambda random: random.standard_normal(tuple(shape)).astype(dtype)
+
+
+def draws(*each: Callable[[np.random.Generator], Array]) -> Draw:
+    """Return a drawer of several arrays, one after the other."""
+    return lambda random: [draw(random) for draw in each]
