@@ -1,11 +1,20 @@
-"""The on-chip memories of Ascend NPUs, and the workspace in global memory.
+"""The on-chip memories and the pipelines of Ascend NPUs, and the workspace in global memory.
 
-Sources, by the names used in the comments below:
+Sources, by the names used below:
 
 - *device table*: AscendNPU-IR, ``NPUTargetSpec.td`` of the HACC dialect
   (state of 22 August 2026), which gives sizes and alignments in bits.
 - *PlanMemory guide*: AscendNPU-IR, developer guide, "Plan Memory", section "Hardware background".
 - *PlanMemory code*: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect.
+- *perf samples*: CANN, asc-devkit, ``tests/perf/{load_data,mmad,fixpipe}_perf/README_en.md``: what
+  the transfer and matrix units do in a cycle at best, and what an instruction takes besides.
+- *intrinsics guide*: CANN 8.5, CCE intrinsics, "template parameters of unary and binary
+  instructions": a vector instruction computes on 256 bytes at a time.
+- *L2 tiling guide*: CANN 8.5, Ascend C best practices, "L2 Cache Tiling": about 1.6 TB/s of global
+  memory, shared by 20 cores.
+- *transfer guide*: CANN 8.5, Ascend C best practices, "Transferring a Large Data Block at a Time":
+  bandwidth is at its best from 16 KB in one transfer.
+- *architecture guide*: CANN 8.5, Ascend C, "Basic Architecture".
 """
 
 from __future__ import annotations
@@ -13,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from target_hw.machine import Machine, Pipe, Rates
 from target_hw.memory import Facts, MemoryHierarchy, MemoryScope
 
 _KIB = 1024
@@ -71,3 +81,95 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
     }
 )
 """Target tag to memories. See ``docs/targets.md`` for the facts."""
+
+
+_PERF = "published: perf samples"
+_SEPARATE_CORES = (
+    ("cube", ("local.L1", "local.L0A", "local.L0B", "local.L0C", "local.BT", "local.FP")),
+    ("vector", ("local.UB",)),
+)
+"""Cube and vector cores, each with transfers of its own: architecture guide."""
+
+_GLOBAL_RATE = 44
+"""Bytes a cycle of global memory: one of 20 cores' share of 1.6 TB/s at 1.8 GHz.
+
+Bandwidth: L2 tiling guide. Clock: perf samples. What hits the L2 cache is several times faster.
+"""
+_GLOBAL_STARTUP = 64
+"""Cycles: with them a 16 KiB reaches 85% of the rate, in line with the transfer guide."""
+_GLOBAL = "estimate: one core's share of global memory without hits in L2, from published figures"
+
+
+def _machine(
+    *,
+    l0b: int,
+    mte1_startup: int,
+    fix_startup: int,
+    multiply_adds: Rates,
+    cores: tuple[tuple[str, tuple[str, ...]], ...] = _SEPARATE_CORES,
+    basis: str = _PERF,
+) -> Machine:
+    """Return the pipes of one chip; rates in bytes, elements or multiply-adds a cycle."""
+    to_l0 = (("local.L0A", 256), ("local.L0B", l0b), ("local.BT", 32))
+    return Machine(
+        (
+            Pipe("MTE2", "bytes", _GLOBAL_RATE, _GLOBAL_STARTUP, basis=_GLOBAL),
+            Pipe("MTE1", "bytes", 128, mte1_startup, to_scope=to_l0, basis=basis),
+            Pipe("M", "multiply-adds", multiply_adds[0][1], at_bits=multiply_adds, basis=basis),
+            # 64 elements a cycle of a half result within the chip; to global memory, its share.
+            Pipe(
+                "FIX",
+                "bytes",
+                _GLOBAL_RATE,
+                fix_startup,
+                to_scope=(("local.L1", 128), ("local.UB", 128)),
+                basis=f"within the chip {basis}; to global memory as MTE2",
+            ),
+            Pipe(
+                "V",
+                "elements",
+                256,
+                16,
+                at_bits=(("8", 256), ("16", 128), ("32", 64), ("64", 32)),
+                basis="256 bytes at a time: intrinsics guide; one such step a cycle and start-up: "
+                "estimate",
+            ),
+            Pipe("MTE3", "bytes", _GLOBAL_RATE, _GLOBAL_STARTUP, basis=_GLOBAL),
+            Pipe("S", "elements", 1, basis="estimate"),
+        ),
+        cores,
+    )
+
+
+_DAV_2201 = _machine(
+    l0b=128,
+    mte1_startup=28,
+    fix_startup=20,
+    multiply_adds=(("8", 8192), ("16", 4096), ("32", 1024)),
+)
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        "ascend/910b": _DAV_2201,
+        "ascend/910_93": _DAV_2201,
+        # Nothing published was found.
+        "ascend/310b": _machine(
+            l0b=128,
+            mte1_startup=28,
+            fix_startup=20,
+            multiply_adds=(("8", 8192), ("16", 4096), ("32", 1024)),
+            cores=(),
+            basis="estimate: as 910b",
+        ),
+        "ascend/950": _machine(
+            l0b=256,
+            mte1_startup=30,
+            fix_startup=26,
+            multiply_adds=(("8", 8192), ("16", 4096), ("32", 256)),
+        ),
+    }
+)
+"""Target tag to pipes: the matrix and transfer units as published where they are, else estimates.
+
+``Pipe.basis`` says which is which.
+"""

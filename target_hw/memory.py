@@ -232,13 +232,13 @@ class MemoryHierarchy:
         feature = features.memory
         if feature is None:
             raise ValueError(
-                f"target {_label(target)}: carries no memory description (feature.memory); take "
-                "a chip's target such as 'ascend/910b', or add one with target_hw.with_memory"
+                f"target {target_label(target)}: carries no memory description (feature.memory); "
+                "take a chip's target such as 'ascend/910b', or add one with target_hw.with_memory"
             )
         try:
             return cls.from_feature(feature)
         except ValueError as error:
-            raise ValueError(f"target {_label(target)}: {error}") from error
+            raise ValueError(f"target {target_label(target)}: {error}") from error
 
 
 def is_byte_count(value: object) -> bool:
@@ -246,7 +246,7 @@ def is_byte_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _label(target: Any) -> str:
+def target_label(target: Any) -> str:
     """Name a target in a message: by its chip, else by all that it says."""
     chip = target.attrs.get("model")
     return f"{str(chip)!r} ({target.kind.name})" if chip else str(target)

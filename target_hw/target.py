@@ -1,5 +1,7 @@
 """Chips as TVM targets: a target carries its memories in ``feature.memory``.
 
+Where its pipelines are described, it carries them in ``feature.machine``.
+
 Importing this module registers the chips of `target_hw.ascend` and `target_hw.sophgo`.
 """
 
@@ -12,18 +14,21 @@ from typing import Any
 from tvm.target import Target, register_tag
 
 from target_hw import ascend, sophgo
+from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
 
 TWIN_SUFFIX = "-llvm"
 """What a chip's tag ends with when it stands for the twin that runs on the CPU."""
 
 _FEATURE = "feature.memory"
+_MACHINE = "feature.machine"
 
 
 def register_chip(
     name: str,
     memory: MemoryHierarchy,
     *,
+    machine: Machine | None = None,
     kind: str = "ext_dev",
     keys: Sequence[str] = ("npu",),
     override: bool = False,
@@ -36,6 +41,8 @@ def register_chip(
         The tag, ``vendor/chip``. The twin's is ``vendor/chip-llvm``.
     memory : MemoryHierarchy
         The chip's memories; both targets carry them.
+    machine : Machine, optional
+        The chip's pipelines, for simulations; both targets carry them.
     kind : str
         TVM's target kind for the chip. The default stands for a device whose code generator is
         not in TVM. The twin's is ``llvm``.
@@ -59,7 +66,9 @@ def register_chip(
         no memory is described. Then neither tag is registered.
     """
     _check_chip(name, memory, kind)
-    described = {_FEATURE: memory.to_feature(), "model": name}
+    described: dict[str, Any] = {_FEATURE: memory.to_feature(), "model": name}
+    if machine is not None:
+        described[_MACHINE] = machine.to_feature()
     configs = {
         name: {"kind": kind, "keys": list(keys), **described},
         name + TWIN_SUFFIX: {"kind": "llvm", "keys": [*keys, "cpu"], **described},
@@ -73,6 +82,24 @@ def register_chip(
     for tag, config in configs.items():
         register_tag(tag, config, override=True)
     return targets[name], targets[name + TWIN_SUFFIX]
+
+
+def with_machine(target: Target | str | dict[str, Any], machine: Machine) -> Target:
+    """Return a copy of a target that carries other pipelines.
+
+    Parameters
+    ----------
+    target : Target or str or dict
+        Of any kind, or anything that makes a `Target`.
+    machine : Machine
+        Replaces all pipelines of the target.
+
+    Returns
+    -------
+    tvm.target.Target
+        With all its options spelled out, as from `with_memory`.
+    """
+    return _with_feature(target, _MACHINE, machine.to_feature())
 
 
 def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) -> Target:
@@ -90,10 +117,16 @@ def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) 
     tvm.target.Target
         With all its options spelled out: its JSON does not refer to a tag.
     """
+    return _with_feature(target, _FEATURE, memory.to_feature())
+
+
+def _with_feature(
+    target: Target | str | dict[str, Any], name: str, feature: dict[str, Any]
+) -> Target:
     config = dict(Target(target).export())
     # With a tag, reading the copy back would need that tag.
     config.pop("tag", None)
-    config[_FEATURE] = memory.to_feature()
+    config[name] = feature
     return Target(config)
 
 
@@ -120,4 +153,4 @@ def _find_tag(tag: str) -> Target | None:
 
 for _chips, _vendor in ((ascend.CHIPS, "ascend"), (sophgo.CHIPS, "sophgo")):
     for _name, _memory in _chips.items():
-        register_chip(_name, _memory, keys=("npu", _vendor))
+        register_chip(_name, _memory, machine=ascend.MACHINES.get(_name), keys=("npu", _vendor))

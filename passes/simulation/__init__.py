@@ -1,1 +1,18 @@
 """What a plan costs in time, on a machine whose pipelines run side by side."""
+
+from passes.simulation.pipeline import simulate
+from passes.simulation.program import Branch, Loop, Statement, Step
+from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
+
+__all__ = [
+    "Branch",
+    "Cause",
+    "Loop",
+    "PipeTime",
+    "Run",
+    "Simulation",
+    "Stall",
+    "Statement",
+    "Step",
+    "simulate",
+]

@@ -20,12 +20,13 @@ class Statement:
     pipe : str
         MTE1, MTE2, MTE3, FIX, V, M or S.
     reads, writes : tuple of str
-        On-chip buffers that it reads and that it writes. One that it does both to is in both.
+        Planned buffers that it reads and that it writes, on the chip or in the workspace. One
+        that it does both to is in both.
     work : int
         Bytes that it moves (MTE1, MTE2, MTE3, FIX), elements that it computes (V, S), or
         multiply-adds (M).
     element_bits : int
-        Of the elements that it computes on.
+        Of the elements that it computes on; for M, of those that it multiplies.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """One of two bodies runs; which is not known."""
+    """One of two bodies runs; which is not known. The longer one is simulated."""
 
     then: tuple[Step, ...]
     otherwise: tuple[Step, ...] = ()

@@ -1,0 +1,312 @@
+"""How long a kernel takes under a plan, on pipes that run side by side.
+
+Each pipe runs its statements in program order, one at a time. A statement starts when its pipe is
+free and the statements that it waits for have ended: those that wrote the bytes that it reads, and
+those that last read or wrote the bytes that it writes. So a plan that lets two buffers share bytes
+makes the second wait for the first, on whichever pipes they are; this is what a false dependence
+costs. It is what synchronisation by events between pipes amounts to when it costs nothing itself.
+
+Statements are taken in program order, and all that one waits for came earlier; one pass gives the
+exact times. Beyond the runs that the timeline shows, a loop is run only until a state of the pipes
+returns, relative to the time; what follows is a repetition, which is added up without being run.
+Systems like this one, where times are sums and maxima of earlier times, become periodic:
+F. Baccelli et al., "Synchronization and Linearity", 1992, section 3.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from passes.simulation.program import Step
+from passes.simulation.resolve import Body, Instruction, Operand, Placed, Resolved, resolve
+from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
+from target_hw.machine import Machine
+
+TIMELINE_RUNS = 2000
+"""Runs that a timeline holds unless told otherwise."""
+
+
+def simulate(
+    program: Sequence[Step],
+    placed: Sequence[Placed],
+    machine: Machine,
+    *,
+    timeline: int = TIMELINE_RUNS,
+) -> Simulation:
+    """Run a kernel's statements on the pipes of a machine, with its buffers where plans put them.
+
+    Of a branch the body with more cycles of work runs, the first if they are equal.
+
+    Parameters
+    ----------
+    program : sequence of Step
+        The kernel.
+    placed : sequence of (Problem, Plan)
+        Where the buffers are, by scope. A plan above the capacity is simulated all the same. A
+        buffer with N offsets is at offset ``i % N`` in iteration ``i`` of its `PipelineUse.loop`.
+    machine : Machine
+        How fast each pipe is.
+    timeline : int
+        Runs that the result's timeline may hold. The other fields do not depend on it.
+
+    Returns
+    -------
+    Simulation
+        The same for the same input, in every process.
+
+    Raises
+    ------
+    ValueError
+        If a statement names a pipe that the machine lacks or a buffer that no problem has, if a
+        buffer is in two problems, has too few offsets, or takes turns with a loop that it is used
+        outside of; the message names the statement and the buffer.
+    """
+    resolved = resolve(program, placed, machine)
+    state = _State(resolved, timeline)
+    state.run(resolved.steps)
+    makespan = max(state.free.values(), default=0)
+    pipes = (PipeTime(p, state.busy[p], makespan - state.busy[p]) for p in resolved.pipes)
+    stalls = sorted(_stalls(resolved, state), key=lambda stall: -stall.cycles)
+    return Simulation(makespan, tuple(pipes), tuple(stalls), state.runs, tuple(state.timeline))
+
+
+class _Use(NamedTuple):
+    """When a cell was last read or written: until `end`, by the run number `serial`."""
+
+    end: int
+    serial: int
+    instruction: Instruction
+
+
+class _Wait(NamedTuple):
+    """What a stall is counted by."""
+
+    cause: Cause
+    instruction: Instruction
+    buffer: str
+    other: Instruction
+    cell: int
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A state at the end of an iteration, and what had been counted by then."""
+
+    signature: object
+    iteration: int
+    free: dict[str, int]
+    busy: dict[str, int]
+    waits: dict[_Wait, int]
+    runs: int
+
+
+class _State:
+    """The pipes and the memory at one point of the program."""
+
+    def __init__(self, resolved: Resolved, timeline: int) -> None:
+        self._resolved, self._timeline_limit = resolved, timeline
+        self.free = dict.fromkeys(resolved.pipes, 0)
+        self.busy = dict.fromkeys(resolved.pipes, 0)
+        self.written: list[_Use | None] = [None] * len(resolved.owner)
+        self.read: list[dict[str, _Use]] = [{} for _ in resolved.owner]
+        self.waits: dict[_Wait, int] = {}
+        self.timeline: list[Run] = []
+        self.runs = 0
+        # Of each loop around: its iteration, and the number of the first run in it.
+        self._iteration: dict[int, int] = {}
+        self._since: dict[int, int] = {}
+
+    def run(self, steps: Sequence[Instruction | Body]) -> None:
+        """Run steps in their order."""
+        for step in steps:
+            if isinstance(step, Instruction):
+                self._issue(step)
+            else:
+                self._repeat(step)
+
+    # ------------------------------------------------------------------------ one instruction
+
+    def _issue(self, instruction: Instruction) -> None:
+        reads = [(operand, self._cell(operand)) for operand in instruction.reads]
+        writes = [(operand, self._cell(operand)) for operand in instruction.writes]
+        begin = free = self.free[instruction.pipe]
+        latest: dict[Cause, tuple[_Use, str, int]] = {}
+        for cause, use, buffer, cell in self._waited_for(reads, writes):
+            if use.end > free and (cause not in latest or use.end > latest[cause][0].end):
+                latest[cause] = use, buffer, cell
+        waits = []
+        for cause in Cause:
+            if cause not in latest:
+                continue
+            use, buffer, cell = latest[cause]
+            if use.end > begin:
+                wait = _Wait(cause, instruction, buffer, use.instruction, cell)
+                self.waits[wait] = self.waits.get(wait, 0) + use.end - begin
+                waits.append((cause, use.end - begin))
+                begin = use.end
+        if len(self.timeline) < self._timeline_limit:
+            self.timeline.append(self._run(instruction, begin, reads, writes, tuple(waits)))
+        self._finish(instruction, begin, reads, writes)
+
+    def _waited_for(
+        self, reads: list[tuple[Operand, int]], writes: list[tuple[Operand, int]]
+    ) -> Iterator[tuple[Cause, _Use, str, int]]:
+        """Yield what an instruction waits for: why, whom, and which buffer and cell are at odds."""
+        overlaps, owner = self._resolved.overlaps, self._resolved.owner
+        for operand, cell in reads:
+            for other in overlaps[cell]:
+                use = self.written[other]
+                if use is not None:
+                    cause = Cause.DATA if owner[other] == operand.buffer else Cause.REUSE
+                    yield cause, use, operand.buffer, other
+        for operand, cell in writes:
+            # A use of the buffer before this iteration of its loop is that of another value.
+            since = -1 if operand.loop is None else self._since.get(operand.loop, -1)
+            for other in overlaps[cell]:
+                own = owner[other] == operand.buffer
+                write = self.written[other]
+                for use in (*self.read[other].values(), *(() if write is None else (write,))):
+                    earlier = Cause.SLOT if use.serial < since else Cause.DATA
+                    yield (earlier if own else Cause.REUSE), use, operand.buffer, other
+
+    def _finish(
+        self,
+        instruction: Instruction,
+        begin: int,
+        reads: list[tuple[Operand, int]],
+        writes: list[tuple[Operand, int]],
+    ) -> None:
+        pipe, end = instruction.pipe, begin + instruction.cycles
+        self.free[pipe] = end
+        self.busy[pipe] += instruction.cycles
+        use = _Use(end, self.runs, instruction)
+        for _, cell in reads:
+            self.read[cell][pipe] = use
+        for _, cell in writes:
+            # Whoever waits for those that read before would wait for this write, which is later.
+            self.written[cell], self.read[cell] = use, {}
+        self.runs += 1
+
+    def _run(
+        self,
+        instruction: Instruction,
+        begin: int,
+        reads: list[tuple[Operand, int]],
+        writes: list[tuple[Operand, int]],
+        waits: tuple[tuple[Cause, int], ...],
+    ) -> Run:
+        slots = [
+            tuple((operand.buffer, operand.cells.index(cell)) for operand, cell in operands)
+            for operands in (reads, writes)
+        ]
+        return Run(
+            instruction.name,
+            instruction.index,
+            instruction.pipe,
+            begin,
+            begin + instruction.cycles,
+            tuple(self._iteration.values()),
+            slots[0],
+            slots[1],
+            waits,
+        )
+
+    def _cell(self, operand: Operand) -> int:
+        if len(operand.cells) == 1 or operand.loop is None:
+            return operand.cells[0]
+        return operand.cells[self._iteration[operand.loop] % len(operand.cells)]
+
+    # ------------------------------------------------------------------------------- one loop
+
+    def _repeat(self, body: Body) -> None:
+        entered, iteration = self.runs, 0
+        mark: _Mark | None = None
+        next_mark, skipped = 1, False
+        while iteration < body.extent:
+            self._iteration[body.number] = iteration
+            self._since[body.number] = self.runs
+            self.run(body.steps)
+            iteration += 1
+            shown = len(self.timeline) < self._timeline_limit
+            if shown or skipped or iteration == body.extent:
+                continue
+            signature = self._signature(body, iteration, entered)
+            if signature is None:
+                continue
+            if mark is not None and mark.signature == signature:
+                iteration += self._skip(body, mark, iteration, entered)
+                skipped = True
+            elif iteration >= next_mark:
+                # Brent's cycle detection: hold each state against the last one at a power of two.
+                mark = _Mark(
+                    signature,
+                    iteration,
+                    dict(self.free),
+                    dict(self.busy),
+                    dict(self.waits),
+                    self.runs,
+                )
+                next_mark = 2 * iteration
+        del self._iteration[body.number], self._since[body.number]
+
+    def _signature(self, body: Body, iteration: int, entered: int) -> object:
+        """Return all that decides how the rest of a loop runs, relative to the time.
+
+        Two ends of iterations with equal signatures are followed by the same runs, each group of
+        pipes as much later as its pipes are. None where something from before the loop can still
+        be waited for. Uses from before the loop that ended before every pipe of the body is free
+        can not be waited for again.
+        """
+        base = {p: max(self.free[q] for q in group) for group in body.groups for p in group}
+        floor = min(self.free[pipe] for pipe in base)
+        parts: list[object] = [iteration % body.turns]
+        parts += [self.free[pipe] - base[pipe] for pipe in base]
+        for cell in body.cells:
+            write = self.written[cell]
+            uses = self.read[cell].values() if write is None else (write, *self.read[cell].values())
+            for use in uses:
+                if use.serial >= entered:
+                    late = use.end - base[use.instruction.pipe]
+                    parts.append((cell, use is write, use.instruction.index, late))
+                elif use.end > floor:
+                    return None
+        return tuple(parts)
+
+    def _skip(self, body: Body, mark: _Mark, iteration: int, entered: int) -> int:
+        """Add up whole periods that follow, as many as the loop has; return their iterations."""
+        period = iteration - mark.iteration
+        times = (body.extent - iteration) // period
+        later = {
+            pipe: times * (self.free[pipe] - mark.free[pipe])
+            for group in body.groups
+            for pipe in group
+        }
+        for pipe, cycles in later.items():
+            self.free[pipe] += cycles
+            self.busy[pipe] += times * (self.busy[pipe] - mark.busy[pipe])
+        for wait, cycles in self.waits.items():
+            self.waits[wait] += times * (cycles - mark.waits.get(wait, 0))
+        for cell in body.cells:
+            write = self.written[cell]
+            if write is not None and write.serial >= entered:
+                self.written[cell] = write._replace(end=write.end + later[write.instruction.pipe])
+            for pipe, use in self.read[cell].items():
+                if use.serial >= entered:
+                    self.read[cell][pipe] = use._replace(end=use.end + later[pipe])
+        self.runs += times * (self.runs - mark.runs)
+        return times * period
+
+
+def _stalls(resolved: Resolved, state: _State) -> Iterator[Stall]:
+    for wait, cycles in state.waits.items():
+        yield Stall(
+            wait.cause,
+            wait.instruction.pipe,
+            wait.instruction.name,
+            wait.buffer,
+            wait.other.name,
+            resolved.owner[wait.cell],
+            cycles,
+        )

@@ -1,0 +1,323 @@
+"""A program, its plans and a machine, as instructions that name cells of memory.
+
+A cell is the bytes of one slot of one buffer. Two cells overlap where a plan lets them share bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeAlias
+
+from passes.planning.plan import Plan
+from passes.planning.problem import Buffer, Problem
+from passes.simulation.program import Loop, Statement, Step
+from target_hw.machine import Machine
+
+Placed: TypeAlias = "tuple[Problem, Plan]"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A buffer that an instruction reads or writes.
+
+    Parameters
+    ----------
+    buffer : str
+        Its name.
+    cells : tuple of int
+        One a slot, in the order of the plan's offsets.
+    loop : int or None
+        The loop whose iterations take turns with them, where that is known.
+    """
+
+    buffer: str
+    cells: tuple[int, ...]
+    loop: int | None
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A statement on its pipe.
+
+    Parameters
+    ----------
+    index : int
+        Its place among the program's statements.
+    name, pipe : str
+        The statement, and the row of the timeline that it is on.
+    cycles : int
+        How long it takes, at least one.
+    reads, writes : tuple of Operand
+        Buffers without bytes are left out.
+    """
+
+    index: int
+    name: str
+    pipe: str
+    cycles: int
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A loop, of at least one iteration.
+
+    Parameters
+    ----------
+    number, extent : int
+        As in `Loop`.
+    steps : tuple of Instruction or Body
+        Branches are decided.
+    turns : int
+        After so many iterations the slots that take turns with this loop are at the first again.
+    groups : tuple of tuple of str
+        The pipes that the steps use. Pipes in different groups never wait for each other here.
+    cells : tuple of int
+        All that the steps touch, and what overlaps these.
+    """
+
+    number: int
+    extent: int
+    steps: tuple[Instruction | Body, ...]
+    turns: int
+    groups: tuple[tuple[str, ...], ...]
+    cells: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What is simulated.
+
+    Parameters
+    ----------
+    steps : tuple of Instruction or Body
+        The program.
+    pipes : tuple of str
+        Those that are used, in the machine's order.
+    overlaps : tuple of tuple of int
+        For each cell those that share bytes with it, itself included.
+    owner : tuple of str
+        For each cell its buffer.
+    """
+
+    steps: tuple[Instruction | Body, ...]
+    pipes: tuple[str, ...]
+    overlaps: tuple[tuple[int, ...], ...]
+    owner: tuple[str, ...]
+
+
+def resolve(program: Sequence[Step], placed: Sequence[Placed], machine: Machine) -> Resolved:
+    """Look up every name of a program; see `passes.simulation.simulate` for what is refused."""
+    memory = _Memory(placed)
+    rows = _Rows(program, memory, machine)
+    steps = tuple(_Resolver(memory, rows, machine).steps(program, {}))
+    return Resolved(steps, rows.used(steps), memory.overlaps, memory.owner)
+
+
+class _Memory:
+    """The cells of all buffers."""
+
+    def __init__(self, placed: Sequence[Placed]) -> None:
+        self.scopes: dict[str, str] = {}
+        self.operands: dict[str, Operand] = {}
+        owner: list[str] = []
+        spans: list[tuple[str, int, int]] = []
+        for problem, plan in placed:
+            for buffer in problem.buffers:
+                if buffer.name in self.scopes:
+                    raise ValueError(f"{problem.name}: buffer {buffer.name!r} is in two problems")
+                self.scopes[buffer.name] = problem.memory.name
+                offsets = _offsets(problem, plan, buffer)
+                first = len(spans)
+                if buffer.size:
+                    spans += [(problem.memory.name, o, o + buffer.size) for o in offsets]
+                    owner += [buffer.name] * len(offsets)
+                cells = tuple(range(first, len(spans)))
+                loop = None if buffer.use is None else buffer.use.loop
+                self.operands[buffer.name] = Operand(buffer.name, cells, loop)
+        self.owner = tuple(owner)
+        self.overlaps = tuple(
+            tuple(
+                other
+                for other, (scope, low, high) in enumerate(spans)
+                if scope == span[0] and max(low, span[1]) < min(high, span[2])
+            )
+            for span in spans
+        )
+
+
+def _offsets(problem: Problem, plan: Plan, buffer: Buffer) -> tuple[int, ...]:
+    offsets = plan.offsets.get(buffer.name, ())
+    where = f"{problem.name}: buffer {buffer.name!r}"
+    if len(offsets) < buffer.slots:
+        raise ValueError(
+            f"{where} has {buffer.slots} slots, the plan has {len(offsets)} offsets for it"
+        )
+    if len(offsets) > 1 and (buffer.use is None or buffer.use.loop is None):
+        raise ValueError(f"{where} has {len(offsets)} offsets, but no loop that takes turns")
+    return offsets
+
+
+class _Rows:
+    """Which row of the timeline a statement is on: its pipe, and its core where that matters."""
+
+    def __init__(self, program: Sequence[Step], memory: _Memory, machine: Machine) -> None:
+        self._memory, self._machine = memory, machine
+        cores: dict[str, set[str]] = {}
+        for statement in _statements(program):
+            core = self._core(statement)
+            if core is not None:
+                cores.setdefault(statement.pipe, set()).add(core)
+        self._split = {pipe for pipe, names in cores.items() if len(names) > 1}
+
+    def __getitem__(self, statement: Statement) -> str:
+        core = self._core(statement)
+        if statement.pipe not in self._split or core is None:
+            return statement.pipe
+        return f"{statement.pipe} {core}"
+
+    def _core(self, statement: Statement) -> str | None:
+        names = (*statement.writes, *statement.reads)
+        return self._machine.core_of(tuple(self._memory.scopes.get(name, "") for name in names))
+
+    def used(self, steps: Sequence[Instruction | Body]) -> tuple[str, ...]:
+        """Return the rows of some steps, in the machine's order of pipes, then of cores."""
+        rows = {instruction.pipe for instruction in _instructions(steps)}
+        cores = [core for core, _ in self._machine.cores]
+        named = [(pipe.name, *(f"{pipe.name} {core}" for core in cores)) for pipe in self._machine]
+        return tuple(row for names in named for row in names if row in rows)
+
+
+class _Resolver:
+    def __init__(self, memory: _Memory, rows: _Rows, machine: Machine) -> None:
+        self._memory, self._rows, self._machine = memory, rows, machine
+        self._index = count()
+        self._numbers: set[int] = set()
+
+    def steps(self, steps: Sequence[Step], loops: dict[int, int]) -> Iterator[Instruction | Body]:
+        """Yield what is run; `loops` are the extents of the loops around, by number."""
+        for step in steps:
+            if isinstance(step, Statement):
+                yield self._instruction(step, loops)
+            elif isinstance(step, Loop):
+                yield from self._loop(step, loops)
+            else:
+                # Both are resolved, so that a wrong name in either is found.
+                bodies = [tuple(self.steps(body, loops)) for body in (step.then, step.otherwise)]
+                yield from max(bodies, key=_work)
+
+    def _instruction(self, statement: Statement, loops: dict[int, int]) -> Instruction:
+        where = f"statement {statement.name!r}"
+        try:
+            pipe = self._machine[statement.pipe]
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        if statement.work < 0 or statement.element_bits < 1:
+            raise ValueError(
+                f"{where}: work must not be negative and elements must have bits, got "
+                f"{statement.work} and {statement.element_bits}"
+            )
+        for name in (*statement.reads, *statement.writes):
+            if name not in self._memory.operands:
+                raise ValueError(f"{where}: no problem has a buffer {name!r}")
+            operand = self._memory.operands[name]
+            loop = operand.loop
+            if len(operand.cells) > 1 and loop not in loops:
+                raise ValueError(
+                    f"{where} uses buffer {name!r} outside of loop {loop}, whose iterations take "
+                    "turns with its slots"
+                )
+        scopes = tuple(self._memory.scopes[name] for name in statement.writes)
+        return Instruction(
+            next(self._index),
+            statement.name,
+            self._rows[statement],
+            pipe.cycles(statement.work, statement.element_bits, scopes),
+            self._operands(statement.reads),
+            self._operands(statement.writes),
+        )
+
+    def _operands(self, names: Sequence[str]) -> tuple[Operand, ...]:
+        operands = (self._memory.operands[name] for name in dict.fromkeys(names))
+        return tuple(operand for operand in operands if operand.cells)
+
+    def _loop(self, loop: Loop, loops: dict[int, int]) -> Iterator[Body]:
+        if loop.number in self._numbers:
+            raise ValueError(f"loop {loop.number} is in the program twice")
+        if loop.extent < 0:
+            raise ValueError(f"loop {loop.number}: its extent must not be negative: {loop.extent}")
+        self._numbers.add(loop.number)
+        steps = tuple(self.steps(loop.body, {**loops, loop.number: loop.extent}))
+        instructions = list(_instructions(steps))
+        if loop.extent == 0 or not instructions:
+            return
+        operands = [o for i in instructions for o in (*i.reads, *i.writes)]
+        slots = [len(o.cells) for o in operands if o.loop == loop.number]
+        cells = {other for o in operands for c in o.cells for other in self._memory.overlaps[c]}
+        yield Body(
+            loop.number,
+            loop.extent,
+            steps,
+            math.lcm(*slots),
+            _groups(instructions, self._memory.overlaps),
+            tuple(sorted(cells)),
+        )
+
+
+def _groups(
+    instructions: Sequence[Instruction], overlaps: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Return pipes in groups: together where one writes bytes that the other touches."""
+    leader = {instruction.pipe: instruction.pipe for instruction in instructions}
+
+    def find(pipe: str) -> str:
+        while leader[pipe] != pipe:
+            pipe = leader[pipe]
+        return pipe
+
+    touched: dict[int, dict[str, None]] = {}
+    for instruction in instructions:
+        for operand in (*instruction.reads, *instruction.writes):
+            for cell in operand.cells:
+                touched.setdefault(cell, {})[instruction.pipe] = None
+    for instruction in instructions:
+        for operand in instruction.writes:
+            for cell in operand.cells:
+                for other in overlaps[cell]:
+                    for pipe in touched.get(other, {}):
+                        leader[find(pipe)] = find(instruction.pipe)
+    groups: dict[str, list[str]] = {}
+    for pipe in leader:
+        groups.setdefault(find(pipe), []).append(pipe)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _statements(steps: Sequence[Step]) -> Iterator[Statement]:
+    for step in steps:
+        if isinstance(step, Statement):
+            yield step
+        elif isinstance(step, Loop):
+            yield from _statements(step.body)
+        else:
+            yield from _statements(step.then)
+            yield from _statements(step.otherwise)
+
+
+def _instructions(steps: Sequence[Instruction | Body]) -> Iterator[Instruction]:
+    for step in steps:
+        if isinstance(step, Instruction):
+            yield step
+        else:
+            yield from _instructions(step.steps)
+
+
+def _work(steps: Sequence[Instruction | Body]) -> int:
+    """Return the cycles of all instructions, one after the other."""
+    return sum(
+        step.cycles if isinstance(step, Instruction) else step.extent * _work(step.steps)
+        for step in steps
+    )

@@ -1,0 +1,261 @@
+"""How fast the pipelines of a chip are, as plain data: what a simulation needs to know.
+
+A chip has pipes that run side by side, each one instruction after the other. Nothing here imports
+TVM. The figures describe a machine well enough to compare plans for one kernel; they do not say
+how long that kernel takes on the chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from target_hw.memory import is_byte_count, target_label
+
+UNITS = ("bytes", "elements", "multiply-adds")
+"""What the work of a pipe can be counted in."""
+
+Rates = tuple[tuple[str, int], ...]
+"""Rates that hold in special cases: the case and the units of work in a cycle."""
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """One pipeline: how long an instruction of so much work takes on it.
+
+    Parameters
+    ----------
+    name : str
+        MTE1, MTE2, MTE3, FIX, V, M or S on an Ascend chip.
+    unit : str
+        What its work is counted in, one of `UNITS`.
+    rate : int
+        Units of work in a cycle.
+    startup : int
+        Cycles that each instruction takes besides.
+    to_scope : Rates
+        Rates by the storage scope that is written, such as ``local.L0A``, where they differ.
+    at_bits : Rates
+        Rates by the width of an element in bits, such as ``16``, where they differ. A width that
+        is not listed counts as the next one above it, one above all as the widest.
+    basis : str
+        Where the figures are from, or that they are an estimate.
+
+    Raises
+    ------
+    ValueError
+        If a figure is impossible; the message names the pipe and the field.
+    """
+
+    name: str
+    unit: str
+    rate: int
+    startup: int = 0
+    to_scope: Rates = ()
+    at_bits: Rates = ()
+    basis: str = "estimate"
+
+    def __post_init__(self) -> None:
+        where = f"pipe {self.name!r}"
+        if self.unit not in UNITS:
+            raise ValueError(f"{where}: unit must be one of {', '.join(UNITS)}, got {self.unit!r}")
+        for field, least in (("rate", 1), ("startup", 0)):
+            value = getattr(self, field)
+            if not is_byte_count(value) or value < least:
+                raise ValueError(
+                    f"{where}: {field} must be an integer of at least {least}, got {value!r}"
+                )
+        for field in ("to_scope", "at_bits"):
+            object.__setattr__(self, field, _checked_rates(where, field, getattr(self, field)))
+        for bits, _ in self.at_bits:
+            if not bits.isdecimal() or int(bits) < 1:
+                raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
+
+    def cycles(self, work: int, element_bits: int = 8, scopes: tuple[str, ...] = ()) -> int:
+        """Return how long an instruction takes, in cycles: at least one.
+
+        Parameters
+        ----------
+        work : int
+            In the unit of this pipe.
+        element_bits : int
+            Of what is computed on.
+        scopes : tuple of str
+            The storage scopes that are written. The slowest that has a rate of its own counts.
+        """
+        rates = [rate for scope, rate in self.to_scope if scope in scopes]
+        rate = min(rates, default=self._rate_at(element_bits))
+        return max(1, self.startup + -(-work // rate))
+
+    def _rate_at(self, element_bits: int) -> int:
+        by_width = sorted((int(bits), rate) for bits, rate in self.at_bits)
+        for bits, rate in by_width:
+            if element_bits <= bits:
+                return rate
+        return by_width[-1][1] if by_width else self.rate
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The pipes of a chip.
+
+    Parameters
+    ----------
+    pipes : tuple of Pipe
+        One entry a pipe.
+    cores : tuple of (str, tuple of str)
+        Where a chip has separate cores with pipes of the same name: the name of each core and the
+        storage scopes that are its own. An instruction runs on the core whose scopes it touches.
+
+    Raises
+    ------
+    ValueError
+        If two pipes have one name, or a scope is given to two cores.
+    """
+
+    pipes: tuple[Pipe, ...]
+    cores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pipes", tuple(self.pipes))
+        cores = tuple((str(name), tuple(scopes)) for name, scopes in self.cores)
+        object.__setattr__(self, "cores", cores)
+        for what, names in (
+            ("pipe", [pipe.name for pipe in self.pipes]),
+            ("core", [name for name, _ in self.cores]),
+            ("core's scope", [scope for _, scopes in self.cores for scope in scopes]),
+        ):
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"machine: {what} {name!r} is given twice")
+
+    def __iter__(self) -> Iterator[Pipe]:
+        return iter(self.pipes)
+
+    def __contains__(self, name: object) -> bool:
+        return any(pipe.name == name for pipe in self.pipes)
+
+    def __getitem__(self, name: str) -> Pipe:
+        """Return the pipe called `name`; ValueError with the known names otherwise."""
+        for pipe in self.pipes:
+            if pipe.name == name:
+                return pipe
+        known = ", ".join(pipe.name for pipe in self.pipes) or "none"
+        raise ValueError(f"machine: no pipe {name!r}; it has: {known}")
+
+    def core_of(self, scopes: tuple[str, ...]) -> str | None:
+        """Return the core to which one of the scopes belongs, the first that does; None if none."""
+        for core, own in self.cores:
+            if any(scope in own for scope in scopes):
+                return core
+        return None
+
+    def with_pipe(self, pipe: Pipe) -> Machine:
+        """Return a copy where `pipe` stands for the pipe of its name, or is added at the end."""
+        if pipe.name not in self:
+            return replace(self, pipes=(*self.pipes, pipe))
+        pipes = tuple(pipe if old.name == pipe.name else old for old in self.pipes)
+        return replace(self, pipes=pipes)
+
+    def to_feature(self) -> dict[str, Any]:
+        """Return plain data for a target's ``feature.machine``; `from_feature` reads it."""
+        return {
+            "pipes": {
+                pipe.name: {
+                    "unit": pipe.unit,
+                    "rate": pipe.rate,
+                    "startup": pipe.startup,
+                    "to_scope": dict(pipe.to_scope),
+                    "at_bits": dict(pipe.at_bits),
+                    "basis": pipe.basis,
+                }
+                for pipe in self.pipes
+            },
+            "cores": {name: list(scopes) for name, scopes in self.cores},
+        }
+
+    @classmethod
+    def from_feature(cls, feature: object) -> Machine:
+        """Read what `to_feature` writes; fields at their defaults may be left out.
+
+        Raises
+        ------
+        ValueError
+            When this is no description of a machine; the message names the pipe and the field.
+        """
+        plain = _as_map("machine", feature)
+        _refuse_others("machine", plain, ("pipes", "cores"))
+        pipes = []
+        for name, entry in _as_map("machine: pipes", plain.get("pipes", {})).items():
+            fields = _as_map(f"pipe {name!r}", entry)
+            known = ("unit", "rate", "startup", "to_scope", "at_bits", "basis")
+            _refuse_others(f"pipe {name!r}", fields, known)
+            for field in ("unit", "rate"):
+                if field not in fields:
+                    raise ValueError(f"pipe {name!r}: {field} is missing")
+            for field in ("to_scope", "at_bits"):
+                rates = _as_map(f"pipe {name!r}: {field}", fields.get(field, {}))
+                fields[field] = tuple(rates.items())
+            pipes.append(Pipe(name, **fields))
+        cores = _as_map("machine: cores", plain.get("cores", {}))
+        return cls(
+            tuple(pipes),
+            tuple((core, tuple(str(scope) for scope in own)) for core, own in cores.items()),
+        )
+
+    @classmethod
+    def from_target(cls, target: object) -> Machine:
+        """Read the machine that a target carries.
+
+        Parameters
+        ----------
+        target : tvm.target.Target
+            With a ``feature.machine`` map, such as `to_feature` writes.
+
+        Raises
+        ------
+        TypeError
+            When `target` is not a target, but its name for example.
+        ValueError
+            When the target carries no such map, or one that describes no possible machine.
+        """
+        # What a Target has is looked up by name, so that simulations can do without TVM.
+        features = getattr(target, "features", None)
+        if features is None:
+            raise TypeError(f"machine: needs a tvm.target.Target, got {target!r}")
+        feature = features.machine
+        if feature is None:
+            raise ValueError(
+                f"target {target_label(target)}: carries no description of its pipelines "
+                "(feature.machine); add one with target_hw.with_machine"
+            )
+        try:
+            return cls.from_feature(feature)
+        except ValueError as error:
+            raise ValueError(f"target {target_label(target)}: {error}") from error
+
+
+def _checked_rates(where: str, field: str, rates: Rates) -> Rates:
+    checked = tuple((str(case), rate) for case, rate in rates)
+    cases = [case for case, _ in checked]
+    for case, rate in checked:
+        if not is_byte_count(rate) or rate < 1:
+            raise ValueError(
+                f"{where}: {field} of {case!r} must be an integer of at least 1, got {rate!r}"
+            )
+        if cases.count(case) > 1:
+            raise ValueError(f"{where}: {field} lists {case!r} twice")
+    return checked
+
+
+def _as_map(where: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: must be a map, got {value!r}")
+    return {str(name): entry for name, entry in value.items()}
+
+
+def _refuse_others(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for field in given:
+        if field not in known:
+            raise ValueError(f"{where}: no field {field!r}; there are: {', '.join(known)}")

@@ -1,0 +1,139 @@
+"""What the three levels cost on the guide's own example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from document_example import PLANS, SIZE, blocks, problem, program
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation_oracles import MACHINE, ticked
+
+from passes.planning import Buffer, PipelineUse, Problem, solve, verify
+from passes.planning.level_limit import plan_at_level
+from passes.planning.reuse_levels import with_level_penalties
+from passes.simulation import Cause, Loop, Statement, simulate
+from target_hw import MemoryScope
+from target_hw.ascend import MACHINES
+
+
+def spans(steps):
+    """Return the makespan under each plan, by its name."""
+    return {
+        name: simulate(steps, [(problem(), plan)], MACHINE).makespan for name, plan in PLANS.items()
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "no reuse"])
+def test_the_plans_are_right_and_need_five_slots(name):
+    assert verify(problem(), PLANS[name]) == ()
+    assert PLANS[name].peak == 5 * SIZE
+
+
+def test_as_in_the_figures_only_one_slot_of_a_double_buffer_stalls_the_loads():
+    found = spans(program(9, load=4, compute=2, store=2))
+    assert found == {"no reuse": 42, "level 2": 42, "level 1": 42, "level 0": 58}
+    below = simulate(program(9, 4, 2, 2), [(problem(), PLANS["level 0"])], MACHINE)
+    (stall,) = [s for s in below.stalls if s.cause is Cause.REUSE]
+    assert (stall.pipe, stall.statement, stall.buffer) == ("MTE2", "op1", "A")
+    assert (stall.other_statement, stall.other_buffer) == ("op3", "C")
+
+
+def test_level_2_beats_level_1_beats_level_0_where_the_loop_is_entered_again():
+    # With an odd number of tiles, the first slot of A is wanted again right after its last use:
+    # by then op2 is done with it, but op3 is not.
+    found = spans(blocks(4, 5, load=4, compute=2, store=2))
+    assert found["no reuse"] == found["level 2"] < found["level 1"] < found["level 0"]
+    assert found == {"no reuse": 92, "level 2": 92, "level 1": 98, "level 0": 130}
+
+
+def by_the_planner():
+    """Return plans of five slots made by planners that are limited to a level.
+
+    That B and C may not share takes from level 1 what level 2 would do.
+    """
+    asked = with_level_penalties(problem())
+    without_level_2 = replace(asked, separations=(("B", "C"),))
+    return {
+        "no reuse": solve(asked, "bump"),
+        "level 2": plan_at_level(asked, 2),
+        "level 1": plan_at_level(without_level_2, 1),
+        "level 0": plan_at_level(without_level_2, 0),
+    }
+
+
+def test_the_planner_finds_the_same_levels_at_the_same_cost():
+    steps, plans = blocks(4, 5, load=4, compute=2, store=2), by_the_planner()
+    for name, plan in plans.items():
+        assert plan.fits == (name != "no reuse")
+        found = simulate(steps, [(problem(), plan)], MACHINE).makespan
+        assert found == spans(steps)[name]
+    assert [plan.penalty for plan in plans.values()] == [0, 0, 1, 3]
+
+
+durations = st.tuples(*[st.integers(1, 9)] * 3)
+
+
+def test_level_1_costs_in_one_loop_where_a_store_holds_what_the_load_waits_for():
+    # x is loaded, wide is computed from it, y from that, and stored; the example of docs/ascend.md.
+    kib = 1024
+    use = {dma: PipelineUse(dma=dma, loop=0, runs=8) for dma in (True, False)}
+    asked = Problem(
+        (
+            Buffer("x", 8 * kib, ((0, 2),), slots=2, use=use[True]),
+            Buffer("wide", 16 * kib, ((1, 3),), use=use[False]),
+            Buffer("y", 8 * kib, ((2, 4),), slots=2, use=use[True]),
+        ),
+        MemoryScope("local.UB", 48 * kib, alignment=32),
+    )
+    body = (
+        Statement("load", "MTE2", (), ("x",), 8 * kib),
+        Statement("widen", "V", ("x",), ("wide",), 4 * kib, 32),
+        Statement("narrow", "V", ("wide",), ("y",), 4 * kib, 32),
+        Statement("store", "MTE3", ("y",), (), 8 * kib),
+    )
+    found = []
+    for places in ((0, 8, 16, 32, 40), (0, 8, 16, 0, 8), (0, 8, 16, 8, 0)):
+        a, b, c, d, e = (kib * place for place in places)
+        plan = replace(PLANS["level 2"], offsets={"x": (a, b), "wide": (c,), "y": (d, e)})
+        simulation = simulate((Loop(0, 8, body),), [(asked, plan)], MACHINES["ascend/910b"])
+        found.append(simulation.makespan)
+    assert found == [2419, 2899, 5296]
+
+
+@given(st.integers(1, 4), st.integers(1, 9), durations)
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_a_better_level_never_takes_longer(outer, extent, times):
+    found = spans(blocks(outer, extent, *times))
+    assert found["no reuse"] == found["level 2"] <= found["level 1"] <= found["level 0"]
+
+
+@given(st.integers(1, 20), durations)
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_in_one_loop_level_1_loses_nothing_whatever_the_durations(extent, times):
+    # Every cycle of waits has as many steps as it spans iterations, so its mean is no more than
+    # the busiest pipe's.
+    found = spans(program(extent, *times))
+    assert found["level 1"] == found["level 2"]
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("steps", [program(7, 4, 2, 3), blocks(3, 5, 4, 2, 2)])
+def test_the_ticking_clock_agrees(name, steps):
+    found = simulate(steps, [(problem(), PLANS[name])], MACHINE)
+    assert [(run.begin, run.end) for run in found.timeline] == ticked(steps, *in_bytes(name))
+
+
+def in_bytes(name):
+    """Return the example with one byte a slot: the other simulator looks at each."""
+    buffers = tuple(replace(buffer, size=1) for buffer in problem().buffers)
+    offsets = {b: tuple(o // SIZE for o in places) for b, places in PLANS[name].offsets.items()}
+    return replace(problem(), buffers=buffers), replace(PLANS[name], offsets=offsets)
+
+
+def test_slots_taken_out_of_step_stall_in_every_iteration():
+    out_of_step = replace(PLANS["level 1"], offsets={**PLANS["level 1"].offsets, "C": (SIZE, 0)})
+    found = simulate(program(9, 4, 2, 2), [(problem(), out_of_step)], MACHINE)
+    assert found.makespan == 74
+    assert found.waited(Cause.REUSE) == 8 * 4
