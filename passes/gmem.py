@@ -6,7 +6,6 @@ the other; the activations of a function share one storage, at byte offsets.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from passes.analysis.relax_graph import (
     functions_in_order,
     read_relax_memory,
 )
-from passes.gmem_prim_func import plan_gmem_prim_funcs
+from passes.gmem_prim_func import ATTRIBUTE, LOGGER, plan_gmem_prim_funcs
 from passes.planning import Budget, Plan, Problem, check, live_bytes, lower_bound, solve
 from passes.planning.gmem_layout import (
     GMEM,
@@ -44,12 +43,6 @@ that is a multiple of this; at any other offset it would hand them a copy."""
 
 DEFAULT_ALIGNMENT = RUNTIME_ALIGNMENT
 """Bytes: what placed tensors are aligned to where no chip is described."""
-
-ATTRIBUTE = "tvm_ext.gmem"
-"""The function attribute that holds the placement; `read_layout` reads it."""
-
-LOGGER = logging.getLogger("tvm_ext.GMEMAllocate")
-"""Says at level INFO which tensors are left to the run time, and why."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ tensors between them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from passes.analysis.op_graph import SCOPE, OpGraph, read_op_graph
 from passes.analysis.problems import ProblemOptions, find_problems
 from passes.plan_addresses import (
     FORMS,
-    LOGGER,
     AddressPlan,
     Form,
     plan_addresses,
@@ -32,8 +32,11 @@ from passes.planning.gmem_layout import GMEM, GMEMLayout
 from passes.planning.region import Placed, Region
 from target_hw.memory import MemoryHierarchy
 
-GMEM_ATTRIBUTE = "tvm_ext.gmem"
+ATTRIBUTE = "tvm_ext.gmem"
 """The function attribute that holds the placement, as plain data."""
+
+LOGGER = logging.getLogger("tvm_ext.GMEMAllocate")
+"""Says at level INFO which tensors are not placed, and why."""
 
 _NUM_INPUT = "num_input"
 
@@ -276,8 +279,11 @@ def _written(planned: PrimFuncPlan) -> PrimFunc:
         LOGGER.info("no op's result: %s", line)
     if not planned.plan.scopes and not planned.layout.weights.tensors:
         return planned.read.func
-    result = write_plan(planned.read.flat, planned.plan, planned.options)
-    return result.with_attr(GMEM_ATTRIBUTE, planned.layout.to_plain())
+    for line in (*planned.plan.found.left_alone, *planned.plan.found.remarks):
+        LOGGER.info("%s", line)
+    form: Form = "address" if planned.options.addressed else "arena"
+    result = write_plan(planned.read.flat, planned.plan, form)
+    return result.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
 from passes.analysis.problems import (
+    Allocation,
     AttachedProblem,
     FunctionProblems,
     ProblemOptions,
@@ -146,7 +147,22 @@ def PlanAddresses(  # noqa: N802
         addressed=form == "address",
     )
 
-    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+    return per_function("PlanAddresses", lambda func: plan_function(func, planner, options, budget))
+
+
+def per_function(name: str, transform: Callable[[PrimFunc], PrimFunc]) -> Pass:
+    """Return a module pass that changes functions one by one, in the order of their names.
+
+    Parameters
+    ----------
+    name : str
+        What users call the pass.
+    transform : callable
+        From a function to the new one, or to itself. A `ValueError` that it raises is raised
+        again with the names of the pass and the function.
+    """
+
+    def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
         changed = {}
         functions = {var: mod[var] for var in mod.get_global_vars()}
         for var in sorted(functions, key=lambda var: str(var.name_hint)):
@@ -154,16 +170,16 @@ def PlanAddresses(  # noqa: N802
             if not isinstance(func, PrimFunc):
                 continue
             try:
-                changed[var] = plan_function(func, planner, options, budget)
+                changed[var] = transform(func)
             except ValueError as error:
-                raise ValueError(f"PlanAddresses: function {var.name_hint!r}: {error}") from error
+                raise ValueError(f"{name}: function {var.name_hint!r}: {error}") from error
         result = mod.clone()
         for var, func in changed.items():
             if not func.same_as(functions[var]):
                 result[var] = func
         return result
 
-    return module_pass(transform, opt_level=0, name="tvm_ext.PlanAddresses")
+    return module_pass(transform_module, opt_level=0, name=f"tvm_ext.{name}")
 
 
 def DropAddresses() -> Pass:  # noqa: N802
@@ -210,21 +226,28 @@ def plan_function(
         As `plan_addresses` does, and when the form cannot hold what the function does with its
         memory.
     """
-    options = _with_own_memory(options or ProblemOptions(), func)
-    return write_plan(func, plan_addresses(func, planner, options, budget), options)
+    options = options or ProblemOptions()
+    if options.memory is None:
+        options = replace(options, memory=memory_of(func))
+    plan = plan_addresses(func, planner, options, budget)
+    for line in plan.found.left_alone:
+        LOGGER.info("left alone: %s", line)
+    for line in plan.found.remarks:
+        LOGGER.info("%s", line)
+    return write_plan(func, plan, "address" if options.addressed else "arena")
 
 
-def write_plan(func: PrimFunc, plan: AddressPlan, options: ProblemOptions) -> PrimFunc:
-    """Write a plan into its function.
+def write_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFunc:
+    """Write the plans of a function into it.
 
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
-        The one that was planned; it stays as it is.
+        What was planned; it stays as it is.
     plan : AddressPlan
-        What `plan_addresses` decided.
-    options : ProblemOptions
-        What it was told; ``options.addressed`` chooses the form.
+        Where everything lives.
+    form : {"address", "arena"}
+        As in `PlanAddresses`.
 
     Returns
     -------
@@ -236,15 +259,11 @@ def write_plan(func: PrimFunc, plan: AddressPlan, options: ProblemOptions) -> Pr
     ValueError
         When the form cannot hold what the function does with its memory.
     """
-    target = _target_of(func)
+    target = target_of(func)
     kind = None if target is None else target.kind.name
-    if plan.scopes and not options.addressed and kind in EXACT_DTYPE_TARGETS:
+    if plan.scopes and form == "arena" and kind in EXACT_DTYPE_TARGETS:
         raise ValueError(f"target {kind!r} cannot see one piece of memory as several types")
-    for line in plan.found.left_alone:
-        LOGGER.info("left alone: %s", line)
-    for line in plan.found.remarks:
-        LOGGER.info("%s", line)
-    if options.addressed:
+    if form == "address":
         func = write_addresses(func, _addresses(plan))
     else:
         func = write_arenas(func, plan.found.access, plan.found.uses, tuple(_arenas(plan)))
@@ -282,28 +301,62 @@ def plan_addresses(
     PlanError
         When a plan is wrong, which would be a fault of the planner.
     """
-    found = find_problems(func, options)
+    return plan_problems(
+        find_problems(func, options), lambda problem: solve(problem, planner, budget)
+    )
+
+
+def plan_problems(
+    found: FunctionProblems,
+    solver: Callable[[Problem], Plan],
+    over_capacity: Callable[[Problem, Plan, int], str] | None = None,
+) -> AddressPlan:
+    """Decide where each buffer of a function's problems lives.
+
+    Parameters
+    ----------
+    found : FunctionProblems
+        What there is to plan.
+    solver : callable
+        From a problem to a complete plan, also when that does not fit.
+    over_capacity : callable, optional
+        What to say of a plan that does not fit: from the problem, the plan, and the bytes at the
+        start of the memory that enclosing scopes have taken.
+
+    Returns
+    -------
+    AddressPlan
+        Each plan is verified.
+
+    Raises
+    ------
+    ValueError
+        When a plan is above the capacity.
+    PlanError
+        When a plan is wrong, which would be a fault of the planner.
+    """
     planned: list[ScopePlan] = []
     for attached in found.problems:
         taken = max((planned[at].plan.peak for at in attached.inside), default=0)
         problem, base = _above(attached.problem, taken)
-        plan = solve(problem, planner, budget)
+        plan = solver(problem)
         if not plan.fits:
-            raise ValueError(_over_capacity(problem, plan, base))
+            raise ValueError((over_capacity or _over_capacity)(problem, plan, base))
         check(problem, plan)
         planned.append(ScopePlan(attached, problem, plan, base))
     return AddressPlan(found, tuple(planned))
 
 
-def _with_own_memory(options: ProblemOptions, func: PrimFunc) -> ProblemOptions:
-    """Take the memory from the function's target where none was given."""
-    target = _target_of(func)
-    if options.memory is not None or target is None or target.features.memory is None:
-        return options
-    return replace(options, memory=MemoryHierarchy.from_target(target))
+def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
+    """Return the memory that a function's own target describes, if it does."""
+    target = target_of(func)
+    if target is None or target.features.memory is None:
+        return None
+    return MemoryHierarchy.from_target(target)
 
 
-def _target_of(func: PrimFunc) -> Target | None:
+def target_of(func: PrimFunc) -> Target | None:
+    """Return the target that a function is bound to, if any."""
     target = func.attrs.get("target") if func.attrs else None
     return target if isinstance(target, Target) else None
 
@@ -347,12 +400,24 @@ def _arenas(plan: AddressPlan) -> Iterator[Arena]:
         if scope.plan.peak == 0:
             continue
         members = tuple(
-            (allocation, tuple(offset - scope.base for offset in scope.plan.offsets[name]))
+            (
+                _in_turns(plan.found, allocation, scope.plan.offsets[name]),
+                tuple(offset - scope.base for offset in scope.plan.offsets[name]),
+            )
             for name, allocation in scope.attached.allocations.items()
         )
         yield Arena(
             scope.problem.memory.name, scope.plan.peak - scope.base, scope.attached.owner, members
         )
+
+
+def _in_turns(
+    found: FunctionProblems, allocation: Allocation, offsets: Sequence[int]
+) -> Allocation:
+    """Return the allocation with its loop, where a plan gave it more offsets than it has slots."""
+    if len(offsets) == 1 or allocation.loop is not None:
+        return allocation
+    return replace(allocation, loop=found.uses.of[allocation.index].loop)
 
 
 def _over_capacity(problem: Problem, plan: Plan, base: int) -> str:
@@ -366,7 +431,7 @@ def _over_capacity(problem: Problem, plan: Plan, base: int) -> str:
         taken = sum(end - begin for begin, end in memory.reserved)
         outer = f", {base} of them by enclosing scopes" if base else ""
         lines.append(f"{taken} bytes are reserved{outer}")
-    lines += _live_at_the_peak(problem)
+    lines += live_at_the_peak(problem)
     if plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0):
         verdict = "it is proven that no plan fits"
     else:
@@ -375,15 +440,25 @@ def _over_capacity(problem: Problem, plan: Plan, base: int) -> str:
     return "\n  ".join(lines)
 
 
-def _live_at_the_peak(problem: Problem) -> Iterator[str]:
+def live_at_the_peak(problem: Problem) -> Iterator[str]:
+    """Yield lines that say which buffers are live where most bytes are."""
     position, total = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]))
-    yield f"most is live at position {position}, {total} bytes:"
-    live = [
-        (buffer, begin, end)
+    live = {
+        buffer.name: (buffer, begin, end)
         for buffer in problem.buffers
         for begin, end in buffer.live
         if begin <= position < end
-    ]
-    for buffer, begin, end in sorted(live, key=lambda entry: (-entry[0].size, entry[0].name)):
+    }
+    sources: dict[str, list[str]] = {}
+    for source, destination in problem.in_place:
+        if source in live and destination in live:
+            sources.setdefault(destination, []).append(source)
+    apart = " with nothing in place" if sources else ""
+    yield f"most is live at position {position}, {total} bytes{apart}:"
+    for buffer, begin, end in sorted(
+        live.values(), key=lambda entry: (-entry[0].size, entry[0].name)
+    ):
         slots = f" in each of {buffer.slots} slots" if buffer.slots > 1 else ""
-        yield f"  {buffer.name}: {buffer.size} bytes{slots}, live in [{begin}, {end})"
+        places = " or ".join(map(repr, sources.get(buffer.name, ())))
+        place = f", may be in place of {places}" if places else ""
+        yield f"  {buffer.name}: {buffer.size} bytes{slots}, live in [{begin}, {end}){place}"

@@ -15,6 +15,8 @@ import tvm_ext
 from tvm_ext import workloads
 
 MODELS = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer")
+SAMPLE = ("mobilenet_v2",)
+"""Those that are built and run by default."""
 
 
 @tvm.ir.instrument.pass_instrument
@@ -131,7 +133,10 @@ def outputs(executable: relax.VMExecutable, arrays: list[np.ndarray]) -> list[np
     return [tensor.numpy() for tensor in results]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
+)
 def test_models_compute_the_same_both_ways(name: str):
     mod, arrays = workloads.model(name), workloads.inputs(name, seed=1)
     # The two ways in run the same pass: each model takes one of them.

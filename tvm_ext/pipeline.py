@@ -21,7 +21,8 @@ from tvm_ext import transform
 PIPELINE = "tvm_ext"
 """The name by which ``tvm.tirx.build(mod, target, pipeline=...)`` knows our pipeline.
 
-``tvm_ext.address`` and ``tvm_ext.arena`` are those with `PlanAddresses`.
+``tvm_ext.address`` and ``tvm_ext.arena`` are those with `PlanAddresses`, ``tvm_ext.ascend`` is the
+one with `AscendPlanMemory`.
 """
 
 STOCK_PLANNING = "StaticPlanBlockMemory"
@@ -85,19 +86,62 @@ def use_plan_addresses(
     >>> with tvm_ext.pipeline.use_plan_addresses(scopes=["local.UB"]):
     ...     executable = tvm.compile(mod, target="llvm")
     """
+    with _planned(lambda: transform.PlanAddresses(planner, form, **options)):
+        yield
 
-    def plan_addresses() -> Pass:
-        return transform.PlanAddresses(planner, form, **options)
 
-    plan_addresses()  # A wrong option is an error here, not in the middle of a build.
+@contextmanager
+def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> Iterator[None]:
+    """Put `AscendPlanMemory` in the place of the stock `StorageRewrite` while a block runs.
+
+    It runs in both of its modes: the workspace is planned, and then what is on chip. What holds
+    for `use_plan_addresses` holds here.
+
+    Parameters
+    ----------
+    form, **options
+        As in `tvm_ext.transform.AscendPlanMemory`, without `mode`.
+
+    Examples
+    --------
+    >>> with tvm_ext.pipeline.use_ascend_plan_memory(search="mirror"):
+    ...     executable = tvm.compile(mod, target="ascend/910b-llvm")
+    """
+
+    def plan_memory() -> Pass:
+        return Sequential(
+            [
+                transform.AscendPlanMemory("global-work-space-plan", form=form, **options),
+                transform.AscendPlanMemory("local-mem-plan", form=form, **options),
+            ]
+        )
+
+    with _planned(plan_memory):
+        yield
+
+
+@contextmanager
+def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
+    """Let a pass that plans addresses stand where TVM's pipelines rewrite storage."""
+    plan()  # A wrong option is an error here, not in the middle of a build.
     with _stock_lock:
-        stock = tirx.transform.LowerTVMBuiltin
+        rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
 
         def lower_tvm_builtin() -> Pass:
-            return Sequential([transform.DropAddresses(), stock()])
+            return Sequential([transform.DropAddresses(), lower()])
+
+        def storage_rewrite() -> Pass:
+            planning = plan()
+
+            def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+                # A planner may compile a kernel of its own, which is not to be planned by it.
+                with _replaced("StorageRewrite", rewrite), _replaced("LowerTVMBuiltin", lower):
+                    return planning(mod)
+
+            return module_pass(run, opt_level=0, name="tvm_ext.planned")
 
         with (
-            _replaced("StorageRewrite", plan_addresses),
+            _replaced("StorageRewrite", storage_rewrite),
             _replaced("LowerTVMBuiltin", lower_tvm_builtin),
         ):
             yield
@@ -157,7 +201,38 @@ def address_pipeline(form: transform.Form, stock: str = "default", **options: An
     def replacement() -> AbstractContextManager[None]:
         return use_plan_addresses(form=form, **options)
 
-    lower, finalize_host, finalize_device = _lowered_within(replacement, stock)
+    return _without_addresses(_lowered_within(replacement, stock))
+
+
+def ascend_pipeline(
+    form: transform.Form = "arena", stock: str = "default", **options: Any
+) -> Pipeline:
+    """Return a stock TIR pipeline with `AscendPlanMemory` in the place of its `StorageRewrite`.
+
+    Parameters
+    ----------
+    form : {"address", "arena"}
+        How plans are written.
+    stock : str
+        The name of the pipeline to build on.
+    **options
+        As in `use_ascend_plan_memory`; the chip is by default the target that is built for.
+
+    Returns
+    -------
+    tuple
+        What ``tvm.tirx.get_tir_pipeline`` returns.
+    """
+
+    def replacement() -> AbstractContextManager[None]:
+        return use_ascend_plan_memory(form, **options)
+
+    return _without_addresses(_lowered_within(replacement, stock))
+
+
+def _without_addresses(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline that takes addresses off where a CPU's code generator allows none."""
+    lower, finalize_host, finalize_device = pipeline
 
     def finalize_without_addresses() -> Pass:
         return Sequential([transform.DropAddresses(), finalize_host()])
@@ -304,3 +379,4 @@ for _form in transform.FORMS:
     tirx.compilation_pipeline.register_tir_pipeline(
         f"{PIPELINE}.{_form}", partial(address_pipeline, _form)
     )
+tirx.compilation_pipeline.register_tir_pipeline(f"{PIPELINE}.ascend", ascend_pipeline)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendPlanMemory
 from passes.gmem import GMEMAllocate
 from passes.plan_addresses import FORMS, DropAddresses, Form, PlanAddresses
 from passes.storage_rewrite import StorageRewrite
 
-__all__ = ["FORMS", "DropAddresses", "Form", "GMEMAllocate", "PlanAddresses", "StorageRewrite"]
+__all__ = [
+    "FORMS",
+    "WORKSPACE_BYTES",
+    "AscendPlanMemory",
+    "DropAddresses",
+    "Form",
+    "GMEMAllocate",
+    "PlanAddresses",
+    "StorageRewrite",
+]

@@ -132,6 +132,9 @@ class ProblemOptions:
         allocation that the program makes. Then volatile and bit-packed memory is planned too,
         but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
         there are iterations.
+    unequal_slots : bool
+        Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
+        iterations take turns with both: for planners that give one of them more offsets.
     """
 
     scopes: tuple[str, ...] | None = None
@@ -139,6 +142,7 @@ class ProblemOptions:
     upper_bounds: tuple[tuple[str, int], ...] = ()
     detect_inplace: bool = True
     addressed: bool = True
+    unequal_slots: bool = False
 
     def __post_init__(self) -> None:
         for scope in self.scopes or ():
@@ -297,8 +301,8 @@ class _ProblemBuilder:
         slots = getattr(value, "value", value)
         if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
             raise ValueError(
-                f"buffer {statement.buffer.name!r}: {_MULTI_BUFFER} must be a positive integer, "
-                f"got {value}"
+                f"buffer {statement.buffer.name!r} in {self._access.allocs[index].scope}: "
+                f"{_MULTI_BUFFER} must be a positive integer, got {value}"
             )
         return slots
 
@@ -356,19 +360,27 @@ class _ProblemBuilder:
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins."""
         pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
-        single = {name: a for name, a in allocations.items() if a.loop is None}
         beginning: dict[int, list[str]] = {}
-        for name, allocation in single.items():
+        for name, allocation in allocations.items():
             beginning.setdefault(self._touched[allocation.index][0], []).append(name)
-        for source, allocation in single.items():
+        for source, allocation in allocations.items():
             last = self._touched[allocation.index][1] - 1
             first = last + min(sequence[last].scope_pair_offset, 0)
             for destination in beginning.get(first, ()):
-                other = single[destination].index
-                if other == allocation.index:
+                other = allocations[destination]
+                if other.index == allocation.index or not self._take_turns(allocation, other):
                     continue
-                if pairs.allows(sequence[first], other, allocation.index):
+                if pairs.allows(sequence[first], other.index, allocation.index):
                     yield source, destination
+
+    def _take_turns(self, first: Allocation, second: Allocation) -> bool:
+        """Whether two allocations are in slots of the same number at the same time, or can be."""
+        slots = [self._slots(allocation.index) for allocation in (first, second)]
+        if max(slots) == 1:
+            return True
+        loops = [self._uses.of[allocation.index].loop for allocation in (first, second)]
+        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
+        return is_same and (slots[0] == slots[1] or self._options.unequal_slots)
 
 
 class _UpperBounds:

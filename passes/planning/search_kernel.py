@@ -121,7 +121,9 @@ def available() -> bool:
 @cache
 def _compiled() -> Callable[..., None]:
     module = tvm.IRModule({"advance": advance})
-    return tvm.tirx.build(module, target="llvm")["advance"]
+    # The first plan may be made in the middle of a build with a configuration of its own.
+    with tvm.transform.PassContext():
+        return tvm.tirx.build(module, target="llvm")["advance"]
 
 
 def _array(values: Sequence[int]) -> np.ndarray:

@@ -10,8 +10,8 @@ from tvm.script import tirx as T
 
 import tvm_ext.pipeline
 from passes.analysis.problems import ProblemOptions, find_problems
-from passes.plan_addresses import plan_addresses
-from passes.planning import planners
+from passes.plan_addresses import live_at_the_peak, plan_addresses
+from passes.planning import Buffer, Problem, planners
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import workloads
 from tvm_ext.transform import PlanAddresses
@@ -318,7 +318,8 @@ def test_a_wrong_number_of_slots_is_refused(value):
         ),
     )
     func = tirx.PrimFunc([], loop)
-    with pytest.raises(ValueError, match="buffer 'a': multi_buffer must be a positive integer"):
+    message = r"buffer 'a' in local\.UB: multi_buffer must be a positive integer"
+    with pytest.raises(ValueError, match=message):
         find_problems(func)
 
 
@@ -779,3 +780,14 @@ def test_memory_around_counts_against_the_capacity_inside():
     with pytest.raises(ValueError, match="needs 768 bytes") as error:
         PlanAddresses(memory=memory)(module(in_parallel))
     assert "256 bytes are reserved, 256 of them by enclosing scopes" in str(error.value)
+
+
+def test_what_is_live_at_the_peak_says_what_may_be_in_place():
+    buffers = (Buffer("x", 64, ((0, 2),)), Buffer("y", 32, ((1, 3),)), Buffer("z", 8, ((1, 2),)))
+    assert list(live_at_the_peak(Problem(buffers, in_place=(("x", "y"),)))) == [
+        "most is live at position 1, 104 bytes with nothing in place:",
+        "  x: 64 bytes, live in [0, 2)",
+        "  y: 32 bytes, live in [1, 3), may be in place of 'x'",
+        "  z: 8 bytes, live in [1, 2)",
+    ]
+    assert next(iter(live_at_the_peak(Problem(buffers)))).endswith("104 bytes:")

@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 
 from passes.analysis.op_graph import read_op_graph
 from passes.analysis.problems import ProblemOptions, find_problems
-from passes.gmem_prim_func import GMEM_ATTRIBUTE, lower_blocks, plan_gmem_prim_func, plan_prim_func
+from passes.gmem_prim_func import ATTRIBUTE, lower_blocks, plan_gmem_prim_func, plan_prim_func
 from passes.plan_addresses import DropAddresses
 from passes.planning import Problem, lower_bound, planners
 from passes.planning.gmem_layout import GMEM, GMEMLayout
@@ -175,7 +175,7 @@ def test_what_is_no_op_s_result_is_said(caplog):
     )
     names = [v.name for op in planned.read.graph.sequence.ops if op.places for v in op.results]
     assert names == ["whole"]
-    with caplog.at_level(logging.INFO, logger="tvm_ext.PlanAddresses"):
+    with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
         plan_gmem_prim_func(mixed, HOST)
     assert "no op's result: " + planned.read.graph.left_out[0] in caplog.messages
     bounded = plan_prim_func(mixed, HOST, upper_bounds=(("n", 64),))
@@ -269,7 +269,7 @@ def test_the_residual_graph_step_by_step():
 def test_weights_come_first_and_the_layout_is_written():
     func, _ = GRAPHS["dense"]()
     planned = plan_gmem_prim_func(func, BM)
-    layout = GMEMLayout.from_plain(planned.attrs[GMEM_ATTRIBUTE])
+    layout = GMEMLayout.from_plain(planned.attrs[ATTRIBUTE])
     start = 1 << 32
     assert [(w.name, w.address, w.size) for w in layout.weights.tensors] == [
         ("w", start, 1024),
@@ -296,7 +296,7 @@ def test_addresses_stand_on_the_allocations():
         found.append([int(address) for address in op.buffer.ty.allocated_addr])
 
     tvm_ffi.structural_walk(planned.body, (tirx.AllocBuffer, note_address))
-    layout = GMEMLayout.from_plain(planned.attrs[GMEM_ATTRIBUTE])
+    layout = GMEMLayout.from_plain(planned.attrs[ATTRIBUTE])
     assert found == [[t.address] for t in layout.activations.tensors]
 
 
@@ -366,7 +366,7 @@ def test_the_pass_plans_a_module_of_functions():
     planned = GMEMAllocate(base=1 << 32, alignment=4096)(mod)
     assert mod.script() == before
     layouts = {
-        name: GMEMLayout.from_plain(planned[name].attrs[GMEM_ATTRIBUTE]) for name in ("a", "b", "c")
+        name: GMEMLayout.from_plain(planned[name].attrs[ATTRIBUTE]) for name in ("a", "b", "c")
     }
     start = 1 << 32
     assert [w.address - start for w in layouts["a"].weights.tensors] == [0, 0x1000]
@@ -401,7 +401,7 @@ def test_the_chip_says_where_and_how(chip):
     target = tvm.target.Target(chip)
     func, _ = GRAPHS["dense"]()
     planned = GMEMAllocate(target=target)(tvm.IRModule({"main": func}))["main"]
-    layout = GMEMLayout.from_plain(planned.attrs[GMEM_ATTRIBUTE])
+    layout = GMEMLayout.from_plain(planned.attrs[ATTRIBUTE])
     memory = MemoryHierarchy.from_target(target)["global"]
     assert layout.alignment == memory.alignment
     assert layout.weights.start == dict(memory.facts).get("weight_base", memory.base)
