@@ -1,0 +1,291 @@
+"""Simulated pipelines as a picture: cycles across, a row for each pipe.
+
+Colours are those of the memory maps of `tvm_ext.drawing`: a run has the colour of the buffer that
+it writes, or of the one that it reads where it writes none on the chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from passes.planning import Problem
+from passes.simulation import Cause, Run, Simulation
+from tvm_ext.picture import (
+    FAINT,
+    FONT_SIZE,
+    INK,
+    PALETTE,
+    RASTER_SLOTS,
+    need_matplotlib,
+    text_width,
+    write_above,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WAIT_COLOURS = {Cause.DATA: "#f2f2f2", Cause.SLOT: "#d5d5d5", Cause.REUSE: "#d9a0a6"}
+"""What a pipe waits for. Only a wait for bytes that another buffer uses is the plan's doing."""
+
+_WAIT_NAMES = {
+    Cause.DATA: "waits for data",
+    Cause.SLOT: "waits for a slot",
+    Cause.REUSE: "waits for reused bytes",
+}
+_NO_BUFFER = "#ffffff"
+_WIDTH = 8.4
+"""Inches of the rows, without their names."""
+_ROW = 0.34
+_LEFT, _RIGHT, _TOP, _BOTTOM, _LEGEND = 0.95, 1.0, 0.62, 0.3, 0.5
+"""Inches around each panel, and those of the legend below all."""
+_BAR = 0.76
+"""What part of a row's height a run takes."""
+
+
+def pipeline_timeline(
+    simulation: Simulation,
+    problems: Iterable[Problem] = (),
+    *,
+    title: str | None = None,
+    until: int | None = None,
+) -> Figure:
+    """Draw a simulation: cycles across, a row for each pipe, a box for each run.
+
+    Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Beside
+    each row stands for how much of the makespan the pipe is idle.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What is drawn of it is its timeline, which may end before the makespan.
+    problems : iterable of Problem
+        Those of the kernel, which give the buffers the colours of `tvm_ext.memory_map`. Without
+        them colours follow from the order in which buffers appear.
+    title : str, optional
+        Above the rows.
+    until : int, optional
+        The cycle at which the picture ends; by default the end of the timeline.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        `tvm_ext.picture.save` writes it to a file.
+
+    Raises
+    ------
+    ImportError
+        If there is no matplotlib.
+    ValueError
+        If there is nothing to draw.
+    """
+    return pipeline_timelines([(title, simulation)], problems, until=until)
+
+
+def pipeline_timelines(
+    simulations: Iterable[tuple[str | None, Simulation]],
+    problems: Iterable[Problem] = (),
+    *,
+    until: int | None = None,
+) -> Figure:
+    """Draw several simulations below each other, on the same scale.
+
+    Parameters
+    ----------
+    simulations : iterable of (str or None, Simulation)
+        Title and simulation of each panel, from the top down; see `pipeline_timeline`.
+    problems : iterable of Problem
+        Those of the kernel that all of them run.
+    until : int, optional
+        The cycle at which the picture ends; by default the end of the longest timeline.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A figure with one panel each.
+
+    Raises
+    ------
+    ImportError
+        If there is no matplotlib.
+    ValueError
+        If there is nothing to draw.
+    """
+    need_matplotlib()
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    panels = list(simulations)
+    if not any(simulation.timeline for _, simulation in panels):
+        raise ValueError("pipeline_timelines: there is no run to draw")
+    end = until or max(run.end for _, simulation in panels for run in simulation.timeline)
+    colours = _colours(tuple(problems), [simulation for _, simulation in panels])
+    heights = [max(1, len(simulation.pipes)) * _ROW for _, simulation in panels]
+    height = sum(heights) + len(panels) * (_TOP + _BOTTOM) + _LEGEND
+    width = _LEFT + _WIDTH + _RIGHT
+    with style.context("default"):
+        figure = Figure(figsize=(width, height))
+        top = height
+        for (title, simulation), rows in zip(panels, heights, strict=True):
+            top -= _TOP + rows
+            box = (_LEFT / width, top / height, _WIDTH / width, rows / height)
+            ax = figure.add_axes(box)
+            _draw(ax, simulation, colours, end, title)
+            top -= _BOTTOM
+        ax.set_xlabel("cycles", color=INK, fontsize=9)
+        _draw_legend(figure)
+    return figure
+
+
+def _colours(problems: Sequence[Problem], simulations: Sequence[Simulation]) -> Mapping[str, str]:
+    """Return the colour of each buffer: by its place in its problem, as in memory maps."""
+    places = {b.name: i for problem in problems for i, b in enumerate(problem.buffers)}
+    for simulation in simulations:
+        for run in simulation.timeline:
+            for name, _ in (*run.writes, *run.reads):
+                places.setdefault(name, len(places))
+    return {name: PALETTE[place % len(PALETTE)] for name, place in places.items()}
+
+
+def _draw(
+    ax: Axes, simulation: Simulation, colours: Mapping[str, str], end: int, title: str | None
+) -> None:
+    from matplotlib.collections import PolyCollection
+
+    rows = {time.pipe: row for row, time in enumerate(reversed(simulation.pipes))}
+    runs = [run for run in simulation.timeline if run.begin < end]
+    _draw_frame(ax, simulation, rows, end, title)
+    for cause in Cause:
+        boxes = [
+            _box(begin, begin + cycles, rows[run.pipe], 0.3)
+            for run in runs
+            for found, begin, cycles in _gaps(run)
+            if found is cause
+        ]
+        ax.add_collection(
+            PolyCollection(
+                boxes,
+                facecolor=WAIT_COLOURS[cause],
+                edgecolor="none",
+                label=_WAIT_NAMES[cause],
+                zorder=1,
+            ),
+            autolim=False,
+        )
+    many = len(runs) > RASTER_SLOTS
+    ax.add_collection(
+        PolyCollection(
+            [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
+            facecolors=[colours.get(_buffer(run)[0], _NO_BUFFER) for run in runs],
+            edgecolors="none" if many else INK,
+            linewidths=min(0.7, 12 / (1 + len(runs))) if len(runs) > 40 else 0.7,
+            rasterized=many,
+            label="runs",
+            zorder=2,
+        ),
+        autolim=False,
+    )
+    _draw_names(ax, simulation, runs, rows, end)
+
+
+def _gaps(run: Run) -> list[tuple[Cause, int, int]]:
+    """Return the waits before a run: cause, begin and cycles."""
+    gaps, begin = [], run.begin - sum(cycles for _, cycles in run.waits)
+    for cause, cycles in run.waits:
+        gaps.append((cause, begin, cycles))
+        begin += cycles
+    return gaps
+
+
+def _box(begin: int, end: int, row: int, height: float) -> tuple[tuple[float, float], ...]:
+    low, high = row - height / 2, row + height / 2
+    return (begin, low), (end, low), (end, high), (begin, high)
+
+
+def _buffer(run: Run) -> tuple[str, int]:
+    """Return the buffer that gives a run its colour, and its slot."""
+    return next(iter((*run.writes, *run.reads)), ("", 0))
+
+
+def _draw_frame(
+    ax: Axes, simulation: Simulation, rows: Mapping[str, int], end: int, title: str | None
+) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ax.set_xlim(0, end)
+    ax.set_ylim(-0.5, len(rows) - 0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
+    ax.set_yticks(list(rows.values()), list(rows))
+    ax.tick_params(labelsize=FONT_SIZE, colors=INK)
+    ax.tick_params(axis="y", length=0)
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    if title is not None:
+        write_above(ax, title, 19, fontsize=10, fontweight="bold", color=INK, parse_math=False)
+    shown = sum(run.begin < end for run in simulation.timeline)
+    part = "" if shown == simulation.runs else f", the first {shown:,} of {simulation.runs:,} runs"
+    summary = f"makespan {simulation.makespan:,} cycles{part}"
+    write_above(ax, summary, 6, fontsize=FONT_SIZE, color=FAINT)
+    for time in simulation.pipes:
+        share = 100 * time.idle / simulation.makespan
+        ax.annotate(
+            f"{share:.0f}% idle",
+            (1, rows[time.pipe]),
+            (6, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            fontsize=FONT_SIZE,
+            color=FAINT,
+            annotation_clip=False,
+        )
+
+
+def _draw_names(
+    ax: Axes, simulation: Simulation, runs: Sequence[Run], rows: Mapping[str, int], end: int
+) -> None:
+    """Write into each box what of its statement and buffer fits."""
+    points = 72 * _WIDTH / end
+    slotted = {name for run in simulation.timeline for name, slot in run.writes if slot}
+    widths: dict[str, float] = {}
+    for run in runs:
+        name, slot = _buffer(run)
+        buffer = f"{name}[{slot}]" if name in slotted else name
+        room = (min(run.end, end) - run.begin) * points - 4
+        for text in (f"{run.statement}: {buffer}", run.statement, buffer):
+            if room < FONT_SIZE or not text:
+                break
+            if text not in widths:
+                widths[text] = text_width(text)
+            if widths[text] <= room:
+                ax.text(
+                    (run.begin + min(run.end, end)) / 2,
+                    rows[run.pipe],
+                    text,
+                    ha="center",
+                    va="center",
+                    fontsize=FONT_SIZE,
+                    color="black",
+                    parse_math=False,
+                    clip_on=True,
+                    zorder=3,
+                )
+                break
+
+
+def _draw_legend(figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    figure.legend(
+        handles=[
+            Patch(facecolor=WAIT_COLOURS[cause], edgecolor="#999999", label=_WAIT_NAMES[cause])
+            for cause in Cause
+        ],
+        loc="lower left",
+        bbox_to_anchor=(_LEFT / figure.get_size_inches()[0], 0),
+        ncols=3,
+        frameon=False,
+        fontsize=FONT_SIZE,
+    )
