@@ -1,24 +1,33 @@
-"""Draw the memory maps in ``docs/pictures``: ``python docs/make_pictures.py``.
+"""Draw the pictures in ``docs/pictures``: ``python docs/make_pictures.py``.
 
 Those of kernels show one function of the corpus twice on the same scales: as the stock pass lets
 its allocations share memory, and as ``best`` places them. What is drawn as stock is held against
 what the stock pass allocates: a map that takes more or less is not written. Those of networks show
-the tensors of one, with operators fused, as ``rec_tbl`` and as ``best`` place them.
+the tensors of one, with operators fused, as ``rec_tbl`` and as ``best`` place them. Those of Ascend
+kernels show the pipelines under a plan that weighs what sharing costs, and under one that does not.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 import tvm
+from matplotlib.figure import Figure
+from tvm.target import Target
 
 from passes.analysis.problems import find_problems
+from passes.ascend_cost import core_kernel
 from passes.gmem import plan_gmem
 from passes.planning import Plan, Problem, check, solve
-from tvm_ext import memory_maps, workloads
+from passes.planning.level_limit import plan_at_level
+from passes.planning.three_level import plan_levels
+from passes.simulation import simulate
+from target_hw import Machine
+from tvm_ext import memory_maps, pipeline_timelines, workloads
 from tvm_ext.comparison import allocations
-from tvm_ext.drawing import save
+from tvm_ext.picture import save
 
 Map = tuple[str, Problem, Plan]
 """Title, problem and plan."""
@@ -35,7 +44,10 @@ KERNELS = {
 NETWORKS = {"resnet18_rec_tbl_and_best.svg": ("ResNet-18", "resnet18")}
 """By file name: what it shows, and a workload."""
 
-PICTURES = (*KERNELS, *NETWORKS)
+TIMELINES = {"gelu_levels.svg": ("gelu", {"tile": 14336, "tiles": 6})}
+"""By file name: an Ascend kernel and its size."""
+
+PICTURES = (*KERNELS, *NETWORKS, *TIMELINES)
 
 PLANNERS = (("stock sharing", "storage_rewrite"), ("best plan", "best"))
 """Title and planner of each map of a kernel, from left to right."""
@@ -51,10 +63,14 @@ def main() -> None:
     for name in arguments.names or PICTURES:
         if name not in PICTURES:
             parser.error(f"unknown picture {name!r}; there are: {', '.join(PICTURES)}")
-        plans = kernel_maps(*KERNELS[name]) if name in KERNELS else network_maps(*NETWORKS[name])
-        save(memory_maps(plans), arguments.folder / name)
-        peaks = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in plans)
-        print(f"{name}: {peaks}")
+        if name in TIMELINES:
+            figure, summary = timelines(*TIMELINES[name])
+        else:
+            maps = kernel_maps(*KERNELS[name]) if name in KERNELS else network_maps(*NETWORKS[name])
+            figure = memory_maps(maps)
+            summary = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in maps)
+        save(figure, arguments.folder / name)
+        print(f"{name}: {summary}")
 
 
 def kernel_maps(subject: str, workload: str, entry_name: str) -> list[Map]:
@@ -76,6 +92,22 @@ def network_maps(subject: str, workload: str) -> list[Map]:
         (found,) = plan_gmem(lowered, planner)
         plans.append((f"{subject}, {planner}", found.problem, found.plan))
     return plans
+
+
+def timelines(name: str, parameters: Mapping[str, int]) -> tuple[Figure, str]:
+    """Return the pipelines of an Ascend kernel under two plans, and their makespans in a line."""
+    kernel = core_kernel(workloads.ascend_kernel(name, **parameters).lower()[name])
+    machine = Machine.from_target(Target("ascend/910b"))
+    ways = {
+        "levels of reuse": plan_levels,
+        "lowest peak, whatever waits": lambda problem: plan_at_level(problem, 0),
+    }
+    runs = {
+        f"{name}, {way}": simulate(kernel.program, [(p, plan(p)) for p in kernel.problems], machine)
+        for way, plan in ways.items()
+    }
+    summary = "; ".join(f"{title}: {run.makespan:,} cycles" for title, run in runs.items())
+    return pipeline_timelines(runs.items(), kernel.problems), summary
 
 
 def find_entry(workload: str, name: str) -> workloads.Entry:
