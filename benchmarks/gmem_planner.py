@@ -1,11 +1,11 @@
 """How `rec_tbl` grows with the graph, and how its peak compares.
 
-    python benchmarks/gmem_planner.py [--ops 1000,10000,100000] [--planners a,b] [--kinds a,b]
+    python benchmarks/gmem_planner.py [--ops 1000,4000,100000] [--planners a,b] [--kinds a,b]
 
 For each kind of graph and each number of ops: the CPU seconds of
 
 - the table as the original keeps it, a list that is scanned for every operand and result (up to
-  `--most-naive` ops: it takes quadratic time),
+  `--most-naive` ops: it takes quadratic time, or worse),
 - `rec_tbl` with the same decisions (`by_value`), and as it is (by storage),
 - planners on the problem of the same graph, `rec_tbl` among them (up to `--most-others` ops, and
   `bump`, `rec_tbl` and `storage_rewrite` for any number),
@@ -233,14 +233,14 @@ def run_kind(kind: str, counts: list[int], arguments: argparse.Namespace) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--ops", default="1000,10000,20000,100000", help="default: %(default)s")
+    parser.add_argument("--ops", default="1000,4000,20000,100000", help="default: %(default)s")
     parser.add_argument("--kinds", default=",".join(KINDS), help="default: %(default)s")
     parser.add_argument(
         "--planners",
         default="rec_tbl,storage_rewrite,bump,first_fit,best_fit,skyline,best",
         help="default: %(default)s",
     )
-    parser.add_argument("--most-naive", type=int, default=10_000, help="default: %(default)s")
+    parser.add_argument("--most-naive", type=int, default=4_000, help="default: %(default)s")
     parser.add_argument("--most-others", type=int, default=20_000, help="default: %(default)s")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a plan")
     arguments = parser.parse_args()

@@ -31,6 +31,7 @@ KNOW_NO_TVM = (
     "passes.simulation",
     "target_hw.storage_scope",
     "target_hw.memory",
+    "target_hw.machine",
 )
 # The search's twin is written in TVMScript; the planner imports it when it first needs it.
 KNOWS_TVM = "passes.planning.search_kernel"
