@@ -147,17 +147,18 @@ class ProgramBuilder:
         slots = self.pick((1, 1, 2, 3)) if scope is not None and scope.counters else 1
         return buffer, AllocBuffer(buffer, {"multi_buffer": slots} if slots > 1 else None)
 
-    def index(self, i: Any) -> Any:
-        forms = (i, i, i, LENGTH - 1 - i, tirx.floormod(i + 3, LENGTH), tirx.floordiv(i, 2))
-        return self.pick(forms)
+    def index(self, i: Any, extent: int) -> Any:
+        # Not (extent - 1 - i) modulo extent: TVM itself lowers that wrongly.
+        within = i if extent >= LENGTH else tirx.floormod(i, extent)
+        last = min(extent, LENGTH) - 1
+        wrapped = tirx.floormod(i + 3, min(extent, LENGTH))
+        return self.pick((within, within, within, last - within, wrapped, tirx.floordiv(within, 2)))
 
     def read(self, scope: _Scope, i: Any, dtype: str, straight: bool = False) -> Any:
         source = self.pick(scope.readable[-3:])
         extent = int(source.ty.shape[0].value)
-        index = i if straight and extent >= LENGTH else self.index(i)
-        return _cast(
-            BufferLoad(source, [tirx.floormod(index, extent) if extent < LENGTH else index]), dtype
-        )
+        index = i if straight and extent >= LENGTH else self.index(i, extent)
+        return _cast(BufferLoad(source, [index]), dtype)
 
     def map(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer, elementwise; often of its own newest operand."""

@@ -41,7 +41,11 @@ def replay(mod: tvm.IRModule, planner: str, seed: int = 0) -> list[np.ndarray]:
 def compiled(mod: tvm.IRModule, planner: str, seed: int = 0) -> list[np.ndarray]:
     """Build the program of a module with arenas, run it, and return its arrays afterwards."""
     arrays = [tvm.runtime.tensor(array) for array in inputs(seed)]
-    build(mod, poisoned(PlanAddresses(planner, "arena")))["main"](*arrays)
+    # CompactBufferAllocation would cut a buffer of which only the address of the first element is
+    # taken down to that element, and extern code would write beyond it.
+    with tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"]):
+        run = build(mod, poisoned(PlanAddresses(planner, "arena")))["main"]
+    run(*arrays)
     return [array.numpy() for array in arrays]
 
 
@@ -92,12 +96,11 @@ def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch):
     assert broken > 0
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_an_arena_computes_the_same_when_compiled(seed: int):
-    # Fixed programs: the LLVM in TVM's wheel compiles a few wrongly, plan or no plan, and crashes
-    # on others, so that a random draw would fail now and then. The replay takes random ones.
-    mod, planner = random_program(seed), PLANNERS[seed % len(PLANNERS)]
-    np.testing.assert_equal(compiled(mod, planner, seed), replay(mod, planner, seed))
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_an_arena_computes_the_same_when_compiled(mod: tvm.IRModule, planner: str):
+    note(mod.script())
+    np.testing.assert_equal(compiled(mod, planner), replay(mod, planner))
 
 
 @pytest.mark.slow
