@@ -161,7 +161,11 @@ def GMEMAllocate(  # noqa: N802
         if not any(isinstance(func, relax.Function) for func in mod.functions.values()):
             return _plan_tir(mod, planner, options)
         result = mod.clone()
-        for planned in plan_gmem(mod, planner, options):
+        plans = plan_gmem(mod, planner, options)
+        bounded = {str(bound.variable.name) for planned in plans for bound in planned.memory.bounds}
+        for name in sorted(options.upper_bounds.keys() - bounded):
+            LOGGER.info("upper bound of %r is not used: no placed tensor's size rests on it", name)
+        for planned in plans:
             for left in planned.memory.left:
                 LOGGER.info(
                     "function %r: %r is left to the run time: %s",

@@ -12,6 +12,7 @@ from typing import Any
 
 import tvm
 from hypothesis import strategies as st
+from program_parts import cast, loop, sequence
 from tvm import tirx
 from tvm.ir import PrimType
 from tvm.tirx import (
@@ -20,7 +21,6 @@ from tvm.tirx import (
     Broadcast,
     BufferLoad,
     BufferStore,
-    Cast,
     DeclBuffer,
     Evaluate,
     For,
@@ -75,7 +75,7 @@ class ProgramBuilder:
         ]
         self.out = params[2]
         body = self.block(_Scope(params[:2]), 0)
-        func = tirx.PrimFunc(params, _sequence(body)).with_attr("global_symbol", "main")
+        func = tirx.PrimFunc(params, sequence(body)).with_attr("global_symbol", "main")
         return tvm.IRModule({"main": func.with_attr("tirx.noalias", True)})
 
     # Blocks
@@ -97,8 +97,8 @@ class ProgramBuilder:
         var = Var(self.name("k"), PrimType("int32"))
         inner = scope.inner()
         inner.counters.append(var)
-        body = _sequence(self.block(inner, depth + 1))
-        return [_for(var, self.random.randint(1, 3), body, first=self.pick((0, 0, 1)))]
+        body = sequence(self.block(inner, depth + 1))
+        return [loop(var, self.random.randint(1, 3), body, first=self.pick((0, 0, 1)))]
 
     def parallel(self, scope: _Scope, depth: int) -> list[Any]:
         if self.in_parallel:
@@ -109,7 +109,7 @@ class ProgramBuilder:
         inner.counters.append(var)
         # Each iteration has a row of the result, and writes to nothing else from outside.
         self.row = var * LENGTH
-        body = _sequence(self.block(inner, 1))
+        body = sequence(self.block(inner, 1))
         self.row, self.in_parallel = tirx.const(0), False
         return [For(var, tirx.const(0), tirx.const(2), ForKind.PARALLEL, body)]
 
@@ -117,10 +117,8 @@ class ProgramBuilder:
         condition = BufferLoad(scope.readable[0], [tirx.const(1)]) < 1
         if scope.counters and self.random.random() < 0.7:
             condition = self.pick(scope.counters) < 1
-        then = _sequence(self.block(scope.inner(), depth + 1))
-        other = (
-            _sequence(self.block(scope.inner(), depth + 1)) if self.pick((True, False)) else None
-        )
+        then = sequence(self.block(scope.inner(), depth + 1))
+        other = sequence(self.block(scope.inner(), depth + 1)) if self.pick((True, False)) else None
         return [IfThenElse(condition, then, other)]
 
     def while_loop(self, scope: _Scope, depth: int) -> list[Any]:
@@ -131,7 +129,7 @@ class ProgramBuilder:
         return [
             AllocBuffer(count),
             BufferStore(count, zero, [zero]),
-            While(BufferLoad(count, [zero]) < 2, _sequence([*body, step])),
+            While(BufferLoad(count, [zero]) < 2, sequence([*body, step])),
         ]
 
     # Allocations and what fills them
@@ -158,7 +156,7 @@ class ProgramBuilder:
         source = self.pick(scope.readable[-3:])
         extent = int(source.ty.shape[0].value)
         index = i if straight and extent >= LENGTH else self.index(i, extent)
-        return _cast(BufferLoad(source, [index]), dtype)
+        return cast(BufferLoad(source, [index]), dtype)
 
     def map(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer, elementwise; often of its own newest operand."""
@@ -169,9 +167,9 @@ class ProgramBuilder:
         if self.pick((True, False)):
             value = value + self.read(scope, i, dtype, straight=self.pick((True, False)))
         if scope.counters:
-            value = value + _cast(self.pick(scope.counters), dtype)
+            value = value + cast(self.pick(scope.counters), dtype)
         scope.readable.append(buffer)
-        return [alloc, _for(i, LENGTH, BufferStore(buffer, value, [i]))]
+        return [alloc, loop(i, LENGTH, BufferStore(buffer, value, [i]))]
 
     def vector(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer, four elements at a time."""
@@ -180,14 +178,14 @@ class ProgramBuilder:
         wide = [b for b in scope.readable if int(b.ty.shape[0].value) >= LENGTH]
         i = Var(self.name("i"), PrimType("int32"))
         lanes = Ramp(i * 4, tirx.const(1), 4)
-        value = _cast(BufferLoad(wide[-1], [lanes]), f"{dtype}x4")
+        value = cast(BufferLoad(wide[-1], [lanes]), f"{dtype}x4")
         backward = Ramp(LENGTH - 1 - i * 4, tirx.const(-1), 4)
         if self.pick((True, False)):
-            value = value + _cast(BufferLoad(self.pick(wide), [backward]), f"{dtype}x4")
+            value = value + cast(BufferLoad(self.pick(wide), [backward]), f"{dtype}x4")
         else:
-            value = value + Broadcast(_cast(i, dtype), 4)
+            value = value + Broadcast(cast(i, dtype), 4)
         scope.readable.append(buffer)
-        return [alloc, _for(i, LENGTH // 4, BufferStore(buffer, value, [lanes]))]
+        return [alloc, loop(i, LENGTH // 4, BufferStore(buffer, value, [lanes]))]
 
     def newest(self, scope: _Scope) -> Any:
         """An allocation that can be overwritten, and is as long as all are; or None."""
@@ -215,9 +213,9 @@ class ProgramBuilder:
             return []
         buffer, alloc = self.like(source)
         k, i = (Var(self.name(n), PrimType("int32")) for n in "ki")
-        value = BufferLoad(source, [i]) + _cast(k + 1, str(buffer.ty.dtype.dtype))
+        value = BufferLoad(source, [i]) + cast(k + 1, str(buffer.ty.dtype.dtype))
         scope.readable.append(buffer)
-        return [alloc, _for(k, 2, _for(i, LENGTH, BufferStore(buffer, value, [i])))]
+        return [alloc, loop(k, 2, loop(i, LENGTH, BufferStore(buffer, value, [i])))]
 
     def two_stores(self, scope: _Scope, depth: int) -> list[Any]:
         """Two stores in one loop, each of the same element as its operand."""
@@ -230,7 +228,7 @@ class ProgramBuilder:
         one = tirx.const(1, str(buffer.ty.dtype.dtype))
         stores = [BufferStore(buffer, BufferLoad(source, [at]) + one, [at]) for at in (i, after)]
         scope.readable.append(buffer)
-        return [alloc, _for(i, LENGTH, SeqStmt(stores))]
+        return [alloc, loop(i, LENGTH, SeqStmt(stores))]
 
     def changes_source(self, scope: _Scope, depth: int) -> list[Any]:
         """The operand is overwritten in the statement that reads it."""
@@ -239,10 +237,10 @@ class ProgramBuilder:
             return []
         buffer, alloc = self.like(source)
         k, i, j = (Var(self.name(n), PrimType("int32")) for n in "kij")
-        read = _for(i, LENGTH, BufferStore(buffer, BufferLoad(source, [i]), [i]))
-        spoil = _for(j, LENGTH, BufferStore(source, _cast(j, str(source.ty.dtype.dtype)), [j]))
+        read = loop(i, LENGTH, BufferStore(buffer, BufferLoad(source, [i]), [i]))
+        spoil = loop(j, LENGTH, BufferStore(source, cast(j, str(source.ty.dtype.dtype)), [j]))
         scope.readable.append(buffer)
-        return [alloc, _for(k, 1, SeqStmt([read, spoil]))]
+        return [alloc, loop(k, 1, SeqStmt([read, spoil]))]
 
     def shifted(self, scope: _Scope, depth: int) -> list[Any]:
         """One store, to another element than is read."""
@@ -253,16 +251,16 @@ class ProgramBuilder:
         i = Var(self.name("i"), PrimType("int32"))
         store = BufferStore(buffer, BufferLoad(source, [i]), [LENGTH - 1 - i])
         scope.readable.append(buffer)
-        return [alloc, _for(i, LENGTH, store)]
+        return [alloc, loop(i, LENGTH, store)]
 
     def accumulate(self, scope: _Scope, depth: int) -> list[Any]:
         """A sum, first cleared, then added to."""
         buffer, alloc = self.allocate()
         dtype = str(buffer.ty.dtype.dtype)
         i, j, k = (Var(self.name(n), PrimType("int32")) for n in "ijk")
-        clear = _for(i, LENGTH, BufferStore(buffer, tirx.const(0, dtype), [i]))
+        clear = loop(i, LENGTH, BufferStore(buffer, tirx.const(0, dtype), [i]))
         value = BufferLoad(buffer, [j]) + self.read(scope, tirx.floormod(j + k, LENGTH), dtype)
-        add = _for(k, 2, _for(j, LENGTH, BufferStore(buffer, value, [j])))
+        add = loop(k, 2, loop(j, LENGTH, BufferStore(buffer, value, [j])))
         scope.readable.append(buffer)
         return [alloc, clear, add]
 
@@ -281,7 +279,7 @@ class ProgramBuilder:
         made: list[Any] = [DeclBuffer(view, data=source.data)]
         if self.pick((True, False)):
             i = Var(self.name("i"), PrimType("int32"))
-            made.append(_for(i, extent, BufferStore(view, _cast(i * 3, dtype), [i])))
+            made.append(loop(i, extent, BufferStore(view, cast(i * 3, dtype), [i])))
         if self.pick((True, False)):
             scope.readable.append(view)
         return made
@@ -322,25 +320,12 @@ class ProgramBuilder:
         i = Var(self.name("i"), PrimType("int32"))
         extent = min(int(buffer.ty.shape[0].value), LENGTH)
         at = [self.row + i]
-        value = BufferLoad(self.out, at) + _cast(BufferLoad(buffer, [i]), "int64")
-        return [_for(i, extent, BufferStore(self.out, value, at))]
-
-
-def _for(var: Any, extent: int, body: Any, first: int = 0) -> Any:
-    return For(var, tirx.const(first), tirx.const(extent), ForKind.SERIAL, body)
+        value = BufferLoad(self.out, at) + cast(BufferLoad(buffer, [i]), "int64")
+        return [loop(i, extent, BufferStore(self.out, value, at))]
 
 
 def _memcpy(to: Any, source: Any, size: int) -> Any:
     return Evaluate(tirx.call_extern("int32", "memcpy", to, source, tirx.const(size, "int64")))
-
-
-def _cast(value: Any, dtype: str) -> Any:
-    return value if str(value.ty.dtype) == dtype else Cast(PrimType(dtype), value)
-
-
-def _sequence(stmts: list[Any]) -> Any:
-    flat = [s for stmt in stmts for s in (stmt.seq if isinstance(stmt, SeqStmt) else [stmt])]
-    return flat[0] if len(flat) == 1 else SeqStmt(flat)
 
 
 def random_program(seed: int) -> tvm.IRModule:

@@ -11,16 +11,14 @@ from typing import Any
 
 import tvm
 from hypothesis import strategies as st
+from program_parts import cast, loop, sequence
 from tvm import tirx
 from tvm.ir import PrimType
 from tvm.tirx import (
     AllocBuffer,
     BufferLoad,
     BufferStore,
-    Cast,
     DeclBuffer,
-    For,
-    ForKind,
     IfThenElse,
     SeqStmt,
     Var,
@@ -74,7 +72,7 @@ class KernelBuilder:
 
     def build(self) -> tvm.IRModule:
         params = [*self.inputs, self.out]
-        func = tirx.PrimFunc(params, _sequence(self.block(_Scope(), 0)))
+        func = tirx.PrimFunc(params, sequence(self.block(_Scope(), 0)))
         func = func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
         return tvm.IRModule({"main": func})
 
@@ -95,15 +93,15 @@ class KernelBuilder:
         var = Var(self.name("k"), PrimType("int32"))
         inner = scope.inner()
         inner.counters.append(var)
-        body = _sequence(self.block(inner, depth + 1))
-        return [_for(var, self.random.randint(2, 3), body, first=self.pick((0, 0, 1)))]
+        body = sequence(self.block(inner, depth + 1))
+        return [loop(var, self.random.randint(2, 3), body, first=self.pick((0, 0, 1)))]
 
     def branch(self, scope: _Scope, depth: int) -> list[Any]:
         condition = BufferLoad(self.inputs[0], [tirx.const(1)]) < 1
         if scope.counters and self.chance(0.7):
             condition = self.pick(scope.counters) < 1
-        then = _sequence(self.block(scope.inner(), depth + 1))
-        other = _sequence(self.block(scope.inner(), depth + 1)) if self.chance(0.5) else None
+        then = sequence(self.block(scope.inner(), depth + 1))
+        other = sequence(self.block(scope.inner(), depth + 1)) if self.chance(0.5) else None
         return [IfThenElse(condition, then, other)]
 
     def while_loop(self, scope: _Scope, depth: int) -> list[Any]:
@@ -114,7 +112,7 @@ class KernelBuilder:
         return [
             AllocBuffer(count),
             BufferStore(count, zero, [zero]),
-            While(BufferLoad(count, [zero]) < 2, _sequence([*body, step])),
+            While(BufferLoad(count, [zero]) < 2, sequence([*body, step])),
         ]
 
     def carried(self, scope: _Scope, depth: int) -> list[Any]:
@@ -131,15 +129,15 @@ class KernelBuilder:
             made,
             IfThenElse(
                 tirx.LT(tirx.const(first), var),
-                _for(i, LENGTH, BufferStore(result, BufferLoad(kept, [i]), [i])),
-                _for(j, LENGTH, BufferStore(result, tirx.const(3), [j])),
+                loop(i, LENGTH, BufferStore(result, BufferLoad(kept, [i]), [i])),
+                loop(j, LENGTH, BufferStore(result, tirx.const(3), [j])),
             ),
         ]
         inner.of("local.UB").append(result)
         body += self.block(inner, depth + 1)
         source = self.pick([b for b in inner.of("local.UB") if str(b.ty.dtype.dtype) == "int32"])
-        body.append(_for(k, LENGTH, BufferStore(kept, BufferLoad(source, [k]), [k])))
-        return [alloc, _for(var, 3, _sequence(body), first=first)]
+        body.append(loop(k, LENGTH, BufferStore(kept, BufferLoad(source, [k]), [k])))
+        return [alloc, loop(var, 3, sequence(body), first=first)]
 
     # Buffers
 
@@ -165,14 +163,14 @@ class KernelBuilder:
         """The element of a buffer for a result's element, as int32."""
         extent = int(buffer.ty.shape[0].value)
         index = i if straight else extent - 1 - i
-        return _cast(BufferLoad(buffer, [tirx.floormod(index, extent)]), "int32")
+        return cast(BufferLoad(buffer, [tirx.floormod(index, extent)]), "int32")
 
     def fill(self, scope: _Scope, memory: str, value: Any, **options: Any) -> list[Any]:
         """Allocate a buffer and fill it element by element."""
         buffer, alloc = self.allocate(scope, memory, **options)
         i = Var(self.name("i"), PrimType("int32"))
-        computed = _cast(value(i, int(buffer.ty.shape[0].value)), str(buffer.ty.dtype.dtype))
-        nest = _for(i, int(buffer.ty.shape[0].value), BufferStore(buffer, computed, [i]))
+        computed = cast(value(i, int(buffer.ty.shape[0].value)), str(buffer.ty.dtype.dtype))
+        nest = loop(i, int(buffer.ty.shape[0].value), BufferStore(buffer, computed, [i]))
         scope.of(memory).append(buffer)
         return [alloc, nest]
 
@@ -195,8 +193,8 @@ class KernelBuilder:
         if source is None:
             return []
         i = Var(self.name("i"), PrimType("int32"))
-        total = BufferLoad(self.out, [i]) + _cast(BufferLoad(source, [i]), "int64")
-        return [_for(i, int(source.ty.shape[0].value), BufferStore(self.out, total, [i]))]
+        total = BufferLoad(self.out, [i]) + cast(BufferLoad(source, [i]), "int64")
+        return [loop(i, int(source.ty.shape[0].value), BufferStore(self.out, total, [i]))]
 
     def vector(self, scope: _Scope, depth: int) -> list[Any]:
         """One instruction on the newest buffers, often such that it could be in place."""
@@ -243,9 +241,9 @@ class KernelBuilder:
         i, k = (Var(self.name("i"), PrimType("int32")) for _ in range(2))
         clear = BufferStore(result, tirx.const(-7), [i])
         most = tirx.max(BufferLoad(result, [i]), self.at(source, i + k))
-        inner = _for(k, 4, BufferStore(result, most, [i]))
+        inner = loop(k, 4, BufferStore(result, most, [i]))
         scope.of("local.UB").append(result)
-        return [alloc, _for(i, LENGTH, SeqStmt([clear, inner]))]
+        return [alloc, loop(i, LENGTH, SeqStmt([clear, inner]))]
 
     def scalar(self, scope: _Scope, depth: int) -> list[Any]:
         source = self.source(scope, "local.UB")
@@ -267,9 +265,9 @@ class KernelBuilder:
             return []
         dtype = str(result.ty.dtype.dtype)
         i = Var(self.name("i"), PrimType("int32"))
-        total = BufferLoad(result, [i]) + _cast(self.at(source, i), dtype)
+        total = BufferLoad(result, [i]) + cast(self.at(source, i), dtype)
         limited = tirx.floormod(total, tirx.const(_MODULUS, dtype))
-        return [_for(i, int(result.ty.shape[0].value), BufferStore(result, limited, [i]))]
+        return [loop(i, int(result.ty.shape[0].value), BufferStore(result, limited, [i]))]
 
     def mixed(self, scope: _Scope, depth: int) -> list[Any]:
         """Two results of one loop."""
@@ -283,7 +281,7 @@ class KernelBuilder:
             BufferStore(two, tirx.max(self.at(source, i), 4), [i]),
         ]
         scope.of("local.UB").extend((one, two))
-        return [first, second, _for(i, LENGTH, SeqStmt(stores))]
+        return [first, second, loop(i, LENGTH, SeqStmt(stores))]
 
     def multiply(self, scope: _Scope, depth: int) -> list[Any]:
         """From L1 through the cube unit and back."""
@@ -298,7 +296,7 @@ class KernelBuilder:
         product = tirx.min(self.at(a, i), 8) + tirx.min(self.at(b, i + k), 8)
         add = BufferStore(c, BufferLoad(c, [i]) + product, [i])
         first = IfThenElse(tirx.EQ(k, tirx.const(0)), BufferStore(c, tirx.const(0), [i]), None)
-        nest = _for(i, LENGTH, _for(k, 2, SeqStmt([first, add])))
+        nest = loop(i, LENGTH, loop(k, 2, SeqStmt([first, add])))
         target = self.pick(("local.UB", "local.UB", "global.workspace"))
         return [*made, alloc, nest, *self.fill(scope, target, lambda i, _: self.at(c, i), factor=1)]
 
@@ -327,19 +325,6 @@ class KernelBuilder:
         )
         scope.of("local.UB").append(view)
         return [DeclBuffer(view, data=source.data)]
-
-
-def _for(var: Any, extent: int, body: Any, first: int = 0) -> Any:
-    return For(var, tirx.const(first), tirx.const(extent), ForKind.SERIAL, body)
-
-
-def _cast(value: Any, dtype: str) -> Any:
-    return value if str(value.ty.dtype) == dtype else Cast(PrimType(dtype), value)
-
-
-def _sequence(stmts: list[Any]) -> Any:
-    flat = [s for stmt in stmts for s in (stmt.seq if isinstance(stmt, SeqStmt) else [stmt])]
-    return flat[0] if len(flat) == 1 else SeqStmt(flat)
 
 
 def random_kernel(seed: int) -> tvm.IRModule:

@@ -590,8 +590,9 @@ def test_a_pipeline_without_the_stock_pass_is_an_error():
 
 def test_what_is_left_alone_is_logged(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
-        planned(module(CHAIN), GMEMAllocate("best"))
+        planned(module(CHAIN), GMEMAllocate("best", upper_bounds={"unknown": 8}))
     assert "function 'main': 'alloc3' is left to the run time: returned" in caplog.text
+    assert "upper bound of 'unknown' is not used" in caplog.text
 
 
 # --------------------------------------------------------------------------------------- bad input
