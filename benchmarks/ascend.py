@@ -22,8 +22,8 @@ from tvm.target import Target
 
 from passes.ascend_cost import CoreKernel, core_kernel
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
-from passes.planning.level_limit import plan_at_level
-from passes.planning.three_level import plan_levels
+from passes.planning.ascend.level_limit import plan_at_level
+from passes.planning.ascend.planner import plan_levels
 from passes.simulation import Cause, Simulation, simulate
 from target_hw import Machine
 from tvm_ext.workloads.ascend import CHIP, SIZES, AscendKernel, ascend_kernel, ascend_kernels

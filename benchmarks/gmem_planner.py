@@ -24,8 +24,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from passes.planning import Budget, check, lower_bound, solve
-from passes.planning.op_sequence import Op, OpSequence, Value, to_problem
-from passes.planning.rec_tbl import allocate, plan_of
+from passes.planning.sophgo.op_sequence import Op, OpSequence, Value, to_problem
+from passes.planning.sophgo.rec_tbl import allocate, plan_of
 from target_hw.memory import MemoryScope
 
 UNIT = 64

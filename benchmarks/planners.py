@@ -39,9 +39,9 @@ from passes.planning import (
     planners,
     solve,
 )
-from passes.planning.csv_format import read_problem
-from passes.planning.kernel_format import kernel_problems
-from passes.planning.portfolio import rank
+from passes.planning.engine.ranking import rank
+from passes.planning.files.csv_format import read_problem
+from passes.planning.files.kernel_format import kernel_problems
 from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
 
@@ -127,7 +127,7 @@ def corpus(data: Path) -> Iterator[Case]:
     # Here, because a planner's time includes the import of TVM where it needs that.
     import tvm
 
-    from passes.analysis.problems import ProblemOptions, find_problems
+    from passes.analysis.tir.problems import ProblemOptions, find_problems
     from tvm_ext import workloads
 
     stock = tvm.tirx.transform.StorageRewrite()

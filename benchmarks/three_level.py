@@ -30,10 +30,10 @@ from passes.planning import (
     live_bytes,
     solve,
 )
+from passes.planning.ascend.entries import entries_of
+from passes.planning.ascend.levels import with_level_penalties
+from passes.planning.ascend.mirror import mirror
 from passes.planning.planner import Meter
-from passes.planning.reuse_levels import with_level_penalties
-from passes.planning.three_level_entries import entries_of
-from passes.planning.three_level_mirror import mirror
 from target_hw.memory import MemoryScope
 
 TIGHTNESS = (1.0, 1.05, 1.15, 1.3, 1.6)

@@ -17,12 +17,12 @@ import tvm
 from matplotlib.figure import Figure
 from tvm.target import Target
 
-from passes.analysis.problems import find_problems
+from passes.analysis.tir.problems import find_problems
 from passes.ascend_cost import core_kernel
 from passes.gmem import plan_gmem
 from passes.planning import Plan, Problem, check, solve
-from passes.planning.level_limit import plan_at_level
-from passes.planning.three_level import plan_levels
+from passes.planning.ascend.level_limit import plan_at_level
+from passes.planning.ascend.planner import plan_levels
 from passes.simulation import simulate
 from target_hw import Machine
 from tvm_ext import memory_maps, pipeline_timelines, workloads

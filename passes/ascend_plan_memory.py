@@ -16,12 +16,12 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.analysis.ascend_problems import (
+from passes.analysis.ascend.problems import (
     ascend_problems,
     check_is_planned,
     in_order_of_life,
 )
-from passes.analysis.problems import FunctionProblems, ProblemOptions, find_problems
+from passes.analysis.tir.problems import FunctionProblems, ProblemOptions, find_problems
 from passes.plan_addresses import (
     FORMS,
     AddressPlan,
@@ -33,13 +33,13 @@ from passes.plan_addresses import (
     write_plan,
 )
 from passes.planning import Budget, Plan, Problem, lower_bound
+from passes.planning.ascend.entries import entries_of
+from passes.planning.ascend.levels import with_level_penalties
+from passes.planning.ascend.mirror import mirror
+from passes.planning.ascend.planner import plan_levels
+from passes.planning.ascend.workspace import plan_workspace
+from passes.planning.engine.positions import compressed
 from passes.planning.planner import Meter
-from passes.planning.positions import compressed
-from passes.planning.reuse_levels import with_level_penalties
-from passes.planning.three_level import plan_levels
-from passes.planning.three_level_entries import entries_of
-from passes.planning.three_level_mirror import mirror
-from passes.planning.workspace import plan_workspace
 from target_hw.memory import MemoryHierarchy
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]

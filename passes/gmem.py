@@ -17,7 +17,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
-from passes.analysis.relax_graph import (
+from passes.analysis.relax.graph import (
     SCOPE,
     RelaxMemory,
     functions_in_order,
@@ -25,15 +25,15 @@ from passes.analysis.relax_graph import (
 )
 from passes.gmem_prim_func import ATTRIBUTE, LOGGER, plan_gmem_prim_funcs
 from passes.planning import Budget, Plan, Problem, check, live_bytes, lower_bound, solve
-from passes.planning.gmem_layout import (
+from passes.planning.planner import get_planner
+from passes.planning.sophgo.gmem_layout import (
     GMEM,
     GMEMLayout,
     aligned,
     check_alignment,
     check_base,
 )
-from passes.planning.planner import get_planner
-from passes.planning.region import Placed, Region
+from passes.planning.sophgo.regions import Placed, Region
 from passes.rewrite.relax_memory import write_storage
 from target_hw.memory import MemoryHierarchy, MemoryScope, is_byte_count
 

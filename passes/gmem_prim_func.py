@@ -18,8 +18,8 @@ from tvm.ir.transform import Sequential
 from tvm.tirx import For, ForKind, PrimFunc
 from tvm_ffi import structural_walk
 
-from passes.analysis.op_graph import SCOPE, OpGraph, read_op_graph
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.sophgo.op_graph import SCOPE, OpGraph, read_op_graph
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.plan_addresses import (
     FORMS,
     AddressPlan,
@@ -28,8 +28,8 @@ from passes.plan_addresses import (
     write_plan,
 )
 from passes.planning import Budget
-from passes.planning.gmem_layout import GMEM, GMEMLayout
-from passes.planning.region import Placed, Region
+from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
+from passes.planning.sophgo.regions import Placed, Region
 from target_hw.memory import MemoryHierarchy
 
 ATTRIBUTE = "tvm_ext.gmem"
@@ -55,7 +55,8 @@ class PrimFuncGraph:
     flat : tvm.tirx.PrimFunc
         Without blocks.
     graph : OpGraph
-        Its ops, to step through (`passes.planning.rec_tbl.trace`), and what is no part of it.
+        Its ops, to step through (`passes.planning.sophgo.rec_tbl.trace`), and what is no part of
+        it.
     """
 
     func: PrimFunc

@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
-from passes.analysis.problems import (
+from passes.analysis.tir.problems import (
     Allocation,
     AttachedProblem,
     FunctionProblems,

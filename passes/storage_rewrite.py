@@ -10,10 +10,10 @@ from tvm.ir.transform import Pass, PassContext
 from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
-from passes.analysis.inplace import InplaceOpVerifier
-from passes.analysis.linear_access import LinearAccessPatternFinder
-from passes.analysis.liveness import liveness_analysis
-from passes.analysis.vector_access import (
+from passes.analysis.storage_rewrite.inplace import InplaceOpVerifier
+from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.liveness import liveness_analysis
+from passes.analysis.storage_rewrite.vector_access import (
     VectorTypeAccessChecker,
     changes_lanes_only,
     entry_retype,
@@ -21,8 +21,8 @@ from passes.analysis.vector_access import (
     retyped_entries,
 )
 from passes.ir.structural import with_body
-from passes.planning.storage import StmtEntry, StoragePlan
-from passes.planning.storage_rewrite import PlanMemory, pack_special_memory
+from passes.planning.storage_rewrite.plan_memory import PlanMemory, pack_special_memory
+from passes.planning.storage_rewrite.storage import StmtEntry, StoragePlan
 from passes.rewrite.merge import StorageRewriter
 from passes.rewrite.vector_types import VectorTypeRewriter
 

@@ -14,14 +14,13 @@ MAY_IMPORT = {
     "target_hw": ("target_hw",),
     "passes.planning": ("target_hw", "passes.planning"),
     "passes.ir": ("target_hw", "passes.planning", "passes.ir"),
-    "passes.analysis": (
+    "passes.analysis": ("target_hw", "passes.planning", "passes.ir", "passes.analysis"),
+    "passes.simulation": (
         "target_hw",
         "passes.planning",
-        "passes.ir",
+        "passes.ir.program",
         "passes.simulation",
-        "passes.analysis",
     ),
-    "passes.simulation": ("target_hw", "passes.planning", "passes.simulation"),
     "passes.rewrite": ("target_hw", "passes"),
     "passes": ("target_hw", "passes"),
     "tvm_ext": ("target_hw", "passes", "tvm_ext"),
@@ -29,12 +28,13 @@ MAY_IMPORT = {
 KNOW_NO_TVM = (
     "passes.planning",
     "passes.simulation",
+    "passes.ir.program",
     "target_hw.storage_scope",
     "target_hw.memory",
     "target_hw.machine",
 )
 # The search's twin is written in TVMScript; the planner imports it when it first needs it.
-KNOWS_TVM = "passes.planning.search_kernel"
+KNOWS_TVM = "passes.planning.engine.canonical_kernel"
 OURS = ("target_hw", "passes", "tvm_ext")
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from passes.planning import Budget, Plan, Problem, check, lower_bound, planners, solve
-from passes.planning.csv_format import read_problem, write_plan
+from passes.planning.files.csv_format import read_problem, write_plan
 from target_hw.memory import MemoryScope
 
 FITS, DOES_NOT_FIT, BAD_INPUT = 0, 1, 2

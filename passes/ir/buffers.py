@@ -9,7 +9,7 @@ from tvm.ir import Op, PrimType, Var
 from tvm.ir.expr import Call
 from tvm.tirx import AllocBuffer, IntImm
 
-from passes.planning.storage import ElementType
+from passes.planning.storage_rewrite.storage import ElementType
 
 _ADDRESS_OF = Op.get("tirx.address_of")
 _BUFFER_DATA = Op.get("tirx.buffer_data")

@@ -5,16 +5,7 @@ A `Problem` says which buffers compete for a memory; `solve` asks a planner by n
 """
 
 # A planner's module registers it when it is imported.
-from passes.planning import (  # noqa: F401
-    best,
-    bump,
-    fit,
-    rec_tbl,
-    search,
-    skyline,
-    storage_sharing,
-    three_level,
-)
+from passes.planning.ascend import planner as _ascend  # noqa: F401
 from passes.planning.bound import live_bytes, lower_bound
 from passes.planning.plan import Plan, Reuse, Status
 from passes.planning.planner import (
@@ -26,7 +17,10 @@ from passes.planning.planner import (
     register,
     solve,
 )
+from passes.planning.planners import bump, fit, portfolio, search, skyline  # noqa: F401
 from passes.planning.problem import Buffer, Feature, Penalty, PipelineUse, Problem
+from passes.planning.sophgo import rec_tbl  # noqa: F401
+from passes.planning.storage_rewrite import sharing  # noqa: F401
 from passes.planning.verify import PlanError, Violation, check, verify
 
 __all__ = [

@@ -33,9 +33,9 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.analysis.linear_access import LinearAccessPatternFinder
-from passes.analysis.memory_uses import MemoryUses
-from passes.analysis.problems import Allocation
+from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.tir.memory_uses import MemoryUses
+from passes.analysis.tir.problems import Allocation
 from passes.ir.buffers import (
     buffer_data_var,
     is_address_of,

@@ -21,10 +21,10 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.analysis.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
 from passes.ir.buffers import buffer_data_var, is_buffer_data, is_tvm_access_ptr
 from passes.ir.structural import Callback, structural_mutate, type_index
-from passes.planning.storage import StorageEntry, StoragePlan
+from passes.planning.storage_rewrite.storage import StorageEntry, StoragePlan
 
 _ALLOC_BUFFER = type_index(AllocBuffer)
 _ATTR_STMT = type_index(AttrStmt)

@@ -8,8 +8,8 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.tirx import IntImm
 
-from passes.analysis.relax_graph import SCOPE
-from passes.analysis.relax_sizes import Bound
+from passes.analysis.relax.graph import SCOPE
+from passes.analysis.relax.sizes import Bound
 from passes.ir.structural import Callback, structural_mutate, type_index
 
 _BLOCK = type_index(relax.BindingBlock)

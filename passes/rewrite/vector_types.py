@@ -26,7 +26,7 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.analysis.vector_access import Retype, is_dense
+from passes.analysis.storage_rewrite.vector_access import Retype, is_dense
 from passes.ir.buffers import is_buffer_data, is_tvm_access_ptr
 from passes.ir.structural import Callback, structural_mutate, type_index
 

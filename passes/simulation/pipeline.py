@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from passes.simulation.program import Step
+from passes.ir.program import Step
 from passes.simulation.resolve import Body, Instruction, Operand, Placed, Resolved, resolve
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
 from target_hw.machine import Machine

@@ -14,7 +14,7 @@ from address_runs import (
 )
 from tvm import tirx
 
-from passes.analysis.problems import ProblemOptions
+from passes.analysis.tir.problems import ProblemOptions
 from passes.plan_addresses import AddressPlan, PlanAddresses, plan_addresses
 from passes.planning import lower_bound, planners, verify
 from passes.storage_rewrite import plan_storage

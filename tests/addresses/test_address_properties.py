@@ -10,8 +10,8 @@ from address_runs import build, poisoned
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from passes.analysis.in_place_pairs import InPlacePairs
-from passes.analysis.problems import ProblemOptions
+from passes.analysis.tir.in_place_pairs import InPlacePairs
+from passes.analysis.tir.problems import ProblemOptions
 from passes.plan_addresses import PlanAddresses, plan_addresses
 from passes.planning import planners
 from passes.rewrite.address import drop_addresses
@@ -79,7 +79,7 @@ def test_the_replay_sees_what_trust_in_the_stock_verifier_would_break(monkeypatc
 
 
 def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch):
-    from passes.analysis import problems
+    from passes.analysis.tir import problems
 
     touched = problems._touched_ranges
 

@@ -12,7 +12,7 @@ import tvm_ffi
 from address_runs import identity, memory_after
 from tvm import tirx
 
-from passes.analysis.problems import FunctionProblems, ProblemOptions, find_problems
+from passes.analysis.tir.problems import FunctionProblems, ProblemOptions, find_problems
 from passes.planning import Problem, lower_bound, solve, verify
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext import workloads

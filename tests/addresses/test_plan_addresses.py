@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 import tvm_ext.pipeline
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.plan_addresses import live_at_the_peak, plan_addresses
 from passes.planning import Buffer, Problem, planners
 from target_hw.memory import MemoryHierarchy, MemoryScope

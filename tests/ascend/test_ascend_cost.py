@@ -11,7 +11,7 @@ from tvm.target import Target
 from passes.ascend_cost import core_kernel, plan_cost
 from passes.ascend_plan_memory import AscendOptions
 from passes.planning import solve
-from passes.planning.level_limit import plan_at_level
+from passes.planning.ascend.level_limit import plan_at_level
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryHierarchy
 from tvm_ext.workloads.ascend import CHIP, ascend_kernel, ascend_kernels

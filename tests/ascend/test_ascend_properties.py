@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from tvm import tirx
 from tvm.ir.transform import Sequential
 
-from passes.analysis.ascend_problems import ascend_problems
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.ascend.problems import ascend_problems
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendOptions, ascend_plan
+from passes.ir.program import Branch, Loop, Statement, Step
 from passes.plan_addresses import AddressPlan
 from passes.planning import Budget, lower_bound
 from passes.rewrite.address import drop_addresses
-from passes.simulation.program import Branch, Loop, Statement, Step
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
 from tvm_ext.transform import AscendPlanMemory
@@ -176,7 +176,7 @@ def test_no_value_is_overwritten_in_many_kernels(options: Options):
 
 
 def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch: pytest.MonkeyPatch):
-    from passes.analysis import problems
+    from passes.analysis.tir import problems
 
     touched = problems._touched_ranges
 

@@ -7,8 +7,8 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from passes.analysis.first_writes import check_first_writes
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.ascend.first_writes import check_first_writes
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from target_hw.ascend import CHIPS
 from tvm_ext import workloads
 

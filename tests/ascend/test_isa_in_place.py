@@ -7,8 +7,8 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from passes.analysis.ascend_problems import ascend_problems
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.ascend.problems import ascend_problems
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.planning import Penalty, Problem
 from target_hw.ascend import CHIPS
 from tvm_ext import workloads

@@ -13,13 +13,13 @@ from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
 
-from passes.analysis.ascend_problems import ascend_problems
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.ascend.problems import ascend_problems
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_plan_memory import AscendOptions, ascend_plan
 from passes.plan_addresses import per_function, plan_problems, write_plan
 from passes.planning import lower_bound
-from passes.planning.level_limit import plan_at_level
-from passes.planning.reuse_levels import with_level_penalties
+from passes.planning.ascend.level_limit import plan_at_level
+from passes.planning.ascend.levels import with_level_penalties
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
 from tvm_ext.transform import AscendPlanMemory

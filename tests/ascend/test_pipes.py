@@ -9,10 +9,10 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from passes.analysis.pipes import PIPES, find_pipelines, route
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.ascend.pipes import PIPES, find_pipelines, route
+from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.ir.program import Branch, Loop, Statement, Step
 from passes.planning.problem import PipelineUse
-from passes.simulation.program import Branch, Loop, Statement, Step
 from target_hw.ascend import CHIPS
 from tvm_ext import workloads
 

@@ -9,9 +9,9 @@ import pytest
 
 import tvm_ext
 from passes.planning import lower_bound, solve
-from passes.planning.op_sequence import Op, OpSequence, Value, to_problem
-from passes.planning.rec_tbl import Decision, trace
-from passes.planning.region import place_weights
+from passes.planning.sophgo.op_sequence import Op, OpSequence, Value, to_problem
+from passes.planning.sophgo.rec_tbl import Decision, trace
+from passes.planning.sophgo.regions import place_weights
 from target_hw import MemoryScope
 from tvm_ext import workloads
 

@@ -12,14 +12,14 @@ from prim_func_graphs import GRAPHS
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
 
-from passes.analysis.op_graph import read_op_graph
-from passes.analysis.problems import ProblemOptions, find_problems
+from passes.analysis.sophgo.op_graph import read_op_graph
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.gmem_prim_func import ATTRIBUTE, lower_blocks, plan_gmem_prim_func, plan_prim_func
 from passes.plan_addresses import DropAddresses
 from passes.planning import Problem, lower_bound, planners
-from passes.planning.gmem_layout import GMEM, GMEMLayout
-from passes.planning.op_sequence import to_problem
-from passes.planning.rec_tbl import Decision, allocate, trace
+from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
+from passes.planning.sophgo.op_sequence import to_problem
+from passes.planning.sophgo.rec_tbl import Decision, allocate, trace
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import workloads
 from tvm_ext.transform import GMEMAllocate

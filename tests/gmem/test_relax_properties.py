@@ -15,7 +15,7 @@ from relax_replay import Replay
 from relax_runs import KEPT, build, lower, planned, run
 from tvm import relax
 
-from passes.analysis.relax_graph import functions_in_order
+from passes.analysis.relax.graph import functions_in_order
 from passes.gmem import GMEMAllocate
 from passes.planning import planners
 

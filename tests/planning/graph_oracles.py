@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from passes.planning.op_sequence import Op, OpSequence, Value
+from passes.planning.sophgo.op_sequence import Op, OpSequence, Value
 
 SKIPPED = ("func", "none", "return", "weight", "call", "yield")
 

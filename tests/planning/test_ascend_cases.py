@@ -7,11 +7,11 @@ import pytest
 from ascend_notation import expected_of, problems_of, read_cases
 
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, check, solve
+from passes.planning.ascend.entries import Item, entries_of, granule, rounded
+from passes.planning.ascend.levels import with_level_penalties
+from passes.planning.ascend.mirror import ANY, CROSS_LOOP, TOP, WIDEN, mirror
+from passes.planning.ascend.planner import plan_levels
 from passes.planning.planner import Meter
-from passes.planning.reuse_levels import with_level_penalties
-from passes.planning.three_level import plan_levels
-from passes.planning.three_level_entries import Item, entries_of, granule, rounded
-from passes.planning.three_level_mirror import ANY, CROSS_LOOP, TOP, WIDEN, mirror
 from target_hw.memory import MemoryScope
 
 CASES = read_cases(Path(__file__).with_name("ascend_cases.txt").read_text())

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, problems
 
-from passes.planning import Budget, Buffer, Problem, decide, solve
-from passes.planning.canonical import UNPLACED, CanonicalSearch, Outcome
-from passes.planning.decide import ATTEMPTS, Attempt, Decider
-from passes.planning.instance import Instance
-from passes.planning.packing import pack
+from passes.planning import Budget, Buffer, Problem, solve
+from passes.planning.engine import question
+from passes.planning.engine.blocks import Instance
+from passes.planning.engine.canonical import UNPLACED, CanonicalSearch, Outcome
+from passes.planning.engine.question import ATTEMPTS, Attempt, Decider
+from passes.planning.engine.sections import pack
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 
@@ -63,7 +64,9 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
 
 @pytest.fixture(scope="module")
 def compiled():
-    kernel = pytest.importorskip("passes.planning.search_kernel", reason="TVM is not installed")
+    kernel = pytest.importorskip(
+        "passes.planning.engine.canonical_kernel", reason="TVM is not installed"
+    )
     if not kernel.available():
         pytest.skip("this TVM has no llvm")
     return kernel.CompiledSearch
@@ -124,7 +127,7 @@ def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
     problem = random_problem(5, 400)
     problem = replace(problem, memory=MemoryScope("local"), separations=())
     instance = Instance(problem)
-    monkeypatch.setattr(decide, "WHOLE_BLOCKS", 300)
+    monkeypatch.setattr(question, "WHOLE_BLOCKS", 300)
     for slack in (0.0, 0.02):
         capacity = int(instance.bound * (1 + slack))
         answer = Decider(instance).ask(capacity, Meter(Budget(100_000)))
@@ -142,7 +145,7 @@ def test_below_the_bound_nothing_is_asked():
 def test_without_a_compiler_the_plans_are_the_same(monkeypatch):
     problem = random_problem(7, 150)
     with_compiler = solve(problem, "search", Budget(3000))
-    monkeypatch.setattr(decide, "KERNEL", "passes.planning.no_such_module")
+    monkeypatch.setattr(question, "KERNEL", "passes.planning.no_such_module")
     assert solve(problem, "search", Budget(3000)) == with_compiler
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, verify
-from passes.planning.level_limit import LEVELS, plan_at_level
-from passes.planning.reuse_levels import reuse_of, with_level_penalties
+from passes.planning.ascend.level_limit import LEVELS, plan_at_level
+from passes.planning.ascend.levels import reuse_of, with_level_penalties
 from target_hw import MemoryScope
 
 BUDGET = Budget(nodes=2_000)

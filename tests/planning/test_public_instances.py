@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from passes.planning import Status, check, lower_bound, solve
-from passes.planning.csv_format import read_problem
-from passes.planning.kernel_format import kernel_problems
+from passes.planning.files.csv_format import read_problem
+from passes.planning.files.kernel_format import kernel_problems
 from target_hw.memory import MemoryScope
 
 ROOT = Path(__file__).parents[2]

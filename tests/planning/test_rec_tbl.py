@@ -9,10 +9,10 @@ from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
 from passes.planning import Buffer, Problem, check, lower_bound, solve, verify
-from passes.planning.op_sequence import Op, OpSequence, Value, to_problem
-from passes.planning.rec_tbl import Condition, Decision, RecTbl, allocate, plan_of, trace
-from passes.planning.region import NewMemory, place_weights
-from passes.planning.reusable_records import ReusableRecords
+from passes.planning.sophgo.op_sequence import Op, OpSequence, Value, to_problem
+from passes.planning.sophgo.rec_tbl import Condition, Decision, RecTbl, allocate, plan_of, trace
+from passes.planning.sophgo.records import ReusableRecords
+from passes.planning.sophgo.regions import NewMemory, place_weights
 from target_hw.memory import MemoryScope
 
 K = 1024

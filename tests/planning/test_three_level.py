@@ -25,14 +25,14 @@ from passes.planning import (
     solve,
     verify,
 )
-from passes.planning.instance import Instance
-from passes.planning.kernel_format import kernel_problems
+from passes.planning.ascend.entries import entries_of, sequential
+from passes.planning.ascend.levels import pipes_conflict, reuse_of, with_level_penalties
+from passes.planning.ascend.planner import plan_levels
+from passes.planning.engine.blocks import Instance
+from passes.planning.engine.relocate import Relocation
+from passes.planning.engine.widen import widened
+from passes.planning.files.kernel_format import kernel_problems
 from passes.planning.planner import Meter
-from passes.planning.relocate import Relocation
-from passes.planning.reuse_levels import pipes_conflict, reuse_of, with_level_penalties
-from passes.planning.three_level import plan_levels
-from passes.planning.three_level_entries import entries_of, sequential
-from passes.planning.widen import widened
 from target_hw.memory import MemoryScope
 
 BUDGET = Budget(nodes=20_000)

@@ -1,0 +1,1 @@
+"""What the Relax functions of a module keep in memory, and when."""

@@ -1,0 +1,1 @@
+"""From a TIR function to planning problems."""

@@ -1,0 +1,180 @@
+"""Which allocations may hold their result in the place of an operand.
+
+`InplaceOpVerifier` asks whether each element of the source is read for the very element of the
+destination that is written. It trusts that no element is written twice, and it knows memory by
+one name only. Here both are looked at, and what cannot be shown is not allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import TensorLoad, Var
+from tvm.sym import Analyzer, detect_linear_equation
+from tvm.tirx import For, IntImm, Ramp, While
+from tvm.tirx.stmt import AttrStmt
+
+from passes.analysis.storage_rewrite.inplace import InplaceOpVerifier
+from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.tir.memory_uses import MemoryUses, StoreSite
+from passes.planning.storage_rewrite.storage import StmtEntry, StmtKind
+
+
+class InPlacePairs:
+    """Decides whether one allocation may take the place of another within a statement.
+
+    Parameters
+    ----------
+    access : LinearAccessPatternFinder
+        What is known of the function.
+    uses : MemoryUses
+        And of its memory.
+    """
+
+    def __init__(self, access: LinearAccessPatternFinder, uses: MemoryUses) -> None:
+        self._access = access
+        self._uses = uses
+        self._verifier = InplaceOpVerifier(access.accesses)
+
+    def allows(self, stmt: StmtEntry, destination: int, source: int) -> bool:
+        """Say whether `destination` may have the offset of `source`.
+
+        Each element is read before the one store that writes its place, by the same iteration:
+
+        - both are seen by one name there, not by address, and have one element type;
+        - a single store in the statement writes the destination, and none the source;
+        - its index tells all loop iterations within the statement apart, so that it writes no
+          element twice;
+        - no other thread runs the statement on the same memory.
+
+        Parameters
+        ----------
+        stmt : StmtEntry
+            The statement in which the life of `destination` begins and that of `source` ends; of
+            one with a body, its first entry.
+        destination, source : int
+            Indices of the allocations.
+        """
+        if stmt.kind not in (StmtKind.STORE, StmtKind.NEST, StmtKind.PARALLEL):
+            return False
+        if not self._have_plain_uses(destination, source):
+            return False
+        sites = [site for site in self._uses.of[destination].stores if _is_within(site, stmt)]
+        if len(sites) != 1 or any(_is_within(s, stmt) for s in self._uses.of[source].stores):
+            return False
+        if self._is_named_otherwise(stmt, (destination, source), sites[0]):
+            return False
+        keys = self._access.alloc_keys
+        if not self._verifier.check(stmt, keys[destination], keys[source]):
+            return False
+        return _writes_each_element_once(sites[0], stmt)
+
+    def _is_named_otherwise(
+        self, stmt: StmtEntry, indices: tuple[int, int], site: StoreSite
+    ) -> bool:
+        """Whether a statement reaches the memory by another name or by its address."""
+        keys, buffers = self._access.alloc_keys, self._access.buffers
+        if site.key != keys[indices[0]]:
+            return True
+        for access in self._access.accesses[stmt.first_access : stmt.last_access]:
+            entry = buffers.get(access.buffer)
+            if entry is not None and entry.root in indices and access.buffer != keys[entry.root]:
+                return True
+        return any(
+            stmt.key in [op.__chandle__() for op in around]
+            for index in indices
+            for around in self._uses.of[index].handed_on
+        )
+
+    def _have_plain_uses(self, destination: int, source: int) -> bool:
+        allocs = [self._access.allocs[index] for index in (destination, source)]
+        elements = [alloc.element for alloc in allocs]
+        if elements[0] != elements[1] or elements[0].bits < 8 or elements[0].is_scalable:
+            return False
+        for index, alloc in zip((destination, source), allocs, strict=True):
+            uses = self._uses.of[index]
+            is_shared = uses.owner_is_thread and not alloc.scope.is_register_like
+            if uses.escape or alloc.is_volatile or is_shared:
+                return False
+        return True
+
+
+def _is_within(site: StoreSite, stmt: StmtEntry) -> bool:
+    return stmt.key in (site.store.__chandle__(), *(op.__chandle__() for op in site.around))
+
+
+def _writes_each_element_once(site: StoreSite, stmt: StmtEntry) -> bool:
+    """Whether a store writes different elements in different iterations within a statement."""
+    handles = [op.__chandle__() for op in site.around]
+    if stmt.key not in handles:
+        return True
+    begin = handles.index(stmt.key)
+    inside = site.around[begin:]
+    if any(isinstance(op, (While, AttrStmt)) for op in inside):
+        return False
+    loops = [op for op in inside if isinstance(op, For)]
+    outer_vars = [op.loop_var for op in site.around[:begin] if isinstance(op, For)]
+    return _tells_apart(site.store.indices[0], loops, outer_vars)
+
+
+def _tells_apart(index: Any, loops: list[For], outer_vars: list[Var]) -> bool:
+    """Whether an index differs between any two iterations of nested loops.
+
+    It must be a sum of loop variables with constant factors, and each factor be larger than all
+    that the variables with smaller factors can add up to, as in a mixed-radix number.
+    """
+    width = 1
+    if isinstance(index, Ramp):
+        if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
+            return False
+        if index.stride.value < 1:
+            return False
+        width = index.stride.value * (index.lanes.value - 1) + 1
+        index = index.base
+    if index.ty.dtype.lanes != 1 or not _names_only(index, loops, outer_vars):
+        return False
+    analyzer = Analyzer()
+    loops = [loop for loop in loops if not _runs_once(loop)]
+    if not loops:
+        return True
+    factors = detect_linear_equation(analyzer.simplify(index), [loop.loop_var for loop in loops])
+    digits = []
+    for loop, factor in zip(loops, list(factors)[:-1], strict=False):
+        # Where a loop begins may not depend on another loop in the statement.
+        if not isinstance(factor, IntImm) or not _names_only(loop.min, [], outer_vars):
+            return False
+        step = 1 if loop.step is None else getattr(loop.step, "value", None)
+        if step is None:
+            return False
+        extent = loop.extent.value if isinstance(loop.extent, IntImm) else None
+        # A loop takes at most as many steps as its extent, whatever its step is.
+        digits.append((abs(factor.value * step), extent))
+    if len(digits) != len(loops):
+        return False
+    digits.sort(key=lambda digit: digit[0])
+    for at, (factor, extent) in enumerate(digits):
+        if factor < width:
+            return False
+        if extent is None:
+            return at == len(digits) - 1
+        width += factor * (extent - 1)
+    return True
+
+
+def _runs_once(loop: For) -> bool:
+    return isinstance(loop.extent, IntImm) and loop.extent.value <= 1
+
+
+def _names_only(index: Any, loops: list[For], outer_vars: list[Var]) -> bool:
+    """Whether an index depends on nothing but loop variables, and reads no memory."""
+    known = {loop.loop_var.__chandle__() for loop in loops}
+    known |= {var.__chandle__() for var in outer_vars}
+    unknown = []
+
+    def note(node: Any) -> None:
+        if isinstance(node, TensorLoad) or node.__chandle__() not in known:
+            unknown.append(node)
+
+    tvm_ffi.structural_walk(index, [(Var, note), (TensorLoad, note)])
+    return not unknown

@@ -1,0 +1,315 @@
+"""How each allocation's memory is used: through which names, as which types, by whom.
+
+The linear access sequence says *when* memory is touched. What it does not say is here: which
+pointers to it are kept beyond the statement that makes them, and where exactly it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.tirx import (
+    AllocBuffer,
+    AssertStmt,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    Let,
+    Stmt,
+    While,
+    is_buffer_var,
+)
+from tvm.tirx.stmt import AttrStmt
+
+from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr
+from passes.ir.structural import structural_visit, type_index
+
+_STMT, _CALL, _VAR, _LET = type_index(Stmt), type_index(Call), type_index(Var), type_index(Let)
+_TENSOR_LOAD = type_index(TensorLoad)
+_PARALLEL_LOOP = int(ForKind.PARALLEL)
+
+_KEEPS_ITS_ARGUMENTS = "tirx.tvm_struct_set"
+"""A call that stores what it is given, for others to find later."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoreSite:
+    """One place where memory is written by a plain store.
+
+    Attributes
+    ----------
+    store : tvm.tirx.BufferStore
+        The statement.
+    key : int
+        The handle of the buffer variable that it writes through.
+    around : tuple of tvm.tirx.Stmt
+        The statements with a body that enclose it, outermost first.
+    """
+
+    store: BufferStore
+    key: int
+    around: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class AllocationUses:
+    """What is known of the memory of one allocation, beyond when it is touched.
+
+    Attributes
+    ----------
+    count : int
+        In how many places of the body its statement stands.
+    owner : int or None
+        The handle of the innermost parallel loop or thread extent around it: each iteration or
+        thread has memory of its own. None for the whole function.
+    owner_is_thread : bool
+        Whether that owner is a thread extent, whose threads run at the same time.
+    loop : tvm.tirx.For or None
+        The innermost loop around it.
+    dtypes : dict from tvm_ffi.dtype to None
+        The types that say what an index means: those of its names and of pointers into it.
+    accessed : dict from tvm_ffi.dtype to None
+        The types of its loads and stores.
+    aliases : list of tvm.ir.Var
+        Its other names: buffers declared on its memory.
+    stores : list of StoreSite
+        Where it is written by a store.
+    handed_on : list of tuple of tvm.tirx.Stmt
+        Where its address is handed on, so that not all accesses are seen: the statements with a
+        body that enclose each place, outermost first.
+    escape : str or None
+        Who may keep its address beyond a statement, for messages; None when no one does.
+    """
+
+    count: int = 0
+    owner: int | None = None
+    owner_is_thread: bool = False
+    loop: For | None = None
+    dtypes: dict[Any, None] = field(default_factory=dict)
+    accessed: dict[Any, None] = field(default_factory=dict)
+    aliases: list[Var] = field(default_factory=list)
+    stores: list[StoreSite] = field(default_factory=list)
+    handed_on: list[tuple[Any, ...]] = field(default_factory=list)
+    escape: str | None = None
+
+
+class MemoryUses:
+    """Walks a function once more and lists how memory is used.
+
+    A pointer that is an argument of a call in an `Evaluate` statement, or in the bounds or the
+    condition of a statement, is lent for the time of that statement: extern code keeps no
+    pointers. Anywhere else, in a `Bind`, a `Return`, the value of a store, an attribute, or
+    a buffer declared on a computed address, it may be kept, and the memory *escapes*.
+
+    Parameters
+    ----------
+    access : LinearAccessPatternFinder
+        After it has walked the same body; it says which name stands for which allocation.
+
+    Attributes
+    ----------
+    of : list of AllocationUses
+        By the index of the allocation in ``access.allocs``.
+    """
+
+    def __init__(self, access: LinearAccessPatternFinder) -> None:
+        self.of = [AllocationUses() for _ in access.allocs]
+        self._buffers = access.buffers
+        self._around: list[Any] = []
+        self._owners: list[Any] = []
+        self._in_thread_env = False
+        self._keeper: str | None = None
+        self._visitors: dict[type, Callable[[Any, Any], None]] = {
+            AllocBuffer: self._visit_alloc,
+            AttrStmt: self._visit_attr,
+            AssertStmt: self._visit_assert,
+            Bind: self._visit_bind,
+            BufferStore: self._visit_store,
+            DeclBuffer: self._visit_decl,
+            Evaluate: self._visit_evaluate,
+            For: self._visit_for,
+            IfThenElse: self._visit_if,
+            While: self._visit_while,
+        }
+
+    def __call__(self, body: Any) -> None:
+        """Walk a function's body.
+
+        Raises
+        ------
+        ValueError
+            When one name is declared for the memory of two allocations, or a thread extent
+            begins inside another scope of threads.
+        """
+        structural_visit(
+            body,
+            [
+                (_STMT, self._visit_stmt),
+                (_TENSOR_LOAD, self._visit_load),
+                (_CALL, self._visit_call),
+                (_LET, self._visit_let),
+                (_VAR, self._visit_var),
+            ],
+        )
+
+    def _root(self, key: int) -> AllocationUses | None:
+        entry = self._buffers.get(key)
+        return self.of[entry.root] if entry is not None and entry.root >= 0 else None
+
+    def _visit_stmt(self, op: Any, visitor: Any) -> None:
+        visit = self._visitors.get(type(op))
+        keeper = self._keeper
+        if visit is not None:
+            visit(op, visitor)
+        else:
+            self._keeper = type(op).__name__
+            visitor.default_visit(op)
+        self._keeper = keeper
+
+    # Definitions
+
+    def _visit_alloc(self, op: AllocBuffer, visitor: Any) -> None:
+        uses = self._root(op.buffer.__chandle__())
+        if uses is None:
+            raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
+        uses.count += 1
+        owner = self._owners[-1] if self._owners else None
+        uses.owner = owner.__chandle__() if owner is not None else None
+        uses.owner_is_thread = type(owner) is AttrStmt
+        loops = [stmt for stmt in self._around if type(stmt) is For]
+        uses.loop = loops[-1] if loops else None
+        uses.dtypes[op.buffer.ty.dtype.dtype] = None
+        visitor.visit(op.buffer.ty.shape)
+
+    def _visit_decl(self, op: DeclBuffer, visitor: Any) -> None:
+        uses = self._root(op.buffer.__chandle__())
+        source = buffer_data_var(op.data)
+        if source is not None and is_buffer_var(source):
+            root = self._root(source.__chandle__())
+            if root is not uses:
+                raise ValueError(
+                    f"buffer {op.buffer.name!r} is declared as a name of different memory in "
+                    "different places"
+                )
+            if uses is not None:
+                uses.aliases.append(op.buffer)
+                uses.dtypes[op.buffer.ty.dtype.dtype] = None
+        else:
+            if uses is not None:
+                raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
+            self._keeper = f"buffer {op.buffer.name!r}, declared on a computed address"
+            visitor.visit(op.data)
+
+    def _visit_bind(self, op: Bind, visitor: Any) -> None:
+        self._keeper = f"variable {op.var.name!r}"
+        visitor.visit(op.value)
+
+    def _visit_let(self, op: Let, visitor: Any) -> None:
+        # Its variable lives within the expression, so it keeps nothing.
+        visitor.visit(op.value)
+        visitor.visit(op.body)
+
+    # Statements with a body
+
+    def _within(self, op: Any, visitor: Any, *parts: Any) -> None:
+        self._around.append(op)
+        for part in parts:
+            if part is not None:
+                visitor.visit(part)
+        self._around.pop()
+
+    def _visit_for(self, op: For, visitor: Any) -> None:
+        self._keeper = None
+        is_owner = op.kind == _PARALLEL_LOOP
+        if is_owner:
+            self._owners.append(op)
+        self._within(op, visitor, op.min, op.extent, op.step, op.body)
+        if is_owner:
+            self._owners.pop()
+
+    def _visit_if(self, op: IfThenElse, visitor: Any) -> None:
+        self._keeper = None
+        self._within(op, visitor, op.condition, op.then_case, op.else_case)
+
+    def _visit_while(self, op: While, visitor: Any) -> None:
+        self._keeper = None
+        self._within(op, visitor, op.condition, op.body)
+
+    def _visit_attr(self, op: AttrStmt, visitor: Any) -> None:
+        self._keeper = f"attribute {op.attr_key!r}"
+        visitor.visit(op.value)
+        was_in_thread_env = self._in_thread_env
+        is_thread = op.attr_key == "thread_extent" and not was_in_thread_env
+        if op.attr_key == "virtual_thread" and was_in_thread_env:
+            raise ValueError("a virtual thread begins inside a thread extent")
+        is_owner = is_thread or op.attr_key == "virtual_thread"
+        self._in_thread_env = was_in_thread_env or is_thread
+        if is_owner:
+            self._owners.append(op)
+        self._within(op, visitor, op.body)
+        if is_owner:
+            self._owners.pop()
+        self._in_thread_env = was_in_thread_env
+
+    # Leaf statements
+
+    def _visit_evaluate(self, op: Evaluate, visitor: Any) -> None:
+        self._keeper = None
+        visitor.visit(op.value)
+
+    def _visit_assert(self, op: AssertStmt, visitor: Any) -> None:
+        self._keeper = None
+        visitor.visit(op.condition)
+
+    def _visit_store(self, op: BufferStore, visitor: Any) -> None:
+        key = op.buffer.__chandle__()
+        uses = self._root(key)
+        if uses is not None:
+            uses.accessed[op.value.ty.dtype] = None
+            uses.stores.append(StoreSite(op, key, tuple(self._around)))
+        self._keeper = f"the store to {op.buffer.name!r}"
+        visitor.visit(op.value)
+        visitor.visit(op.indices)
+
+    # Expressions
+
+    def _visit_load(self, op: TensorLoad, visitor: Any) -> None:
+        uses = self._root(op.source.__chandle__())
+        if uses is not None:
+            uses.accessed[op.ty.dtype] = None
+        visitor.visit(op.indices)
+
+    def _visit_call(self, op: Call, visitor: Any) -> None:
+        keeper = self._keeper
+        if getattr(op.op, "name", "") == _KEEPS_ITS_ARGUMENTS:
+            self._keeper = "a structure"
+        if is_address_of(op) and type(op.args[0]) is TensorLoad:
+            self._hand_on(op.args[0].source)
+        if is_tvm_access_ptr(op):
+            source = buffer_data_var(op.args[1])
+            uses = self._root(source.__chandle__()) if source is not None else None
+            if uses is not None:
+                uses.dtypes[op.args[0].ty.dtype] = None
+        for arg in op.args:
+            visitor.visit(arg)
+        self._keeper = keeper
+
+    def _visit_var(self, op: Var, _visitor: Any) -> None:
+        self._hand_on(op)
+
+    def _hand_on(self, var: Var) -> None:
+        """Note that the address of a buffer's memory is an operand."""
+        uses = self._root(var.__chandle__())
+        if uses is not None:
+            uses.handed_on.append(tuple(self._around))
+            if self._keeper is not None and uses.escape is None:
+                uses.escape = self._keeper

@@ -1,0 +1,492 @@
+"""From a function to planning problems: who is live when, how big, in which memory.
+
+One problem holds the allocations that compete for one storage scope at one *attach point*: the
+whole function, or the parallel loop or thread extent whose every iteration or thread needs memory
+of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.ir import Var
+from tvm.sym import Analyzer, ConstIntBound
+from tvm.tirx import AllocBuffer, For, IntImm, PrimFunc, is_buffer_var
+from tvm_ffi import structural_walk
+
+from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.tir.in_place_pairs import InPlacePairs
+from passes.analysis.tir.memory_uses import MemoryUses
+from passes.planning.problem import Buffer, LiveRange, Problem
+from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
+from target_hw.memory import MemoryHierarchy, MemoryScope
+
+DEFAULT_ALIGNMENT = 64
+"""Bytes that offsets are multiples of in a memory that no one describes.
+
+What TVM's run time gives every allocation (``kAllocAlignment``), and extern code may count on.
+"""
+
+VECTOR_ALIGNMENT = 64
+"""Bytes beyond which a wider access asks for no more alignment: a cache line's."""
+
+_REGISTER_BYTES = 4
+_MULTI_BUFFER = "multi_buffer"
+_UPPER_BOUNDS = "tir_var_upper_bound"
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """What stands behind one buffer of a problem.
+
+    Attributes
+    ----------
+    index : int
+        In ``access.allocs`` of the function.
+    statement : tvm.tirx.AllocBuffer
+        The allocation in the IR.
+    loop : tvm.tirx.For or None
+        Of a multi-buffered allocation, the loop whose iterations take turns with its slots.
+    """
+
+    index: int
+    statement: AllocBuffer
+    loop: For | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AttachedProblem:
+    """A problem, and where its memory belongs in the IR.
+
+    Attributes
+    ----------
+    problem : Problem
+        Its positions are indices of ``access.sequence``.
+    allocations : mapping of str to Allocation
+        What each buffer of the problem stands for, in the problem's order.
+    owner : int or None
+        The handle of the statement that owns the memory; None for the whole function.
+    inside : tuple of int
+        Indices of the problems of the same scope whose memory is there at the same time, because
+        their owners enclose this one's; outermost first.
+    """
+
+    problem: Problem
+    allocations: Mapping[str, Allocation]
+    owner: int | None
+    inside: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionProblems:
+    """All that is to plan in a function, and what is not planned.
+
+    Attributes
+    ----------
+    problems : tuple of AttachedProblem
+        Each stands after those that it is inside of.
+    left_alone : tuple of str
+        One line for each allocation that keeps memory of its own: which and why.
+    remarks : tuple of str
+        One line for each allocation that is planned other than it asks to be.
+    bounded : tuple of (tvm.ir.Var, int)
+        Variables that were taken to be at most so much.
+    access : LinearAccessPatternFinder
+        What is known of the function.
+    uses : MemoryUses
+        And of its memory.
+    """
+
+    problems: tuple[AttachedProblem, ...]
+    left_alone: tuple[str, ...]
+    remarks: tuple[str, ...]
+    bounded: tuple[tuple[Var, int], ...]
+    access: LinearAccessPatternFinder
+    uses: MemoryUses
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """What is to be planned, and how.
+
+    Parameters
+    ----------
+    scopes : tuple of str, optional
+        Plan the allocations in these scopes, and all of them. By default every scope, or with
+        `memory` every scope that it describes; but then what a code generator keeps in registers
+        stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all
+        in untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.
+    memory : MemoryHierarchy, optional
+        Capacities, alignments and reserved ranges. A scope that it does not describe has no
+        capacity, and an alignment of `DEFAULT_ALIGNMENT`.
+    upper_bounds : mapping of str to int
+        The most that variables of a symbolic size can be, by name. Those in the function's
+        attribute ``tir_var_upper_bound`` hold as well.
+    detect_inplace : bool
+        Whether a result may take the place of an operand that dies in the same statement.
+    addressed : bool
+        Whether offsets become addresses in the one memory of the chip, rather than places in an
+        allocation that the program makes. Then volatile and bit-packed memory is planned too,
+        but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
+        there are iterations.
+    unequal_slots : bool
+        Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
+        iterations take turns with both: for planners that give one of them more offsets.
+    """
+
+    scopes: tuple[str, ...] | None = None
+    memory: MemoryHierarchy | None = None
+    upper_bounds: tuple[tuple[str, int], ...] = ()
+    detect_inplace: bool = True
+    addressed: bool = True
+    unequal_slots: bool = False
+
+    def __post_init__(self) -> None:
+        for scope in self.scopes or ():
+            MemoryScope(scope)  # Names what is wrong with it.
+            if self.memory is not None and scope not in self.memory:
+                known = ", ".join(described.name for described in self.memory) or "none"
+                raise ValueError(f"scope {scope!r} is not in the target's memory; it has: {known}")
+        for name, bound in self.upper_bounds:
+            if not isinstance(bound, int) or isinstance(bound, bool) or bound < 1:
+                raise ValueError(
+                    f"the upper bound of {name!r} must be a positive integer, got {bound!r}"
+                )
+
+    def memory_of(self, scope: str) -> MemoryScope:
+        """Return what is known of a scope's memory."""
+        if self.memory is not None and scope in self.memory:
+            return self.memory[scope]
+        return MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
+
+
+def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
+    """Read the planning problems off a function.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat, vectorized loops lowered: as it stands where `StorageRewrite` runs.
+    options : ProblemOptions, optional
+        What to plan.
+
+    Returns
+    -------
+    FunctionProblems
+        An allocation's life begins before the first statement at its own level that touches it
+        and ends after the last, so one made outside of a loop lives through the whole loop. One
+        whose address may be kept, or that is volatile, lives as long as its attach point runs.
+
+    Raises
+    ------
+    ValueError
+        When the function is not one that can be planned; the message names the buffer.
+    """
+    return _ProblemBuilder(func, options or ProblemOptions()).build()
+
+
+class _ProblemBuilder:
+    """Puts together what the walks found."""
+
+    def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
+        self._options = options
+        self._access = LinearAccessPatternFinder(func.params)
+        self._access(func.body)
+        self._uses = MemoryUses(self._access)
+        self._uses(func.body)
+        self._bounds = _UpperBounds(func, dict(options.upper_bounds))
+        self._left_alone: list[str] = []
+        self._remarks: list[str] = []
+        self._owner_ranges = _owner_ranges(self._access.sequence)
+        self._touched = _touched_ranges(self._access.sequence)
+        self._whole = 0, max(len(self._access.sequence), 1)
+
+    def build(self) -> FunctionProblems:
+        groups: dict[tuple[int | None, str], dict[str, tuple[Buffer, Allocation]]] = {}
+        names: set[str] = set()
+        for index, alloc in enumerate(self._access.allocs):
+            reason = self._reason_to_leave(index, alloc)
+            if reason is not None:
+                scope = str(alloc.scope)
+                self._left_alone.append(f"buffer {alloc.name!r} in {scope}: {reason}")
+                continue
+            name = unique_name(alloc.name, names)
+            owner = self._uses.of[index].owner
+            group = groups.setdefault((owner, str(alloc.scope)), {})
+            group[name] = self._buffer(name, index), self._allocation(index)
+            if group[name][0].slots < self._asked_slots(index):
+                self._remarks.append(
+                    f"buffer {name!r} in {alloc.scope}: no loop is around its allocation whose "
+                    "iterations could take turns with slots, so it has one"
+                )
+        return FunctionProblems(
+            tuple(self._attach(groups)),
+            tuple(self._left_alone),
+            tuple(self._remarks),
+            tuple(self._bounds.used.values()),
+            self._access,
+            self._uses,
+        )
+
+    # What is left alone
+
+    def _reason_to_leave(self, index: int, alloc: AllocEntry) -> str | None:
+        """Say why an allocation keeps memory of its own, if it does."""
+        uses, options, scope = self._uses.of[index], self._options, str(alloc.scope)
+        described = options.memory is not None and scope in options.memory
+        if options.scopes is not None and scope not in options.scopes:
+            return "its scope is not asked for"
+        if options.scopes is None and options.memory is not None and not described:
+            return "the target does not describe its scope"
+        if index not in self._touched and uses.escape is None:
+            return "nothing uses it"
+        if alloc.element.is_scalable or any(dtype.lanes < 0 for dtype in uses.dtypes):
+            return "the size of its elements is known at run time only"
+        if alloc.num_physical_dimensions != 1:
+            return f"it has {alloc.num_physical_dimensions} dimensions"
+        if uses.count > 1:
+            return "it is allocated in several places"
+        size = self._size(index)
+        if size is None:
+            return "its size is symbolic, and no upper bound is known"
+        if size <= 0:
+            return f"its size is {size} bytes"
+        if options.scopes is None and _is_register(alloc, size, described):
+            return "it is kept in registers"
+        if options.addressed:
+            if uses.owner is not None and alloc.scope.rank == "global":
+                return "each iteration or thread has its own, in memory that all of them share"
+        elif alloc.is_volatile:
+            return "it is volatile"
+        elif any(dtype.bits % 8 for dtype in uses.dtypes):
+            return "its elements are no whole bytes"
+        return None
+
+    def _size(self, index: int) -> int | None:
+        """Return the bytes of one slot, at the upper bounds of its variables."""
+        alloc = self._access.allocs[index]
+        if alloc.shape is not None:
+            return -(-alloc.const_nbits // 8)
+        (extent,) = self._access.alloc_stmts[index].buffer.ty.shape
+        most = self._bounds.most(extent)
+        return None if most is None else -(-max(most, 0) * alloc.element.nbits // 8)
+
+    # What is planned
+
+    def _buffer(self, name: str, index: int) -> Buffer:
+        slots = self._slots(index)
+        pinned = _pinned(self._access.alloc_stmts[index], self._memory(index))
+        return Buffer(
+            name,
+            self._size(index) or 0,
+            (self._live(index),),
+            alignment=self._alignment(index),
+            slots=slots,
+            pinned=pinned,
+        )
+
+    def _memory(self, index: int) -> MemoryScope:
+        return self._options.memory_of(str(self._access.allocs[index].scope))
+
+    def _slots(self, index: int) -> int:
+        # TVM removes loops of one iteration, and one iteration takes one slot.
+        return 1 if self._uses.of[index].loop is None else self._asked_slots(index)
+
+    def _asked_slots(self, index: int) -> int:
+        statement = self._access.alloc_stmts[index]
+        value = statement.annotations.get(_MULTI_BUFFER, 1)
+        slots = getattr(value, "value", value)
+        if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+            raise ValueError(
+                f"buffer {statement.buffer.name!r} in {self._access.allocs[index].scope}: "
+                f"{_MULTI_BUFFER} must be a positive integer, got {value}"
+            )
+        return slots
+
+    def _allocation(self, index: int) -> Allocation:
+        loop = self._uses.of[index].loop if self._slots(index) > 1 else None
+        return Allocation(index, self._access.alloc_stmts[index], loop)
+
+    def _live(self, index: int) -> LiveRange:
+        uses, alloc = self._uses.of[index], self._access.allocs[index]
+        if uses.escape is None and not alloc.is_volatile:
+            return self._touched[index]
+        return self._whole if uses.owner is None else self._owner_ranges[uses.owner]
+
+    def _alignment(self, index: int) -> int:
+        uses, buffer = self._uses.of[index], self._access.alloc_stmts[index].buffer
+        alignment = 1
+        for dtype in uses.dtypes:
+            alignment = math.lcm(alignment, max(1, -(-dtype.bits * dtype.lanes // 8)))
+        for dtype in uses.accessed:
+            width = -(-dtype.bits * max(dtype.lanes, 1) // 8)
+            alignment = math.lcm(alignment, min(_power_of_two(width), VECTOR_ALIGNMENT))
+        asked = int(buffer.ty.data_alignment)
+        # TVM writes its default into every buffer: only more than that is a wish.
+        return math.lcm(alignment, asked) if asked > DEFAULT_ALIGNMENT else alignment
+
+    def _attach(
+        self, groups: Mapping[tuple[int | None, str], Mapping[str, tuple[Buffer, Allocation]]]
+    ) -> Iterator[AttachedProblem]:
+        ranges: dict[int | None, LiveRange] = {None: self._whole}
+        ranges.update(self._owner_ranges.items())
+
+        def from_outside(group: tuple[tuple[int | None, str], Any]) -> tuple[bool, int]:
+            begin, end = ranges[group[0][0]]
+            return group[0][0] is not None, begin - end
+
+        ordered = sorted(groups.items(), key=from_outside)
+        placed: list[tuple[LiveRange, str]] = []
+        for (owner, scope), members in ordered:
+            begin, end = ranges[owner]
+            inside = tuple(
+                at
+                for at, (around, other) in enumerate(placed)
+                if other == scope and around[0] <= begin and end <= around[1]
+            )
+            placed.append((ranges[owner], scope))
+            allocations = {name: allocation for name, (_, allocation) in members.items()}
+            problem = Problem(
+                tuple(buffer for buffer, _ in members.values()),
+                self._options.memory_of(scope),
+                in_place=tuple(self._in_place(allocations)) if self._options.detect_inplace else (),
+                name=scope if owner is None else f"{scope} inside a parallel scope",
+            )
+            yield AttachedProblem(problem, allocations, owner, inside)
+
+    def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
+        """Yield the pairs where one's life ends in the statement in which the other's begins."""
+        pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
+        beginning: dict[int, list[str]] = {}
+        for name, allocation in allocations.items():
+            beginning.setdefault(self._touched[allocation.index][0], []).append(name)
+        for source, allocation in allocations.items():
+            last = self._touched[allocation.index][1] - 1
+            first = last + min(sequence[last].scope_pair_offset, 0)
+            for destination in beginning.get(first, ()):
+                other = allocations[destination]
+                if other.index == allocation.index or not self._take_turns(allocation, other):
+                    continue
+                if pairs.allows(sequence[first], other.index, allocation.index):
+                    yield source, destination
+
+    def _take_turns(self, first: Allocation, second: Allocation) -> bool:
+        """Whether two allocations are in slots of the same number at the same time, or can be."""
+        slots = [self._slots(allocation.index) for allocation in (first, second)]
+        if max(slots) == 1:
+            return True
+        loops = [self._uses.of[allocation.index].loop for allocation in (first, second)]
+        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
+        return is_same and (slots[0] == slots[1] or self._options.unequal_slots)
+
+
+class _UpperBounds:
+    """The most that a symbolic extent can be.
+
+    Attributes
+    ----------
+    used : dict from str to (tvm.ir.Var, int)
+        The variables whose bounds were needed, by name.
+    """
+
+    def __init__(self, func: PrimFunc, bounds: dict[str, int]) -> None:
+        self._bounds = {**_bounds_of(func), **bounds}
+        self._params = _variables_of(func)
+        self.used: dict[str, tuple[Var, int]] = {}
+
+    def most(self, extent: Any) -> int | None:
+        """Return the most that an extent can be; None when a bound is missing."""
+        names: list[Var] = []
+        structural_walk(extent, (Var, names.append))
+        analyzer = Analyzer()
+        for var in names:
+            known = self._params.get(var.__chandle__())
+            if known is None or var.name not in self._bounds:
+                return None
+            analyzer.update(var, ConstIntBound(0, self._bounds[var.name]), override=True)
+        most = int(analyzer.const_int_bound(extent).max_value)
+        if not names or most >= 1 << 62:
+            return None
+        for var in names:
+            self.used[var.name] = var, self._bounds[var.name]
+        return most
+
+
+def _bounds_of(func: PrimFunc) -> dict[str, int]:
+    attrs = func.attrs
+    if attrs is None or _UPPER_BOUNDS not in attrs:
+        return {}
+    bounds = attrs[_UPPER_BOUNDS]
+    return {str(name): int(getattr(value, "value", value)) for name, value in bounds.items()}
+
+
+def _variables_of(func: PrimFunc) -> dict[int, Var]:
+    """Return the variables that have a value when the function begins, by handle."""
+    found: list[Var] = []
+    for param in func.params:
+        found.append(param)
+        if is_buffer_var(param):
+            for part in (*param.ty.shape, *param.ty.strides):
+                structural_walk(part, (Var, found.append))
+    return {var.__chandle__(): var for var in found}
+
+
+def _pinned(statement: AllocBuffer, memory: MemoryScope) -> tuple[int, ...] | None:
+    """Return the offsets that the program itself asks for."""
+    addresses = statement.buffer.ty.allocated_addr
+    if not len(addresses):
+        return None
+    offsets = []
+    for address in addresses:
+        if not isinstance(address, IntImm):
+            raise ValueError(
+                f"buffer {statement.buffer.name!r}: its allocated_addr must be constants, "
+                f"got {address}"
+            )
+        offsets.append(int(address.value) - memory.base)
+    return tuple(offsets)
+
+
+def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
+    """Return the positions from the first to the last statement that touches each allocation."""
+    ranges: dict[int, LiveRange] = {}
+    for position, entry in enumerate(sequence):
+        if entry.scope_pair_offset > 0:
+            continue  # What a statement with a body touched stands in its second half.
+        first = position + entry.scope_pair_offset
+        for index in entry.touched:
+            begin, end = ranges.get(index, (first, position + 1))
+            ranges[index] = min(begin, first), max(end, position + 1)
+    return ranges
+
+
+def _owner_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
+    """Return the positions of the parallel loops and thread extents, by handle."""
+    return {
+        entry.key: (position, position + entry.scope_pair_offset + 1)
+        for position, entry in enumerate(sequence)
+        if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0
+    }
+
+
+def _is_register(alloc: AllocEntry, size: int, described: bool) -> bool:
+    if alloc.scope.tag:
+        return False
+    return size <= _REGISTER_BYTES or (alloc.scope.is_register_like and not described)
+
+
+def unique_name(name: str, names: set[str]) -> str:
+    """Return `name`, numbered if it is among `names`, and add it to them."""
+    chosen, count = name, 0
+    while chosen in names:
+        count += 1
+        chosen = f"{name}.{count}"
+    names.add(chosen)
+    return chosen
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()

@@ -1,0 +1,1 @@
+"""AscendNPU-IR's planning by levels of reuse."""

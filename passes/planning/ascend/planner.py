@@ -1,0 +1,108 @@
+"""The three-level planner: no sharing where everything fits without, else levels of reuse.
+
+After AscendNPU-IR's PlanMemory: see `passes.planning.ascend.levels` for what a level is. Two
+searches: `mirror` is the original's first fit with rollback, `search` looks for the plan that makes
+pipelines wait least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+from passes.planning.ascend.entries import STRATEGIES, by_buffer, entries_of, sequential
+from passes.planning.ascend.least_waiting import least_waiting
+from passes.planning.ascend.levels import reuse_of
+from passes.planning.ascend.mirror import mirror
+from passes.planning.engine.blocks import Instance
+from passes.planning.engine.relocate import MOST_BLOCKS
+from passes.planning.plan import Plan, Status
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.problem import Problem
+
+Search = Literal["search", "mirror"]
+MIRROR_SHARE = 10
+"""The part of the budget, and the nodes, that the search spends on the mirrored one as a start."""
+MIRROR_NODES = 2000
+
+
+@register("three_level")
+def three_level(problem: Problem, budget: Budget) -> Plan:
+    """Share nothing that fits without, else for the least penalty, then the lowest peak.
+
+    The penalties are those of the problem; `with_level_penalties` adds those of the reuse levels.
+    Buffers may get more offsets than slots where that costs less.
+    """
+    return plan_levels(problem, budget)
+
+
+@register("three_level_mirror")
+def three_level_mirror(problem: Problem, budget: Budget) -> Plan:
+    """Share nothing that fits without, else fit first as AscendNPU-IR's PlanMemory does.
+
+    Slots take turns in a fixed order, each at the best reuse level at which it finds a place, with
+    rollback. Penalties are not weighed.
+    """
+    return plan_levels(problem, budget, search="mirror")
+
+
+def plan_levels(
+    problem: Problem,
+    budget: Budget | None = None,
+    *,
+    search: Search = "search",
+    strategy: str = "default",
+    cross_loop: bool = True,
+) -> Plan:
+    """Plan with levels of reuse.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to place.
+    budget : Budget, optional
+        Of placements tried; a slot tried at one level is one.
+    search : str
+        "search" or "mirror".
+    strategy : str
+        How `mirror` orders entries of the unified buffer: "default", by the units that use them, or
+        "largest-first".
+    cross_loop : bool
+        Whether buffers that are used in different loops may share across pipelines at level 2: the
+        wait is for once a loop, not once an iteration. The original does so, which its document
+        does not say. If not, that is level 0.
+
+    Returns
+    -------
+    Plan
+        With each buffer's level.
+
+    Raises
+    ------
+    ValueError
+        If `search` or `strategy` is none of these.
+    """
+    if search not in get_args(Search):
+        raise ValueError(f"{problem.name}: search must be 'search' or 'mirror', got {search!r}")
+    if strategy not in STRATEGIES:
+        raise ValueError(
+            f"{problem.name}: strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}"
+        )
+    meter = Meter(budget or Budget())
+    instance, entries = Instance(problem), entries_of(problem)
+    name = "three_level" if search == "search" else "three_level_mirror"
+    plan = instance.plan_of(by_buffer(entries, sequential(problem, entries)), name)
+    if plan.fits and (search == "mirror" or plan.penalty == 0):
+        return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
+    without = ""
+    if search == "mirror" or len(instance) <= MOST_BLOCKS:
+        share = meter if search == "mirror" else meter.share(MIRROR_SHARE, at_most=MIRROR_NODES)
+        mirrored = mirror(problem, entries, share, strategy, cross_loop)
+        plan = instance.plan_of(by_buffer(entries, mirrored.offsets, mirrored.added), name)
+        without = f"without such sharing first fit needs {mirrored.needed} bytes"
+    if search == "search":
+        plan = least_waiting(problem, plan, meter)
+    if plan.status is Status.OPTIMAL:
+        without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
+    reuse = reuse_of(problem, plan.offsets, cross_loop, without)
+    return replace(plan, nodes=meter.used, reuse=reuse)

@@ -1,0 +1,1 @@
+"""What planners are made of: blocks, gaps, orders, and the search over placements."""

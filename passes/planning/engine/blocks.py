@@ -1,0 +1,257 @@
+"""A problem as planners work on it: numbered blocks with their conflicts.
+
+A block is one slot of one buffer. In-place pairs are treated as any other two buffers that are
+live together: `passes.planning.engine.coalesce` merges them first, where that is wanted.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from passes.planning.bound import lower_bound
+from passes.planning.engine.widen import widened
+from passes.planning.plan import Plan, Status
+from passes.planning.problem import Problem, rotate_alike
+from target_hw.memory import ByteRange
+
+Ints = npt.NDArray[np.int64]
+Row = npt.NDArray[np.int32]
+
+CONFLICT_LIMIT = 150_000_000
+"""Pairs of blocks live together that are still listed: 8 bytes a pair, 1.2 GB."""
+
+
+class Instance:
+    """The blocks of a problem.
+
+    Attributes
+    ----------
+    problem : Problem
+        Where they come from.
+    buffer_of : list of int
+        For each block, the index of its buffer in the problem.
+    sizes, alignments : list of int
+        For each block, in bytes; the memory's alignment is included.
+    pinned : dict of int to int
+        Offsets, in bytes, of the blocks that have one from the start.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.buffer_of = [i for i, b in enumerate(problem.buffers) for _ in range(b.slots)]
+        buffers = [problem.buffers[i] for i in self.buffer_of]
+        self.sizes = [buffer.size for buffer in buffers]
+        self.alignments = [problem.alignment_of(buffer) for buffer in buffers]
+        self.live = [buffer.live for buffer in buffers]
+        self.pinned: dict[int, int] = {}
+        for name_block, buffer in zip(self._first_blocks, problem.buffers, strict=True):
+            for slot, offset in enumerate(buffer.pinned or ()):
+                self.pinned[name_block + slot] = offset
+
+    @cached_property
+    def _first_blocks(self) -> list[int]:
+        """For each buffer, its first block; its other slots follow."""
+        first, count = [], 0
+        for buffer in self.problem.buffers:
+            first.append(count)
+            count += buffer.slots
+        return first
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def bound(self) -> int:
+        """The problem's lower bound on the peak, in bytes."""
+        return lower_bound(self.problem)
+
+    @cached_property
+    def conflicts(self) -> list[Row]:
+        """For each block, the blocks that it may not share bytes with, ascending.
+
+        They are live together or separated; a block of zero bytes conflicts with nothing.
+
+        Raises
+        ------
+        ValueError
+            If there are more than `CONFLICT_LIMIT` pairs.
+        """
+        rows = _live_together(self)
+        extra: dict[int, list[int]] = {}
+        for first, second in self.problem.kept_apart:
+            for one in self.blocks_of(first):
+                for two in self.blocks_of(second):
+                    if self.sizes[one] and self.sizes[two]:
+                        extra.setdefault(one, []).append(two)
+                        extra.setdefault(two, []).append(one)
+        for block, others in extra.items():
+            rows[block] = np.union1d(rows[block], np.array(others, dtype=np.int32))
+        return rows
+
+    @cached_property
+    def soft(self) -> dict[int, list[tuple[int, int]]]:
+        """For each block with penalties: (other block, index of the penalty)."""
+        pairs: dict[int, list[tuple[int, int]]] = {}
+        for index, penalty in enumerate(self.problem.penalties):
+            for one in self.blocks_of(penalty.first):
+                for two in self.blocks_of(penalty.second):
+                    if self.sizes[one] and self.sizes[two]:
+                        pairs.setdefault(one, []).append((two, index))
+                        pairs.setdefault(two, []).append((one, index))
+        return pairs
+
+    def blocks_of(self, name: str) -> range:
+        """Return the blocks of the buffer called `name`, one a slot."""
+        index = self.problem.index[name]
+        first = self._first_blocks[index]
+        return range(first, first + self.problem.buffers[index].slots)
+
+    def may_be_in_place(self, source: str, destination: str) -> bool:
+        """Whether an in-place pair, given by name, may be so with the slots that it has."""
+        buffers = self.problem.buffers
+        one, two = (buffers[self.problem.index[name]] for name in (source, destination))
+        return one.slots == two.slots and (one.slots == 1 or rotate_alike(one, two))
+
+    def flat(self, plan: Plan) -> list[int]:
+        """Return the offset of each block under a plan of the problem."""
+        return [offset for buffer in self.problem.buffers for offset in plan.offsets[buffer.name]]
+
+    def penalty(self, offsets: Sequence[int]) -> int:
+        """Return the sum of the costs of the penalties whose buffers share bytes."""
+        shared: dict[int, bool] = {}  # index of a penalty that is due, to whether it is in step
+        for block, others in self.soft.items():
+            for other, index in others:
+                if (
+                    offsets[block] < offsets[other] + self.sizes[other]
+                    and offsets[other] < offsets[block] + self.sizes[block]
+                ):
+                    shared[index] = shared.get(index, True) and self.in_step(block, other)
+        penalties = self.problem.penalties
+        return sum(
+            penalties[index].cost_in_step if in_step else penalties[index].cost
+            for index, in_step in shared.items()
+        )
+
+    def in_step(self, one: int, two: int) -> bool:
+        """Whether two blocks are the same slot of buffers with equally many."""
+        first, second = self.buffer_of[one], self.buffer_of[two]
+        buffers, begins = self.problem.buffers, self._first_blocks
+        return (
+            buffers[first].slots == buffers[second].slots
+            and one - begins[first] == two - begins[second]
+        )
+
+    def peak(self, offsets: Sequence[int]) -> int:
+        """Return the highest end, in bytes."""
+        return max((o + s for o, s in zip(offsets, self.sizes, strict=True)), default=0)
+
+    def plan(self, offsets: Sequence[int], planner: str, nodes: int = 0) -> Plan:
+        """Return the plan that places each block at its offset, with what the bound says of it."""
+        peak, penalty = self.peak(offsets), self.penalty(offsets)
+        status = self._status(peak, penalty)
+        placed = {
+            buffer.name: tuple(int(o) for o in offsets[first : first + buffer.slots])
+            for first, buffer in zip(self._first_blocks, self.problem.buffers, strict=True)
+        }
+        return Plan(placed, int(peak), penalty, planner, status, nodes)
+
+    def plan_of(self, offsets: Mapping[str, tuple[int, ...]], planner: str, nodes: int = 0) -> Plan:
+        """Return the plan with these offsets by name, of which there may be more than slots."""
+        wide = widened(self.problem, {name: len(offsets[name]) for name in offsets})
+        instance = self if wide is self.problem else Instance(wide)
+        flat = [offset for buffer in self.problem.buffers for offset in offsets[buffer.name]]
+        plan = instance.plan(flat, planner, nodes)
+        return replace(plan, status=self._status(plan.peak, plan.penalty))
+
+    def _status(self, peak: int, penalty: int) -> Status:
+        """Return what the bound says of a plan."""
+        capacity = self.problem.capacity
+        if capacity is not None and peak > capacity:
+            return Status.INFEASIBLE if self.bound > capacity else Status.NOT_FOUND
+        proven = penalty == 0 and peak == self.bound
+        return Status.OPTIMAL if proven else Status.FEASIBLE
+
+
+def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:
+    """Return the lowest aligned offset from `offset` up at which `size` bytes are free.
+
+    Parameters
+    ----------
+    offset, size, alignment : int
+        In bytes.
+    obstacles : sequence of ByteRange
+        Taken bytes, sorted by their begin; they may overlap.
+    """
+    offset += -offset % alignment
+    for begin, end in obstacles:
+        if begin >= offset + size:
+            break
+        if end > offset:
+            offset = end + -end % alignment
+    return offset
+
+
+def _live_together(instance: Instance) -> list[Row]:
+    """Return for each block the blocks that are live with it at some position."""
+    pieces = sorted(
+        (begin, end, block)
+        for block, live in enumerate(instance.live)
+        if instance.sizes[block]
+        for begin, end in live
+    )
+    owners = np.array([block for _, _, block in pieces], dtype=np.int32)
+    rows: list[Row] = [np.empty(0, dtype=np.int32)] * len(instance)
+    parts: dict[int, list[Row]] = {}
+    for piece, row in enumerate(_piece_rows(instance.problem.name, pieces)):
+        block = int(owners[piece])
+        if len(instance.live[block]) == 1:
+            rows[block] = np.sort(owners[row])
+        else:
+            parts.setdefault(block, []).append(owners[row])
+    if any(len(live) > 1 for live in instance.live):
+        rows = [np.unique(row) for row in rows]  # a block met in two of its live ranges
+    for block, met in parts.items():
+        rows[block] = np.unique(np.concatenate(met))
+    return rows
+
+
+def _piece_rows(name: str, pieces: list[tuple[int, int, int]]) -> list[Row]:
+    """Return for each live range, sorted by begin, the others that it overlaps.
+
+    Those that begin later are a range of indices. Those that began earlier are the ones still
+    alive when it begins, which a sweep copies as a whole: so the work in Python is one step a live
+    range, not one a pair.
+    """
+    begins = np.array([begin for begin, _, _ in pieces], dtype=np.int64)
+    ends = np.array([end for _, end, _ in pieces], dtype=np.int64)
+    later = np.searchsorted(begins, ends, side="left")
+    pairs = int((later - np.arange(1, len(pieces) + 1)).sum())
+    if pairs > CONFLICT_LIMIT:
+        raise ValueError(
+            f"{name}: {pairs} pairs of buffers are live together, more than the {CONFLICT_LIMIT} "
+            "that are listed; planner 'bump' takes it"
+        )
+    alive = array("i")
+    place = [0] * len(pieces)  # of each live range in `alive`
+    by_end = iter(np.argsort(ends, kind="stable").tolist())
+    ending = next(by_end, -1)
+    rows: list[Row] = []
+    for piece, (begin, _, _) in enumerate(pieces):
+        while pieces[ending][1] <= begin:
+            last = alive.pop()
+            if last != ending:
+                alive[place[ending]] = last
+                place[last] = place[ending]
+            ending = next(by_end)
+        earlier = np.array(alive, dtype=np.int32)
+        following = np.arange(piece + 1, later[piece], dtype=np.int32)
+        rows.append(np.concatenate((earlier, following)))
+        place[piece] = len(alive)
+        alive.append(piece)
+    return rows

@@ -1,0 +1,211 @@
+"""Exact search for small problems where sharing has a cost or in-place pairs are undecided.
+
+Branch and bound over canonical placements, as `passes.planning.engine.canonical` does, with more
+than one offset to try for a block: it can go on top of what it should not share with, or below that
+and pay; it can take the offset of an in-place partner, or stay clear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from passes.planning.engine.blocks import Instance, settle
+from passes.planning.planner import Meter
+
+Score = tuple[int, int]
+"""(penalty, peak in bytes)."""
+
+
+class WeightedSearch:
+    """A search for the plan of least penalty, then least peak, within the capacity.
+
+    Parameters
+    ----------
+    instance : Instance
+        In-place pairs of its problem are honoured.
+    incumbent : Score
+        Only better plans are looked for.
+    meter : Meter
+        Stops the search; see `complete`.
+
+    Attributes
+    ----------
+    best : list of int, optional
+        Offsets in bytes of the best plan found, if it is better than the incumbent.
+    score : Score
+        Of `best`, or of the incumbent.
+    complete : bool
+        Whether no better plan exists.
+    """
+
+    def __init__(self, instance: Instance, incumbent: Score, meter: Meter) -> None:
+        self.best: list[int] | None = None
+        self.score = incumbent
+        self.complete = True
+        self._instance = instance
+        self._meter = meter
+        problem = instance.problem
+        self._capacity = problem.capacity
+        self._partners = _partners(instance)
+        self._hard = [
+            [o for o in row.tolist() if o not in self._partners[b]]
+            for b, row in enumerate(instance.conflicts)
+        ]
+        self._soft = [instance.soft.get(block, []) for block in range(len(instance))]
+        self._costs = [(p.cost_in_step, p.cost) for p in problem.penalties]
+        self._offsets = [-1 if size else 0 for size in instance.sizes]
+        # For each penalty, the pairs of slots that share, and those of them not in step.
+        self._paid = [[0, 0] for _ in self._costs]
+        self._left = [
+            block
+            for block in range(len(instance))
+            if block not in instance.pinned and instance.sizes[block]
+        ]
+        self._crowds = _crowds(instance, self._partners, self._left)
+
+    def run(self) -> None:
+        """Search until nothing better is left or the meter stops it."""
+        cost = peak = 0
+        for block, offset in self._instance.pinned.items():
+            cost += self._pay(list(self._shared(block, offset)), 1)
+            self._offsets[block] = offset
+            peak = max(peak, offset + self._instance.sizes[block])
+        self._descend((0, -1), cost, peak)
+
+    def _descend(self, key: tuple[int, int], cost: int, peak: int) -> None:
+        """Place what is left at or after `key`, (offset, block), in canonical order."""
+        if not self._left:
+            if (cost, peak) < self.score:
+                self.score, self.best = (cost, peak), list(self._offsets)
+            return
+        for offset, block in self._children(key):
+            if self._meter.left == 0:
+                self.complete = False
+                return
+            self._meter.spend(1)
+            shared = list(self._shared(block, offset))
+            added = self._pay(shared, 1)
+            top = max(peak, offset + self._instance.sizes[block])
+            self._offsets[block] = offset
+            self._left.remove(block)
+            if self._may_be_better(cost + added, top, offset):
+                self._descend(max(key, (offset, block)), cost + added, top)
+            self._left.append(block)
+            self._left.sort()
+            self._offsets[block] = -1
+            self._pay(shared, -1)
+
+    def _may_be_better(self, cost: int, peak: int, floor: int) -> bool:
+        """Whether a plan of at least this cost and peak can still beat the best.
+
+        No block that is left will start below `floor`.
+        """
+        best_cost, best_peak = self.score
+        if (cost, peak) >= (best_cost, best_peak):
+            return False
+        limit = self._capacity if cost < best_cost else best_peak - 1
+        if limit is None:
+            return True
+        sizes, left = self._instance.sizes, set(self._left)
+        return peak <= limit and all(
+            floor + sum(sizes[block] for block in crowd if block in left) <= limit
+            for crowd in self._crowds
+        )
+
+    def _children(self, key: tuple[int, int]) -> list[tuple[int, int]]:
+        """Return the (offset, block) to try next, in canonical order."""
+        lowest_top = min(self._highest_need(block) for block in self._left)
+        children = set()
+        for block in self._left:
+            for offset, is_in_place in self._options(block):
+                # A partner's offset may be open only once the partner is placed.
+                canonical = offset >= key[0] if is_in_place else (offset, block) > key
+                if canonical and offset < lowest_top:
+                    children.add((offset, block))
+        return sorted(children)
+
+    def _placed(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the bytes that the placed ones of `blocks` take, by begin."""
+        sizes = self._instance.sizes
+        taken = [(self._offsets[b], self._offsets[b] + sizes[b]) for b in blocks]
+        return sorted(entry for entry in taken if entry[0] >= 0)
+
+    def _obstacles(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
+        return sorted((*self._instance.problem.memory.reserved, *self._placed(blocks)))
+
+    def _settle(self, block: int, low: int, obstacles: list[tuple[int, int]]) -> int:
+        instance = self._instance
+        return settle(low, instance.sizes[block], instance.alignments[block], obstacles)
+
+    def _options(self, block: int) -> Iterator[tuple[int, bool]]:
+        """Yield the offsets that `block` can take, and whether each is an in-place partner's."""
+        size = self._instance.sizes[block]
+        hard = self._obstacles(self._hard[block])
+        partners = self._placed(self._partners[block])
+        avoided = self._placed([other for other, _ in self._soft[block]])
+        apart = sorted(hard + partners)
+        for low in sorted({0, *(end for _, end in apart + avoided)}):
+            yield self._settle(block, low, apart), False
+        for begin, _ in partners:
+            clear = all(
+                begin == low or begin >= high or low >= begin + size for low, high in partners
+            )
+            if clear and self._settle(block, begin, hard) == begin:
+                yield begin, True
+
+    def _highest_need(self, block: int) -> int:
+        """Return where `block` would end, were it placed now at no cost and with no partner."""
+        others = [*self._hard[block], *self._partners[block], *(o for o, _ in self._soft[block])]
+        return self._settle(block, 0, self._obstacles(others)) + self._instance.sizes[block]
+
+    def _shared(self, block: int, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield (penalty, 1 if not in step) for each placed block that `block` would meet."""
+        sizes = self._instance.sizes
+        for other, penalty in self._soft[block]:
+            begin = self._offsets[other]
+            if begin >= 0 and begin < offset + sizes[block] and offset < begin + sizes[other]:
+                yield penalty, int(not self._instance.in_step(block, other))
+
+    def _pay(self, shared: Sequence[tuple[int, int]], sign: int) -> int:
+        """Note what is shared (1) or no longer so (-1); return what that adds to the cost."""
+        added = 0
+        for penalty, crossed in shared:
+            added -= self._charge(penalty)
+            self._paid[penalty][0] += sign
+            self._paid[penalty][1] += sign * crossed
+            added += self._charge(penalty)
+        return added
+
+    def _charge(self, penalty: int) -> int:
+        """Return what a penalty costs as things stand."""
+        pairs, crossed = self._paid[penalty]
+        return self._costs[penalty][crossed > 0] if pairs else 0
+
+
+def _partners(instance: Instance) -> list[list[int]]:
+    """Return for each block those it may share an offset with while both are live."""
+    partners: list[list[int]] = [[] for _ in range(len(instance))]
+    for source, destination in instance.problem.in_place:
+        ones, twos = instance.blocks_of(source), instance.blocks_of(destination)
+        if not instance.may_be_in_place(source, destination):
+            continue
+        for one, two in zip(ones, twos, strict=True):
+            if two in instance.conflicts[one]:
+                partners[one].append(two)
+                partners[two].append(one)
+    return partners
+
+
+def _crowds(
+    instance: Instance, partners: Sequence[Sequence[int]], left: Sequence[int]
+) -> list[list[int]]:
+    """Return sets of blocks that are live together and of which no two may share bytes.
+
+    Of in-place partners only the first is counted, so that the rest take nothing of their own.
+    """
+    counted = [b for b in left if all(other > b or other not in left for other in partners[b])]
+    positions = sorted({begin for block in counted for begin, _ in instance.live[block]})
+    return [
+        [b for b in counted if any(begin <= p < end for begin, end in instance.live[b])]
+        for p in positions
+    ]

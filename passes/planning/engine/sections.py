@@ -1,0 +1,186 @@
+"""The data that the canonical search works on: blocks to place below a capacity.
+
+Only integers, in arrays of one dimension, so that the search can run in Python or compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+
+from passes.planning.engine.blocks import Instance
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lists of integers of different lengths, stored one after the other.
+
+    Row `i` is ``values[begins[i] : begins[i + 1]]``.
+    """
+
+    begins: list[int]
+    values: list[int]
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[int]]) -> Table:
+        """Return the table with these rows."""
+        begins = [0, *accumulate(len(row) for row in rows)]
+        return Table(begins, [value for row in rows for value in row])
+
+    def row(self, index: int) -> list[int]:
+        """Return one row."""
+        return self.values[self.begins[index] : self.begins[index + 1]]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Some blocks of an instance, renumbered from 0, with what the search needs of them.
+
+    Time is cut into sections: positions between which no block begins or ends, of which only those
+    are kept whose set of live blocks is in no neighbour's.
+
+    Attributes
+    ----------
+    blocks : list of int
+        For each block its number in the instance.
+    sizes, alignments : list of int
+        Bytes.
+    weights : list of int
+        Bytes that a block takes of a section at least: its size rounded up to `unit`.
+    unit : int
+        Bytes that every offset is a multiple of.
+    conflicts : Table
+        For each block, those it may not share bytes with.
+    obstacle_begins, obstacle_ends : Table
+        For each block, bytes that it may not take: reserved ranges and pinned blocks, by begin.
+    section_begins, section_ends : Table
+        For each block, the half-open ranges of sections in which it is live.
+    members : Table
+        For each section, the blocks live in it.
+    first, last : list of int
+        For each block, the half-open range of sections that ties it to others: its life and, where
+        it is separated from a block, the gap to that block's life.
+    life : list of int
+        Positions at which a block is live.
+    """
+
+    blocks: list[int]
+    sizes: list[int]
+    alignments: list[int]
+    weights: list[int]
+    unit: int
+    conflicts: Table
+    obstacle_begins: Table
+    obstacle_ends: Table
+    section_begins: Table
+    section_ends: Table
+    members: Table
+    first: list[int]
+    last: list[int]
+    life: list[int]
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def loads(self) -> list[int]:
+        """For each section, the sum of the weights of its members."""
+        count = len(self.members.begins) - 1
+        return [sum(self.weights[b] for b in self.members.row(s)) for s in range(count)]
+
+    @cached_property
+    def peak_loads(self) -> list[int]:
+        """For each block, the greatest load of its sections."""
+        peaks = []
+        for block in range(len(self)):
+            ranges = zip(self.section_begins.row(block), self.section_ends.row(block), strict=True)
+            peaks.append(max((max(self.loads[a:b]) for a, b in ranges), default=0))
+        return peaks
+
+
+def pack(instance: Instance, blocks: Sequence[int]) -> Packing:
+    """Return the packing of some blocks of `instance`, none of them pinned or empty."""
+    number = np.full(len(instance), -1, dtype=np.int64)
+    number[list(blocks)] = np.arange(len(blocks))
+    inside = [number[instance.conflicts[block]] for block in blocks]
+    conflicts = [row[row >= 0].tolist() for row in inside]
+    unit = math.gcd(*(instance.alignments[block] for block in blocks))
+    ranges, members = _sections([instance.live[block] for block in blocks])
+    obstacles = [_obstacles(instance, block) for block in blocks]
+    first, last = _ties(ranges, conflicts)
+    sizes = [instance.sizes[block] for block in blocks]
+    return Packing(
+        blocks=list(blocks),
+        sizes=sizes,
+        alignments=[instance.alignments[block] for block in blocks],
+        weights=[-(-size // unit) * unit for size in sizes],
+        unit=unit,
+        conflicts=Table.of(conflicts),
+        obstacle_begins=Table.of([[begin for begin, _ in row] for row in obstacles]),
+        obstacle_ends=Table.of([[end for _, end in row] for row in obstacles]),
+        section_begins=Table.of([[begin for begin, _ in row] for row in ranges]),
+        section_ends=Table.of([[end for _, end in row] for row in ranges]),
+        members=Table.of(members),
+        first=first,
+        last=last,
+        life=[sum(end - begin for begin, end in instance.live[block]) for block in blocks],
+    )
+
+
+def _obstacles(instance: Instance, block: int) -> list[tuple[int, int]]:
+    """Return the bytes that `block` may not take whatever the search does, by begin."""
+    taken = list(instance.problem.memory.reserved)
+    if instance.pinned:
+        for other in instance.conflicts[block].tolist():
+            if other in instance.pinned:
+                begin = instance.pinned[other]
+                taken.append((begin, begin + instance.sizes[other]))
+    return sorted(taken)
+
+
+def _sections(
+    lives: Sequence[Sequence[tuple[int, int]]],
+) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
+    """Return each block's ranges of sections, and each section's blocks.
+
+    A section ends at the first end of a live range after a begin: the blocks live just before
+    that are in no other section together.
+    """
+    events = sorted(
+        (position, starts, block, piece)
+        for block, live in enumerate(lives)
+        for piece, (begin, end) in enumerate(live)
+        for position, starts in ((begin, True), (end, False))
+    )
+    ranges = [[(0, 0)] * len(live) for live in lives]
+    members: list[list[int]] = []
+    alive: dict[int, int] = {}  # block to the section that its live range began in
+    grown = False
+    for _, starts, block, piece in events:
+        if starts:
+            alive[block] = len(members)
+            grown = True
+            continue
+        if grown:
+            members.append(list(alive))
+            grown = False
+        ranges[block][piece] = (alive.pop(block), len(members))
+    return ranges, members
+
+
+def _ties(
+    ranges: Sequence[Sequence[tuple[int, int]]], conflicts: Sequence[Sequence[int]]
+) -> tuple[list[int], list[int]]:
+    """Return for each block the range of sections that ties it to the blocks it conflicts with."""
+    first = [row[0][0] for row in ranges]
+    last = [row[-1][1] for row in ranges]
+    tied = list(last)
+    for block, others in enumerate(conflicts):
+        # Blocks live together overlap as they are; a separated one that begins later must be met.
+        tied[block] = max([last[block], *(first[other] + 1 for other in others)])
+    return first, tied

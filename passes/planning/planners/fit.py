@@ -1,0 +1,64 @@
+"""First fit and best fit: blocks in a fixed order, each in a gap between those placed before.
+
+First fit takes the lowest gap that is large enough, best fit the smallest. Both are what most
+compilers do (TensorFlow Lite, XLA, Glow, ONNX Runtime differ in order and gap rule only).
+Where sharing has a cost, the gap of least added cost comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from passes.planning.engine.blocks import Instance
+from passes.planning.engine.gaps import place
+from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
+from passes.planning.engine.ranking import better, on_each_coalescing
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.problem import Problem
+
+LARGE = 20_000
+"""Blocks beyond which only `FAST_ORDERS` are tried."""
+
+
+@register("first_fit")
+def first_fit(problem: Problem, budget: Budget) -> Plan:
+    """Take the lowest gap that is large enough, under several orders.
+
+    Stops at the first plan that the lower bound proves optimal.
+    """
+    return on_each_coalescing(problem, lambda instance: fit(instance, Meter(budget), "first"))
+
+
+@register("best_fit")
+def best_fit(problem: Problem, budget: Budget) -> Plan:
+    """Take the smallest gap that is large enough, under several orders.
+
+    Stops at the first plan that the lower bound proves optimal.
+    """
+    return on_each_coalescing(problem, lambda instance: fit(instance, Meter(budget), "best"))
+
+
+def fit(instance: Instance, meter: Meter, rule: str, orders: Sequence[str] | None = None) -> Plan:
+    """Return the best plan that one gap rule gives under several orders.
+
+    Parameters
+    ----------
+    instance : Instance
+        What to place.
+    meter : Meter
+        No further order is tried once it is late.
+    rule : str
+        "first" or "best".
+    orders : sequence of str, optional
+        Names in `ORDERS`; by default all, or `FAST_ORDERS` for more than `LARGE` blocks.
+    """
+    if orders is None:
+        orders = FAST_ORDERS if len(instance) > LARGE else tuple(ORDERS)
+    measures = Measures(instance)
+    plans = (
+        instance.plan(place(instance, ordered(measures, order), rule, costs), f"{rule}_fit")
+        for order in orders
+        for costs in ((True, False) if instance.soft else (False,))
+    )
+    return better(instance.problem, plans, meter)

@@ -1,0 +1,41 @@
+"""The portfolio: every way of planning that pays, and the policy of not sharing without need."""
+
+from __future__ import annotations
+
+from passes.planning.engine.ranking import better
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.planners.bump import bump
+from passes.planning.planners.fit import best_fit, first_fit
+from passes.planning.planners.search import search
+from passes.planning.planners.skyline import skyline
+from passes.planning.problem import Problem
+
+LARGE = 500
+"""Buffers beyond which the search comes first: there it costs less than the other planners."""
+
+
+@register("best")
+def best(problem: Problem, budget: Budget) -> Plan:
+    """Ask first fit, best fit, skyline and search, and keep the best plan.
+
+    Stops at the first plan that is proven optimal. The plan names the planner that made it.
+    """
+    asked = (first_fit, best_fit, skyline, search)
+    if len(problem.buffers) > LARGE:
+        asked = (search, first_fit, best_fit, skyline)
+    meter = Meter(budget)
+    return better(problem, (run(problem, meter.rest()) for run in asked), meter)
+
+
+@register("bump_or_best")
+def bump_or_best(problem: Problem, budget: Budget) -> Plan:
+    """Share nothing where everything fits without; else plan as `best` does.
+
+    The policy for on-chip memory, where sharing can cost time and free bytes are worth nothing:
+    AscendNPU-IR's PlanMemory starts with the same question. Without a capacity it is `bump`.
+    """
+    plan = bump(problem, budget)
+    if plan.fits:
+        return plan
+    return best(problem, budget)

@@ -1,0 +1,90 @@
+"""Skyline greedy: always place what can go lowest.
+
+The first descent of `passes.planning.engine.canonical`, without a capacity to turn back at: the
+placed blocks form a skyline over time, and the block that can sit deepest in it comes next.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from passes.planning.engine.blocks import Instance, Row, settle
+from passes.planning.engine.orders import Measures, ordered
+from passes.planning.engine.ranking import better, on_each_coalescing
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.problem import Problem
+
+SKYLINE_ORDERS = ("load, life", "area", "life", "size by root of life")
+
+
+@register("skyline")
+def skyline(problem: Problem, budget: Budget) -> Plan:
+    """Place the block that can go lowest, again and again, under several orders for ties.
+
+    Sharing that costs something is avoided altogether, then, if that is worse, ignored.
+    """
+    return on_each_coalescing(problem, lambda instance: rise(instance, Meter(budget)))
+
+
+def rise(instance: Instance, meter: Meter) -> Plan:
+    """Return the best skyline plan of an instance."""
+    measures = Measures(instance)
+    plans = (
+        instance.plan(_rise(instance, ordered(measures, order), avoid), "skyline")
+        for order in SKYLINE_ORDERS
+        for avoid in ((True, False) if instance.soft else (False,))
+    )
+    return better(instance.problem, plans, meter)
+
+
+def _rise(instance: Instance, order: Sequence[int], avoid: bool) -> list[int]:
+    """Return an offset for each block; blocks of one reach are placed in `order`."""
+    rows = _rows_to_avoid(instance) if avoid else instance.conflicts
+    obstacles = [_obstacles(instance, block, rows[block]) for block in range(len(instance))]
+    sizes, alignments = instance.sizes, instance.alignments
+    rank = {block: i for i, block in enumerate(order)}
+    reach = np.zeros(len(instance), dtype=np.int64)
+    waiting = np.ones(len(instance), dtype=bool)
+    for block, offset in instance.pinned.items():
+        reach[block], waiting[block] = offset, False
+
+    def entry(block: int) -> tuple[int, int, int]:
+        low = settle(int(reach[block]), sizes[block], alignments[block], obstacles[block])
+        return low, rank[block], block
+
+    heap = [entry(block) for block in order if waiting[block]]
+    heapq.heapify(heap)
+    while heap:
+        offset, _, block = heap[0]
+        if reach[block] > offset:  # raised since it was entered
+            heapq.heapreplace(heap, entry(block))
+            continue
+        heapq.heappop(heap)
+        reach[block], waiting[block] = offset, False
+        met = rows[block][waiting[rows[block]]]
+        reach[met] = np.maximum(reach[met], offset + sizes[block])
+    return [int(offset) for offset in reach]
+
+
+def _rows_to_avoid(instance: Instance) -> list[Row]:
+    """Return the conflicts and, as if they were conflicts, the pairs whose sharing costs."""
+    rows = list(instance.conflicts)
+    for block, others in instance.soft.items():
+        soft = np.array([other for other, _ in others], dtype=np.int32)
+        rows[block] = np.union1d(rows[block], soft)
+    return rows
+
+
+def _obstacles(instance: Instance, block: int, row: Row) -> list[tuple[int, int]]:
+    """Return the bytes that are taken for `block` from the start, by begin."""
+    taken = list(instance.problem.memory.reserved)
+    if instance.pinned:
+        for other in row.tolist():
+            if other in instance.pinned:
+                begin = instance.pinned[other]
+                taken.append((begin, begin + instance.sizes[other]))
+    return sorted(taken)

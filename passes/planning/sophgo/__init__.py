@@ -1,0 +1,1 @@
+"""tpu-mlir's planning of global memory."""

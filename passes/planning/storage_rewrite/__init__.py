@@ -1,0 +1,1 @@
+"""The planning of the mirrored `StorageRewrite`."""
