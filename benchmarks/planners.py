@@ -6,7 +6,7 @@ A line a problem and planner: the peak, its ratio to the lower bound, the penalt
 status. Times include all that a planner needs, conflicts and compilation too. A summary follows
 each set, with the planner that won how many problems.
 
-The corpus is that of `tvm_ext.workloads`: a problem for each function, attach point and scope. It
+The corpus is that of the tests: a problem for each function, attach point and scope. It
 is also held against what TVM's own StorageRewrite allocates for the same allocations: those of
 constant size above zero that no code generator keeps in registers, by the rule of
 `ProblemOptions`. Memory in a loop or a thread counts once. On both sides bytes are counted in
@@ -22,6 +22,7 @@ import json
 import math
 import os
 import random
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
 
 DATA = os.environ.get("TVM_EXT_DATA", str(Path(__file__).parents[1] / ".." / "shared" / "data"))
+TESTS = Path(__file__).parents[1] / "tests"
 NODES = 1 << 60
 RANDOM_SIZES = (100, 1000, 10_000, 100_000)
 REGISTER_BYTES = 4
@@ -128,10 +130,12 @@ def corpus(data: Path) -> Iterator[Case]:
     import tvm
 
     from passes.analysis.tir.problems import ProblemOptions, find_problems
-    from tvm_ext import workloads
+
+    sys.path.insert(0, str(TESTS))
+    from corpus import iterate
 
     stock = tvm.tirx.transform.StorageRewrite()
-    for entry in workloads.iterate():
+    for entry in iterate():
         ((_, func),) = entry.mod.functions.items()
         found = find_problems(func, ProblemOptions(addressed=False)).problems
         units = {one.problem.memory.name: one.problem.memory.alignment for one in found}

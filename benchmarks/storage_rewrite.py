@@ -3,7 +3,7 @@
     python benchmarks/storage_rewrite.py [--chains] [--corpus] [--repeat N]
 
 Chains are functions of 10 to 16,000 statements, each the loop of one operator whose
-result the next one reads. The corpus is that of `tvm_ext.workloads`. A ratio is the
+result the next one reads. The corpus is that of the tests. A ratio is the
 time of our pass over the time of the stock pass on the same module: below 1 we are faster.
 """
 
@@ -13,8 +13,10 @@ import argparse
 import gc
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import tvm
 import tvm_ffi
@@ -22,6 +24,7 @@ from tvm import tirx
 
 from tvm_ext import transform
 
+TESTS = Path(__file__).parents[1] / "tests"
 CHAIN_LENGTHS = (10, 100, 1000, 4000, 16000)
 LARGE = 100
 """From so many statements on, a function counts as large."""
@@ -98,12 +101,13 @@ def bench_chains(repeat: int) -> None:
 
 def bench_corpus(repeat: int) -> None:
     """Print ratios over the corpus."""
-    from tvm_ext import workloads
+    sys.path.insert(0, str(TESTS))
+    from corpus import iterate
 
     stock, ours = tirx.transform.StorageRewrite(), transform.StorageRewrite()
     ratios: dict[str, list[float]] = {"all": [], f"at least {LARGE} statements": []}
     totals = [0.0, 0.0]
-    for entry in workloads.iterate():
+    for entry in iterate():
         with tvm.transform.PassContext(config=dict(entry.config)):
             times = measure(entry.mod, stock, ours, repeat)
         totals[0] += times[0]

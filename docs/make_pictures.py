@@ -10,6 +10,7 @@ kernels show the pipelines under a plan that weighs what sharing costs, and unde
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,9 @@ from target_hw import Machine
 from tvm_ext import memory_maps, pipeline_timelines, workloads
 from tvm_ext.comparison import allocations
 from tvm_ext.picture import save
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from corpus import Entry, iterate
 
 Map = tuple[str, Problem, Plan]
 """Title, problem and plan."""
@@ -110,15 +114,15 @@ def timelines(name: str, parameters: Mapping[str, int]) -> tuple[Figure, str]:
     return pipeline_timelines(runs.items(), kernel.problems), summary
 
 
-def find_entry(workload: str, name: str) -> workloads.Entry:
+def find_entry(workload: str, name: str) -> Entry:
     """Return an entry of the corpus; ValueError if the workload has none of this name."""
-    for entry in workloads.iterate([workload]):
+    for entry in iterate([workload]):
         if entry.name == name:
             return entry
     raise ValueError(f"workload {workload!r} has no entry {name!r}")
 
 
-def largest_problem(entry: workloads.Entry) -> Problem:
+def largest_problem(entry: Entry) -> Problem:
     """Return the problem with the most buffers; ValueError if there is nothing to plan."""
     (func,) = entry.mod.functions.values()
     problems = [attached.problem for attached in find_problems(func).problems]
@@ -127,7 +131,7 @@ def largest_problem(entry: workloads.Entry) -> Problem:
     return max(problems, key=lambda problem: len(problem.buffers))
 
 
-def check_against_stock(entry: workloads.Entry, problem: Problem, plan: Plan) -> None:
+def check_against_stock(entry: Entry, problem: Problem, plan: Plan) -> None:
     """Raise ValueError unless a plan takes what the stock pass allocates.
 
     Only the padding between aligned pieces of memory may come on top.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import corpus as functions
 import pytest
-
-from tvm_ext import workloads
 
 
 @pytest.fixture(scope="session")
-def corpus() -> list[workloads.Entry]:
+def corpus() -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning."""
-    return workloads.corpus()
+    return functions.entries()

@@ -1,9 +1,7 @@
-"""Programs to test, compare and benchmark memory planning on.
+"""Programs to compare and benchmark memory planning on.
 
-:func:`names` lists the workloads: whole networks, operators of TVM's library and hand-written
-kernels. :func:`load` lowers one by the stock pipeline up to storage planning. :func:`corpus` does
-so for all that belong to the corpus and splits the result into single functions; whole networks
-of many equal layers do not belong to it.
+:func:`names` lists the workloads. :func:`load` lowers one by the stock pipeline up to storage
+planning; :func:`model` builds the Relax module of a network.
 
 Apart from these, :func:`ascend_kernels` lists kernels for the memories of an Ascend core, in sizes
 chosen for what they ask of them; :func:`ascend_kernel` builds one.
@@ -17,10 +15,9 @@ import numpy.typing as npt
 import tvm
 from tvm.target import Target
 
-from . import models, networks, layers, arrays, graphs, kernels, scripts  # isort: skip # noqa: F401
+from . import models, networks  # isort: skip # noqa: F401
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
 from .capture import TARGETS, capture, capture_relax, resolve_target
-from .corpus import Entry, corpus, iterate
 from .models import MODELS, Model
 from .networks import NETWORKS
 from .registry import WORKLOADS, UnknownWorkloadError, Workload, find
@@ -30,18 +27,15 @@ __all__ = [
     "NETWORKS",
     "TARGETS",
     "AscendKernel",
-    "Entry",
     "UnknownWorkloadError",
     "Workload",
     "ascend_kernel",
     "ascend_kernels",
     "capture",
     "capture_relax",
-    "corpus",
     "description",
     "find",
     "inputs",
-    "iterate",
     "load",
     "model",
     "names",
@@ -50,7 +44,7 @@ __all__ = [
 
 
 def names() -> list[str]:
-    """List the names of all workloads: models first, then operators, then kernels."""
+    """List the names of all workloads, in the order in which they were registered."""
     return list(WORKLOADS)
 
 

@@ -355,7 +355,7 @@ MODELS: dict[str, Model] = {}
 """All that :func:`register_model` was given, by name."""
 
 
-def register_model(name: str, model: Model, *, in_corpus: bool = True) -> None:
+def register_model(name: str, model: Model) -> None:
     """Add a network to :data:`MODELS` and to the table of workloads."""
     MODELS[name] = model
     register(
@@ -365,7 +365,6 @@ def register_model(name: str, model: Model, *, in_corpus: bool = True) -> None:
             kind="model",
             targets=("llvm", "cuda"),
             build=model.build_for,
-            in_corpus=in_corpus,
         )
     )
 

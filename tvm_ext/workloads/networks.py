@@ -182,4 +182,4 @@ for _name, _model in {
         (1, 3, 256, 256),
     ),
 }.items():
-    register_model(_name, _model, in_corpus=False)
+    register_model(_name, _model)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import tvm
 import tvm_ffi
+from corpus import Entry
 from tvm import tirx
 
 from passes.storage_rewrite import StorageRewrite
-from tvm_ext import workloads
 
-_DATA = Path(os.environ.get("TVM_EXT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+_DATA = Path(os.environ.get("TVM_EXT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 _TVM_TESTS = _DATA / "storage_rewrite" / "tvm_tests.jsonl.gz"
 _SAMPLE = 300
 
@@ -48,7 +48,7 @@ def test_functions_of_the_tests_of_tvm(every: bool) -> None:
         )
 
 
-def test_own_workloads(corpus: list[workloads.Entry]) -> None:
+def test_own_workloads(corpus: list[Entry]) -> None:
     assert corpus
     for entry in corpus:
         _assert_like_stock(entry.name, entry.mod, entry.config)

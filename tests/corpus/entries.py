@@ -10,8 +10,11 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .capture import capture, resolve_target
-from .registry import WORKLOADS, Workload, find
+from tvm_ext.workloads import capture, resolve_target
+from tvm_ext.workloads.registry import WORKLOADS, Workload, find
+
+#: The networks of the corpus. One of many equal layers adds little but the time to lower it.
+MODELS = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer", "llama_layer_dynamic")
 
 #: How Relax names the functions it makes to compute symbolic shapes on the host. They have no
 #: buffers, and TVM orders their statements differently in each process.
@@ -40,7 +43,7 @@ class Entry:
     mod: tvm.IRModule
 
 
-def corpus(names: Iterable[str] | None = None) -> list[Entry]:
+def entries(names: Iterable[str] | None = None) -> list[Entry]:
     """Lower workloads for each of their targets and option sets, and split them into functions.
 
     Of functions that are structurally equal but for their name, and are to be run with the same
@@ -49,7 +52,7 @@ def corpus(names: Iterable[str] | None = None) -> list[Entry]:
     Parameters
     ----------
     names : iterable of str, optional
-        The workloads to take; by default all that say that they belong to the corpus.
+        The workloads to take; by default :data:`MODELS` and all families.
 
     Returns
     -------
@@ -60,7 +63,7 @@ def corpus(names: Iterable[str] | None = None) -> list[Entry]:
 
 
 def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
-    """Yield the entries of :func:`corpus` one after the other, as they are lowered."""
+    """Yield the entries of :func:`entries` one after the other, as they are lowered."""
     seen: dict[tuple[int, str], list[tirx.PrimFunc]] = {}
     chosen = map(find, names) if names is not None else filter(_in_corpus, WORKLOADS.values())
     for workload in chosen:
@@ -77,7 +80,7 @@ def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
 
 
 def _in_corpus(workload: Workload) -> bool:
-    return workload.in_corpus
+    return workload.kind != "model" or workload.name in MODELS
 
 
 def _entries(workload: Workload) -> Iterator[Entry]:

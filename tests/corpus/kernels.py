@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import s_tir, te, tirx, topi
 
-from .registry import CPU, Case, kernel, label, prim, tensor
+from .families import CPU, Case, kernel, label, prim, tensor
 
 _GPU = ("cuda", "vulkan", "webgpu")
 

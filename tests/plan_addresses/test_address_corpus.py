@@ -12,13 +12,13 @@ from address_runs import (
     memory_after,
     num_arenas,
 )
+from corpus import Entry
 from tvm import tirx
 
 from passes.analysis.tir.problems import ProblemOptions
 from passes.plan_addresses import AddressPlan, PlanAddresses, plan_addresses
 from passes.planning import lower_bound, planners, verify
 from passes.storage_rewrite import plan_storage
-from tvm_ext import workloads
 
 PLANNERS = [planner.name for planner in planners()]
 
@@ -62,7 +62,7 @@ STOCK_IS_WRONG = {
 """Where StorageRewrite takes less memory than there can be."""
 
 
-def function(entry: workloads.Entry) -> tirx.PrimFunc:
+def function(entry: Entry) -> tirx.PrimFunc:
     (func,) = entry.mod.functions.values()
     return func
 
@@ -103,12 +103,12 @@ def _source(view: tirx.DeclBuffer) -> int:
     return (data if isinstance(data, tirx.Var) else data.args[0]).__chandle__()
 
 
-def plans(entry: workloads.Entry, planner: str, **options) -> AddressPlan:
+def plans(entry: Entry, planner: str, **options) -> AddressPlan:
     return plan_addresses(function(entry), planner, ProblemOptions(**options))
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_every_planner_is_right_on_a_sample(corpus: list[workloads.Entry], planner: str):
+def test_every_planner_is_right_on_a_sample(corpus: list[Entry], planner: str):
     num_problems = 0
     for entry in corpus[::15]:
         for addressed in (True, False):
@@ -119,7 +119,7 @@ def test_every_planner_is_right_on_a_sample(corpus: list[workloads.Entry], plann
 
 
 @pytest.mark.parametrize("form", ["address", "arena"])
-def test_both_forms_are_well_formed_for_the_whole_corpus(corpus: list[workloads.Entry], form: str):
+def test_both_forms_are_well_formed_for_the_whole_corpus(corpus: list[Entry], form: str):
     write = PlanAddresses("first_fit", form)
     for entry in corpus:
         if form == "arena" and entry.target in ("vulkan", "webgpu"):
@@ -129,7 +129,7 @@ def test_both_forms_are_well_formed_for_the_whole_corpus(corpus: list[workloads.
             assert tirx.analysis.verify_well_formed(write(entry.mod)), entry.name
 
 
-def shared_bytes(entry: workloads.Entry, plan: AddressPlan) -> int:
+def shared_bytes(entry: Entry, plan: AddressPlan) -> int:
     """Return what the mirrored StorageRewrite takes for the allocations that a plan places."""
     access = plan.found.access
     placed = {a.index: s for s in plan.scopes for a in s.attached.allocations.values()}
@@ -143,7 +143,7 @@ def shared_bytes(entry: workloads.Entry, plan: AddressPlan) -> int:
 
 
 def test_never_more_than_sharing_whole_allocations_and_nearly_always_the_least(
-    corpus: list[workloads.Entry],
+    corpus: list[Entry],
 ):
     num_problems = at_bound = 0
     for entry in corpus:
@@ -157,14 +157,14 @@ def test_never_more_than_sharing_whole_allocations_and_nearly_always_the_least(
 
 
 @pytest.mark.parametrize("name", STOCK_IS_WRONG)
-def test_what_the_stock_pass_gets_wrong_is_right_here(corpus: list[workloads.Entry], name: str):
+def test_what_the_stock_pass_gets_wrong_is_right_here(corpus: list[Entry], name: str):
     (entry,) = (entry for entry in corpus if entry.name == name)
     expected = memory_after(entry.mod, identity())
     assert memory_after(entry.mod, tirx.transform.StorageRewrite()) != expected
     assert_same_results(entry.mod)
 
 
-def runnable(corpus: list[workloads.Entry]) -> list[workloads.Entry]:
+def runnable(corpus: list[Entry]) -> list[Entry]:
     arena = PlanAddresses("first_fit", "arena")
     return [
         entry
@@ -179,7 +179,7 @@ def runnable(corpus: list[workloads.Entry]) -> list[workloads.Entry]:
 @pytest.mark.parametrize("name", RUN)
 @pytest.mark.parametrize("change", [lambda mod: mod, with_scopes], ids=["as it is", "scopes"])
 def test_a_sample_computes_the_same(
-    corpus: list[workloads.Entry], name: str, change: Callable[[tvm.IRModule], tvm.IRModule]
+    corpus: list[Entry], name: str, change: Callable[[tvm.IRModule], tvm.IRModule]
 ):
     entries = [entry for entry in corpus if entry.name.startswith(f"{name}[")]
     assert_same_results(change(runnable(entries)[0].mod))
@@ -189,7 +189,7 @@ def test_a_sample_computes_the_same(
 @pytest.mark.parametrize("planner", ["best", "storage_rewrite", "skyline"])
 @pytest.mark.parametrize("change", [lambda mod: mod, with_scopes], ids=["as it is", "scopes"])
 def test_the_corpus_computes_the_same(
-    corpus: list[workloads.Entry], planner: str, change: Callable[[tvm.IRModule], tvm.IRModule]
+    corpus: list[Entry], planner: str, change: Callable[[tvm.IRModule], tvm.IRModule]
 ):
     wrong = []
     for entry in runnable(corpus):

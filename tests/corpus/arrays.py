@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tvm import te, tirx, topi
 from tvm.topi import image, vision
 
-from .registry import CPU, CPU_CUDA, DEVICES, Case, label, operator, prim, tensor
+from .families import CPU, CPU_CUDA, DEVICES, Case, label, operator, prim, tensor
 
 
 @operator(CPU_CUDA)

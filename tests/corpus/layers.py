@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tvm import topi
 from tvm.topi import nn
 
-from .registry import CPU, CPU_CUDA, DEVICES, Case, label, operator, prim, tensor
+from .families import CPU, CPU_CUDA, DEVICES, Case, label, operator, prim, tensor
 
 # --------------------------------------------------------------------------------- convolutions
 

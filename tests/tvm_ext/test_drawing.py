@@ -24,7 +24,7 @@ from target_hw.memory import MemoryScope
 from tvm_ext.drawing import format_bytes, memory_map, memory_maps
 from tvm_ext.picture import PALETTE, RASTER_SLOTS, save
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))
 KERNEL = Problem(
     (

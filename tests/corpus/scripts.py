@@ -10,7 +10,7 @@ from functools import cache
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
-from .registry import CPU, Case, kernel
+from .families import CPU, Case, kernel
 
 # ----------------------------------------------------------------------------------- branches
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from corpus import Entry
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, DeclBuffer, Evaluate, For, IntImm, SeqStmt, Var
 
 import tvm_ext
-from tvm_ext import workloads
 
 SIZE = 64
 A = tirx.decl_buffer([SIZE], "float32", "A", layout=None)
@@ -215,7 +215,7 @@ def test_volatile_memory_is_not_shared():
     assert len(allocations(run_pass(body, sound=True))) == 2
 
 
-def test_plain_programs_still_share(corpus: list[workloads.Entry]):
+def test_plain_programs_still_share(corpus: list[Entry]):
     sound = tvm_ext.transform.StorageRewrite(sound=True)
     plain = tvm_ext.transform.StorageRewrite(detect_inplace=False)
     chain = [entry for entry in corpus if entry.name.startswith("chain[llvm")]

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import te, tirx, topi
 from tvm.topi import nn
 
-from .registry import CPU, Case, label, operator, prim, tensor
+from .families import CPU, Case, label, operator, prim, tensor
 
 
 @operator(CPU)

@@ -10,12 +10,12 @@ import pytest
 import tvm
 import tvm_ffi
 from address_runs import identity, memory_after
+from corpus import Entry
 from tvm import tirx
 
 from passes.analysis.tir.problems import FunctionProblems, ProblemOptions, find_problems
 from passes.planning import Problem, lower_bound, solve, verify
 from target_hw.storage_scope import parse_storage_scope
-from tvm_ext import workloads
 
 SAMPLE = slice(None, None, 7)
 
@@ -30,7 +30,7 @@ STOCK_IS_WRONG = {
 """Where StorageRewrite takes less memory than there can be."""
 
 
-def problems_of(entry: workloads.Entry) -> FunctionProblems:
+def problems_of(entry: Entry) -> FunctionProblems:
     """Read off what is planned as places in allocations, which is what the stock pass does."""
     (func,) = entry.mod.functions.values()
     return find_problems(func, ProblemOptions(addressed=False))
@@ -40,7 +40,7 @@ def at_alignment(problem: Problem, unit: int) -> Problem:
     return replace(problem, memory=replace(problem.memory, alignment=unit))
 
 
-def stock(entry: workloads.Entry) -> tvm.IRModule:
+def stock(entry: Entry) -> tvm.IRModule:
     with tvm.transform.PassContext(config=dict(entry.config)):
         return tirx.transform.StorageRewrite()(entry.mod)
 
@@ -68,7 +68,7 @@ def rounded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def stock_bytes(entry: workloads.Entry, unit: int) -> Counter[str]:
+def stock_bytes(entry: Entry, unit: int) -> Counter[str]:
     """Return the bytes of the stock pass's allocations, each rounded up to a unit, by scope."""
     total: Counter[str] = Counter()
     for _, scope, nbytes in allocations(stock(entry)):
@@ -76,7 +76,7 @@ def stock_bytes(entry: workloads.Entry, unit: int) -> Counter[str]:
     return total
 
 
-def planned_bytes(entry: workloads.Entry, unit: int) -> Counter[str]:
+def planned_bytes(entry: Entry, unit: int) -> Counter[str]:
     """Return the verified peaks of `best`, each rounded up to a unit, by scope."""
     total: Counter[str] = Counter()
     for attached in problems_of(entry).problems:
@@ -87,7 +87,7 @@ def planned_bytes(entry: workloads.Entry, unit: int) -> Counter[str]:
     return total
 
 
-def assert_never_above_stock(entries: list[workloads.Entry], unit: int) -> None:
+def assert_never_above_stock(entries: list[Entry], unit: int) -> None:
     """Check each function and scope; only where the stock pass is wrong does it take less."""
     above = {}
     num_planned = 0
@@ -101,7 +101,7 @@ def assert_never_above_stock(entries: list[workloads.Entry], unit: int) -> None:
     assert list(above) == expected, above
 
 
-def share_at_bound(entries: list[workloads.Entry]) -> tuple[int, int]:
+def share_at_bound(entries: list[Entry]) -> tuple[int, int]:
     """Return how many functions have all peaks at the lower bound, and how many are planned."""
     at_bound = num_planned = 0
     for entry in entries:
@@ -113,7 +113,7 @@ def share_at_bound(entries: list[workloads.Entry]) -> tuple[int, int]:
     return at_bound, num_planned
 
 
-def assert_same_allocations_are_planned(entries: list[workloads.Entry]) -> None:
+def assert_same_allocations_are_planned(entries: list[Entry]) -> None:
     """Check that both sides count the same: what is planned, and what is left, by a plain walk."""
     for entry in entries:
         found = problems_of(entry)
@@ -131,37 +131,35 @@ def assert_same_allocations_are_planned(entries: list[workloads.Entry]) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_sample_takes_never_more_than_the_stock_pass(corpus: list[workloads.Entry], unit: int):
+def test_a_sample_takes_never_more_than_the_stock_pass(corpus: list[Entry], unit: int):
     assert_never_above_stock(corpus[SAMPLE], unit)
 
 
 @pytest.mark.parametrize("name", STOCK_IS_WRONG)
-def test_the_stock_pass_computes_something_else_where_it_takes_less(
-    corpus: list[workloads.Entry], name: str
-):
+def test_the_stock_pass_computes_something_else_where_it_takes_less(corpus: list[Entry], name: str):
     (entry,) = (entry for entry in corpus if entry.name == name)
     expected = memory_after(entry.mod, identity())
     assert memory_after(entry.mod, tirx.transform.StorageRewrite()) != expected
 
 
-def test_a_sample_is_at_the_lower_bound(corpus: list[workloads.Entry]):
+def test_a_sample_is_at_the_lower_bound(corpus: list[Entry]):
     at_bound, num_planned = share_at_bound(corpus[SAMPLE])
     assert at_bound >= 0.95 * num_planned > 0
 
 
-def test_both_sides_count_the_same_allocations_of_a_sample(corpus: list[workloads.Entry]):
+def test_both_sides_count_the_same_allocations_of_a_sample(corpus: list[Entry]):
     assert_same_allocations_are_planned(corpus[SAMPLE])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_corpus_takes_never_more_than_the_stock_pass(corpus: list[workloads.Entry], unit: int):
+def test_the_corpus_takes_never_more_than_the_stock_pass(corpus: list[Entry], unit: int):
     assert_never_above_stock(corpus, unit)
 
 
 @pytest.mark.slow
 def test_the_corpus_is_at_the_lower_bound(
-    corpus: list[workloads.Entry], record_property: pytest.RecordProperty
+    corpus: list[Entry], record_property: pytest.RecordProperty
 ):
     at_bound, num_planned = share_at_bound(corpus)
     record_property("share at the lower bound", at_bound / num_planned)
@@ -170,5 +168,5 @@ def test_the_corpus_is_at_the_lower_bound(
 
 
 @pytest.mark.slow
-def test_both_sides_count_the_same_allocations_of_the_corpus(corpus: list[workloads.Entry]):
+def test_both_sides_count_the_same_allocations_of_the_corpus(corpus: list[Entry]):
     assert_same_allocations_are_planned(corpus)
