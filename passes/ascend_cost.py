@@ -10,7 +10,7 @@ from tvm.tirx import PrimFunc
 from passes.analysis.ascend.problems import ascend_problems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_plan_memory import AscendOptions, Mode, ascend_plan
-from passes.plan_addresses import memory_of, target_of
+from passes.placement import memory_of, target_of
 from passes.planning.ascend.levels import with_level_penalties
 from passes.planning.problem import Problem
 from passes.simulation import Simulation, Step, simulate

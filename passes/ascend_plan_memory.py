@@ -22,15 +22,15 @@ from passes.analysis.ascend.problems import (
     in_order_of_life,
 )
 from passes.analysis.tir.problems import FunctionProblems, ProblemOptions, find_problems
-from passes.plan_addresses import (
+from passes.placement import (
     FORMS,
     AddressPlan,
     Form,
     live_at_the_peak,
     memory_of,
     per_function,
-    plan_problems,
-    write_plan,
+    place_function,
+    write_address_plan,
 )
 from passes.planning import Budget, Plan, Problem, lower_bound
 from passes.planning.ascend.entries import entries_of
@@ -209,7 +209,7 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
                     reuse.level,
                     reuse.reason,
                 )
-    func = write_plan(func, plan, options.form)
+    func = write_address_plan(func, plan, options.form)
     if options.mode == "global-work-space-plan":
         func = func.with_attr(WORKSPACE_BYTES, _workspace_bytes(plan))
     return func
@@ -270,7 +270,7 @@ def _plan_local(func: PrimFunc, found: FunctionProblems, options: AscendOptions)
     found, _ = ascend_problems(func, found, options.restrict_inplace_as_isa)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     found = replace(found, problems=tuple(problems))
-    plan = plan_problems(found, partial(_solve_local, options=options), _over_capacity)
+    plan = place_function(found, partial(_solve_local, options=options), overflow=_over_capacity)
     for scope in plan.scopes:
         if scope.plan.penalty:
             name = str(func.attrs.get("global_symbol", "main")) if func.attrs else "main"
@@ -313,7 +313,7 @@ def _plan_workspace(found: FunctionProblems, options: AscendOptions) -> AddressP
             )
     found = replace(found, problems=tuple(map(in_order_of_life, found.problems)))
     reuse = options.enable_global_workspace_reuse
-    return plan_problems(
+    return place_function(
         found,
         partial(plan_workspace, budget=options.budget, reuse=reuse, search=options.search),
     )

@@ -20,14 +20,8 @@ from tvm_ffi import structural_walk
 
 from passes.analysis.sophgo.op_graph import SCOPE, OpGraph, read_op_graph
 from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.plan_addresses import (
-    FORMS,
-    AddressPlan,
-    Form,
-    plan_addresses,
-    write_plan,
-)
-from passes.planning import Budget
+from passes.placement import FORMS, AddressPlan, Form, place_function, write_address_plan
+from passes.planning import Budget, solve
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
 from passes.planning.sophgo.regions import Placed, Region
 from target_hw.memory import MemoryHierarchy
@@ -77,7 +71,7 @@ class PrimFuncPlan:
     layout : GMEMLayout
         The addresses.
     options : ProblemOptions
-        What `plan_addresses` was told.
+        What `find_problems` was told.
     """
 
     read: PrimFuncGraph
@@ -269,7 +263,8 @@ def _plan(
     if options.addressed:
         memory = replace(memory, alignment=gmem.alignment, base=start)
     options = replace(options, memory=MemoryHierarchy((memory,)))
-    plan = plan_addresses(read.flat, planner, options, budget)
+    found = find_problems(read.flat, options)
+    plan = place_function(found, lambda problem: solve(problem, planner, budget))
     layout = GMEMLayout(planner, gmem.alignment, weights, _activations(plan, start))
     return PrimFuncPlan(read, plan, layout, options)
 
@@ -283,7 +278,7 @@ def _written(planned: PrimFuncPlan) -> PrimFunc:
     for line in (*planned.plan.found.left_alone, *planned.plan.found.remarks):
         LOGGER.info("%s", line)
     form: Form = "address" if planned.options.addressed else "arena"
-    result = write_plan(planned.read.flat, planned.plan, form)
+    result = write_address_plan(planned.read.flat, planned.plan, form)
     return result.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 

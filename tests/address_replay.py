@@ -18,7 +18,7 @@ from tvm.ir.expr import Call
 from tvm.tirx import is_buffer_var
 from tvm.tirx.stmt import AttrStmt
 
-from passes.plan_addresses import AddressPlan
+from passes.placement import AddressPlan
 
 
 class OverwrittenError(AssertionError):

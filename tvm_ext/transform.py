@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendPlanMemory
 from passes.gmem import GMEMAllocate
-from passes.plan_addresses import FORMS, DropAddresses, Form, PlanAddresses
+from passes.placement import FORMS, Form
+from passes.plan_addresses import DropAddresses, PlanAddresses
 from passes.storage_rewrite import StorageRewrite
 
 __all__ = [

@@ -22,7 +22,7 @@ from passes.analysis.ascend.problems import ascend_problems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendOptions, ascend_plan
 from passes.ir.program import Branch, Loop, Statement, Step
-from passes.plan_addresses import AddressPlan
+from passes.placement import AddressPlan
 from passes.planning import Budget, lower_bound
 from passes.rewrite.address import drop_addresses
 from target_hw.memory import MemoryHierarchy, MemoryScope

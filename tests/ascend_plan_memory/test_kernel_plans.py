@@ -16,7 +16,7 @@ from tvm.target import Target
 from passes.analysis.ascend.problems import ascend_problems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_plan_memory import AscendOptions, ascend_plan
-from passes.plan_addresses import per_function, plan_problems, write_plan
+from passes.placement import per_function, place_function, write_address_plan
 from passes.planning import lower_bound
 from passes.planning.ascend.level_limit import plan_at_level
 from passes.planning.ascend.levels import with_level_penalties
@@ -149,7 +149,8 @@ def at_level(func: tirx.PrimFunc, level: int) -> tirx.PrimFunc:
     found, _ = ascend_problems(func, found)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     found = replace(found, problems=tuple(problems))
-    return write_plan(func, plan_problems(found, partial(plan_at_level, lowest=level)), "arena")
+    plan = place_function(found, partial(plan_at_level, lowest=level))
+    return write_address_plan(func, plan, "arena")
 
 
 def level_fits(name: str, size: workloads.ascend.Size, level: int) -> bool:

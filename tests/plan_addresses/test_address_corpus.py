@@ -16,7 +16,8 @@ from corpus import Entry
 from tvm import tirx
 
 from passes.analysis.tir.problems import ProblemOptions
-from passes.plan_addresses import AddressPlan, PlanAddresses, plan_addresses
+from passes.placement import AddressPlan
+from passes.plan_addresses import PlanAddresses, plan_addresses
 from passes.planning import lower_bound, planners, verify
 from passes.storage_rewrite import plan_storage
 

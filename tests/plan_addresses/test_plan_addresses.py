@@ -10,7 +10,8 @@ from tvm.script import tirx as T
 
 import tvm_ext.pipeline
 from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.plan_addresses import live_at_the_peak, plan_addresses
+from passes.placement import live_at_the_peak
+from passes.plan_addresses import plan_addresses
 from passes.planning import Buffer, Problem, planners
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import workloads

@@ -1,0 +1,384 @@
+"""From problems to verified plans, and from plans into functions: the road of every placing pass.
+
+A pass reads problems off a function, and says how each is solved. What all passes share is here:
+a plan is checked before anything is written, a plan that does not fit is an error that says what
+is in the way, and an error names the pass and the function. `place` serves any problem, wherever it
+comes from; `place_function` serves the allocations of a `PrimFunc`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from passes.analysis.tir.problems import Allocation, AttachedProblem, FunctionProblems
+from passes.planning import Plan, Problem, Status, check, live_bytes, lower_bound
+from passes.planning.ranges import join_ranges
+from passes.rewrite.address import write_addresses
+from passes.rewrite.arena import Arena, write_arenas
+from passes.rewrite.bounds import assert_bounds
+from target_hw.memory import MemoryHierarchy
+
+Form = Literal["address", "arena"]
+"""How a plan stands in the IR: addresses on the allocations, or one allocation with offsets."""
+FORMS: tuple[Form, ...] = ("address", "arena")
+
+EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
+"""Targets that cannot see one piece of memory as two types, so that an arena is of no use there."""
+
+Solver = Callable[[Problem], Plan]
+"""From a problem to a complete plan, also when that does not fit."""
+
+Overflow = Callable[[Problem, Plan, int], str]
+"""What to say of a plan that does not fit: from the problem, the plan, and the bytes at the start
+of the memory that enclosing scopes have taken."""
+
+
+# Any problem
+
+
+def place(
+    problem: Problem, solver: Solver, *, base: int = 0, overflow: Overflow | None = None
+) -> Plan:
+    """Solve a problem, and return the plan if it fits and is right.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to place.
+    solver : callable
+        From the problem to a complete plan, also when that does not fit.
+    base : int
+        Bytes at the start of the memory that enclosing scopes have taken; for the message alone.
+    overflow : callable, optional
+        The text of the error for a plan that does not fit: `does_not_fit` by default.
+
+    Returns
+    -------
+    Plan
+        Verified, and within the capacity.
+
+    Raises
+    ------
+    ValueError
+        When the plan is above the capacity.
+    PlanError
+        When the plan is wrong, which would be a fault of the planner.
+    """
+    plan = solver(problem)
+    if not plan.fits:
+        raise ValueError((overflow or does_not_fit)(problem, plan, base))
+    check(problem, plan)
+    return plan
+
+
+def does_not_fit(
+    problem: Problem,
+    plan: Plan,
+    base: int = 0,
+    *,
+    position: Callable[[int], str] = "position {}".format,
+    rules: str = "",
+    advice: str = "try the planner 'search', or a budget",
+) -> str:
+    """Say what does not fit: what is live at the peak, and whether it could fit at all.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was planned.
+    plan : Plan
+        A complete plan above the capacity.
+    base : int
+        Bytes at the start of the memory that enclosing scopes have taken.
+    position : callable
+        What to call a position of the problem.
+    rules : str
+        Which rules the lower bound rests on, where they are not the problem's alone.
+    advice : str
+        What to try where it is not known whether another plan fits.
+
+    Returns
+    -------
+    str
+        Several lines; the first names the scope and the bytes needed and available.
+    """
+    memory, bound = problem.memory, lower_bound(problem)
+    lines = [
+        f"scope {memory.name!r} needs {plan.peak} bytes as planned by {plan.planner!r}, "
+        f"and has {memory.capacity}"
+    ]
+    if memory.reserved:
+        taken = sum(end - begin for begin, end in memory.reserved)
+        outer = f", {base} of them by enclosing scopes" if base else ""
+        lines.append(f"{taken} bytes are reserved{outer}")
+    lines += live_at_the_peak(problem, position)
+    if plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0):
+        verdict = "it is proven that no plan fits"
+    else:
+        verdict = f"whether another plan fits is not known: {advice}"
+    lines.append(f"no plan needs less than {bound} bytes{rules}; {verdict}")
+    return "\n  ".join(lines)
+
+
+def live_at_the_peak(
+    problem: Problem, position: Callable[[int], str] = "position {}".format
+) -> Iterator[str]:
+    """Yield lines that say which buffers are live where most bytes are.
+
+    Parameters
+    ----------
+    problem : Problem
+        With at least one buffer.
+    position : callable
+        What to call a position of the problem.
+    """
+    peak, total = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]))
+    live = {
+        buffer.name: (buffer, begin, end)
+        for buffer in problem.buffers
+        for begin, end in buffer.live
+        if begin <= peak < end
+    }
+    sources: dict[str, list[str]] = {}
+    for source, destination in problem.in_place:
+        if source in live and destination in live:
+            sources.setdefault(destination, []).append(source)
+    apart = " with nothing in place" if sources else ""
+    yield f"most is live at {position(peak)}, {total} bytes{apart}:"
+    for buffer, begin, end in sorted(
+        live.values(), key=lambda entry: (-entry[0].size, entry[0].name)
+    ):
+        slots = f" in each of {buffer.slots} slots" if buffer.slots > 1 else ""
+        places = " or ".join(map(repr, sources.get(buffer.name, ())))
+        place = f", may be in place of {places}" if places else ""
+        yield f"  {buffer.name}: {buffer.size} bytes{slots}, live in [{begin}, {end}){place}"
+
+
+# Modules and functions
+
+
+@contextmanager
+def naming(pass_name: str, function: str | None = None) -> Iterator[None]:
+    """Let a `ValueError` from inside name the pass, and the function where one is given."""
+    where = pass_name if function is None else f"{pass_name}: function {function!r}"
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
+    """Return the TIR functions of a module by name, in the order of their names."""
+    functions = {str(var.name_hint): mod[var] for var in mod.get_global_vars()}
+    return {name: f for name, f in sorted(functions.items()) if isinstance(f, PrimFunc)}
+
+
+def per_function(pass_name: str, transform: Callable[[PrimFunc], PrimFunc]) -> Pass:
+    """Return a module pass that changes functions one by one, in the order of their names.
+
+    Parameters
+    ----------
+    pass_name : str
+        What users call the pass.
+    transform : callable
+        From a function to the new one, or to itself. A `ValueError` that it raises is raised
+        again with the names of the pass and the function.
+    """
+
+    def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
+        result = mod.clone()
+        for name, func in prim_funcs(mod).items():
+            with naming(pass_name, name):
+                changed = transform(func)
+            if not changed.same_as(func):
+                result[mod.get_global_var(name)] = changed
+        return result
+
+    return module_pass(transform_module, opt_level=0, name=f"tvm_ext.{pass_name}")
+
+
+def target_of(func: PrimFunc) -> Target | None:
+    """Return the target that a function is bound to, if any."""
+    target = func.attrs.get("target") if func.attrs else None
+    return target if isinstance(target, Target) else None
+
+
+def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
+    """Return the memory that a function's own target describes, if it does."""
+    target = target_of(func)
+    if target is None or target.features.memory is None:
+        return None
+    return MemoryHierarchy.from_target(target)
+
+
+# The allocations of a PrimFunc
+
+
+@dataclass(frozen=True, eq=False)
+class ScopePlan:
+    """One problem of a function with its plan.
+
+    Attributes
+    ----------
+    attached : AttachedProblem
+        What was read off the function.
+    problem : Problem
+        What was planned: the same, with the bytes below `base` reserved.
+    plan : Plan
+        Verified, and within the capacity.
+    base : int
+        Bytes at the start of the memory that enclosing scopes have taken; 0 for the outermost.
+    """
+
+    attached: AttachedProblem
+    problem: Problem
+    plan: Plan
+    base: int
+
+
+@dataclass(frozen=True, eq=False)
+class AddressPlan:
+    """All plans of a function.
+
+    Attributes
+    ----------
+    found : FunctionProblems
+        What there was to plan; says too what was left alone.
+    scopes : tuple of ScopePlan
+        One for each problem that was planned.
+    """
+
+    found: FunctionProblems
+    scopes: tuple[ScopePlan, ...]
+
+
+def place_function(
+    found: FunctionProblems,
+    solver: Solver,
+    *,
+    overflow: Overflow | None = None,
+    where: Callable[[AttachedProblem], bool] = lambda _attached: True,
+) -> AddressPlan:
+    """Decide where each buffer of a function's problems lives.
+
+    Parameters
+    ----------
+    found : FunctionProblems
+        What there is to plan.
+    solver, overflow
+        As in `place`.
+    where : callable
+        Whether a problem is to be planned; all are by default. It must choose whole scopes.
+
+    Returns
+    -------
+    AddressPlan
+        Each plan is verified. What a problem's enclosing scopes take of the memory is reserved in
+        it, so that plans of one memory fit together.
+
+    Raises
+    ------
+    ValueError
+        When a plan is above the capacity.
+    PlanError
+        When a plan is wrong, which would be a fault of the planner.
+    """
+    planned: dict[int, ScopePlan] = {}
+    for number, attached in enumerate(found.problems):
+        if where(attached):
+            taken = max((planned[outer].plan.peak for outer in attached.inside), default=0)
+            problem, base = _above(attached.problem, taken)
+            plan = place(problem, solver, base=base, overflow=overflow)
+            planned[number] = ScopePlan(attached, problem, plan, base)
+    return AddressPlan(found, tuple(planned.values()))
+
+
+def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFunc:
+    """Write the plans of a function into it.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        What was planned; it stays as it is.
+    plan : AddressPlan
+        Where everything lives.
+    form : {"address", "arena"}
+        ``address`` writes ``allocated_addr`` onto each allocation; ``arena`` makes one allocation
+        for each scope and attach point, and puts the offsets in the indices.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        The new function; it asserts the bounds that the plan rests on.
+
+    Raises
+    ------
+    ValueError
+        When the form cannot hold what the function does with its memory.
+    """
+    target = target_of(func)
+    kind = None if target is None else target.kind.name
+    if plan.scopes and form == "arena" and kind in EXACT_DTYPE_TARGETS:
+        raise ValueError(f"target {kind!r} cannot see one piece of memory as several types")
+    if form == "address":
+        func = write_addresses(func, _addresses(plan))
+    else:
+        func = write_arenas(func, plan.found.access, plan.found.uses, tuple(_arenas(plan)))
+    return assert_bounds(func, plan.found.bounded)
+
+
+def _above(problem: Problem, taken: int) -> tuple[Problem, int]:
+    """Return the problem with the bytes that enclosing scopes take reserved, and their end.
+
+    That end is a multiple of every alignment, so that an arena can begin there.
+    """
+    if taken == 0:
+        return problem, 0
+    unit = math.lcm(*(problem.alignment_of(buffer) for buffer in problem.buffers))
+    base = -(-taken // unit) * unit
+    if problem.capacity is not None and base >= problem.capacity:
+        base = problem.capacity
+    reserved = join_ranges(((0, base), *problem.memory.reserved))
+    return replace(problem, memory=replace(problem.memory, reserved=reserved)), base
+
+
+def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
+    for scope in plan.scopes:
+        start = scope.problem.memory.base
+        for name, allocation in scope.attached.allocations.items():
+            offsets = scope.plan.offsets[name]
+            yield allocation.statement, [start + offset for offset in offsets]
+
+
+def _arenas(plan: AddressPlan) -> Iterator[Arena]:
+    for scope in plan.scopes:
+        if scope.plan.peak == 0:
+            continue
+        members = tuple(
+            (
+                _in_turns(plan.found, allocation, scope.plan.offsets[name]),
+                tuple(offset - scope.base for offset in scope.plan.offsets[name]),
+            )
+            for name, allocation in scope.attached.allocations.items()
+        )
+        yield Arena(
+            scope.problem.memory.name, scope.plan.peak - scope.base, scope.attached.owner, members
+        )
+
+
+def _in_turns(
+    found: FunctionProblems, allocation: Allocation, offsets: Sequence[int]
+) -> Allocation:
+    """Return the allocation with its loop, where a plan gave it more offsets than it has slots."""
+    if len(offsets) == 1 or allocation.loop is not None:
+        return allocation
+    return replace(allocation, loop=found.uses.of[allocation.index].loop)
