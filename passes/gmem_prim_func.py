@@ -10,16 +10,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
-from tvm import s_tir, tirx
 from tvm.ir import IRModule
-from tvm.ir.transform import Sequential
-from tvm.tirx import For, ForKind, PrimFunc
-from tvm_ffi import structural_walk
+from tvm.tirx import PrimFunc
 
 from passes.analysis.sophgo.op_graph import SCOPE, OpGraph, read_op_graph
 from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.ir.lower_blocks import lower_blocks
 from passes.placement import FORMS, AddressPlan, Form, place_function, write_address_plan
 from passes.planning import Budget, solve
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
@@ -191,46 +188,6 @@ def read_prim_func(func: PrimFunc, options: ProblemOptions | None = None) -> Pri
     flat = lower_blocks(func)
     found = find_problems(flat, options or _options("arena", ()))
     return PrimFuncGraph(func, flat, read_op_graph(flat, found, _name(func), _num_input(func)))
-
-
-def lower_blocks(func: PrimFunc) -> PrimFunc:
-    """Return a function without blocks and with flat buffers: itself if it has none.
-
-    The passes are those of TVM that take blocks away, in the order of its own pipeline.
-
-    Raises
-    ------
-    ValueError
-        When the function has blocks and a schedule, whose marks TVM must follow before.
-    """
-    blocks: list[Any] = []
-    structural_walk(func.body, (s_tir.SBlock, blocks.append))
-    if not blocks:
-        return func
-    _refuse_schedule(func)
-    lower = Sequential(
-        [
-            s_tir.transform.LowerInitBlock(),
-            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-            s_tir.transform.ConvertBlocksToOpaque(),
-            s_tir.transform.CompactBufferAllocation(),
-            s_tir.transform.LowerMatchBuffer(),
-            s_tir.transform.LowerOpaqueBlock(),
-            tirx.transform.FlattenBuffer(),
-        ]
-    )
-    return lower(IRModule({"main": func}))["main"]
-
-
-def _refuse_schedule(func: PrimFunc) -> None:
-    def look_at(loop: For) -> None:
-        if loop.kind == ForKind.THREAD_BINDING or len(loop.annotations):
-            raise ValueError(
-                f"it has blocks, and loop {loop.loop_var.name!r} is bound to threads or annotated; "
-                "lower it first, as far as TVM does before it runs StorageRewrite"
-            )
-
-    structural_walk(func.body, (For, look_at))
 
 
 def _options(form: Form, upper_bounds: UpperBounds) -> ProblemOptions:

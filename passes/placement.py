@@ -167,12 +167,21 @@ def live_at_the_peak(
 
 
 @contextmanager
-def naming(pass_name: str, function: str | None = None) -> Iterator[None]:
-    """Let a `ValueError` from inside name the pass, and the function where one is given."""
-    where = pass_name if function is None else f"{pass_name}: function {function!r}"
+def naming(pass_name: str, function: str | Callable[[], str] | None = None) -> Iterator[None]:
+    """Let a `ValueError` from inside name the pass, and the function where one is given.
+
+    Parameters
+    ----------
+    pass_name : str
+        What users call the pass.
+    function : str or callable, optional
+        The name of the function, or what finds it once it is needed.
+    """
     try:
         yield
     except ValueError as error:
+        name = function() if callable(function) else function
+        where = pass_name if name is None else f"{pass_name}: function {name!r}"
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -381,4 +390,4 @@ def _in_turns(
     """Return the allocation with its loop, where a plan gave it more offsets than it has slots."""
     if len(offsets) == 1 or allocation.loop is not None:
         return allocation
-    return replace(allocation, loop=found.uses.of[allocation.index].loop)
+    return replace(allocation, loop=found.uses[allocation.index].loop)

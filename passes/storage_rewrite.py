@@ -11,23 +11,20 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
 from passes.analysis.storage_rewrite.inplace import InplaceOpVerifier
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.linear_access import LinearAccess, find_linear_access
 from passes.analysis.storage_rewrite.liveness import liveness_analysis
 from passes.analysis.storage_rewrite.vector_access import (
     VectorTypeAccessChecker,
     changes_lanes_only,
     entry_retype,
-    retype_of,
     retyped_entries,
 )
 from passes.ir.structural import with_body
+from passes.placement import EXACT_DTYPE_TARGETS, naming, target_of
 from passes.planning.storage_rewrite.plan_memory import PlanMemory, pack_special_memory
 from passes.planning.storage_rewrite.storage import StmtEntry, StoragePlan
 from passes.rewrite.merge import StorageRewriter
 from passes.rewrite.vector_types import VectorTypeRewriter
-
-_EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
-"""Targets that cannot see one piece of memory as two types."""
 
 
 def StorageRewrite(  # noqa: N802
@@ -62,17 +59,15 @@ def StorageRewrite(  # noqa: N802
 
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
         config = ctx.config
-        target = func.attrs.get("target") if func.attrs else None
-        try:
+        target = target_of(func)
+        with naming("StorageRewrite", lambda: _name(func, mod)):
             return storage_rewrite(
                 func,
                 detect_inplace=detect_inplace,
                 enable_reuse=enable_reuse and not config.get("tirx.merge_static_smem", False),
-                exact_dtype=target is not None and target.kind.name in _EXACT_DTYPE_TARGETS,
+                exact_dtype=target is not None and target.kind.name in EXACT_DTYPE_TARGETS,
                 sound=sound,
             )
-        except ValueError as error:
-            raise ValueError(f"StorageRewrite: function {_name(func, mod)!r}: {error}") from error
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
 
@@ -86,7 +81,7 @@ def _name(func: PrimFunc, mod: IRModule) -> str:
 
 
 def plan_storage(
-    access: LinearAccessPatternFinder,
+    access: LinearAccess,
     *,
     detect_inplace: bool = True,
     enable_reuse: bool = True,
@@ -97,8 +92,8 @@ def plan_storage(
 
     Parameters
     ----------
-    access : LinearAccessPatternFinder
-        After it has walked the function's body.
+    access : LinearAccess
+        What is known of the function.
     detect_inplace, enable_reuse, sound
         As in `StorageRewrite`.
     exact_dtype : bool
@@ -149,7 +144,7 @@ def _by_position(sequence: list[StmtEntry]) -> list[StmtEntry]:
 def rewrite_vector_types(
     func: PrimFunc,
     body: Any,
-    access: LinearAccessPatternFinder,
+    access: LinearAccess,
     rewriter: StorageRewriter,
     *,
     sound: bool = False,
@@ -162,7 +157,7 @@ def rewrite_vector_types(
         The function that `access` walked.
     body : tvm.tirx.Stmt
         The body that `rewriter` made; it stays as it is.
-    access : LinearAccessPatternFinder
+    access : LinearAccess
         What is known of the function.
     rewriter : StorageRewriter
         Knows which buffer owns the memory of an entry.
@@ -184,11 +179,8 @@ def rewrite_vector_types(
     if sound:
         entries = [entry for entry in entries or () if changes_lanes_only(access, entry)]
     if entries is None:
-        checker = VectorTypeAccessChecker(func.params)
-        checker(body)
-        found = [retype_of(info) for info in checker.infos.values()]
-        retypes = [retype for retype in found if retype is not None]
-        return VectorTypeRewriter(retypes, checker.roots, has_opaque=True)(body)
+        types = VectorTypeAccessChecker(func.params)(body)
+        return VectorTypeRewriter(types.retypes, types.roots, has_opaque=True)(body)
     found = [entry_retype(access, entry, rewriter.owner(entry)) for entry in entries]
     retypes = [retype for retype in found if retype is not None]
     if not retypes:
@@ -216,8 +208,7 @@ def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> P
     ValueError
         When the function is not one that the pass can take; the message names the buffer.
     """
-    access = LinearAccessPatternFinder(func.params)
-    access(func.body)
+    access = find_linear_access(func)
     plan = plan_storage(access, sound=sound, **options)
     rewriter = StorageRewriter(access, plan)
     body = rewrite_vector_types(func, rewriter(func.body), access, rewriter, sound=sound)

@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm.ir import Op, PrimType, Var
 from tvm.ir.expr import Call
-from tvm.tirx import AllocBuffer, IntImm
+from tvm.tirx import AllocBuffer, IntImm, Ramp
 
 from passes.planning.storage_rewrite.storage import ElementType
 
@@ -93,3 +93,9 @@ def buffer_data_var(data: Any) -> Var | None:
         if type(source) is Var:
             return source
     return None
+
+
+def is_dense(ramp: Ramp) -> bool:
+    """Whether a ramp is of neighbouring elements, as many as is known at compile time."""
+    stride, lanes = ramp.stride, ramp.lanes
+    return type(stride) is IntImm and stride.value == 1 and type(lanes) is IntImm

@@ -28,13 +28,12 @@ from tvm.tirx import (
     PrimFunc,
     Ramp,
     Select,
-    SeqStmt,
     address_of,
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
-from passes.analysis.tir.memory_uses import MemoryUses
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.memory_uses import AllocationUses
 from passes.analysis.tir.problems import Allocation
 from passes.ir.buffers import (
     buffer_data_var,
@@ -43,6 +42,7 @@ from passes.ir.buffers import (
     is_tvm_access_ptr,
 )
 from passes.ir.structural import Callback, structural_mutate, type_index, with_body
+from passes.rewrite.attach import AttachedAllocations
 
 _ALLOC_BUFFER = type_index(AllocBuffer)
 _ATTR_STMT = type_index(AttrStmt)
@@ -133,7 +133,7 @@ class _Place:
 
 
 def write_arenas(
-    func: PrimFunc, access: LinearAccessPatternFinder, uses: MemoryUses, arenas: Sequence[Arena]
+    func: PrimFunc, access: LinearAccess, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
 ) -> PrimFunc:
     """Make one allocation of each arena, and turn its members into views.
 
@@ -166,11 +166,11 @@ def write_arenas(
 
 class _ArenaRewriter:
     def __init__(
-        self, access: LinearAccessPatternFinder, uses: MemoryUses, arenas: Sequence[Arena]
+        self, access: LinearAccess, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
     ) -> None:
         self._access = access
         self._places: dict[int, _Place] = {}
-        self._attached: dict[int | None, list[AllocBuffer]] = {}
+        self._attached = AttachedAllocations()
         self._view: dict[int, Var] = {}
         for arena in arenas:
             name = "arena_" + re.sub(r"\W+", "_", arena.scope)
@@ -181,11 +181,11 @@ class _ArenaRewriter:
                 scope=arena.scope,
                 layout=None,
             )
-            self._attached.setdefault(arena.owner, []).append(AllocBuffer(memory))
+            self._attached.add(arena.owner, AllocBuffer(memory))
             for allocation, offsets in arena.members:
                 place = _Place(allocation, memory, offsets)
                 self._places[allocation.index] = place
-                for buffer in (allocation.statement.buffer, *uses.of[allocation.index].aliases):
+                for buffer in (allocation.statement.buffer, *uses[allocation.index].aliases):
                     key = buffer.__chandle__()
                     if key not in self._view:
                         self._view[key] = _view(buffer, place)
@@ -194,7 +194,7 @@ class _ArenaRewriter:
         callbacks: list[tuple[int, Callback]] = [
             (_ALLOC_BUFFER, self._rewrite_alloc),
             (_DECL_BUFFER, self._rewrite_decl),
-            (_FOR, self._rewrite_for),
+            (_FOR, self._attached.rewrite_for),
             (_ATTR_STMT, self._rewrite_attr),
             (_BUFFER_STORE, self._rewrite_store),
             (_TENSOR_LOAD, self._rewrite_load),
@@ -202,7 +202,7 @@ class _ArenaRewriter:
             (_CALL, self._rewrite_call),
             (_VAR, self._rewrite_var),
         ]
-        return self._make_attach(None, structural_mutate(body, callbacks))
+        return self._attached.before(None, structural_mutate(body, callbacks))
 
     def _place(self, buffer: Any) -> _Place | None:
         known = self._access.buffers.get(buffer.__chandle__())
@@ -224,31 +224,12 @@ class _ArenaRewriter:
 
     # Statements that may own memory
 
-    def _make_attach(self, key: int | None, body: Any) -> Any:
-        allocs = self._attached.get(key)
-        return SeqStmt([*allocs, body]) if allocs else body
-
-    def _rewrite_for(self, op: For, mutator: Any) -> Any:
-        loop = mutator.default_mutate(op)
-        if op.__chandle__() not in self._attached:
-            return loop
-        return For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            self._make_attach(op.__chandle__(), loop.body),
-            loop.thread_binding,
-            loop.annotations,
-            loop.step,
-        )
-
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
         node = op.node
         if isinstance(node, Var):
             node = self._view.get(node.__chandle__(), node)
         value, body = mutator.mutate(op.value), mutator.mutate(op.body)
-        body = self._make_attach(op.__chandle__(), body)
+        body = self._attached.before(op.__chandle__(), body)
         if node is op.node and value.same_as(op.value) and body.same_as(op.body):
             return op
         return AttrStmt(node, op.attr_key, value, body)

@@ -17,14 +17,14 @@ from tvm.tirx import (
     Evaluate,
     For,
     IntImm,
-    SeqStmt,
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.ir.buffers import buffer_data_var, is_buffer_data, is_tvm_access_ptr
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.planning.storage_rewrite.storage import StorageEntry, StoragePlan
+from passes.rewrite.attach import AttachedAllocations
 
 _ALLOC_BUFFER = type_index(AllocBuffer)
 _ATTR_STMT = type_index(AttrStmt)
@@ -38,14 +38,14 @@ _VAR = type_index(Var)
 _INT32_MAX = 2**31 - 1
 
 
-def prepare_new_alloc(entry: StorageEntry, access: LinearAccessPatternFinder) -> AllocBuffer:
+def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> AllocBuffer:
     """Build the one allocation of a storage entry and of what is packed into it.
 
     Parameters
     ----------
     entry : StorageEntry
         One without a parent.
-    access : LinearAccessPatternFinder
+    access : LinearAccess
         What is known of the function; the plan knows its allocations by index.
 
     Returns
@@ -83,7 +83,7 @@ def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> V
     return tirx.decl_buffer((extent,), element, name, scope=str(entry.scope), layout=None)
 
 
-def _all_alike(entry: StorageEntry, access: LinearAccessPatternFinder) -> bool:
+def _all_alike(entry: StorageEntry, access: LinearAccess) -> bool:
     """Whether all allocations of an entry have the same element type and shape."""
     first, *others = entry.allocs
     alloc = access.allocs[first]
@@ -96,7 +96,7 @@ def _all_alike(entry: StorageEntry, access: LinearAccessPatternFinder) -> bool:
     return True
 
 
-def _have_equal_shapes(access: LinearAccessPatternFinder, first: int, other: int) -> bool:
+def _have_equal_shapes(access: LinearAccess, first: int, other: int) -> bool:
     a = access.alloc_stmts[first].buffer.ty.shape
     b = access.alloc_stmts[other].buffer.ty.shape
     return len(a) == len(b) and all(map(expr_deep_equal, a, b))
@@ -131,13 +131,13 @@ class StorageRewriter:
 
     Parameters
     ----------
-    access : LinearAccessPatternFinder
-        What is known of the function, after it has walked the body.
+    access : LinearAccess
+        What is known of the function.
     plan : StoragePlan
         Where each allocation goes, packed.
     """
 
-    def __init__(self, access: LinearAccessPatternFinder, plan: StoragePlan) -> None:
+    def __init__(self, access: LinearAccess, plan: StoragePlan) -> None:
         self.plan = plan
         self._buffers = access.buffers
         self._entry_of = plan.entry_of
@@ -146,8 +146,7 @@ class StorageRewriter:
         self._owner: dict[StorageEntry, Var] = {}
         # The address of the memory of each allocation that turns into an alias.
         self._alias_data: dict[int, Any] = {}
-        # The new allocations, by the key of the statement that they attach to.
-        self._attached: dict[int | None, list[AllocBuffer]] = {}
+        self._attached = AttachedAllocations()
         for entry in plan.entries:
             if entry.parent is None:
                 owner = self._attach(entry, access)
@@ -164,11 +163,11 @@ class StorageRewriter:
         # a call becomes the buffer that owns its memory.
         self._changes_uses = is_packed or access.has_opaque
 
-    def _attach(self, entry: StorageEntry, access: LinearAccessPatternFinder) -> Var:
+    def _attach(self, entry: StorageEntry, access: LinearAccess) -> Var:
         alloc = prepare_new_alloc(entry, access)
         scope = entry.attach_scope
         key = None if scope is None else access.sequence[scope].key
-        self._attached.setdefault(key, []).append(alloc)
+        self._attached.add(key, alloc)
         return alloc.buffer
 
     def __call__(self, body: Any) -> Any:
@@ -189,15 +188,15 @@ class StorageRewriter:
             (_DECL_BUFFER, self._rewrite_decl),
             (_ATTR_STMT, self._rewrite_attr),
         ]
-        if any(key is not None for key in self._attached):
-            callbacks.append((_FOR, self._rewrite_for))
+        if self._attached.within_statements:
+            callbacks.append((_FOR, self._attached.rewrite_for))
         if self._changes_uses:
             callbacks += [
                 (_TENSOR_LOAD, self._rewrite_load),
                 (_BUFFER_STORE, self._rewrite_store),
                 (_CALL, self._rewrite_call),
             ]
-        return self._make_attach(None, structural_mutate(body, callbacks))
+        return self._attached.before(None, structural_mutate(body, callbacks))
 
     def owner(self, entry: StorageEntry) -> Var:
         """Return the buffer that owns the memory of an entry."""
@@ -211,10 +210,6 @@ class StorageRewriter:
             for key, known in self._buffers.items()
             if known.root in entry_of
         }
-
-    def _make_attach(self, key: int | None, body: Any) -> Any:
-        allocs = self._attached.get(key)
-        return SeqStmt([*allocs, body]) if allocs else body
 
     def _entry(self, buffer: Var) -> StorageEntry | None:
         known = self._buffers.get(buffer.__chandle__())
@@ -237,7 +232,7 @@ class StorageRewriter:
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
         value, body = mutator.mutate(op.value), mutator.mutate(op.body)
-        body = self._make_attach(op.__chandle__(), body)
+        body = self._attached.before(op.__chandle__(), body)
         node = self._stale(op.node) if type(op.node) is Var else op.node
         if node is op.node and value.same_as(op.value) and body.same_as(op.body):
             return op
@@ -253,22 +248,6 @@ class StorageRewriter:
         if entry is None or self._owner[entry].same_as(node):
             return node
         return self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
-
-    def _rewrite_for(self, op: For, mutator: Any) -> Any:
-        loop = mutator.default_mutate(op)
-        if op.__chandle__() not in self._attached:
-            return loop
-        body = self._make_attach(op.__chandle__(), loop.body)
-        return For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            body,
-            loop.thread_binding,
-            loop.annotations,
-            loop.step,
-        )
 
     # Uses
 

@@ -7,6 +7,7 @@ memory itself must be declared with the vector type. The rules are those of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
@@ -26,8 +27,8 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.analysis.storage_rewrite.vector_access import Retype, is_dense
-from passes.ir.buffers import is_buffer_data, is_tvm_access_ptr
+from passes.analysis.storage_rewrite.vector_access import Retype
+from passes.ir.buffers import is_buffer_data, is_dense, is_tvm_access_ptr
 from passes.ir.structural import Callback, structural_mutate, type_index
 
 _ALLOC_BUFFER = type_index(AllocBuffer)
@@ -44,7 +45,7 @@ class VectorTypeRewriter:
 
     Parameters
     ----------
-    retypes : list of Retype
+    retypes : sequence of Retype
         The new types.
     roots : dict from int to int
         The handle of the variable that declares the memory, for each buffer.
@@ -52,7 +53,9 @@ class VectorTypeRewriter:
         Whether buffers or pointers are used other than by loads and stores.
     """
 
-    def __init__(self, retypes: list[Retype], roots: dict[int, int], *, has_opaque: bool) -> None:
+    def __init__(
+        self, retypes: Sequence[Retype], roots: dict[int, int], *, has_opaque: bool
+    ) -> None:
         self._roots = roots
         self._has_opaque = has_opaque
         self._analyzer = Analyzer()

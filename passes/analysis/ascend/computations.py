@@ -41,7 +41,7 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.ir.buffers import buffer_data_var, is_tvm_access_ptr
 
 UNKNOWN_TRIPS = 2
@@ -187,7 +187,7 @@ Route = Callable[[Computation], str]
 
 def find_computations(
     body: Any,
-    access: LinearAccessPatternFinder,
+    access: LinearAccess,
     planned: Collection[int],
     route: Route,
     bounds: Sequence[tuple[Var, int]] = (),
@@ -198,7 +198,7 @@ def find_computations(
     ----------
     body : tvm.tirx.Stmt
         Flat.
-    access : LinearAccessPatternFinder
+    access : LinearAccess
         What is known of the function.
     planned : collection of int
         The allocations that are planned, by index.
@@ -223,7 +223,7 @@ def find_computations(
 class _Finder:
     def __init__(
         self,
-        access: LinearAccessPatternFinder,
+        access: LinearAccess,
         planned: Collection[int],
         route: Route,
         bounds: Sequence[tuple[Var, int]],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -17,8 +17,8 @@ from tvm.tirx import (
     While,
 )
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
-from passes.analysis.tir.memory_uses import MemoryUses
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.memory_uses import AllocationUses
 from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.structural import structural_visit, type_index
 
@@ -27,7 +27,7 @@ _WRITES = 2  # The bit of a pointer's access mask.
 
 
 def check_first_writes(
-    body: Any, access: LinearAccessPatternFinder, uses: MemoryUses, planned: Collection[int]
+    body: Any, access: LinearAccess, uses: Sequence[AllocationUses], planned: Collection[int]
 ) -> None:
     """Refuse a function that reads memory before anything can have written it.
 
@@ -54,7 +54,7 @@ def check_first_writes(
 
 class _Walk:
     def __init__(
-        self, access: LinearAccessPatternFinder, uses: MemoryUses, planned: Collection[int]
+        self, access: LinearAccess, uses: Sequence[AllocationUses], planned: Collection[int]
     ) -> None:
         self._access, self._uses = access, uses
         self._unwritten = set(planned)
@@ -98,7 +98,7 @@ class _Walk:
 
     def _is_carried(self, index: int) -> bool:
         """Whether a loop around this place, and not around the allocation, writes the memory."""
-        uses, loops = self._uses.of[index], set(self._loops[self._made_in[index] :])
+        uses, loops = self._uses[index], set(self._loops[self._made_in[index] :])
         arounds = [*(site.around for site in uses.stores), *uses.handed_on]
         return any(op.__chandle__() in loops for around in arounds for op in around)
 

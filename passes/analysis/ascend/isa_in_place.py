@@ -114,7 +114,7 @@ def isa_in_place(
             continue
         if destination in taken or other.size > one.size:
             continue
-        store = found.uses.of[indices[1]].stores[0].store
+        store = found.uses[indices[1]].stores[0].store
         instruction = pipelines.instructions.get(store.__chandle__())
         if instruction is None or instruction.pipe != "V" or instruction.stores != 1:
             continue

@@ -262,7 +262,7 @@ class _Builder:
         return tuple(name for name in names if name is not None)
 
     def _use(self, index: int, seen: _Seen) -> PipelineUse:
-        loop = self._found.uses.of[index].loop
+        loop = self._found.uses[index].loop
         unique = self._found.access.alloc_stmts[index].annotations.get(_UNIQUE, False)
         return PipelineUse(
             dma=FILLS_FROM_GLOBAL in seen.writes or any(pipe in seen.reads for pipe in DRAINS),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from passes.planning.problem import LiveRange
+from passes.planning.ranges import join_ranges
 
 
 @dataclass(eq=False)
@@ -90,18 +91,7 @@ def live_ranges(block: Block, value: int) -> tuple[LiveRange, ...]:
     tuple of LiveRange
         Half-open, sorted, disjoint; empty for a value that is never touched.
     """
-    return joined(_ranges(block, value, before=False, after=False))
-
-
-def joined(ranges: Iterator[LiveRange]) -> tuple[LiveRange, ...]:
-    """Return ranges sorted, those that overlap or touch made one."""
-    result: list[LiveRange] = []
-    for begin, end in sorted(ranges):
-        if result and begin <= result[-1][1]:
-            result[-1] = result[-1][0], max(end, result[-1][1])
-        else:
-            result.append((begin, end))
-    return tuple(result)
+    return join_ranges(_ranges(block, value, before=False, after=False))
 
 
 def _ranges(block: Block, value: int, *, before: bool, after: bool) -> Iterator[LiveRange]:

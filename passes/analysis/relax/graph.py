@@ -21,11 +21,12 @@ from tvm.ir import GenericConst, GlobalVar, PrimType, StringImm
 from tvm.runtime import Tensor
 from tvm.tirx import IntImm, PrimFunc
 
-from passes.analysis.relax.branch_ranges import BlockStack, Branches, joined, live_ranges
+from passes.analysis.relax.branch_ranges import BlockStack, Branches, live_ranges
 from passes.analysis.relax.callees import CALL_TIR_DYN, Callee, classify
 from passes.analysis.relax.sizes import Bound, Sizes, UnknownSizeError
 from passes.planning import Buffer, Problem
 from passes.planning.problem import LiveRange
+from passes.planning.ranges import join_ranges
 from target_hw.memory import MemoryScope
 
 SCOPE = "global"
@@ -592,7 +593,7 @@ class _Reader:
         bounds: dict[int, Bound] = {}
         for members in classes.values():
             name = _unique(members[0][0].name, taken)
-            live = joined(span for _, spans in members for span in spans)
+            live = join_ranges(span for _, spans in members for span in spans)
             size = max(tensor.size or 0 for tensor, _ in members)
             found.append(Storage(name, size, live, tuple(tensor.name for tensor, _ in members)))
             for tensor, _ in members:

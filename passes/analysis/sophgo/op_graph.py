@@ -114,7 +114,7 @@ def _planned(attached: AttachedProblem, found: FunctionProblems) -> Iterator[tup
     for buffer in attached.problem.buffers:
         allocation = attached.allocations[buffer.name]
         handle = allocation.statement.buffer.__chandle__()
-        yield buffer, handle, found.uses.of[allocation.index].escape
+        yield buffer, handle, found.uses[allocation.index].escape
 
 
 class _Reader:

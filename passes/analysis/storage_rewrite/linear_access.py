@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm_ffi
@@ -20,6 +21,7 @@ from tvm.tirx import (
     IfThenElse,
     IntImm,
     Let,
+    PrimFunc,
     Return,
     Stmt,
     TilePrimitiveCall,
@@ -75,15 +77,9 @@ class BufferEntry(NamedTuple):
     is_flat: bool
 
 
-class LinearAccessPatternFinder:
-    """Walks a function once and lists its accesses in program order.
-
-    The rules are those of the class of the same name in TVM's StorageRewrite.
-    A statement with a body (`for`, `if`, `while`, `assert`, the outermost thread
-    extent, virtual threads, extern code) stands in the sequence twice, before
-    and after its body. An allocation is touched at the statement that stands at
-    the level where it was made, however deep inside it the access is: that is
-    what keeps memory alive through the loops that use it.
+@dataclass(frozen=True, eq=False, slots=True)
+class LinearAccess:
+    """What one walk over a function finds: statements, allocations, and who touches what.
 
     Attributes
     ----------
@@ -113,18 +109,58 @@ class LinearAccessPatternFinder:
         Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
     """
 
+    sequence: list[StmtEntry]
+    accesses: list[Access]
+    allocs: list[AllocEntry]
+    alloc_stmts: list[AllocBuffer]
+    alloc_keys: list[int]
+    buffers: dict[int, BufferEntry]
+    has_opaque: bool
+    escaped: set[int]
+    plain: set[int]
+    retyped: dict[int, list[tuple[PrimType, Any]]]
+    has_unclear_types: bool
+
+
+def find_linear_access(func: PrimFunc) -> LinearAccess:
+    """Find which statement of a function touches which allocation.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        As it stands after `FlattenBuffer`.
+
+    Raises
+    ------
+    ValueError
+        As `LinearAccessPatternFinder` does.
+    """
+    return LinearAccessPatternFinder(func.params)(func.body)
+
+
+class LinearAccessPatternFinder:
+    """Walks a function once and lists its accesses in program order.
+
+    The rules are those of the class of the same name in TVM's StorageRewrite.
+    A statement with a body (`for`, `if`, `while`, `assert`, the outermost thread
+    extent, virtual threads, extern code) stands in the sequence twice, before
+    and after its body. An allocation is touched at the statement that stands at
+    the level where it was made, however deep inside it the access is: that is
+    what keeps memory alive through the loops that use it.
+    """
+
     def __init__(self, params: Any) -> None:
-        self.sequence: list[StmtEntry] = []
-        self.accesses: list[Access] = []
-        self.allocs: list[AllocEntry] = []
-        self.alloc_stmts: list[AllocBuffer] = []
-        self.alloc_keys: list[int] = []
-        self.buffers: dict[int, BufferEntry] = {}
-        self.has_opaque = False
-        self.escaped: set[int] = set()
-        self.plain: set[int] = set()
-        self.retyped: dict[int, list[tuple[PrimType, Any]]] = {}
-        self.has_unclear_types = False
+        self._sequence: list[StmtEntry] = []
+        self._accesses: list[Access] = []
+        self._allocs: list[AllocEntry] = []
+        self._alloc_stmts: list[AllocBuffer] = []
+        self._alloc_keys: list[int] = []
+        self._buffers: dict[int, BufferEntry] = {}
+        self._has_opaque = False
+        self._escaped: set[int] = set()
+        self._plain: set[int] = set()
+        self._retyped: dict[int, list[tuple[PrimType, Any]]] = {}
+        self._has_unclear_types = False
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: BufferStore | None = None
@@ -149,13 +185,18 @@ class LinearAccessPatternFinder:
             if is_buffer_var(param):
                 self._declare_outside(param, param.ty.dtype)
 
-    def __call__(self, body: Any) -> None:
+    def __call__(self, body: Any) -> LinearAccess:
         """Walk a function's body.
 
         Parameters
         ----------
         body : tvm.tirx.Stmt
             As it stands after `FlattenBuffer`.
+
+        Returns
+        -------
+        LinearAccess
+            What was found.
 
         Raises
         ------
@@ -174,6 +215,19 @@ class LinearAccessPatternFinder:
                 (_TENSOR_REGION, self._visit_region),
             ],
         )
+        return LinearAccess(
+            self._sequence,
+            self._accesses,
+            self._allocs,
+            self._alloc_stmts,
+            self._alloc_keys,
+            self._buffers,
+            self._has_opaque,
+            self._escaped,
+            self._plain,
+            self._retyped,
+            self._has_unclear_types,
+        )
 
     def _visit_stmt(self, op: Any, visitor: Any) -> None:
         # One callback for all statements: a node that matches none is tried against each.
@@ -187,12 +241,12 @@ class LinearAccessPatternFinder:
 
     def _declare(self, buffer: Var, dtype: PrimType, source: BufferEntry) -> None:
         key = buffer.__chandle__()
-        if key in self.buffers or not (
+        if key in self._buffers or not (
             dtype.same_as(source.dtype) or dtype.dtype.lanes == source.dtype.dtype.lanes
         ):
             # Declared twice, or an alias of other lanes: the vector rewrite's to refuse.
-            self.has_unclear_types = True
-        self.buffers[key] = source
+            self._has_unclear_types = True
+        self._buffers[key] = source
 
     def _visit_alloc(self, op: AllocBuffer, visitor: Any) -> None:
         buffer = op.buffer
@@ -200,7 +254,7 @@ class LinearAccessPatternFinder:
         shape, dtype = ty.shape, ty.dtype
         volatile = is_volatile(op)
         if volatile:
-            self.accesses.append(ANY_BUFFER)
+            self._accesses.append(ANY_BUFFER)
         element = element_type(dtype)
         extents = constant_shape(shape)
         nbits = element.nbits
@@ -215,16 +269,16 @@ class LinearAccessPatternFinder:
         scope = parse_storage_scope(ty.storage_scope)
         entry = AllocEntry(buffer.name, level, scope, element, extents, nbits, ndim, volatile)
         key = buffer.__chandle__()
-        known = self.buffers.get(key)
+        known = self._buffers.get(key)
         if known is not None and known.root >= 0:
             # One statement may stand in several places; the last is what counts.
             root = known.root
-            self.allocs[root], self.alloc_stmts[root] = entry, op
+            self._allocs[root], self._alloc_stmts[root] = entry, op
         else:
-            root = len(self.allocs)
-            self.allocs.append(entry)
-            self.alloc_stmts.append(op)
-            self.alloc_keys.append(key)
+            root = len(self._allocs)
+            self._allocs.append(entry)
+            self._alloc_stmts.append(op)
+            self._alloc_keys.append(key)
         self._declare(buffer, dtype, BufferEntry(root, dtype, level, ndim == 1))
 
     def _declare_outside(self, buffer: Var, dtype: PrimType) -> None:
@@ -236,13 +290,13 @@ class LinearAccessPatternFinder:
         dtype = buffer.ty.dtype
         if source is None:
             # A pointer made in some other way, from no one knows which buffer.
-            self.has_opaque = True
-            self.has_unclear_types = True
+            self._has_opaque = True
+            self._has_unclear_types = True
             tvm_ffi.structural_walk(data, (Var, self._escape))
             self._declare_outside(buffer, dtype)
             return
         self._forbid_inplace(source)
-        entry = self.buffers.get(source.__chandle__())
+        entry = self._buffers.get(source.__chandle__())
         if entry is not None:
             self._declare(buffer, dtype, entry)
         elif is_buffer_var(source):
@@ -254,20 +308,20 @@ class LinearAccessPatternFinder:
             self._declare_outside(buffer, dtype)
 
     def _forbid_inplace(self, var: Var) -> None:
-        self.accesses.append(Access(var.__chandle__(), None, None))
+        self._accesses.append(Access(var.__chandle__(), None, None))
 
     def _escape(self, var: Var) -> None:
         self._forbid_inplace(var)
-        entry = self.buffers.get(var.__chandle__())
+        entry = self._buffers.get(var.__chandle__())
         if entry is not None and entry.root >= 0:
-            self.escaped.add(entry.root)
+            self._escaped.add(entry.root)
 
     # Accesses
 
     def _touch(self, entry: BufferEntry) -> None:
         if entry.level >= len(self._scopes):
             raise ValueError(
-                f"buffer {self.allocs[entry.root].name!r} is read in a place that belongs to no "
+                f"buffer {self._allocs[entry.root].name!r} is read in a place that belongs to no "
                 "statement of the scope in which it is allocated"
             )
         self._scopes[entry.level].append(entry.root)
@@ -275,20 +329,20 @@ class LinearAccessPatternFinder:
     def _access(self, entry: BufferEntry, dtype: PrimType, indices: Any) -> None:
         root = entry.root
         if not entry.is_flat:
-            alloc = self.allocs[root]
+            alloc = self._allocs[root]
             raise ValueError(
                 f"buffer {alloc.name!r} is allocated with {alloc.num_physical_dimensions} "
                 "dimensions and accessed as flat memory; run FlattenBuffer before StorageRewrite"
             )
         if not len(indices):
             raise ValueError(
-                f"buffer {self.allocs[root].name!r} is accessed without an index, through an "
+                f"buffer {self._allocs[root].name!r} is accessed without an index, through an "
                 "alias without dimensions; run FlattenBuffer before StorageRewrite"
             )
         if dtype.same_as(entry.dtype):
-            self.plain.add(root)
+            self._plain.add(root)
         else:
-            self.retyped.setdefault(root, []).append((dtype, indices))
+            self._retyped.setdefault(root, []).append((dtype, indices))
         self._touch(entry)
 
     def _visit_load(self, op: TensorLoad, visitor: Any) -> None:
@@ -298,18 +352,18 @@ class LinearAccessPatternFinder:
         visitor.visit(indices)
         self._index_depth = is_index
         key = op.source.__chandle__()
-        entry = self.buffers.get(key)
+        entry = self._buffers.get(key)
         if is_index:
-            self.accesses.append(ANY_BUFFER)
+            self._accesses.append(ANY_BUFFER)
         if entry is None:
-            self.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0:
             if not is_index:
-                self.accesses.append(Access(key, op, self._store))
+                self._accesses.append(Access(key, op, self._store))
             self._access(entry, op.ty, indices)
 
     def _visit_store(self, op: BufferStore, visitor: Any) -> None:
-        first = len(self.accesses)
+        first = len(self._accesses)
         touched: list[int] = []
         self._scopes.append(touched)
         value, indices = op.value, op.indices
@@ -319,9 +373,9 @@ class LinearAccessPatternFinder:
         self._index_depth += 1
         visitor.visit(indices)
         self._index_depth -= 1
-        entry = self.buffers.get(op.buffer.__chandle__())
+        entry = self._buffers.get(op.buffer.__chandle__())
         if entry is None:
-            self.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0:
             self._access(entry, value.ty, indices)
         self._leave_leaf(op, _STORE, touched, first)
@@ -330,9 +384,9 @@ class LinearAccessPatternFinder:
         """Note a buffer that is handed on as a whole, if that is what an expression is."""
         if type(expr) is not Var:
             return
-        entry = self.buffers.get(expr.__chandle__())
+        entry = self._buffers.get(expr.__chandle__())
         if entry is not None:
-            self.has_opaque = True
+            self._has_opaque = True
             self._escape(expr)
             if entry.root >= 0:
                 self._touch(entry)
@@ -349,20 +403,20 @@ class LinearAccessPatternFinder:
         if is_tvm_access_ptr(op):
             self._note_access_ptr(args)
         elif is_address_of(op) and isinstance(args[0], TensorLoad):
-            entry = self.buffers.get(args[0].source.__chandle__())
+            entry = self._buffers.get(args[0].source.__chandle__())
             if entry is not None and entry.root >= 0:
-                self.escaped.add(entry.root)
+                self._escaped.add(entry.root)
 
     def _note_access_ptr(self, args: list[Any]) -> None:
         buffer = buffer_data_var(args[1])
-        entry = self.buffers.get(buffer.__chandle__()) if buffer is not None else None
+        entry = self._buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
-            self.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0 and dtype.same_as(entry.dtype):
-            self.plain.add(entry.root)
+            self._plain.add(entry.root)
         elif entry.root >= 0:
-            self.retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
+            self._retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
 
     def _visit_operand(self, expr: Any, visitor: Any) -> None:
         if type(expr) is Var:
@@ -371,7 +425,7 @@ class LinearAccessPatternFinder:
             visitor.visit(expr)
 
     def _visit_let(self, op: Let, visitor: Any) -> None:
-        self.has_unclear_types = True
+        self._has_unclear_types = True
         self._visit_operand(op.value, visitor)
         self._visit_operand(op.body, visitor)
 
@@ -390,11 +444,11 @@ class LinearAccessPatternFinder:
     def _leave_leaf(self, op: Any, kind: StmtKind, touched: list[int], first: int) -> None:
         self._scopes.pop()
         if touched:
-            entry = StmtEntry(op.__chandle__(), kind, touched, first, len(self.accesses))
-            self.sequence.append(entry)
+            entry = StmtEntry(op.__chandle__(), kind, touched, first, len(self._accesses))
+            self._sequence.append(entry)
 
     def _visit_value(self, op: Evaluate | Return | Bind, visitor: Any) -> None:
-        first = len(self.accesses)
+        first = len(self._accesses)
         touched: list[int] = []
         self._scopes.append(touched)
         self._visit_operand(op.value, visitor)
@@ -403,26 +457,26 @@ class LinearAccessPatternFinder:
     def _visit_bind(self, op: Bind, visitor: Any) -> None:
         ty = op.var.ty
         if type(ty) is not PrimType or not ty.same_as(op.value.ty):
-            self.has_unclear_types = True
+            self._has_unclear_types = True
         self._visit_value(op, visitor)
 
     # Statements with a body
 
     def _enter(self, op: Any, kind: StmtKind) -> StmtEntry:
-        first = len(self.accesses)
-        entry = StmtEntry(op.__chandle__(), kind, [], first, first, len(self.sequence))
-        self.sequence.append(entry)
+        first = len(self._accesses)
+        entry = StmtEntry(op.__chandle__(), kind, [], first, first, len(self._sequence))
+        self._sequence.append(entry)
         self._scopes.append([])
         return entry
 
     def _leave(self, before: StmtEntry) -> None:
         # Until now the offset of the first half was its own position.
-        offset = len(self.sequence) - before.scope_pair_offset
-        first, last = before.first_access, len(self.accesses)
+        offset = len(self._sequence) - before.scope_pair_offset
+        first, last = before.first_access, len(self._accesses)
         before.scope_pair_offset = offset
         before.last_access = last
         touched = self._scopes.pop()
-        self.sequence.append(StmtEntry(before.key, before.kind, touched, first, last, -offset))
+        self._sequence.append(StmtEntry(before.key, before.kind, touched, first, last, -offset))
 
     def _visit_for(self, op: For, visitor: Any) -> None:
         kind = op.kind
@@ -464,7 +518,7 @@ class LinearAccessPatternFinder:
             visitor.visit(op.body)
             return
         if kind is _OPAQUE:
-            self.accesses.append(ANY_BUFFER)
+            self._accesses.append(ANY_BUFFER)
         was_in_thread_env = self._in_thread_env
         self._in_thread_env = was_in_thread_env or key == "thread_extent"
         before = self._enter(op, kind)

@@ -24,11 +24,12 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.ir.buffers import (
     array_get,
     buffer_data_var,
     is_address_of,
+    is_dense,
     is_tvm_access_ptr,
 )
 from passes.ir.structural import structural_visit, type_index
@@ -129,25 +130,53 @@ class BufferVarInfo:
         return bases.pop().with_lanes(lanes)
 
 
+@dataclass(frozen=True)
+class Retype:
+    """A new element type for a variable's memory.
+
+    Attributes
+    ----------
+    var : tvm.ir.Var
+        The buffer or pointer that declares the memory.
+    element : tvm_ffi.dtype
+        Its new element type.
+    factor : int
+        How many of the old elements make a new one.
+    """
+
+    var: Var
+    element: Any
+    factor: int
+
+
+@dataclass(frozen=True, eq=False)
+class VectorTypes:
+    """New element types for the memory of a function.
+
+    Attributes
+    ----------
+    retypes : tuple of Retype
+        In the order of declaration.
+    roots : dict from int to int
+        The handle of the variable that declared the memory, for each buffer, by handle.
+    """
+
+    retypes: tuple[Retype, ...]
+    roots: dict[int, int]
+
+
 class VectorTypeAccessChecker:
-    """Lists how each buffer and pointer of a function is accessed, by walking it.
+    """Finds how each buffer and pointer of a function is accessed, by walking it.
 
     Parameters
     ----------
     params : sequence of tvm.ir.Var
         The function's parameters.
-
-    Attributes
-    ----------
-    infos : dict from int to BufferVarInfo
-        By the handle of the variable, in the order of declaration.
-    roots : dict from int to int
-        The handle of the variable that declared the memory, for each buffer.
     """
 
     def __init__(self, params: Any) -> None:
-        self.infos: dict[int, BufferVarInfo] = {}
-        self.roots: dict[int, int] = {}
+        self._infos: dict[int, BufferVarInfo] = {}
+        self._roots: dict[int, int] = {}
         self._analyzer = Analyzer()
         for param in params:
             if is_buffer_var(param):
@@ -155,8 +184,13 @@ class VectorTypeAccessChecker:
             else:
                 self._declare_pointer(param, is_internal=False)
 
-    def __call__(self, body: Any) -> None:
+    def __call__(self, body: Any) -> VectorTypes:
         """Walk a function's body.
+
+        Returns
+        -------
+        VectorTypes
+            What is to change.
 
         Raises
         ------
@@ -176,18 +210,20 @@ class VectorTypeAccessChecker:
                 (_LET, self._visit_let),
             ],
         )
+        found = (retype_of(info) for info in self._infos.values())
+        return VectorTypes(tuple(retype for retype in found if retype is not None), self._roots)
 
     # Declarations
 
     def _declare(self, var: Var, element: Any, extent: Any, is_internal: bool) -> None:
         key = var.__chandle__()
-        if key in self.infos:
+        if key in self._infos:
             raise ValueError(f"{var.name!r} is declared more than once in the function")
         stored = None if element is None else stored_type(element)
-        self.infos[key] = BufferVarInfo(var, stored, extent, is_internal)
+        self._infos[key] = BufferVarInfo(var, stored, extent, is_internal)
 
     def _declare_buffer(self, buffer: Var, root: int, is_internal: bool) -> None:
-        self.roots[buffer.__chandle__()] = root
+        self._roots[buffer.__chandle__()] = root
         self._declare(buffer, buffer.ty.dtype.dtype, last_extent(buffer), is_internal)
 
     def _declare_pointer(self, var: Var, is_internal: bool) -> None:
@@ -203,12 +239,12 @@ class VectorTypeAccessChecker:
         source = buffer_data_var(op.data)
         root = op.buffer.__chandle__()
         if source is not None and is_buffer_var(source):
-            if source.__chandle__() not in self.roots:
+            if source.__chandle__() not in self._roots:
                 raise ValueError(
                     f"buffer {op.buffer.name!r} is declared as an alias of {source.name!r}, "
                     "which is not declared before it"
                 )
-            root = self.roots[source.__chandle__()]
+            root = self._roots[source.__chandle__()]
         self._declare_buffer(op.buffer, root, is_internal=False)
         visitor.visit(op.data)
         visitor.visit(op.buffer.ty.shape)
@@ -246,29 +282,10 @@ class VectorTypeAccessChecker:
 
     def _access(self, buffer: Var, dtype: Any, indices: Any) -> None:
         key = buffer.__chandle__()
-        info = self.infos.get(self.roots.get(key, key)) or self.infos.get(key)
+        info = self._infos.get(self._roots.get(key, key)) or self._infos.get(key)
         if info is None:
             raise ValueError(f"{buffer.name!r} is accessed before its declaration")
         info.access(dtype, indices, self._analyzer)
-
-
-@dataclass(frozen=True)
-class Retype:
-    """A new element type for a variable's memory.
-
-    Attributes
-    ----------
-    var : tvm.ir.Var
-        The buffer or pointer that declares the memory.
-    element : tvm_ffi.dtype
-        Its new element type.
-    factor : int
-        How many of the old elements make a new one.
-    """
-
-    var: Var
-    element: Any
-    factor: int
 
 
 def retype_of(info: BufferVarInfo) -> Retype | None:
@@ -281,9 +298,7 @@ def retype_of(info: BufferVarInfo) -> Retype | None:
     return Retype(info.var, preferred, preferred.lanes // info.element.lanes)
 
 
-def retyped_entries(
-    access: LinearAccessPatternFinder, plan: StoragePlan
-) -> list[StorageEntry] | None:
+def retyped_entries(access: LinearAccess, plan: StoragePlan) -> list[StorageEntry] | None:
     """Find the entries whose memory might get another element type.
 
     Memory keeps its type as soon as one access has just that type. So what the
@@ -291,8 +306,8 @@ def retyped_entries(
 
     Parameters
     ----------
-    access : LinearAccessPatternFinder
-        After it has walked the body.
+    access : LinearAccess
+        What is known of the function.
     plan : StoragePlan
         Which allocations share memory.
 
@@ -321,7 +336,7 @@ def retyped_entries(
     return retyped
 
 
-def _accessed_scalars(access: LinearAccessPatternFinder, entry: StorageEntry) -> set[str]:
+def _accessed_scalars(access: LinearAccess, entry: StorageEntry) -> set[str]:
     """Return the scalar types in which the memory of an entry is accessed, as stored."""
     accessed = []
     for index in entry.allocs:
@@ -331,7 +346,7 @@ def _accessed_scalars(access: LinearAccessPatternFinder, entry: StorageEntry) ->
     return {str(stored_type(dtype).with_lanes(1)) for dtype in accessed if dtype.lanes > 0}
 
 
-def changes_lanes_only(access: LinearAccessPatternFinder, entry: StorageEntry) -> bool:
+def changes_lanes_only(access: LinearAccess, entry: StorageEntry) -> bool:
     """Whether a new type for an entry's memory leaves every byte where it was.
 
     That is so when each access is seen and of the declared scalar type, in a number
@@ -346,15 +361,13 @@ def changes_lanes_only(access: LinearAccessPatternFinder, entry: StorageEntry) -
     )
 
 
-def entry_retype(
-    access: LinearAccessPatternFinder, entry: StorageEntry, owner: Var
-) -> Retype | None:
+def entry_retype(access: LinearAccess, entry: StorageEntry, owner: Var) -> Retype | None:
     """Return the new element type for the memory of an entry, if it is to have one.
 
     Parameters
     ----------
-    access : LinearAccessPatternFinder
-        After it has walked the body.
+    access : LinearAccess
+        What is known of the function.
     entry : StorageEntry
         One of `retyped_entries`.
     owner : tvm.ir.Var
@@ -378,12 +391,6 @@ def last_extent(buffer: Var) -> Any:
 def stored_type(dtype: Any) -> Any:
     """Return the type that elements have in memory: a truth value takes a byte."""
     return tvm_ffi.dtype("int8").with_lanes(dtype.lanes) if dtype.startswith("bool") else dtype
-
-
-def is_dense(ramp: Ramp) -> bool:
-    """Whether a ramp is of neighbouring elements, as many as is known at compile time."""
-    stride, lanes = ramp.stride, ramp.lanes
-    return type(stride) is IntImm and stride.value == 1 and type(lanes) is IntImm
 
 
 def _is_multiple(analyzer: Analyzer, value: Any, lanes: int) -> bool:

@@ -7,6 +7,7 @@ one name only. Here both are looked at, and what cannot be shown is not allowed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
@@ -16,8 +17,8 @@ from tvm.tirx import For, IntImm, Ramp, While
 from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.inplace import InplaceOpVerifier
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
-from passes.analysis.tir.memory_uses import MemoryUses, StoreSite
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.memory_uses import AllocationUses, StoreSite
 from passes.planning.storage_rewrite.storage import StmtEntry, StmtKind
 
 
@@ -26,13 +27,13 @@ class InPlacePairs:
 
     Parameters
     ----------
-    access : LinearAccessPatternFinder
+    access : LinearAccess
         What is known of the function.
-    uses : MemoryUses
+    uses : sequence of AllocationUses
         And of its memory.
     """
 
-    def __init__(self, access: LinearAccessPatternFinder, uses: MemoryUses) -> None:
+    def __init__(self, access: LinearAccess, uses: Sequence[AllocationUses]) -> None:
         self._access = access
         self._uses = uses
         self._verifier = InplaceOpVerifier(access.accesses)
@@ -60,8 +61,8 @@ class InPlacePairs:
             return False
         if not self._have_plain_uses(destination, source):
             return False
-        sites = [site for site in self._uses.of[destination].stores if _is_within(site, stmt)]
-        if len(sites) != 1 or any(_is_within(s, stmt) for s in self._uses.of[source].stores):
+        sites = [site for site in self._uses[destination].stores if _is_within(site, stmt)]
+        if len(sites) != 1 or any(_is_within(s, stmt) for s in self._uses[source].stores):
             return False
         if self._is_named_otherwise(stmt, (destination, source), sites[0]):
             return False
@@ -84,7 +85,7 @@ class InPlacePairs:
         return any(
             stmt.key in [op.__chandle__() for op in around]
             for index in indices
-            for around in self._uses.of[index].handed_on
+            for around in self._uses[index].handed_on
         )
 
     def _have_plain_uses(self, destination: int, source: int) -> bool:
@@ -93,7 +94,7 @@ class InPlacePairs:
         if elements[0] != elements[1] or elements[0].bits < 8 or elements[0].is_scalable:
             return False
         for index, alloc in zip((destination, source), allocs, strict=True):
-            uses = self._uses.of[index]
+            uses = self._uses[index]
             is_shared = uses.owner_is_thread and not alloc.scope.is_register_like
             if uses.escape or alloc.is_volatile or is_shared:
                 return False

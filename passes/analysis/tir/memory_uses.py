@@ -7,7 +7,7 @@ pointers to it are kept beyond the statement that makes them, and where exactly 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -23,13 +23,14 @@ from tvm.tirx import (
     ForKind,
     IfThenElse,
     Let,
+    PrimFunc,
     Stmt,
     While,
     is_buffer_var,
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.structural import structural_visit, type_index
 
@@ -60,7 +61,7 @@ class StoreSite:
     around: tuple[Any, ...]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class AllocationUses:
     """What is known of the memory of one allocation, beyond when it is touched.
 
@@ -102,8 +103,8 @@ class AllocationUses:
     escape: str | None = None
 
 
-class MemoryUses:
-    """Walks a function once more and lists how memory is used.
+def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUses, ...]:
+    """Walk a function once more and list how memory is used.
 
     A pointer that is an argument of a call in an `Evaluate` statement, or in the bounds or the
     condition of a statement, is lent for the time of that statement: extern code keeps no
@@ -112,17 +113,28 @@ class MemoryUses:
 
     Parameters
     ----------
-    access : LinearAccessPatternFinder
-        After it has walked the same body; it says which name stands for which allocation.
+    func : tvm.tirx.PrimFunc
+        Flat.
+    access : LinearAccess
+        What is known of it: which name stands for which allocation.
 
-    Attributes
-    ----------
-    of : list of AllocationUses
+    Returns
+    -------
+    tuple of AllocationUses
         By the index of the allocation in ``access.allocs``.
-    """
 
-    def __init__(self, access: LinearAccessPatternFinder) -> None:
-        self.of = [AllocationUses() for _ in access.allocs]
+    Raises
+    ------
+    ValueError
+        When one name is declared for the memory of two allocations, or a thread extent begins
+        inside another scope of threads.
+    """
+    return _Walk(access)(func.body)
+
+
+class _Walk:
+    def __init__(self, access: LinearAccess) -> None:
+        self._of = [AllocationUses() for _ in access.allocs]
         self._buffers = access.buffers
         self._around: list[Any] = []
         self._owners: list[Any] = []
@@ -141,15 +153,7 @@ class MemoryUses:
             While: self._visit_while,
         }
 
-    def __call__(self, body: Any) -> None:
-        """Walk a function's body.
-
-        Raises
-        ------
-        ValueError
-            When one name is declared for the memory of two allocations, or a thread extent
-            begins inside another scope of threads.
-        """
+    def __call__(self, body: Any) -> tuple[AllocationUses, ...]:
         structural_visit(
             body,
             [
@@ -160,10 +164,16 @@ class MemoryUses:
                 (_VAR, self._visit_var),
             ],
         )
+        return tuple(self._of)
 
-    def _root(self, key: int) -> AllocationUses | None:
+    def _index(self, key: int) -> int | None:
+        """Return the allocation whose memory a variable names."""
         entry = self._buffers.get(key)
-        return self.of[entry.root] if entry is not None and entry.root >= 0 else None
+        return entry.root if entry is not None and entry.root >= 0 else None
+
+    def _uses(self, key: int) -> AllocationUses | None:
+        index = self._index(key)
+        return None if index is None else self._of[index]
 
     def _visit_stmt(self, op: Any, visitor: Any) -> None:
         visit = self._visitors.get(type(op))
@@ -178,23 +188,27 @@ class MemoryUses:
     # Definitions
 
     def _visit_alloc(self, op: AllocBuffer, visitor: Any) -> None:
-        uses = self._root(op.buffer.__chandle__())
-        if uses is None:
+        index = self._index(op.buffer.__chandle__())
+        if index is None:
             raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
-        uses.count += 1
+        uses = self._of[index]
         owner = self._owners[-1] if self._owners else None
-        uses.owner = owner.__chandle__() if owner is not None else None
-        uses.owner_is_thread = type(owner) is AttrStmt
         loops = [stmt for stmt in self._around if type(stmt) is For]
-        uses.loop = loops[-1] if loops else None
         uses.dtypes[op.buffer.ty.dtype.dtype] = None
+        self._of[index] = replace(
+            uses,
+            count=uses.count + 1,
+            owner=None if owner is None else owner.__chandle__(),
+            owner_is_thread=type(owner) is AttrStmt,
+            loop=loops[-1] if loops else None,
+        )
         visitor.visit(op.buffer.ty.shape)
 
     def _visit_decl(self, op: DeclBuffer, visitor: Any) -> None:
-        uses = self._root(op.buffer.__chandle__())
+        uses = self._uses(op.buffer.__chandle__())
         source = buffer_data_var(op.data)
         if source is not None and is_buffer_var(source):
-            root = self._root(source.__chandle__())
+            root = self._uses(source.__chandle__())
             if root is not uses:
                 raise ValueError(
                     f"buffer {op.buffer.name!r} is declared as a name of different memory in "
@@ -272,7 +286,7 @@ class MemoryUses:
 
     def _visit_store(self, op: BufferStore, visitor: Any) -> None:
         key = op.buffer.__chandle__()
-        uses = self._root(key)
+        uses = self._uses(key)
         if uses is not None:
             uses.accessed[op.value.ty.dtype] = None
             uses.stores.append(StoreSite(op, key, tuple(self._around)))
@@ -283,7 +297,7 @@ class MemoryUses:
     # Expressions
 
     def _visit_load(self, op: TensorLoad, visitor: Any) -> None:
-        uses = self._root(op.source.__chandle__())
+        uses = self._uses(op.source.__chandle__())
         if uses is not None:
             uses.accessed[op.ty.dtype] = None
         visitor.visit(op.indices)
@@ -296,7 +310,7 @@ class MemoryUses:
             self._hand_on(op.args[0].source)
         if is_tvm_access_ptr(op):
             source = buffer_data_var(op.args[1])
-            uses = self._root(source.__chandle__()) if source is not None else None
+            uses = self._uses(source.__chandle__()) if source is not None else None
             if uses is not None:
                 uses.dtypes[op.args[0].ty.dtype] = None
         for arg in op.args:
@@ -308,8 +322,9 @@ class MemoryUses:
 
     def _hand_on(self, var: Var) -> None:
         """Note that the address of a buffer's memory is an operand."""
-        uses = self._root(var.__chandle__())
-        if uses is not None:
+        index = self._index(var.__chandle__())
+        if index is not None:
+            uses = self._of[index]
             uses.handed_on.append(tuple(self._around))
             if self._keeper is not None and uses.escape is None:
-                uses.escape = self._keeper
+                self._of[index] = replace(uses, escape=self._keeper)

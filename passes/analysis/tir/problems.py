@@ -17,9 +17,9 @@ from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import AllocBuffer, For, IntImm, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccessPatternFinder
+from passes.analysis.storage_rewrite.linear_access import LinearAccess, find_linear_access
 from passes.analysis.tir.in_place_pairs import InPlacePairs
-from passes.analysis.tir.memory_uses import MemoryUses
+from passes.analysis.tir.memory_uses import AllocationUses, find_memory_uses
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -94,9 +94,9 @@ class FunctionProblems:
         One line for each allocation that is planned other than it asks to be.
     bounded : tuple of (tvm.ir.Var, int)
         Variables that were taken to be at most so much.
-    access : LinearAccessPatternFinder
+    access : LinearAccess
         What is known of the function.
-    uses : MemoryUses
+    uses : sequence of AllocationUses
         And of its memory.
     """
 
@@ -104,8 +104,8 @@ class FunctionProblems:
     left_alone: tuple[str, ...]
     remarks: tuple[str, ...]
     bounded: tuple[tuple[Var, int], ...]
-    access: LinearAccessPatternFinder
-    uses: MemoryUses
+    access: LinearAccess
+    uses: Sequence[AllocationUses]
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,8 @@ class _ProblemBuilder:
 
     def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
         self._options = options
-        self._access = LinearAccessPatternFinder(func.params)
-        self._access(func.body)
-        self._uses = MemoryUses(self._access)
-        self._uses(func.body)
+        self._access = find_linear_access(func)
+        self._uses = find_memory_uses(func, self._access)
         self._bounds = _UpperBounds(func, dict(options.upper_bounds))
         self._left_alone: list[str] = []
         self._remarks: list[str] = []
@@ -214,7 +212,7 @@ class _ProblemBuilder:
                 self._left_alone.append(f"buffer {alloc.name!r} in {scope}: {reason}")
                 continue
             name = unique_name(alloc.name, names)
-            owner = self._uses.of[index].owner
+            owner = self._uses[index].owner
             group = groups.setdefault((owner, str(alloc.scope)), {})
             group[name] = self._buffer(name, index), self._allocation(index)
             if group[name][0].slots < self._asked_slots(index):
@@ -235,7 +233,7 @@ class _ProblemBuilder:
 
     def _reason_to_leave(self, index: int, alloc: AllocEntry) -> str | None:
         """Say why an allocation keeps memory of its own, if it does."""
-        uses, options, scope = self._uses.of[index], self._options, str(alloc.scope)
+        uses, options, scope = self._uses[index], self._options, str(alloc.scope)
         described = options.memory is not None and scope in options.memory
         if options.scopes is not None and scope not in options.scopes:
             return "its scope is not asked for"
@@ -293,7 +291,7 @@ class _ProblemBuilder:
 
     def _slots(self, index: int) -> int:
         # TVM removes loops of one iteration, and one iteration takes one slot.
-        return 1 if self._uses.of[index].loop is None else self._asked_slots(index)
+        return 1 if self._uses[index].loop is None else self._asked_slots(index)
 
     def _asked_slots(self, index: int) -> int:
         statement = self._access.alloc_stmts[index]
@@ -307,17 +305,17 @@ class _ProblemBuilder:
         return slots
 
     def _allocation(self, index: int) -> Allocation:
-        loop = self._uses.of[index].loop if self._slots(index) > 1 else None
+        loop = self._uses[index].loop if self._slots(index) > 1 else None
         return Allocation(index, self._access.alloc_stmts[index], loop)
 
     def _live(self, index: int) -> LiveRange:
-        uses, alloc = self._uses.of[index], self._access.allocs[index]
+        uses, alloc = self._uses[index], self._access.allocs[index]
         if uses.escape is None and not alloc.is_volatile:
             return self._touched[index]
         return self._whole if uses.owner is None else self._owner_ranges[uses.owner]
 
     def _alignment(self, index: int) -> int:
-        uses, buffer = self._uses.of[index], self._access.alloc_stmts[index].buffer
+        uses, buffer = self._uses[index], self._access.alloc_stmts[index].buffer
         alignment = 1
         for dtype in uses.dtypes:
             alignment = math.lcm(alignment, max(1, -(-dtype.bits * dtype.lanes // 8)))
@@ -378,7 +376,7 @@ class _ProblemBuilder:
         slots = [self._slots(allocation.index) for allocation in (first, second)]
         if max(slots) == 1:
             return True
-        loops = [self._uses.of[allocation.index].loop for allocation in (first, second)]
+        loops = [self._uses[allocation.index].loop for allocation in (first, second)]
         is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
         return is_same and (slots[0] == slots[1] or self._options.unequal_slots)
 

@@ -1,0 +1,44 @@
+"""Puts allocations where they belong: at the beginning of the statements that own them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.tirx import AllocBuffer, For, SeqStmt
+
+
+class AttachedAllocations:
+    """New allocations of a function, by the statement in whose body each is made."""
+
+    def __init__(self) -> None:
+        self._at: dict[int | None, list[AllocBuffer]] = {}
+
+    def add(self, owner: int | None, allocation: AllocBuffer) -> None:
+        """Attach an allocation to a statement, by its handle; None stands for the function."""
+        self._at.setdefault(owner, []).append(allocation)
+
+    @property
+    def within_statements(self) -> bool:
+        """Whether any allocation belongs to a statement, rather than to the function."""
+        return any(owner is not None for owner in self._at)
+
+    def before(self, owner: int | None, body: Any) -> Any:
+        """Return the body of a statement, or of the function, behind what is attached to it."""
+        allocations = self._at.get(owner)
+        return SeqStmt([*allocations, body]) if allocations else body
+
+    def rewrite_for(self, op: For, mutator: Any) -> Any:
+        """Return a loop with its parts rewritten, and with what is attached to it in its body."""
+        loop = mutator.default_mutate(op)
+        if op.__chandle__() not in self._at:
+            return loop
+        return For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            loop.kind,
+            self.before(op.__chandle__(), loop.body),
+            loop.thread_binding,
+            loop.annotations,
+            loop.step,
+        )
