@@ -20,7 +20,8 @@ from dataclasses import replace
 
 from tvm.target import Target
 
-from passes.ascend_cost import CoreKernel, core_kernel
+from passes.analysis.ascend.problems import CoreKernel
+from passes.ascend_cost import core_kernel
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from passes.planning.ascend.level_limit import plan_at_level
 from passes.planning.ascend.planner import plan_levels

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
 from tvm.tirx import PrimFunc
 
-from passes.analysis.ascend.problems import ascend_problems
-from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.ascend_plan_memory import AscendOptions, Mode, ascend_plan
+from passes.analysis.ascend.problems import CoreKernel, read_kernel
+from passes.ascend_kernel import AscendOptions, Mode, plan_kernel
 from passes.placement import memory_of, target_of
-from passes.planning.ascend.levels import with_level_penalties
-from passes.planning.problem import Problem
-from passes.simulation import Simulation, Step, simulate
+from passes.simulation import Simulation, simulate
 from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
-
-
-@dataclass(frozen=True, eq=False)
-class CoreKernel:
-    """A function as data: what a planner and the simulator need of it.
-
-    Attributes
-    ----------
-    program : tuple of Step
-        Its statements on their pipes.
-    problems : tuple of Problem
-        One for each memory that it uses, on the chip and in the workspace, with the penalties of
-        the reuse levels.
-    """
-
-    program: tuple[Step, ...]
-    problems: tuple[Problem, ...]
 
 
 def core_kernel(
@@ -57,10 +37,7 @@ def core_kernel(
     memory = memory or memory_of(func)
     if memory is None:
         raise ValueError("neither an argument nor the function's target says what memory there is")
-    found = find_problems(func, ProblemOptions(memory=memory, addressed=True, unequal_slots=True))
-    found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
-    problems = (with_level_penalties(attached.problem) for attached in found.problems)
-    return CoreKernel(pipelines.program, tuple(problems))
+    return read_kernel(func, memory, restrict_inplace_as_isa=restrict_inplace_as_isa)
 
 
 def plan_cost(
@@ -89,9 +66,10 @@ def plan_cost(
             raise ValueError("the function has no target, and no machine is given")
         machine = Machine.from_target(target)
     kernel = core_kernel(func, options.memory, options.restrict_inplace_as_isa)
-    plans = {}
-    for mode in get_args(Mode):
-        for scope in ascend_plan(func, replace(options, mode=mode)).scopes:
-            plans.update(dict.fromkeys(scope.plan.offsets, scope.plan))
-    placed = [(problem, plans[problem.buffers[0].name]) for problem in kernel.problems]
+    plans = {
+        (scope.attached.owner, scope.problem.memory.name): scope.plan
+        for mode in get_args(Mode)
+        for scope in plan_kernel(kernel, replace(options, mode=mode)).scopes
+    }
+    placed = [(a.problem, plans[a.owner, a.problem.memory.name]) for a in kernel.found.problems]
     return simulate(kernel.program, placed, machine)

@@ -232,8 +232,8 @@ def _written(planned: PrimFuncPlan) -> PrimFunc:
         LOGGER.info("no op's result: %s", line)
     if not planned.plan.scopes and not planned.layout.weights.tensors:
         return planned.read.func
-    for line in (*planned.plan.found.left_alone, *planned.plan.found.remarks):
-        LOGGER.info("%s", line)
+    for note in (*planned.plan.found.left_alone, *planned.plan.found.remarks):
+        LOGGER.info("%s", note)
     form: Form = "address" if planned.options.addressed else "arena"
     result = write_address_plan(planned.read.flat, planned.plan, form)
     return result.with_attr(ATTRIBUTE, planned.layout.to_plain())

@@ -9,7 +9,7 @@ comes from; `place_function` serves the allocations of a `PrimFunc`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.analysis.tir.problems import Allocation, AttachedProblem, FunctionProblems
+from passes.analysis.tir.problems import AttachedProblem, FunctionProblems
 from passes.planning import Plan, Problem, Status, check, live_bytes, lower_bound
 from passes.planning.ranges import join_ranges
 from passes.rewrite.address import write_addresses
@@ -342,7 +342,7 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
         func = write_addresses(func, _addresses(plan))
     else:
         func = write_arenas(func, plan.found.access, plan.found.uses, tuple(_arenas(plan)))
-    return assert_bounds(func, plan.found.bounded)
+    return assert_bounds(func, plan.found.bounds)
 
 
 def _above(problem: Problem, taken: int) -> tuple[Problem, int]:
@@ -373,21 +373,9 @@ def _arenas(plan: AddressPlan) -> Iterator[Arena]:
         if scope.plan.peak == 0:
             continue
         members = tuple(
-            (
-                _in_turns(plan.found, allocation, scope.plan.offsets[name]),
-                tuple(offset - scope.base for offset in scope.plan.offsets[name]),
-            )
+            (allocation, tuple(offset - scope.base for offset in scope.plan.offsets[name]))
             for name, allocation in scope.attached.allocations.items()
         )
         yield Arena(
             scope.problem.memory.name, scope.plan.peak - scope.base, scope.attached.owner, members
         )
-
-
-def _in_turns(
-    found: FunctionProblems, allocation: Allocation, offsets: Sequence[int]
-) -> Allocation:
-    """Return the allocation with its loop, where a plan gave it more offsets than it has slots."""
-    if len(offsets) == 1 or allocation.loop is not None:
-        return allocation
-    return replace(allocation, loop=found.uses[allocation.index].loop)

@@ -154,10 +154,10 @@ def plan_function(
     if options.memory is None:
         options = replace(options, memory=memory_of(func))
     plan = plan_addresses(func, planner, options, budget)
-    for line in plan.found.left_alone:
-        LOGGER.info("left alone: %s", line)
-    for line in plan.found.remarks:
-        LOGGER.info("%s", line)
+    for note in plan.found.left_alone:
+        LOGGER.info("left alone: %s", note)
+    for note in plan.found.remarks:
+        LOGGER.info("%s", note)
     return write_address_plan(func, plan, "address" if options.addressed else "arena")
 
 

@@ -63,6 +63,8 @@ class Plan:
         Placements that a search tried; zero for planners that do not search.
     reuse : mapping of str to Reuse
         By buffer name; empty from planners that know no levels.
+    apart : int, optional
+        Bytes that the planner needs to let no two pipelines share any; None where it does not say.
     """
 
     offsets: Mapping[str, tuple[int, ...]]
@@ -72,6 +74,7 @@ class Plan:
     status: Status
     nodes: int = 0
     reuse: Mapping[str, Reuse] = field(default_factory=dict)
+    apart: int | None = None
 
     @property
     def fits(self) -> bool:

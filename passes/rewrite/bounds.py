@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm.ir import StringImm, Var
+from tvm.ir import StringImm
 from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
 
 from passes.ir.structural import with_body
+from passes.ir.symbolic_bounds import Bound
 
 
-def assert_bounds(func: PrimFunc, bounds: Sequence[tuple[Var, int]]) -> PrimFunc:
+def assert_bounds(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
     """Assert at the start of a function that variables are at most so much.
 
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
         It stays as it is.
-    bounds : sequence of (tvm.ir.Var, int)
-        Variables that have a value when the function begins.
+    bounds : sequence of Bound
+        Of variables that have a value when the function begins. That a variable is not below its
+        bound is taken for granted.
 
     Returns
     -------
@@ -29,10 +31,15 @@ def assert_bounds(func: PrimFunc, bounds: Sequence[tuple[Var, int]]) -> PrimFunc
         return func
     checks = [
         AssertStmt(
-            var <= IntImm(var.ty, bound),
+            bound.variable <= IntImm(bound.variable.ty, bound.upper),
             StringImm("ValueError"),
-            [StringImm(f"{var.name} is above {bound}, for which the memory was planned")],
+            [
+                StringImm(
+                    f"{bound.variable.name} is above {bound.upper}, "
+                    "for which the memory was planned"
+                )
+            ],
         )
-        for var, bound in bounds
+        for bound in bounds
     ]
     return with_body(func, SeqStmt([*checks, func.body]))

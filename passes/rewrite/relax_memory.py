@@ -9,8 +9,8 @@ from tvm import relax, tirx
 from tvm.tirx import IntImm
 
 from passes.analysis.relax.graph import SCOPE
-from passes.analysis.relax.sizes import Bound
 from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.ir.symbolic_bounds import Bound
 
 _BLOCK = type_index(relax.BindingBlock)
 

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from passes.ir.program import Step
-from passes.simulation.resolve import Body, Instruction, Operand, Placed, Resolved, resolve
+from passes.planning.plan import Plan
+from passes.planning.problem import Problem
+from passes.simulation.resolve import Operand, Resolved, TimedLoop, TimedStatement, resolve
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
 from target_hw.machine import Machine
 
@@ -30,7 +32,7 @@ TIMELINE_RUNS = 2000
 
 def simulate(
     program: Sequence[Step],
-    placed: Sequence[Placed],
+    placed: Sequence[tuple[Problem, Plan]],
     machine: Machine,
     *,
     timeline: int = TIMELINE_RUNS,
@@ -77,16 +79,16 @@ class _Use(NamedTuple):
 
     end: int
     serial: int
-    instruction: Instruction
+    instruction: TimedStatement
 
 
 class _Wait(NamedTuple):
     """What a stall is counted by."""
 
     cause: Cause
-    instruction: Instruction
+    instruction: TimedStatement
     buffer: str
-    other: Instruction
+    other: TimedStatement
     cell: int
 
 
@@ -118,17 +120,17 @@ class _State:
         self._iteration: dict[int, int] = {}
         self._since: dict[int, int] = {}
 
-    def run(self, steps: Sequence[Instruction | Body]) -> None:
+    def run(self, steps: Sequence[TimedStatement | TimedLoop]) -> None:
         """Run steps in their order."""
         for step in steps:
-            if isinstance(step, Instruction):
+            if isinstance(step, TimedStatement):
                 self._issue(step)
             else:
                 self._repeat(step)
 
     # ------------------------------------------------------------------------ one instruction
 
-    def _issue(self, instruction: Instruction) -> None:
+    def _issue(self, instruction: TimedStatement) -> None:
         reads = [(operand, self._cell(operand)) for operand in instruction.reads]
         writes = [(operand, self._cell(operand)) for operand in instruction.writes]
         begin = free = self.free[instruction.pipe]
@@ -173,7 +175,7 @@ class _State:
 
     def _finish(
         self,
-        instruction: Instruction,
+        instruction: TimedStatement,
         begin: int,
         reads: list[tuple[Operand, int]],
         writes: list[tuple[Operand, int]],
@@ -191,7 +193,7 @@ class _State:
 
     def _run(
         self,
-        instruction: Instruction,
+        instruction: TimedStatement,
         begin: int,
         reads: list[tuple[Operand, int]],
         writes: list[tuple[Operand, int]],
@@ -220,7 +222,7 @@ class _State:
 
     # ------------------------------------------------------------------------------- one loop
 
-    def _repeat(self, body: Body) -> None:
+    def _repeat(self, body: TimedLoop) -> None:
         entered, iteration = self.runs, 0
         mark: _Mark | None = None
         next_mark, skipped = 1, False
@@ -251,7 +253,7 @@ class _State:
                 next_mark = 2 * iteration
         del self._iteration[body.number], self._since[body.number]
 
-    def _signature(self, body: Body, iteration: int, entered: int) -> object:
+    def _signature(self, body: TimedLoop, iteration: int, entered: int) -> object:
         """Return all that decides how the rest of a loop runs, relative to the time.
 
         Two ends of iterations with equal signatures are followed by the same runs, each group of
@@ -274,7 +276,7 @@ class _State:
                     return None
         return tuple(parts)
 
-    def _skip(self, body: Body, mark: _Mark, iteration: int, entered: int) -> int:
+    def _skip(self, body: TimedLoop, mark: _Mark, iteration: int, entered: int) -> int:
         """Add up whole periods that follow, as many as the loop has; return their iterations."""
         period = iteration - mark.iteration
         times = (body.extent - iteration) // period

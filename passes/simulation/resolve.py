@@ -9,14 +9,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeAlias
 
 from passes.ir.program import Loop, Statement, Step
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
 from target_hw.machine import Machine
-
-Placed: TypeAlias = "tuple[Problem, Plan]"
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Instruction:
+class TimedStatement:
     """A statement on its pipe.
 
     Parameters
@@ -63,14 +60,14 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Body:
+class TimedLoop:
     """A loop, of at least one iteration.
 
     Parameters
     ----------
     number, extent : int
         As in `Loop`.
-    steps : tuple of Instruction or Body
+    steps : tuple of TimedStatement or TimedLoop
         Branches are decided.
     turns : int
         After so many iterations the slots that take turns with this loop are at the first again.
@@ -82,7 +79,7 @@ class Body:
 
     number: int
     extent: int
-    steps: tuple[Instruction | Body, ...]
+    steps: tuple[TimedStatement | TimedLoop, ...]
     turns: int
     groups: tuple[tuple[str, ...], ...]
     cells: tuple[int, ...]
@@ -94,7 +91,7 @@ class Resolved:
 
     Parameters
     ----------
-    steps : tuple of Instruction or Body
+    steps : tuple of TimedStatement or TimedLoop
         The program.
     pipes : tuple of str
         Those that are used, in the machine's order.
@@ -104,13 +101,15 @@ class Resolved:
         For each cell its buffer.
     """
 
-    steps: tuple[Instruction | Body, ...]
+    steps: tuple[TimedStatement | TimedLoop, ...]
     pipes: tuple[str, ...]
     overlaps: tuple[tuple[int, ...], ...]
     owner: tuple[str, ...]
 
 
-def resolve(program: Sequence[Step], placed: Sequence[Placed], machine: Machine) -> Resolved:
+def resolve(
+    program: Sequence[Step], placed: Sequence[tuple[Problem, Plan]], machine: Machine
+) -> Resolved:
     """Look up every name of a program; see `passes.simulation.simulate` for what is refused."""
     memory = _Memory(placed)
     rows = _Rows(program, memory, machine)
@@ -121,7 +120,7 @@ def resolve(program: Sequence[Step], placed: Sequence[Placed], machine: Machine)
 class _Memory:
     """The cells of all buffers."""
 
-    def __init__(self, placed: Sequence[Placed]) -> None:
+    def __init__(self, placed: Sequence[tuple[Problem, Plan]]) -> None:
         self.scopes: dict[str, str] = {}
         self.operands: dict[str, Operand] = {}
         owner: list[str] = []
@@ -184,7 +183,7 @@ class _Rows:
         names = (*statement.writes, *statement.reads)
         return self._machine.core_of(tuple(self._memory.scopes.get(name, "") for name in names))
 
-    def used(self, steps: Sequence[Instruction | Body]) -> tuple[str, ...]:
+    def used(self, steps: Sequence[TimedStatement | TimedLoop]) -> tuple[str, ...]:
         """Return the rows of some steps, in the machine's order of pipes, then of cores."""
         rows = {instruction.pipe for instruction in _instructions(steps)}
         cores = [core for core, _ in self._machine.cores]
@@ -198,7 +197,9 @@ class _Resolver:
         self._index = count()
         self._numbers: set[int] = set()
 
-    def steps(self, steps: Sequence[Step], loops: dict[int, int]) -> Iterator[Instruction | Body]:
+    def steps(
+        self, steps: Sequence[Step], loops: dict[int, int]
+    ) -> Iterator[TimedStatement | TimedLoop]:
         """Yield what is run; `loops` are the extents of the loops around, by number."""
         for step in steps:
             if isinstance(step, Statement):
@@ -210,7 +211,7 @@ class _Resolver:
                 bodies = [tuple(self.steps(body, loops)) for body in (step.then, step.otherwise)]
                 yield from max(bodies, key=_work)
 
-    def _instruction(self, statement: Statement, loops: dict[int, int]) -> Instruction:
+    def _instruction(self, statement: Statement, loops: dict[int, int]) -> TimedStatement:
         where = f"statement {statement.name!r}"
         try:
             pipe = self._machine[statement.pipe]
@@ -232,7 +233,7 @@ class _Resolver:
                     "turns with its slots"
                 )
         scopes = tuple(self._memory.scopes[name] for name in statement.writes)
-        return Instruction(
+        return TimedStatement(
             next(self._index),
             statement.name,
             self._rows[statement],
@@ -245,7 +246,7 @@ class _Resolver:
         operands = (self._memory.operands[name] for name in dict.fromkeys(names))
         return tuple(operand for operand in operands if operand.cells)
 
-    def _loop(self, loop: Loop, loops: dict[int, int]) -> Iterator[Body]:
+    def _loop(self, loop: Loop, loops: dict[int, int]) -> Iterator[TimedLoop]:
         if loop.number in self._numbers:
             raise ValueError(f"loop {loop.number} is in the program twice")
         if loop.extent < 0:
@@ -258,7 +259,7 @@ class _Resolver:
         operands = [o for i in instructions for o in (*i.reads, *i.writes)]
         slots = [len(o.cells) for o in operands if o.loop == loop.number]
         cells = {other for o in operands for c in o.cells for other in self._memory.overlaps[c]}
-        yield Body(
+        yield TimedLoop(
             loop.number,
             loop.extent,
             steps,
@@ -269,7 +270,7 @@ class _Resolver:
 
 
 def _groups(
-    instructions: Sequence[Instruction], overlaps: tuple[tuple[int, ...], ...]
+    instructions: Sequence[TimedStatement], overlaps: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[str, ...], ...]:
     """Return pipes in groups: together where one writes bytes that the other touches."""
     leader = {instruction.pipe: instruction.pipe for instruction in instructions}
@@ -307,17 +308,17 @@ def _statements(steps: Sequence[Step]) -> Iterator[Statement]:
             yield from _statements(step.otherwise)
 
 
-def _instructions(steps: Sequence[Instruction | Body]) -> Iterator[Instruction]:
+def _instructions(steps: Sequence[TimedStatement | TimedLoop]) -> Iterator[TimedStatement]:
     for step in steps:
-        if isinstance(step, Instruction):
+        if isinstance(step, TimedStatement):
             yield step
         else:
             yield from _instructions(step.steps)
 
 
-def _work(steps: Sequence[Instruction | Body]) -> int:
+def _work(steps: Sequence[TimedStatement | TimedLoop]) -> int:
     """Return the cycles of all instructions, one after the other."""
     return sum(
-        step.cycles if isinstance(step, Instruction) else step.extent * _work(step.steps)
+        step.cycles if isinstance(step, TimedStatement) else step.extent * _work(step.steps)
         for step in steps
     )

@@ -9,7 +9,7 @@ import pytest
 from tvm.target import Target
 
 from passes.ascend_cost import core_kernel, plan_cost
-from passes.ascend_plan_memory import AscendOptions
+from passes.ascend_kernel import AscendOptions
 from passes.planning import solve
 from passes.planning.ascend.level_limit import plan_at_level
 from passes.simulation import Cause, Loop, Statement, simulate

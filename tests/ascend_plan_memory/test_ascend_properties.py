@@ -20,7 +20,8 @@ from tvm.ir.transform import Sequential
 
 from passes.analysis.ascend.problems import ascend_problems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendOptions, ascend_plan
+from passes.ascend_kernel import AscendOptions
+from passes.ascend_plan_memory import WORKSPACE_BYTES, ascend_plan
 from passes.ir.program import Branch, Loop, Statement, Step
 from passes.placement import AddressPlan
 from passes.planning import Budget, lower_bound

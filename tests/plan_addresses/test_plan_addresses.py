@@ -299,7 +299,7 @@ def test_slots_without_a_loop_are_one_slot_and_said():
 
     found = find_problems(module(no_loop)["main"])
     assert found.problems[0].problem.buffers[0].slots == 1
-    assert "no loop is around its allocation" in found.remarks[0]
+    assert "no loop is around its allocation" in found.remarks[0].text
 
 
 @pytest.mark.parametrize("value", [0, -1, "two"])
@@ -440,7 +440,7 @@ def test_volatile_memory_is_live_throughout_or_left_alone():
     assert ranges["a"][0] == 0
     assert ranges["a"][1] >= ranges["b"][1]
     found = find_problems(func, ProblemOptions(addressed=False))
-    assert found.left_alone == ("buffer 'a' in local.UB: it is volatile",)
+    assert [*map(str, found.left_alone)] == ["buffer 'a' in local.UB: it is volatile"]
 
 
 # In place
@@ -582,7 +582,8 @@ def test_sizes_and_alignments():
     assert only_problem(func).memory.alignment == 64
     assert only_problem(func, memory=UB).memory.alignment == 32
     found = find_problems(func, ProblemOptions(addressed=False))
-    assert found.left_alone == ("buffer 'bits' in local.UB: its elements are no whole bytes",)
+    (note,) = found.left_alone
+    assert str(note) == "buffer 'bits' in local.UB: its elements are no whole bytes"
 
 
 def test_symbolic_sizes_are_left_alone_and_said(caplog):

@@ -43,6 +43,7 @@ from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.ir.buffers import buffer_data_var, is_tvm_access_ptr
+from passes.ir.symbolic_bounds import Bound
 
 UNKNOWN_TRIPS = 2
 """How often a loop is taken to run when that is not known: the fewest that has a next iteration."""
@@ -97,7 +98,7 @@ class Computation:
         Its stores.
     starts : bool
         Whether it reads no memory.
-    is_sure : bool
+    is_unconditional : bool
         Whether it runs each time that control comes by.
     is_plain : bool
         Whether it consists of stores of single elements, without a loop.
@@ -113,7 +114,7 @@ class Computation:
     pipe: str | None = None
     stores: tuple[BufferStore, ...] = ()
     starts: bool = False
-    is_sure: bool = True
+    is_unconditional: bool = True
     is_plain: bool = False
     is_value: bool = False
 
@@ -128,7 +129,7 @@ class Computation:
 
     def then(self, other: Computation) -> Computation:
         """Return this and another computation, one after the other, as one."""
-        written = {memory.key for memory in self.writes} if self.is_sure else set()
+        written = {memory.key for memory in self.writes} if self.is_unconditional else set()
         later = tuple(memory for memory in other.reads if memory.key not in written)
         return Computation(
             _union(self.reads, later),
@@ -138,7 +139,7 @@ class Computation:
             element_bits=max(self.element_bits, other.element_bits),
             stores=self.stores + other.stores,
             starts=self.starts and other.starts,
-            is_sure=self.is_sure and other.is_sure,
+            is_unconditional=self.is_unconditional and other.is_unconditional,
             is_plain=self.is_plain and other.is_plain,
         )
 
@@ -190,7 +191,7 @@ def find_computations(
     access: LinearAccess,
     planned: Collection[int],
     route: Route,
-    bounds: Sequence[tuple[Var, int]] = (),
+    bounds: Sequence[Bound] = (),
 ) -> tuple[Node, ...]:
     """Find the computations of a function's body and the loops and branches around them.
 
@@ -204,8 +205,8 @@ def find_computations(
         The allocations that are planned, by index.
     route : callable
         The pipe of a computation.
-    bounds : sequence of (tvm.ir.Var, int)
-        The most that variables can be, for loops of symbolic extent.
+    bounds : sequence of Bound
+        Of variables, for loops of symbolic extent.
 
     Returns
     -------
@@ -226,14 +227,14 @@ class _Finder:
         access: LinearAccess,
         planned: Collection[int],
         route: Route,
-        bounds: Sequence[tuple[Var, int]],
+        bounds: Sequence[Bound],
     ) -> None:
         self._access = access
         self._planned = frozenset(planned)
         self._route = route
         self._analyzer = Analyzer()
-        for var, most in bounds:
-            self._bound(var, 0, most)
+        for bound in bounds:
+            self._bound(bound.variable, bound.lower, bound.upper)
         self._made = 0
         self._pipe: str | None = None
         self._visitors: Mapping[type, Callable[[Any], Sequence[Node]]] = {
@@ -437,9 +438,11 @@ class _Finder:
                 return None
             elements = max(whole.elements, other.elements)
             moved = max(whole.moved_bits, other.moved_bits)
-            both = replace(whole, is_sure=False).then(other)
-            return replace(both, elements=elements, moved_bits=moved, is_sure=whole.is_sure)
-        return replace(whole, is_sure=False)
+            both = replace(whole, is_unconditional=False).then(other)
+            return replace(
+                both, elements=elements, moved_bits=moved, is_unconditional=whole.is_unconditional
+            )
+        return replace(whole, is_unconditional=False)
 
     # What becomes one
 
@@ -520,7 +523,7 @@ def _counted(parts: Sequence[Computation]) -> Sequence[Computation]:
     """
     if _is_initialised(parts):
         return parts[-1:]
-    return [part for part in parts if part.is_sure] or parts
+    return [part for part in parts if part.is_unconditional] or parts
 
 
 def _in_sequence(parts: Sequence[Computation]) -> Computation:
@@ -550,8 +553,8 @@ def _flattened(nodes: Sequence[Node]) -> Computation | None:
 def _either(first: Computation, second: Computation | None = None) -> Computation:
     """Return one of two computations, not known which, as one."""
     if second is None:
-        return replace(first, is_sure=False)
-    both = replace(first, is_sure=False).then(second)
+        return replace(first, is_unconditional=False)
+    both = replace(first, is_unconditional=False).then(second)
     return replace(
         both,
         elements=max(first.elements, second.elements),

@@ -110,13 +110,13 @@ def isa_in_place(
     for source, destination in sorted(attached.problem.in_place, key=begins):
         one, other = buffers[source], buffers[destination]
         indices = [attached.allocations[name].index for name in (source, destination)]
-        if any(pipelines.uses[index].unique for index in indices):
+        if any(index in pipelines.unique for index in indices):
             continue
         if destination in taken or other.size > one.size:
             continue
         store = found.uses[indices[1]].stores[0].store
-        instruction = pipelines.instructions.get(store.__chandle__())
-        if instruction is None or instruction.pipe != "V" or instruction.stores != 1:
+        context = pipelines.stores.get(store.__chandle__())
+        if context is None or context.pipe != "V" or context.stores != 1:
             continue
         source_buffer = attached.allocations[source].statement.buffer
         if not may_write_over(store, source_buffer, restrict):

@@ -43,6 +43,7 @@ _WIDEST_VECTOR_ELEMENT = 32
 """Bits of the widest element that the vector unit computes on."""
 
 _UNIQUE = "mem_unique"
+"""The annotation of an allocation that shares bytes with no other."""
 
 
 def route(reads: Iterable[str], writes: Iterable[str]) -> str:
@@ -95,8 +96,8 @@ def _is_global(scope: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """What a store is part of.
+class StoreContext:
+    """The computation that a store is part of.
 
     Attributes
     ----------
@@ -123,7 +124,9 @@ class Pipelines:
         By the index of the allocation in ``access.allocs``, for those that are planned.
     readers, writers : mapping of int to frozenset of str
         The pipes that read and that write a planned allocation, by index.
-    instructions : mapping of int to Instruction
+    unique : frozenset of int
+        The planned allocations that are annotated to share bytes with no other, by index.
+    stores : mapping of int to StoreContext
         What each store is part of, by the store's handle.
     """
 
@@ -131,7 +134,8 @@ class Pipelines:
     uses: Mapping[int, PipelineUse]
     readers: Mapping[int, frozenset[str]]
     writers: Mapping[int, frozenset[str]]
-    instructions: Mapping[int, Instruction]
+    unique: frozenset[int]
+    stores: Mapping[int, StoreContext]
 
 
 def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
@@ -162,7 +166,7 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
         for attached in found.problems
         for name, allocation in attached.allocations.items()
     }
-    nodes = find_computations(func.body, found.access, names, _by_scopes, found.bounded)
+    nodes = find_computations(func.body, found.access, names, _by_scopes, found.bounds)
     return _Builder(names, found).build(nodes)
 
 
@@ -212,7 +216,7 @@ class _Builder:
         self._names = names
         self._found = found
         self._seen = {index: _Seen() for index in names}
-        self._instructions: dict[int, Instruction] = {}
+        self._stores: dict[int, StoreContext] = {}
         self._numbers: dict[int, int] = {}  # of the loops, by handle
 
     def build(self, nodes: Sequence[Node]) -> Pipelines:
@@ -222,7 +226,8 @@ class _Builder:
             {index: self._use(index, seen) for index, seen in self._seen.items()},
             {index: frozenset(seen.reads) for index, seen in self._seen.items()},
             {index: frozenset(seen.writes) for index, seen in self._seen.items()},
-            self._instructions,
+            frozenset(index for index in self._seen if self._is_unique(index)),
+            self._stores,
         )
 
     def _steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
@@ -241,7 +246,7 @@ class _Builder:
     def _statement(self, node: Computation, runs: int) -> Statement:
         pipe = pipe_of(node)
         for store in node.stores:
-            self._instructions[store.__chandle__()] = Instruction(pipe, len(node.stores))
+            self._stores[store.__chandle__()] = StoreContext(pipe, len(node.stores))
         for memories, is_read in ((node.reads, True), (node.writes, False)):
             for memory in memories:
                 seen = None if memory.index is None else self._seen.get(memory.index)
@@ -261,16 +266,18 @@ class _Builder:
         names = (None if m.index is None else self._names.get(m.index) for m in memories)
         return tuple(name for name in names if name is not None)
 
+    def _is_unique(self, index: int) -> bool:
+        value = self._found.access.alloc_stmts[index].annotations.get(_UNIQUE, False)
+        return bool(getattr(value, "value", value))
+
     def _use(self, index: int, seen: _Seen) -> PipelineUse:
         loop = self._found.uses[index].loop
-        unique = self._found.access.alloc_stmts[index].annotations.get(_UNIQUE, False)
         return PipelineUse(
             dma=FILLS_FROM_GLOBAL in seen.writes or any(pipe in seen.reads for pipe in DRAINS),
             scalar="S" in seen.reads or "S" in seen.writes,
             # Without slots of its own it takes turns with the loop around its allocation, too.
             loop=None if loop is None else self._numbers.get(loop.__chandle__()),
             runs=seen.runs,
-            unique=bool(getattr(unique, "value", unique)),
         )
 
 
@@ -282,7 +289,7 @@ def _operand_bits(node: Computation) -> int:
 
 
 def _described(node: Computation) -> str:
-    """Return what a statement does, for people."""
+    """Return a name for a statement: what it writes, and from what."""
     written = ", ".join(memory.name for memory in node.writes) or "scalar"
     read = ", ".join(memory.name for memory in node.reads)
     return f"{written} from {read}" if read else written

@@ -2,19 +2,104 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from tvm.tirx import PrimFunc
 
 from passes.analysis.ascend.first_writes import check_first_writes
 from passes.analysis.ascend.isa_in_place import isa_in_place
 from passes.analysis.ascend.pipes import Pipelines, find_pipelines
-from passes.analysis.tir.problems import AttachedProblem, FunctionProblems
-from passes.planning.ascend.levels import DEPENDENCE, STALL
-from passes.planning.problem import Buffer, Penalty
+from passes.analysis.tir.problems import (
+    AttachedProblem,
+    FunctionProblems,
+    ProblemOptions,
+    find_problems,
+)
+from passes.ir.program import Step
+from passes.planning.ascend.levels import DEPENDENCE, STALL, with_level_penalties
+from passes.planning.problem import Buffer, Penalty, Problem
+from target_hw.memory import MemoryHierarchy
+
+_GENERAL = ("global", "local")
+"""Scopes that every target has."""
 
 
-def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: tuple[str, ...]) -> None:
+@dataclass(frozen=True, eq=False)
+class CoreKernel:
+    """A function for one core: its problems, and its statements on their pipes.
+
+    Attributes
+    ----------
+    func : tvm.tirx.PrimFunc
+        As it was given.
+    memory : MemoryHierarchy
+        What memory the core has.
+    found : FunctionProblems
+        The problems, of the memories on the chip and of the workspace; see `ascend_problems`. They
+        have the penalties of the reuse levels.
+    program : tuple of Step
+        The statements.
+    """
+
+    func: PrimFunc
+    memory: MemoryHierarchy
+    found: FunctionProblems
+    program: tuple[Step, ...]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems as planners without TVM take them."""
+        return tuple(attached.problem for attached in self.found.problems)
+
+
+def read_kernel(
+    func: PrimFunc,
+    memory: MemoryHierarchy,
+    *,
+    restrict_inplace_as_isa: bool = False,
+    addressed: bool = True,
+) -> CoreKernel:
+    """Read a function once, for planners and for the simulator.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat.
+    memory : MemoryHierarchy
+        What memory the core has.
+    restrict_inplace_as_isa : bool
+        As `restrict` of `isa_in_place`.
+    addressed : bool
+        As in `ProblemOptions`.
+
+    Raises
+    ------
+    ValueError
+        When the function cannot be planned, or a pipe is unknown.
+    """
+    found = find_problems(
+        func, ProblemOptions(memory=memory, addressed=addressed, unequal_slots=True)
+    )
+    _check_scopes(found, memory)
+    found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
+    problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
+    return CoreKernel(func, memory, replace(found, problems=tuple(problems)), pipelines.program)
+
+
+def _check_scopes(found: FunctionProblems, memory: MemoryHierarchy) -> None:
+    """Refuse allocations in a memory that the chip does not have."""
+    for alloc in found.access.allocs:
+        scope = str(alloc.scope)
+        if scope not in memory and scope not in _GENERAL:
+            known = ", ".join(described.name for described in memory)
+            has = f"which has: {known}" if known else "which describes none"
+            raise ValueError(
+                f"buffer {alloc.name!r}: scope {scope!r} is not in the memory of the target, {has}"
+            )
+
+
+def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: Collection[str]) -> None:
     """Refuse a function in which memory that should be planned is not.
 
     Parameters
@@ -23,7 +108,7 @@ def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: tuple[str,
         Flat.
     found : FunctionProblems
         Its problems.
-    scopes : tuple of str
+    scopes : collection of str
         The storage scopes in which each allocation that is used has to be planned.
 
     Raises
@@ -33,14 +118,19 @@ def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: tuple[str,
         take turns with them, memory is read before it is written, or a buffer is used in a way
         that keeps it from being planned; the message names the buffer and its scope.
     """
-    planned = {a.index for attached in found.problems for a in attached.allocations.values()}
-    rest = [index for index in range(len(found.access.allocs)) if index not in planned]
     touched = {index for entry in found.access.sequence for index in entry.touched}
-    for index, line in zip(rest, found.left_alone, strict=True):
-        if str(found.access.allocs[index].scope) in scopes and index in touched:
-            raise ValueError(f"{line}; its place must be decided when the kernel is compiled")
-    for line in found.remarks:
-        raise ValueError(f"{line}; take the slots away, or allocate it inside of the loop")
+    for note in found.left_alone:
+        if note.scope in scopes and note.index in touched:
+            raise ValueError(f"{note}; its place must be decided when the kernel is compiled")
+    for note in found.remarks:
+        if note.scope in scopes:
+            raise ValueError(f"{note}; take the slots away, or allocate it inside of the loop")
+    planned = [
+        allocation.index
+        for attached in found.problems
+        if attached.problem.memory.name in scopes
+        for allocation in attached.allocations.values()
+    ]
     check_first_writes(func.body, found.access, found.uses, planned)
 
 
@@ -64,7 +154,8 @@ def ascend_problems(
         The same problems. Buffers have their `PipelineUse` and stand in the order in which their
         lives begin; of the pairs in place those are left that the instruction set allows, in the
         order of their instructions. A pair that stalls a double buffer is in place at the cost of
-        a wait and a stall each time that its statements run.
+        a wait and a stall each time that its statements run. A buffer that is to share with no
+        other is separated from each.
     Pipelines
         The function as the pipelines see it.
 
@@ -84,19 +175,43 @@ def ascend_problems(
 def _with_pipelines(
     found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
 ) -> AttachedProblem:
-    attached = in_order_of_life(attached)
+    attached = _in_order_of_life(attached)
     uses = {name: pipelines.uses[a.index] for name, a in attached.allocations.items()}
-    buffers = tuple(replace(buffer, use=uses[buffer.name]) for buffer in attached.problem.buffers)
     in_place = isa_in_place(found, attached, pipelines, restrict)
     stalls = tuple(
         Penalty(a, b, (DEPENDENCE + STALL) * min(uses[a].runs, uses[b].runs))
         for a, b in in_place.stalls
     )
-    problem = replace(attached.problem, buffers=buffers, in_place=in_place.pairs, penalties=stalls)
+    problem = replace(
+        attached.problem,
+        buffers=tuple(replace(b, use=uses[b.name]) for b in attached.problem.buffers),
+        in_place=in_place.pairs,
+        separations=_separations(attached, pipelines),
+        penalties=stalls,
+    )
     return replace(attached, problem=problem)
 
 
-def in_order_of_life(attached: AttachedProblem) -> AttachedProblem:
+def _separations(attached: AttachedProblem, pipelines: Pipelines) -> tuple[tuple[str, str], ...]:
+    """Return each unique buffer with each other buffer of its problem, no pair twice."""
+    unique = {name for name, a in attached.allocations.items() if a.index in pipelines.unique}
+    names = tuple(attached.allocations)
+    return tuple(
+        (first, second)
+        for at, first in enumerate(names)
+        for second in names[at + 1 :]
+        if first in unique or second in unique
+    )
+
+
+def without_pipelines(attached: AttachedProblem) -> AttachedProblem:
+    """Return a problem of memory in which neither pipelines nor operands in place count."""
+    buffers = tuple(replace(buffer, use=None) for buffer in attached.problem.buffers)
+    problem = replace(attached.problem, buffers=buffers, in_place=(), separations=(), penalties=())
+    return replace(attached, problem=problem)
+
+
+def _in_order_of_life(attached: AttachedProblem) -> AttachedProblem:
     """Return a problem with its buffers in the order in which their lives begin."""
 
     def begins(buffer: Buffer) -> int:

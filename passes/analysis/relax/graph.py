@@ -23,7 +23,8 @@ from tvm.tirx import IntImm, PrimFunc
 
 from passes.analysis.relax.branch_ranges import BlockStack, Branches, live_ranges
 from passes.analysis.relax.callees import CALL_TIR_DYN, Callee, classify
-from passes.analysis.relax.sizes import Bound, Sizes, UnknownSizeError
+from passes.analysis.relax.sizes import Sizes, UnknownSizeError
+from passes.ir.symbolic_bounds import Bound
 from passes.planning import Buffer, Problem
 from passes.planning.problem import LiveRange
 from passes.planning.ranges import join_ranges

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import relax
-from tvm.ir import Range
-from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import IntImm
 
+from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import ADDRESS_LIMIT
 from target_hw.memory import is_byte_count
 
 UPPER_BOUND = "tir_var_upper_bound"
 LOWER_BOUND = "tir_var_lower_bound"
-
-
-@dataclass(frozen=True, eq=False)
-class Bound:
-    """What a symbolic dimension is at least and at most, in elements, both included."""
-
-    variable: Any
-    lower: int
-    upper: int
 
 
 class UnknownSizeError(ValueError):
@@ -53,8 +41,7 @@ class Sizes:
     """
 
     def __init__(self, func: relax.Function, upper_bounds: Mapping[str, int]) -> None:
-        self._analyzer = Analyzer()
-        self._bounds: dict[int, Bound] = {}
+        bounds = []
         upper = {**upper_bounds, **_attribute(func, UPPER_BOUND)}
         lower = _attribute(func, LOWER_BOUND)
         for variable in relax.analysis.tir_vars_in_type(
@@ -62,13 +49,8 @@ class Sizes:
         ):
             name = str(variable.name)
             if name in upper:
-                bound = _checked(variable, lower.get(name, 0), upper[name])
-                self._bounds[variable.__chandle__()] = bound
-                extent = bound.upper - bound.lower + 1
-                self._analyzer.bind(
-                    variable,
-                    Range.from_min_extent(IntImm("int64", bound.lower), IntImm("int64", extent)),
-                )
+                bounds.append(_checked(variable, lower.get(name, 0), upper[name]))
+        self._bounds = SymbolicBounds(bounds)
 
     def bytes_of(self, shape: Sequence[Any], dtype: Any) -> tuple[int, tuple[Bound, ...]]:
         """Return the bytes that a tensor has at most, and the bounds that this rests on.
@@ -84,14 +66,12 @@ class Sizes:
             if isinstance(dim, IntImm):
                 dims.append(int(dim.value))
                 continue
-            most = int(self._analyzer.const_int_bound(dim).max_value)
-            if most == ConstIntBound.POS_INF:
+            found = self._bounds.most(dim)
+            if found is None:
                 raise UnknownSizeError(f"dimension {dim} has no upper bound")
+            most, rests_on = found
             dims.append(max(most, 0))
-            for variable in tvm.tirx.analysis.undefined_vars(dim):
-                handle = variable.__chandle__()
-                if handle in self._bounds:
-                    used[handle] = self._bounds[handle]
+            used.update((bound.variable.__chandle__(), bound) for bound in rests_on)
         size = math.prod(dims) * element_bytes(dtype)
         if size >= ADDRESS_LIMIT:
             raise UnknownSizeError(f"{size} bytes are above 2**62")

@@ -91,7 +91,7 @@ def _values(
     """Return the values of the graph by the handles of their buffers, and what is none."""
     at_root = {s.buffer.__chandle__() for s in statements if isinstance(s, AllocBuffer)}
     values: dict[int, Value] = {}
-    left_out = [line for line in found.left_alone if f" in {SCOPE}: " in line]
+    left_out = [str(note) for note in found.left_alone if note.scope == SCOPE]
     for attached in found.problems:
         if attached.problem.memory.name != SCOPE:
             continue

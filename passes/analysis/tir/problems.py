@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import Var
-from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import AllocBuffer, For, IntImm, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess, find_linear_access
 from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.memory_uses import AllocationUses, find_memory_uses
+from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -49,12 +49,35 @@ class Allocation:
     statement : tvm.tirx.AllocBuffer
         The allocation in the IR.
     loop : tvm.tirx.For or None
-        Of a multi-buffered allocation, the loop whose iterations take turns with its slots.
+        The innermost loop around it, whose iterations take turns with its slots.
     """
 
     index: int
     statement: AllocBuffer
     loop: For | None = None
+
+
+@dataclass(frozen=True)
+class AllocationNote:
+    """Something to say of an allocation; as a string it is one line for people.
+
+    Attributes
+    ----------
+    index : int
+        In ``access.allocs`` of the function.
+    name, scope : str
+        The buffer's name, and the storage scope that it is in.
+    text : str
+        What there is to say.
+    """
+
+    index: int
+    name: str
+    scope: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"buffer {self.name!r} in {self.scope}: {self.text}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,22 +111,22 @@ class FunctionProblems:
     ----------
     problems : tuple of AttachedProblem
         Each stands after those that it is inside of.
-    left_alone : tuple of str
-        One line for each allocation that keeps memory of its own: which and why.
-    remarks : tuple of str
-        One line for each allocation that is planned other than it asks to be.
-    bounded : tuple of (tvm.ir.Var, int)
-        Variables that were taken to be at most so much.
+    left_alone : tuple of AllocationNote
+        The allocations that keep memory of their own, and why.
+    remarks : tuple of AllocationNote
+        The allocations that are planned other than they ask to be.
+    bounds : tuple of Bound
+        What the sizes rest on.
     access : LinearAccess
         What is known of the function.
     uses : sequence of AllocationUses
-        And of its memory.
+        What is known of the memory of its allocations, by index.
     """
 
     problems: tuple[AttachedProblem, ...]
-    left_alone: tuple[str, ...]
-    remarks: tuple[str, ...]
-    bounded: tuple[tuple[Var, int], ...]
+    left_alone: tuple[AllocationNote, ...]
+    remarks: tuple[AllocationNote, ...]
+    bounds: tuple[Bound, ...]
     access: LinearAccess
     uses: Sequence[AllocationUses]
 
@@ -195,9 +218,10 @@ class _ProblemBuilder:
         self._options = options
         self._access = find_linear_access(func)
         self._uses = find_memory_uses(func, self._access)
-        self._bounds = _UpperBounds(func, dict(options.upper_bounds))
-        self._left_alone: list[str] = []
-        self._remarks: list[str] = []
+        self._bounds = _symbolic_bounds(func, dict(options.upper_bounds))
+        self._used_bounds: dict[str, Bound] = {}
+        self._left_alone: list[AllocationNote] = []
+        self._remarks: list[AllocationNote] = []
         self._owner_ranges = _owner_ranges(self._access.sequence)
         self._touched = _touched_ranges(self._access.sequence)
         self._whole = 0, max(len(self._access.sequence), 1)
@@ -206,25 +230,26 @@ class _ProblemBuilder:
         groups: dict[tuple[int | None, str], dict[str, tuple[Buffer, Allocation]]] = {}
         names: set[str] = set()
         for index, alloc in enumerate(self._access.allocs):
+            scope = str(alloc.scope)
             reason = self._reason_to_leave(index, alloc)
             if reason is not None:
-                scope = str(alloc.scope)
-                self._left_alone.append(f"buffer {alloc.name!r} in {scope}: {reason}")
+                self._left_alone.append(AllocationNote(index, alloc.name, scope, reason))
                 continue
             name = unique_name(alloc.name, names)
             owner = self._uses[index].owner
-            group = groups.setdefault((owner, str(alloc.scope)), {})
+            group = groups.setdefault((owner, scope), {})
             group[name] = self._buffer(name, index), self._allocation(index)
             if group[name][0].slots < self._asked_slots(index):
-                self._remarks.append(
-                    f"buffer {name!r} in {alloc.scope}: no loop is around its allocation whose "
-                    "iterations could take turns with slots, so it has one"
+                text = (
+                    "no loop is around its allocation whose iterations could take turns with "
+                    "slots, so it has one"
                 )
+                self._remarks.append(AllocationNote(index, name, scope, text))
         return FunctionProblems(
             tuple(self._attach(groups)),
             tuple(self._left_alone),
             tuple(self._remarks),
-            tuple(self._bounds.used.values()),
+            tuple(self._used_bounds.values()),
             self._access,
             self._uses,
         )
@@ -269,8 +294,12 @@ class _ProblemBuilder:
         if alloc.shape is not None:
             return -(-alloc.const_nbits // 8)
         (extent,) = self._access.alloc_stmts[index].buffer.ty.shape
-        most = self._bounds.most(extent)
-        return None if most is None else -(-max(most, 0) * alloc.element.nbits // 8)
+        found = self._bounds.most(extent)
+        if found is None:
+            return None
+        most, used = found
+        self._used_bounds.update((bound.variable.name, bound) for bound in used)
+        return -(-max(most, 0) * alloc.element.nbits // 8)
 
     # What is planned
 
@@ -305,8 +334,7 @@ class _ProblemBuilder:
         return slots
 
     def _allocation(self, index: int) -> Allocation:
-        loop = self._uses[index].loop if self._slots(index) > 1 else None
-        return Allocation(index, self._access.alloc_stmts[index], loop)
+        return Allocation(index, self._access.alloc_stmts[index], self._uses[index].loop)
 
     def _live(self, index: int) -> LiveRange:
         uses, alloc = self._uses[index], self._access.allocs[index]
@@ -381,55 +409,18 @@ class _ProblemBuilder:
         return is_same and (slots[0] == slots[1] or self._options.unequal_slots)
 
 
-class _UpperBounds:
-    """The most that a symbolic extent can be.
-
-    Attributes
-    ----------
-    used : dict from str to (tvm.ir.Var, int)
-        The variables whose bounds were needed, by name.
-    """
-
-    def __init__(self, func: PrimFunc, bounds: dict[str, int]) -> None:
-        self._bounds = {**_bounds_of(func), **bounds}
-        self._params = _variables_of(func)
-        self.used: dict[str, tuple[Var, int]] = {}
-
-    def most(self, extent: Any) -> int | None:
-        """Return the most that an extent can be; None when a bound is missing."""
-        names: list[Var] = []
-        structural_walk(extent, (Var, names.append))
-        analyzer = Analyzer()
-        for var in names:
-            known = self._params.get(var.__chandle__())
-            if known is None or var.name not in self._bounds:
-                return None
-            analyzer.update(var, ConstIntBound(0, self._bounds[var.name]), override=True)
-        most = int(analyzer.const_int_bound(extent).max_value)
-        if not names or most >= 1 << 62:
-            return None
-        for var in names:
-            self.used[var.name] = var, self._bounds[var.name]
-        return most
-
-
-def _bounds_of(func: PrimFunc) -> dict[str, int]:
-    attrs = func.attrs
-    if attrs is None or _UPPER_BOUNDS not in attrs:
-        return {}
-    bounds = attrs[_UPPER_BOUNDS]
-    return {str(name): int(getattr(value, "value", value)) for name, value in bounds.items()}
-
-
-def _variables_of(func: PrimFunc) -> dict[int, Var]:
-    """Return the variables that have a value when the function begins, by handle."""
+def _symbolic_bounds(func: PrimFunc, named: Mapping[str, int]) -> SymbolicBounds:
+    """Return the bounds of the variables that have a value when the function begins."""
+    attribute = func.attrs.get(_UPPER_BOUNDS) if func.attrs else None
+    bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
+    bounds.update(named)
     found: list[Var] = []
     for param in func.params:
         found.append(param)
         if is_buffer_var(param):
             for part in (*param.ty.shape, *param.ty.strides):
                 structural_walk(part, (Var, found.append))
-    return {var.__chandle__(): var for var in found}
+    return SymbolicBounds([Bound(v, 0, bounds[v.name]) for v in found if v.name in bounds])
 
 
 def _pinned(statement: AllocBuffer, memory: MemoryScope) -> tuple[int, ...] | None:

@@ -7,6 +7,7 @@ after the other; then the entries of the unified buffer are ordered by the units
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -167,13 +168,22 @@ def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> lis
     if problem.memory.name != _REORDERED:
         return sequence(entries)
 
+    alone = _kept_apart_from_all(problem)
+
     def key(number: int) -> tuple[int, int]:
         entry = entries[number]
-        by_size = strategy == "largest-first" and entry.kind > 0
-        return entry.kind, -entry.size if by_size else 0
+        kind = 0 if entry.members[0].name in alone else entry.kind
+        by_size = strategy == "largest-first" and kind > 0
+        return kind, -entry.size if by_size else 0
 
     numbers = sorted(range(len(entries)), key=key)
     return [Item(number, slot) for number in numbers for slot in range(entries[number].slots)]
+
+
+def _kept_apart_from_all(problem: Problem) -> set[str]:
+    """Return the buffers that share bytes with no other one, whatever their live ranges."""
+    others = Counter(name for pair in problem.kept_apart for name in pair)
+    return {name for name, count in others.items() if count == len(problem.buffers) - 1}
 
 
 def granule(problem: Problem) -> int:

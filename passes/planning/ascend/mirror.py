@@ -93,15 +93,12 @@ class Mirrored:
     fits : bool
         Whether the levels led to an end. If not, it shares wherever lives allow, as if
         there were no capacity: to say what is needed, or to be used if that is little enough.
-    needed : int
-        Bytes that first fit needs without any sharing across pipelines.
     """
 
     offsets: dict[Item, int]
     added: dict[int, list[int]]
     levels: dict[Item, int]
     fits: bool
-    needed: int
 
 
 def mirror(
@@ -127,25 +124,42 @@ def mirror(
         Whether the level between the document's levels 2 and 1 is tried.
     """
     facts = _Facts(problem, entries)
-    order = plan_order(problem, entries, strategy)
-    order = [item for item in order if item not in facts.pins]
+    order = _unpinned(problem, facts, strategy)
     capacity = ADDRESS_LIMIT if problem.capacity is None else problem.capacity
     capacity = capacity // facts.unit * facts.unit
 
     trial = _Packer(facts, order, ADDRESS_LIMIT, False)
     trial.place_all(TOP)
     meter.spend(len(order))
-    needed = trial.peak
-    if needed <= capacity:
-        return trial.result(True, needed)
+    if trial.peak <= capacity:
+        return trial.result(True)
     levels = [TOP, CROSS_LOOP, WIDEN, ANY] if cross_loop else [TOP, WIDEN, ANY]
     for split in (False, True):
         packer = _Packer(facts, order, capacity, split)
         if _pack(packer, levels, meter):
-            return packer.result(True, needed)
+            return packer.result(True)
     last = _Packer(facts, order, ADDRESS_LIMIT, True)
     last.place_all(ANY)
-    return last.result(False, needed)
+    return last.result(False)
+
+
+def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "default") -> int:
+    """Return the bytes that first fit needs without any sharing across pipelines.
+
+    Parameters
+    ----------
+    problem, entries, strategy
+        As in `mirror`.
+    """
+    facts = _Facts(problem, entries)
+    trial = _Packer(facts, _unpinned(problem, facts, strategy), ADDRESS_LIMIT, False)
+    trial.place_all(TOP)
+    return trial.peak
+
+
+def _unpinned(problem: Problem, facts: _Facts, strategy: str) -> list[Item]:
+    order = plan_order(problem, facts.entries, strategy)
+    return [item for item in order if item not in facts.pins]
 
 
 def _pack(packer: _Packer, levels: Sequence[int], meter: Meter) -> bool:
@@ -263,11 +277,11 @@ class _Packer:
         ends = [record.end for record in self.history] + [end for _, end, _ in self._fixed]
         return max(ends, default=0)
 
-    def result(self, fits: bool, needed: int) -> Mirrored:
+    def result(self, fits: bool) -> Mirrored:
         """Return what was placed."""
         offsets = {**self._offsets, **self.facts.pins}
         added = {number: list(offsets) for number, offsets in self._added.items() if offsets}
-        return Mirrored(offsets, added, dict(self._levels), fits, needed)
+        return Mirrored(offsets, added, dict(self._levels), fits)
 
     def place_all(self, level: int) -> None:
         """Place everything at one level where there is always room."""

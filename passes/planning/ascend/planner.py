@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from passes.planning.ascend.entries import STRATEGIES, by_buffer, entries_of, sequential
 from passes.planning.ascend.least_waiting import least_waiting
 from passes.planning.ascend.levels import reuse_of
-from passes.planning.ascend.mirror import mirror
+from passes.planning.ascend.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import Instance
 from passes.planning.engine.relocate import MOST_BLOCKS
 from passes.planning.plan import Plan, Status
@@ -94,15 +94,15 @@ def plan_levels(
     plan = instance.plan_of(by_buffer(entries, sequential(problem, entries)), name)
     if plan.fits and (search == "mirror" or plan.penalty == 0):
         return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
-    without = ""
+    apart = bytes_apart(problem, entries, strategy)
+    without = f"without such sharing first fit needs {apart} bytes"
     if search == "mirror" or len(instance) <= MOST_BLOCKS:
         share = meter if search == "mirror" else meter.share(MIRROR_SHARE, at_most=MIRROR_NODES)
         mirrored = mirror(problem, entries, share, strategy, cross_loop)
         plan = instance.plan_of(by_buffer(entries, mirrored.offsets, mirrored.added), name)
-        without = f"without such sharing first fit needs {mirrored.needed} bytes"
     if search == "search":
         plan = least_waiting(problem, plan, meter)
     if plan.status is Status.OPTIMAL:
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
     reuse = reuse_of(problem, plan.offsets, cross_loop, without)
-    return replace(plan, nodes=meter.used, reuse=reuse)
+    return replace(plan, nodes=meter.used, reuse=reuse, apart=apart)

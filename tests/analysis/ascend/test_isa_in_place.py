@@ -173,8 +173,12 @@ def unique(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
         y[i] = c[i]
 
 
-def test_what_is_unique_is_in_no_pair():
-    assert problem_of(unique).in_place == (("b", "c"),)
+def test_what_is_unique_is_in_no_pair_and_separated_from_all_others():
+    problem = problem_of(unique)
+    assert problem.in_place == (("b", "c"),)
+    assert set(map(frozenset, problem.separations)) == {
+        frozenset(("a", other.name)) for other in problem.buffers if other.name != "a"
+    }
 
 
 @T.prim_func(s_tir=True)

@@ -181,7 +181,7 @@ def test_vector_and_scalar_unit():
         "b": PipelineUse(dma=True, scalar=True, loop=0, runs=8),
         "most": PipelineUse(scalar=True, loop=0, runs=8),
         "one": PipelineUse(scalar=True, loop=0, runs=8),
-        "wide": PipelineUse(scalar=True, loop=0, runs=8, unique=True),
+        "wide": PipelineUse(scalar=True, loop=0, runs=8),
     }
 
 

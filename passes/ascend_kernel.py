@@ -1,0 +1,186 @@
+"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported.
+
+Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-memory``
+(``PlanMemory.cpp`` of the HIVM dialect) and the developer guide "Plan Memory".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+from tvm.tirx import PrimFunc
+
+from passes.analysis.ascend.problems import (
+    CoreKernel,
+    check_is_planned,
+    read_kernel,
+    without_pipelines,
+)
+from passes.analysis.tir.problems import AttachedProblem
+from passes.placement import FORMS, AddressPlan, Form, does_not_fit, memory_of, place_function
+from passes.planning import Budget, Plan, Problem
+from passes.planning.ascend.planner import plan_levels
+from passes.planning.ascend.workspace import plan_workspace
+from passes.planning.engine.positions import compressed
+from target_hw.memory import MemoryHierarchy
+
+Mode = Literal["local-mem-plan", "global-work-space-plan"]
+Strategy = Literal["default", "largest-first"]
+Search = Literal["search", "mirror"]
+
+WORKSPACE = "global.workspace"
+"""The scope of what a kernel's cube and vector parts hand each other."""
+
+_PRINTED = {
+    "local.UB": "ub",
+    "local.L1": "cbuf",
+    "local.L0A": "ca",
+    "local.L0B": "cb",
+    "local.L0C": "cc",
+    "local.BT": "bt",
+    "local.FP": "fbuf",
+}
+
+_REASON = (
+    "possible reason: tiling basic block is too large or block number is more than what user "
+    "expect due to multi-buffer feature is enabled and some ops need extra local buffer."
+)
+
+
+@dataclass(frozen=True)
+class AscendOptions:
+    """How `AscendPlanMemory` plans; see there."""
+
+    mode: Mode = "local-mem-plan"
+    enable_global_workspace_reuse: bool = False
+    restrict_inplace_as_isa: bool = False
+    strategy: Strategy = "default"
+    search: Search = "search"
+    cross_loop: bool = True
+    form: Form = "address"
+    memory: MemoryHierarchy | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("mode", get_args(Mode)),
+            ("strategy", get_args(Strategy)),
+            ("search", get_args(Search)),
+            ("form", FORMS),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                choices = ", ".join(known)
+                raise ValueError(
+                    f"AscendPlanMemory: {name} must be one of {choices}, got {value!r}"
+                )
+
+    def read(self, func: PrimFunc) -> CoreKernel:
+        """Read a function for planning with these options.
+
+        Parameters
+        ----------
+        func : tvm.tirx.PrimFunc
+            Flat.
+
+        Raises
+        ------
+        ValueError
+            As `read_kernel` does.
+        """
+        return read_kernel(
+            func,
+            self.memory or memory_of(func) or MemoryHierarchy(),
+            restrict_inplace_as_isa=self.restrict_inplace_as_isa,
+            addressed=self.form == "address",
+        )
+
+
+def printed(scope: str) -> str:
+    """Return a storage scope as the original's messages print it."""
+    return _PRINTED.get(scope, scope)
+
+
+def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
+    """Decide where each buffer of a kernel lives, in the memories of one mode.
+
+    Parameters
+    ----------
+    kernel : CoreKernel
+        What `AscendOptions.read` returned.
+    options : AscendOptions
+        Which memories to plan, and how.
+
+    Returns
+    -------
+    AddressPlan
+        Each plan is verified. Those of memories on the chip say each buffer's reuse level.
+
+    Raises
+    ------
+    ValueError
+        As `AscendPlanMemory` does.
+    """
+    is_local = options.mode == "local-mem-plan"
+    scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
+    check_is_planned(kernel.func, kernel.found, scopes)
+    if is_local:
+        return _plan_local(kernel, options, scopes)
+    return _plan_workspace(kernel, options)
+
+
+def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
+    def solver(problem: Problem) -> Plan:
+        return plan_levels(
+            compressed(problem),
+            options.budget,
+            search=options.search,
+            strategy=options.strategy,
+            cross_loop=options.cross_loop,
+        )
+
+    def is_local(attached: AttachedProblem) -> bool:
+        return attached.problem.memory.name in scopes
+
+    return place_function(kernel.found, solver, overflow=_overflow, where=is_local)
+
+
+def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
+    problems = []
+    for attached in kernel.found.problems:
+        if attached.problem.memory.name != WORKSPACE:
+            continue
+        if attached.owner is not None:
+            names = ", ".join(map(repr, attached.allocations))
+            raise ValueError(
+                f"buffer {names} in {WORKSPACE}: each iteration of the parallel loop around it "
+                "needs its own, so that the workspace has no size"
+            )
+        problems.append(without_pipelines(attached))
+    solver = partial(
+        plan_workspace,
+        budget=options.budget,
+        reuse=options.enable_global_workspace_reuse,
+        search=options.search,
+    )
+    return place_function(replace(kernel.found, problems=tuple(problems)), solver)
+
+
+def _overflow(problem: Problem, plan: Plan, base: int) -> str:
+    """Say what does not fit, first as the original does."""
+    name, capacity = problem.memory.name, problem.capacity or 0
+    first = (
+        f"{printed(name)} overflow, requires {plan.peak * 8} bits while {capacity * 8} "
+        f"bits available! ({_REASON})"
+    )
+    rest = does_not_fit(
+        problem,
+        plan,
+        base,
+        rules=" where only what the instruction set allows is in place",
+        advice="try search='search', or a budget",
+    )
+    return f"{first}\n  {rest}"
