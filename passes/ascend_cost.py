@@ -50,7 +50,7 @@ def plan_cost(
     func : tvm.tirx.PrimFunc
         Flat.
     options : AscendOptions, optional
-        How the pass plans. Both of its modes are run, whatever the mode says.
+        How the pass plans. Both modes are run; the options' own mode is not looked at.
     machine : Machine, optional
         By default that of the function's target.
 

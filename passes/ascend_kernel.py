@@ -19,7 +19,7 @@ from passes.analysis.ascend.problems import (
     read_kernel,
     without_pipelines,
 )
-from passes.analysis.tir.problems import AttachedProblem
+from passes.analysis.tir.function_problems import AttachedProblem
 from passes.placement import FORMS, AddressPlan, Form, does_not_fit, memory_of, place_function
 from passes.planning import Budget, Plan, Problem
 from passes.planning.ascend.planner import plan_levels

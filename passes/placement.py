@@ -19,7 +19,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.analysis.tir.problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.planning import Plan, Problem, Status, check, live_bytes, lower_bound
 from passes.planning.ranges import join_ranges
 from passes.rewrite.address import write_addresses

@@ -33,8 +33,8 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.function_problems import Allocation
 from passes.analysis.tir.memory_uses import AllocationUses
-from passes.analysis.tir.problems import Allocation
 from passes.ir.buffers import (
     buffer_data_var,
     is_address_of,

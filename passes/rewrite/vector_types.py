@@ -132,7 +132,7 @@ class VectorTypeRewriter:
         value = mutator.mutate(op.value)
         var = self._new_var.get(op.var.__chandle__(), op.var)
         if is_buffer_data(value) and var.same_as(op.var):
-            # The address of a buffer keeps its own type, whatever that of the variable.
+            # The address of a buffer keeps its own type even if the variable has another.
             return mutator.default_mutate(op)
         if not tvm_ffi.structural_equal(value.ty, var.ty):
             if not isinstance(value, Call):
@@ -170,7 +170,7 @@ class VectorTypeRewriter:
     def _is_left_alone(self, buffer: Var, retype: Retype, indices: Any) -> bool:
         """Whether an access is one of scalable vectors to a buffer that declares its memory.
 
-        It gets the new buffer, whatever its type. Such an access through an alias
+        It gets the new buffer, of any type. Such an access through an alias
         keeps the alias of before, which nothing declares any more: the original,
         too, makes no sense of scalable vectors in memory with a new type.
         """

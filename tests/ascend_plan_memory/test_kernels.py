@@ -12,7 +12,8 @@ from kernel_facts import instructions, units, upgraded, without_shared_pipes
 from tvm import tirx
 from tvm.target import Target
 
-from passes.analysis.tir.problems import FunctionProblems, ProblemOptions, find_problems
+from passes.analysis.tir.function_problems import FunctionProblems
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.planning import Problem, check, lower_bound, solve
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads

@@ -13,7 +13,8 @@ from address_runs import identity, memory_after
 from corpus import Entry
 from tvm import tirx
 
-from passes.analysis.tir.problems import FunctionProblems, ProblemOptions, find_problems
+from passes.analysis.tir.function_problems import FunctionProblems
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.planning import Problem, lower_bound, solve, verify
 from target_hw.storage_scope import parse_storage_scope
 

@@ -36,7 +36,7 @@ from tvm.ir.prim import (
 from tvm.tirx import BufferStore
 
 from passes.analysis.ascend.pipes import FILLS_FROM_GLOBAL, Pipelines
-from passes.analysis.tir.problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 
 _MOST_INPUTS = 3
 _BINARY = (BinaryOpExpr, CmpExpr, And, Or)
@@ -83,7 +83,7 @@ def isa_in_place(
     -----
     A pair must meet all of these:
 
-    - neither shares with nobody, and the destination is no larger than the source;
+    - neither is to be kept apart from all others, and the destination is no larger than the source;
     - the vector unit runs the statement, which consists of one store;
     - its value is an operator with one to three operands, or a chain of them: one operand of each
       is the next operator, and all others are loads or scalars. Only the last one of the chain,

@@ -14,15 +14,9 @@ from dataclasses import dataclass, field
 
 from tvm.tirx import PrimFunc
 
-from passes.analysis.ascend.computations import (
-    Choice,
-    Computation,
-    Memory,
-    Node,
-    Repeat,
-    find_computations,
-)
-from passes.analysis.tir.problems import FunctionProblems
+from passes.analysis.ascend.computations import Choice, Computation, Memory, Node, Repeat
+from passes.analysis.ascend.find_computations import find_computations
+from passes.analysis.tir.function_problems import FunctionProblems
 from passes.ir.program import Branch, Loop, Statement, Step
 from passes.planning.problem import PipelineUse
 
@@ -53,14 +47,14 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str:
     reads                             writes               pipe
     ================================= ==================== ====
     L0A, L0B, BT; or nothing          L0C                  M
-    L0C, and whatever else            all but L0C          FIX
+    L0C, with or without others       all but L0C          FIX
     global                            on chip              MTE2
     L1                                L0A, L0B, BT, FP     MTE1
     UB                                global, L1           MTE3
     UB; or nothing                    UB                   V
     nothing                           L1                   MTE2
     nothing                           L0A, L0B, BT, FP     MTE1
-    whatever else                                          S
+    any other                                              S
     ================================= ==================== ====
 
     Parameters
@@ -151,15 +145,15 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
     Returns
     -------
     Pipelines
-        What a statement is says `passes.analysis.ascend.computations`. It runs on the pipe that the
-        program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that key; else on
-        the one of `route`, except that the scalar unit runs what would run on the vector unit
-        and writes one element only, or has elements wider than the vector unit's.
+        `passes.analysis.ascend.find_computations` says what a statement is. It runs on the pipe
+        that the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that
+        key; else on the one of `route`. Of what would run on the vector unit, the scalar unit
+        runs what writes one element only, or has elements wider than the vector unit's.
 
     Raises
     ------
     ValueError
-        When a named pipe is none of `PIPES`; the message names what the statement writes.
+        When a named pipe is not in `PIPES`; the message names what the statement writes.
     """
     names = {
         allocation.index: name

@@ -10,12 +10,8 @@ from tvm.tirx import PrimFunc
 from passes.analysis.ascend.first_writes import check_first_writes
 from passes.analysis.ascend.isa_in_place import isa_in_place
 from passes.analysis.ascend.pipes import Pipelines, find_pipelines
-from passes.analysis.tir.problems import (
-    AttachedProblem,
-    FunctionProblems,
-    ProblemOptions,
-    find_problems,
-)
+from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ir.program import Step
 from passes.planning.ascend.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning.problem import Buffer, Penalty, Problem

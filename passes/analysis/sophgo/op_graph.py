@@ -17,7 +17,8 @@ from tvm.ir.expr import Call
 from tvm.tirx import AllocBuffer, Bind, BufferStore, DeclBuffer, PrimFunc, SeqStmt, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.analysis.tir.problems import AttachedProblem, FunctionProblems, unique_name
+from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.problems import unique_name
 from passes.ir.buffers import buffer_data_var, constant_shape, element_type, is_address_of
 from passes.planning.sophgo.op_sequence import Op, OpSequence, Value
 

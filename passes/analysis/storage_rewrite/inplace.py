@@ -32,7 +32,7 @@ class Access:
 
 
 ANY_BUFFER = Access(0, None, None)
-"""What forbids sharing in place whatever the buffers: extern code, ``A[B[i]]``, volatile memory."""
+"""What forbids sharing in place for all buffers: extern code, ``A[B[i]]``, volatile memory."""
 
 
 class InplaceOpVerifier:

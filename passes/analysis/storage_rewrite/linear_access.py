@@ -97,7 +97,7 @@ class LinearAccess:
         What each buffer variable stands for, by the handle of the variable.
     has_opaque : bool
         Whether a buffer is used other than by a load or store: as the argument
-        of a call, whose accesses nobody sees.
+        of a call, whose accesses are not seen.
     escaped : set of int
         Allocations whose address is taken, by that or by `address_of`.
     plain : set of int
@@ -289,7 +289,7 @@ class LinearAccessPatternFinder:
         source = buffer_data_var(data)
         dtype = buffer.ty.dtype
         if source is None:
-            # A pointer made in some other way, from no one knows which buffer.
+            # A pointer that is made in some other way: which buffer it is from is not known.
             self._has_opaque = True
             self._has_unclear_types = True
             tvm_ffi.structural_walk(data, (Var, self._escape))

@@ -149,7 +149,7 @@ def _tells_apart(index: Any, loops: list[For], outer_vars: list[Var]) -> bool:
         if step is None:
             return False
         extent = loop.extent.value if isinstance(loop.extent, IntImm) else None
-        # A loop takes at most as many steps as its extent, whatever its step is.
+        # A loop takes at most as many steps as its extent; a larger step only makes them fewer.
         digits.append((abs(factor.value * step), extent))
     if len(digits) != len(loops):
         return False

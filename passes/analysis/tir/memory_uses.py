@@ -88,7 +88,7 @@ class AllocationUses:
         Where its address is handed on, so that not all accesses are seen: the statements with a
         body that enclose each place, outermost first.
     escape : str or None
-        Who may keep its address beyond a statement, for messages; None when no one does.
+        What may keep its address beyond a statement, for messages; None if nothing does.
     """
 
     count: int = 0

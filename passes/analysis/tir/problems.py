@@ -13,122 +13,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import Var
-from tvm.tirx import AllocBuffer, For, IntImm, PrimFunc, is_buffer_var
+from tvm.tirx import AllocBuffer, IntImm, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.analysis.storage_rewrite.linear_access import LinearAccess, find_linear_access
+from passes.analysis.storage_rewrite.linear_access import find_linear_access
+from passes.analysis.tir.function_problems import (
+    Allocation,
+    AllocationNote,
+    AttachedProblem,
+    FunctionProblems,
+)
 from passes.analysis.tir.in_place_pairs import InPlacePairs
-from passes.analysis.tir.memory_uses import AllocationUses, find_memory_uses
+from passes.analysis.tir.memory_uses import find_memory_uses
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 DEFAULT_ALIGNMENT = 64
-"""Bytes that offsets are multiples of in a memory that no one describes.
+"""Default alignment in bytes, for a memory that no target describes.
 
-What TVM's run time gives every allocation (``kAllocAlignment``), and extern code may count on.
+TVM's run time gives every allocation this alignment (``kAllocAlignment``), and extern code may
+count on it.
 """
 
 VECTOR_ALIGNMENT = 64
-"""Bytes beyond which a wider access asks for no more alignment: a cache line's."""
+"""The most alignment in bytes that a wide access asks for: that of a cache line."""
 
 _REGISTER_BYTES = 4
 _MULTI_BUFFER = "multi_buffer"
 _UPPER_BOUNDS = "tir_var_upper_bound"
-
-
-@dataclass(frozen=True, eq=False)
-class Allocation:
-    """What stands behind one buffer of a problem.
-
-    Attributes
-    ----------
-    index : int
-        In ``access.allocs`` of the function.
-    statement : tvm.tirx.AllocBuffer
-        The allocation in the IR.
-    loop : tvm.tirx.For or None
-        The innermost loop around it, whose iterations take turns with its slots.
-    """
-
-    index: int
-    statement: AllocBuffer
-    loop: For | None = None
-
-
-@dataclass(frozen=True)
-class AllocationNote:
-    """Something to say of an allocation; as a string it is one line for people.
-
-    Attributes
-    ----------
-    index : int
-        In ``access.allocs`` of the function.
-    name, scope : str
-        The buffer's name, and the storage scope that it is in.
-    text : str
-        What there is to say.
-    """
-
-    index: int
-    name: str
-    scope: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"buffer {self.name!r} in {self.scope}: {self.text}"
-
-
-@dataclass(frozen=True, eq=False)
-class AttachedProblem:
-    """A problem, and where its memory belongs in the IR.
-
-    Attributes
-    ----------
-    problem : Problem
-        Its positions are indices of ``access.sequence``.
-    allocations : mapping of str to Allocation
-        What each buffer of the problem stands for, in the problem's order.
-    owner : int or None
-        The handle of the statement that owns the memory; None for the whole function.
-    inside : tuple of int
-        Indices of the problems of the same scope whose memory is there at the same time, because
-        their owners enclose this one's; outermost first.
-    """
-
-    problem: Problem
-    allocations: Mapping[str, Allocation]
-    owner: int | None
-    inside: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class FunctionProblems:
-    """All that is to plan in a function, and what is not planned.
-
-    Attributes
-    ----------
-    problems : tuple of AttachedProblem
-        Each stands after those that it is inside of.
-    left_alone : tuple of AllocationNote
-        The allocations that keep memory of their own, and why.
-    remarks : tuple of AllocationNote
-        The allocations that are planned other than they ask to be.
-    bounds : tuple of Bound
-        What the sizes rest on.
-    access : LinearAccess
-        What is known of the function.
-    uses : sequence of AllocationUses
-        What is known of the memory of its allocations, by index.
-    """
-
-    problems: tuple[AttachedProblem, ...]
-    left_alone: tuple[AllocationNote, ...]
-    remarks: tuple[AllocationNote, ...]
-    bounds: tuple[Bound, ...]
-    access: LinearAccess
-    uses: Sequence[AllocationUses]
 
 
 @dataclass(frozen=True)

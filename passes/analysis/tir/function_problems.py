@@ -1,0 +1,106 @@
+"""What is to plan in a function: the problems that were read off it, and where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm.tirx import AllocBuffer, For
+
+from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.memory_uses import AllocationUses
+from passes.ir.symbolic_bounds import Bound
+from passes.planning.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """What stands behind one buffer of a problem.
+
+    Attributes
+    ----------
+    index : int
+        In ``access.allocs`` of the function.
+    statement : tvm.tirx.AllocBuffer
+        The allocation in the IR.
+    loop : tvm.tirx.For or None
+        The innermost loop around it, whose iterations take turns with its slots.
+    """
+
+    index: int
+    statement: AllocBuffer
+    loop: For | None = None
+
+
+@dataclass(frozen=True)
+class AllocationNote:
+    """What a user should know of one allocation; its string is one line of a log.
+
+    Attributes
+    ----------
+    index : int
+        In ``access.allocs`` of the function.
+    name, scope : str
+        The buffer's name, and the storage scope that it is in.
+    text : str
+        What there is to say.
+    """
+
+    index: int
+    name: str
+    scope: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"buffer {self.name!r} in {self.scope}: {self.text}"
+
+
+@dataclass(frozen=True, eq=False)
+class AttachedProblem:
+    """A problem, and where its memory belongs in the IR.
+
+    Attributes
+    ----------
+    problem : Problem
+        Its positions are indices of ``access.sequence``.
+    allocations : mapping of str to Allocation
+        What each buffer of the problem stands for, in the problem's order.
+    owner : int or None
+        The handle of the statement that owns the memory; None for the whole function.
+    inside : tuple of int
+        Indices of the problems of the same scope whose memory is there at the same time, because
+        their owners enclose this one's; outermost first.
+    """
+
+    problem: Problem
+    allocations: Mapping[str, Allocation]
+    owner: int | None
+    inside: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionProblems:
+    """All that is to plan in a function, and what is not planned.
+
+    Attributes
+    ----------
+    problems : tuple of AttachedProblem
+        Each stands after those that it is inside of.
+    left_alone : tuple of AllocationNote
+        The allocations that keep memory of their own, and why.
+    remarks : tuple of AllocationNote
+        The allocations that are planned other than they ask to be.
+    bounds : tuple of Bound
+        What the sizes rest on.
+    access : LinearAccess
+        What is known of the function.
+    uses : sequence of AllocationUses
+        What is known of the memory of its allocations, by index.
+    """
+
+    problems: tuple[AttachedProblem, ...]
+    left_alone: tuple[AllocationNote, ...]
+    remarks: tuple[AllocationNote, ...]
+    bounds: tuple[Bound, ...]
+    access: LinearAccess
+    uses: Sequence[AllocationUses]
