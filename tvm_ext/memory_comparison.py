@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm.tirx import IntImm
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
-from passes.planning import Budget, Problem, Status, check, lower_bound, planners, solve
+from passes.planning import Budget, Problem, Status, check, lower_bound, planner_names, solve
 from tvm_ext.comparison import first_line, known_target
 
 SEARCH_NODES = 100_000
@@ -147,7 +147,7 @@ def activation_memory(
     fuse : bool
         Whether to fuse operators first.
     names : iterable of str, optional
-        The planners to ask; by default all that support what the function's problem asks for.
+        The planners to ask; by default all.
     budget : Budget, optional
         What each planner may spend; by default `SEARCH_NODES` placements.
 
@@ -169,7 +169,7 @@ def activation_memory(
     rows = []
     for found in plan_gmem(lowered, _READER, options):
         if found.memory.storages:
-            asked = _supporting(found.problem) if names is None else names
+            asked = planner_names() if names is None else names
             plans = tuple(_planned(found.problem, name, budget) for name in sorted(asked))
             allocated = allocated_memory(stock[found.memory.name])
             rows.append(_row(found, fuse, allocated, plans))
@@ -216,10 +216,6 @@ def _row(
 
 def _padded(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
-
-
-def _supporting(problem: Problem) -> list[str]:
-    return [p.name for p in planners() if problem.features <= p.supports]
 
 
 def _planned(problem: Problem, planner: str, budget: Budget) -> PlannedMemory:

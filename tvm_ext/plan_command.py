@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from passes.planning import Budget, Plan, Problem, check, lower_bound, planners, solve
+from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
 from passes.planning.files.csv_format import read_problem, write_plan
 from target_hw.memory import MemoryScope
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capacity", type=int, metavar="BYTES", help="what must not be exceeded (default: none)"
     )
-    parser.add_argument("--planner", default="best", help="one of: " + ", ".join(_names()))
+    parser.add_argument("--planner", default="best", help="one of: " + ", ".join(planner_names()))
     parser.add_argument(
         "--alignment", type=int, default=1, metavar="BYTES", help="of every offset (default: 1)"
     )
@@ -56,10 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
         return BAD_INPUT
     _report(problem, plan)
     return FITS if plan.fits else DOES_NOT_FIT
-
-
-def _names() -> list[str]:
-    return [planner.name for planner in planners()]
 
 
 def _one_line(error: Exception) -> str:

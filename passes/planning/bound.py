@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
-from passes.planning.problem import Buffer, LiveRange, Problem
+from passes.planning.live_ranges import common, live_together
+from passes.planning.problem import Buffer, Problem
 
 CLIQUE_STEPS = 20_000
 """Buffers that the search for a heavy set of separated ones may try."""
@@ -135,16 +136,8 @@ def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, in
             partner = problem.buffers[low]
             slots = min(buffer.slots, partner.slots)  # a widened buffer saves what it asks for
             saved = slots * min(padded[buffer.name], padded[partner.name])
-            offers += [(begin, end, saved) for begin, end in _common(buffer.live, partner.live)]
+            offers += [(begin, end, saved) for begin, end in common(buffer.live, partner.live)]
         yield from _envelope(offers)
-
-
-def _common(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> Iterator[LiveRange]:
-    """Yield the ranges of positions that are in both."""
-    for begin, end in first:
-        for other_begin, other_end in second:
-            if max(begin, other_begin) < min(end, other_end):
-                yield max(begin, other_begin), min(end, other_end)
 
 
 def _envelope(offers: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -215,10 +208,10 @@ def _live_pairs(problem: Problem, near: set[int]) -> Iterator[tuple[int, int]]:
         other
         for index in near
         for other, buffer in enumerate(buffers)
-        if any(True for _ in _common(buffer.live, buffers[index].live))
+        if live_together(buffer.live, buffers[index].live)
     }
     for low, high in combinations(sorted(around | near), 2):
-        if any(True for _ in _common(buffers[low].live, buffers[high].live)):
+        if live_together(buffers[low].live, buffers[high].live):
             yield low, high
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from passes.planning.plan import Plan
-from passes.planning.problem import Feature, Problem
+from passes.planning.problem import Problem
 
-ALL_FEATURES = frozenset(Feature)
+_MODULES = {
+    "best": "passes.planning.planners.portfolio",
+    "best_fit": "passes.planning.planners.fit",
+    "bump": "passes.planning.planners.bump",
+    "bump_or_best": "passes.planning.planners.portfolio",
+    "first_fit": "passes.planning.planners.fit",
+    "rec_tbl": "passes.planning.sophgo.rec_tbl",
+    "search": "passes.planning.planners.search",
+    "skyline": "passes.planning.planners.skyline",
+    "storage_rewrite": "passes.planning.storage_rewrite.sharing",
+    "three_level": "passes.planning.ascend.planner",
+    "three_level_mirror": "passes.planning.ascend.planner",
+}
+"""The module that registers each planner of ours, imported when the planner is asked for."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,10 @@ class Meter:
         return self._stop is not None and time.monotonic() >= self._stop
 
 
+Run = Callable[[Problem, Budget], Plan]
+"""``run(problem, budget)`` returns a complete plan, also when that does not fit the capacity."""
+
+
 @dataclass(frozen=True)
 class Planner:
     """A named way from a problem to a plan.
@@ -91,27 +109,17 @@ class Planner:
     name : str
         What users call it.
     run : callable
-        ``run(problem, budget)`` returns a complete plan, also when that does not fit.
-    supports : frozenset of Feature
-        What a problem may ask of it.
+        See `Run`. It takes every problem.
     """
 
     name: str
-    run: Callable[[Problem, Budget], Plan]
-    supports: frozenset[Feature] = ALL_FEATURES
-
-    @property
-    def summary(self) -> str:
-        """The first line of the planner's documentation."""
-        return (self.run.__doc__ or "").strip().split("\n")[0]
+    run: Run
 
 
 _PLANNERS: dict[str, Planner] = {}
 
 
-def register(
-    name: str, supports: Collection[Feature] = ALL_FEATURES
-) -> Callable[[Callable[[Problem, Budget], Plan]], Callable[[Problem, Budget], Plan]]:
+def register(name: str) -> Callable[[Run], Run]:
     """Return a decorator that makes ``run(problem, budget)`` the planner called `name`.
 
     Raises
@@ -120,25 +128,37 @@ def register(
         If the name is taken.
     """
 
-    def decorate(run: Callable[[Problem, Budget], Plan]) -> Callable[[Problem, Budget], Plan]:
-        if name in _PLANNERS:
+    def decorate(run: Run) -> Run:
+        if name in _PLANNERS or _MODULES.get(name, run.__module__) != run.__module__:
             raise ValueError(f"planner {name!r} is already registered")
-        _PLANNERS[name] = Planner(name, run, frozenset(supports))
+        _PLANNERS[name] = Planner(name, run)
         return run
 
     return decorate
 
 
+def planner_names() -> tuple[str, ...]:
+    """Return the names of all planners, sorted; imports none of them."""
+    return tuple(sorted({**_MODULES, **_PLANNERS}))
+
+
 def planners() -> tuple[Planner, ...]:
     """Return all planners, sorted by name."""
-    return tuple(_PLANNERS[name] for name in sorted(_PLANNERS))
+    return tuple(get_planner(name) for name in planner_names())
 
 
 def get_planner(name: str) -> Planner:
-    """Return the planner called `name`; ValueError with the known names otherwise."""
+    """Return the planner called `name`.
+
+    Raises
+    ------
+    ValueError
+        If no planner has this name; the message lists the known ones.
+    """
+    if name not in planner_names():
+        raise ValueError(f"unknown planner {name!r}; there are: {', '.join(planner_names())}")
     if name not in _PLANNERS:
-        known = ", ".join(sorted(_PLANNERS))
-        raise ValueError(f"unknown planner {name!r}; there are: {known}")
+        importlib.import_module(_MODULES[name])
     return _PLANNERS[name]
 
 
@@ -162,11 +182,6 @@ def solve(problem: Problem, planner: str = "best", budget: Budget | None = None)
     Raises
     ------
     ValueError
-        If no planner has this name, or if it does not support what the problem asks.
+        If no planner has this name.
     """
-    chosen = get_planner(planner)
-    missing = problem.features - chosen.supports
-    if missing:
-        lacking = ", ".join(sorted(feature.value for feature in missing))
-        raise ValueError(f"{problem.name}: planner {planner!r} does not support {lacking}")
-    return chosen.run(problem, budget or Budget())
+    return get_planner(planner).run(problem, budget or Budget())

@@ -9,30 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from itertools import islice
 
+from passes.planning.live_ranges import LiveRange as LiveRange
+from passes.planning.live_ranges import joined, live_together
 from target_hw.memory import MemoryScope, is_byte_count
-
-LiveRange = tuple[int, int]
-"""Half-open range of positions, ``(begin, end)``, in which a buffer holds a value."""
 
 ADDRESS_LIMIT = 1 << 62
 """Sizes and positions stay below this, so that a sum of two always fits a signed 64-bit word."""
-
-
-class Feature(Enum):
-    """What a problem can ask of a planner beyond live ranges, sizes and alignment."""
-
-    CAPACITY = "a capacity"
-    IN_PLACE = "in-place pairs"
-    PENALTIES = "penalties"
-    PINNED = "pinned offsets"
-    RESERVED = "reserved ranges"
-    SEPARATIONS = "separations"
-    SLOTS = "slots"
-    SPLIT_LIVE = "several live ranges of one buffer"
 
 
 @dataclass(frozen=True)
@@ -241,21 +226,6 @@ class Problem:
         """Bytes that every offset of `buffer` is a multiple of: its own and the memory's."""
         return math.lcm(buffer.alignment, self.memory.alignment)
 
-    @cached_property
-    def features(self) -> frozenset[Feature]:
-        """What this problem asks of a planner."""
-        used = {
-            Feature.CAPACITY: self.capacity is not None,
-            Feature.IN_PLACE: bool(self.in_place),
-            Feature.PENALTIES: bool(self.penalties),
-            Feature.PINNED: any(b.pinned is not None for b in self.buffers),
-            Feature.RESERVED: bool(self.memory.reserved),
-            Feature.SEPARATIONS: bool(self.kept_apart),
-            Feature.SLOTS: any(b.slots > 1 for b in self.buffers),
-            Feature.SPLIT_LIVE: any(len(b.live) > 1 for b in self.buffers),
-        }
-        return frozenset(feature for feature, is_used in used.items() if is_used)
-
 
 def rotate_alike(first: Buffer, second: Buffer) -> bool:
     """Whether one loop moves two buffers from offset to offset, as far as is known.
@@ -268,22 +238,19 @@ def rotate_alike(first: Buffer, second: Buffer) -> bool:
 def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
     """Return the live ranges sorted and joined, or say which one is wrong."""
     where = f"buffer {buffer.name!r}: live range"
-    joined: list[LiveRange] = []
+    previous: LiveRange | None = None
     for entry in sorted(buffer.live):
         if len(entry) != 2 or not all(is_byte_count(p) and abs(p) < ADDRESS_LIMIT for p in entry):
             raise ValueError(f"{where} must be two integers within 2**62, got {entry!r}")
         begin, end = entry
         if end <= begin:
             raise ValueError(f"{where} [{begin}, {end}) is empty")
-        if joined and begin < joined[-1][1]:
-            raise ValueError(f"{where}s {list(joined[-1])} and {list(entry)} overlap")
-        if joined and begin == joined[-1][1]:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((begin, end))
-    if not joined:
+        if previous is not None and begin < previous[1]:
+            raise ValueError(f"{where}s {list(previous)} and {list(entry)} overlap")
+        previous = (begin, end)
+    if not buffer.live:
         raise ValueError(f"buffer {buffer.name!r}: it needs at least one live range")
-    return tuple(joined)
+    return joined(buffer.live)
 
 
 def _checked_pins(buffer: Buffer) -> tuple[int, ...]:
@@ -399,7 +366,7 @@ def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: 
     in_step = in_step and (first.slots == 1 or rotate_alike(first, second))
     if in_step and any(pair in problem.in_place for pair in pairs):
         return False
-    return any(max(a, c) < min(b, d) for a, b in first.live for c, d in second.live)
+    return live_together(first.live, second.live)
 
 
 def _check_total(problem: Problem) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from passes.planning import Buffer, Feature, Penalty, PipelineUse, Problem
+from passes.planning import Buffer, Penalty, PipelineUse, Problem
 from target_hw.memory import MemoryScope
 
 ONE, TWO = Buffer("one", 8, ((0, 2),)), Buffer("two", 8, ((1, 3),))
@@ -10,23 +10,6 @@ ONE, TWO = Buffer("one", 8, ((0, 2),)), Buffer("two", 8, ((1, 3),))
 
 def test_live_ranges_are_kept_sorted_and_joined():
     assert Buffer("a", 1, ((4, 6), (0, 2), (2, 3))).live == ((0, 3), (4, 6))
-
-
-def test_features_are_what_the_problem_uses():
-    assert Problem((ONE,)).features == frozenset()
-    everything = Problem(
-        (
-            ONE,
-            TWO,
-            Buffer("three", 8, ((0, 1), (2, 3)), slots=2),
-            Buffer("four", 8, ((0, 1),), pinned=(64,)),
-        ),
-        MemoryScope("local", 128, reserved=((100, 120),)),
-        in_place=(("one", "two"),),
-        separations=(("one", "three"),),
-        penalties=(Penalty("one", "four", 1),),
-    )
-    assert everything.features == frozenset(Feature)
 
 
 def test_the_memory_aligns_every_buffer():
@@ -60,7 +43,6 @@ def test_a_unique_buffer_is_kept_apart_from_each_other_one():
     unique = Buffer("unique", 8, ((4, 5),), use=PipelineUse(unique=True))
     problem = Problem((ONE, TWO, unique), separations=(("one", "unique"),))
     assert problem.kept_apart == (("one", "unique"), ("unique", "two"))
-    assert problem.features == frozenset({Feature.SEPARATIONS})
 
 
 def test_use_says_how_often():

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 from passes.planning.ascend.levels import pipes_conflict
 from passes.planning.engine.blocks import settle
-from passes.planning.problem import Buffer, Problem, rotate_alike
+from passes.planning.engine.in_place import SharingRules
+from passes.planning.live_ranges import common
+from passes.planning.problem import Buffer, Problem
 
 STRATEGIES = ("default", "largest-first")
 _REORDERED = "local.UB"
@@ -78,47 +79,7 @@ def conflict(one: Entry, two: Entry) -> bool:
 
 def live_overlap(one: Buffer, two: Buffer) -> int:
     """Return at how many positions two buffers are live together."""
-    return sum(max(0, min(b, d) - max(a, c)) for a, b in one.live for c, d in two.live)
-
-
-class Relations:
-    """Which pairs of buffers of a problem are what to one another.
-
-    Attributes
-    ----------
-    in_place, penalized, kept_apart : set of frozenset of str
-        Pairs of names.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self.in_place = {frozenset(pair) for pair in problem.in_place}
-        self.penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
-        self.kept_apart = {frozenset(pair) for pair in problem.kept_apart}
-
-    def stalls(self, one: Buffer, two: Buffer) -> bool:
-        """Whether two buffers may be in place, but at a cost: the original's stall pair."""
-        pair = frozenset((one.name, two.name))
-        return pair in self.in_place and pair in self.penalized
-
-    def may_merge(self, one: Buffer, two: Buffer) -> bool:
-        """Whether two buffers may be members of one entry."""
-        pair = frozenset((one.name, two.name))
-        if pair in self.kept_apart or one.pinned is not None or two.pinned is not None:
-            return False
-        if one.slots != two.slots and not min(one, two, key=lambda b: b.slots).may_widen:
-            return False
-        if live_overlap(one, two):
-            return pair in self.in_place and pair not in self.penalized
-        return True
-
-    def may_join(self, one: Sequence[Buffer], two: Sequence[Buffer]) -> bool:
-        """Whether two groups of buffers may be members of one entry."""
-        members = [*one, *two]
-        if max(member.slots for member in members) > 1 and not all(
-            rotate_alike(a, b) for a, b in combinations(members, 2)
-        ):
-            return False
-        return all(self.may_merge(a, b) for a in one for b in two)
+    return sum(end - begin for begin, end in common(one.live, two.live))
 
 
 def entries_of(problem: Problem) -> list[Entry]:
@@ -128,15 +89,16 @@ def entries_of(problem: Problem) -> list[Entry]:
     the source, which keeps its place: a result joins the older value. Where the original would
     merge what may not be merged, because it takes pairs one by one, both stay as they are.
     """
-    relations = Relations(problem)
+    rules = SharingRules(problem, at_a_cost=True)
+    penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
     begins = sorted(range(len(problem.buffers)), key=lambda i: (problem.buffers[i].live[0][0], i))
     groups = [[problem.buffers[i]] for i in begins]
     place = {members[0].name: at for at, members in enumerate(groups)}
     for source, destination in problem.in_place:
         at, old = place[source], place[destination]
-        if at == old or frozenset((source, destination)) in relations.penalized:
+        if at == old or frozenset((source, destination)) in penalized:
             continue
-        if relations.may_join(groups[at], groups[old]):
+        if rules.may_join(groups[at], groups[old]):
             groups[at], groups[old] = groups[old] + groups[at], []
             for member in groups[at]:
                 place[member.name] = at

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.question import Decider
 from passes.planning.engine.ranking import on_each_coalescing, rank
 from passes.planning.engine.relocate import MOST_BLOCKS, Relocation
@@ -48,7 +48,7 @@ def least_waiting(problem: Problem, known: Plan, meter: Meter) -> Plan:
         Half of it is kept for the search to the end where the problem is small.
     """
     share = meter.share(2 if sum(b.slots for b in problem.buffers) <= EXACT_BLOCKS else 1)
-    plan = on_each_coalescing(problem, lambda instance: _cheapest(instance, share))
+    plan = on_each_coalescing(problem, lambda block_list: _cheapest(block_list, share))
     if known.fits and rank(problem, known) < rank(problem, plan):
         plan = _improved(problem, known, share)
     if plan.status not in (Status.OPTIMAL, Status.INFEASIBLE):
@@ -56,41 +56,41 @@ def least_waiting(problem: Problem, known: Plan, meter: Meter) -> Plan:
     return replace(plan, planner=NAME)
 
 
-def _cheapest(instance: Instance, meter: Meter) -> Plan:
-    """Return the best plan found for an instance without undecided in-place pairs."""
-    problem = instance.problem
-    if not instance.soft:
-        return minimise(instance, meter)
+def _cheapest(block_list: BlockList, meter: Meter) -> Plan:
+    """Return the best plan found for a block list without undecided in-place pairs."""
+    problem = block_list.problem
+    if not block_list.soft:
+        return minimise(block_list, meter)
     if problem.capacity is None:
-        start: Plan | None = _at_no_cost(instance, meter)
+        start: Plan | None = _at_no_cost(block_list, meter)
     else:
-        start = _below_limits(instance, meter)
+        start = _below_limits(block_list, meter)
     if start is None:
-        blind = Instance(replace(problem, penalties=()))
+        blind = BlockList(replace(problem, penalties=()))
         found = minimise(blind, meter)
-        start = instance.plan(blind.flat(found), NAME)
+        start = block_list.plan(blind.flat(found), NAME)
         if not found.fits:
             return replace(start, status=found.status)
     if start.penalty == 0:
-        found = _at_no_cost(instance, meter)
+        found = _at_no_cost(block_list, meter)
         return min(found, start, key=lambda plan: rank(problem, plan))
     return _improved(problem, start, meter)
 
 
-def _at_no_cost(instance: Instance, meter: Meter) -> Plan:
+def _at_no_cost(block_list: BlockList, meter: Meter) -> Plan:
     """Return the plan of the lowest peak found that no penalty is due for."""
-    free = Instance(cost_free(instance.problem))
+    free = BlockList(cost_free(block_list.problem))
     found = minimise(free, meter)
-    return replace(instance.plan(free.flat(found), NAME), status=found.status)
+    return replace(block_list.plan(free.flat(found), NAME), status=found.status)
 
 
-def _below_limits(instance: Instance, meter: Meter) -> Plan | None:
+def _below_limits(block_list: BlockList, meter: Meter) -> Plan | None:
     """Return a plan within the capacity that shares nothing that costs as much as a limit.
 
     The limit is the lowest that was met in a bisection of all costs.
     """
-    penalties = instance.problem.penalties
-    best = _without(instance, (), meter.share(2))
+    penalties = block_list.problem.penalties
+    best = _without(block_list, (), meter.share(2))
     if best is None:
         return None
     costs = sorted({penalty.cost for penalty in penalties})
@@ -98,7 +98,7 @@ def _below_limits(instance: Instance, meter: Meter) -> Plan | None:
     while low < high and meter.left:
         at = (low + high) // 2
         dear = [penalty for penalty in penalties if penalty.cost >= costs[at]]
-        plan = _without(instance, dear, meter.share(LIMIT_PART, at_most=LIMIT_NODES))
+        plan = _without(block_list, dear, meter.share(LIMIT_PART, at_most=LIMIT_NODES))
         if plan is None:
             low = at + 1
         else:
@@ -107,15 +107,15 @@ def _below_limits(instance: Instance, meter: Meter) -> Plan | None:
     return best
 
 
-def _without(instance: Instance, dear: Iterable[Penalty], meter: Meter) -> Plan | None:
+def _without(block_list: BlockList, dear: Iterable[Penalty], meter: Meter) -> Plan | None:
     """Return a plan within the capacity that some penalties are not due for, if one is found."""
-    problem = instance.problem
+    problem = block_list.problem
     assert problem.capacity is not None, "without a capacity nothing need be shared"
-    decider = Decider(Instance(cost_free(replace(problem, penalties=tuple(dear)))))
+    decider = Decider(BlockList(cost_free(replace(problem, penalties=tuple(dear)))))
     for turn in range(TURNS):
         answer = decider.ask(problem.capacity, meter.share(TURNS - turn), turn)
         if answer.offsets is not None:
-            return instance.plan(answer.offsets, NAME)
+            return block_list.plan(answer.offsets, NAME)
     return None
 
 
@@ -140,24 +140,24 @@ def _relocated(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     return _better(problem, plan, wide.plan(moved.best, NAME))
 
 
-def _as_wide(problem: Problem, plan: Plan) -> Instance:
-    """Return the instance in which each buffer has as many slots as offsets in `plan`."""
-    return Instance(widened(problem, {name: len(plan.offsets[name]) for name in plan.offsets}))
+def _as_wide(problem: Problem, plan: Plan) -> BlockList:
+    """Return the block list in which each buffer has as many slots as offsets in `plan`."""
+    return BlockList(widened(problem, {name: len(plan.offsets[name]) for name in plan.offsets}))
 
 
 def _better(problem: Problem, plan: Plan, other: Plan) -> Plan:
     """Return the better of two plans, the second in terms of `problem`."""
-    other = Instance(problem).plan_of(other.offsets, NAME)
+    other = BlockList(problem).plan_of(other.offsets, NAME)
     return other if rank(problem, other) < rank(problem, plan) else plan
 
 
 def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
     """Return a better plan in which a buffer has all offsets of one that it stalls, or None."""
-    instance = Instance(problem)
+    block_list = BlockList(problem)
     for single, multiple in _stalled(problem, plan):
         offsets = {**plan.offsets, single: plan.offsets[multiple]}
-        if _is_free(instance, offsets, single):
-            wider = instance.plan_of(offsets, NAME)
+        if _is_free(block_list, offsets, single):
+            wider = block_list.plan_of(offsets, NAME)
             if rank(problem, wider) < rank(problem, plan):
                 return wider
     return None
@@ -181,11 +181,11 @@ def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
     return found
 
 
-def _is_free(instance: Instance, offsets: Mapping[str, tuple[int, ...]], name: str) -> bool:
+def _is_free(block_list: BlockList, offsets: Mapping[str, tuple[int, ...]], name: str) -> bool:
     """Whether a buffer is within the capacity and meets none that it must not meet."""
-    problem, block = instance.problem, instance.blocks_of(name)[0]
-    size, alignment = instance.sizes[block], instance.alignments[block]
-    met = {instance.buffer_of[other] for other in instance.conflicts[block].tolist()}
+    problem, block = block_list.problem, block_list.blocks_of(name)[0]
+    size, alignment = block_list.sizes[block], block_list.alignments[block]
+    met = {block_list.buffer_of[other] for other in block_list.conflicts[block].tolist()}
     others = [problem.buffers[index] for index in sorted(met - {problem.index[name]})]
     taken = list(problem.memory.reserved)
     taken += [(low, low + other.size) for other in others for low in offsets[other.name]]
@@ -202,20 +202,21 @@ def _is_free(instance: Instance, offsets: Mapping[str, tuple[int, ...]], name: s
 def _lowered(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares."""
     wide = _as_wide(problem, plan)
-    instance = Instance(problem)
+    block_list = BlockList(problem)
     if plan.penalty == 0 or problem.in_place:
         return plan
     flat = wide.flat(plan)
     free = [p for p in wide.problem.penalties if not _is_due(wide, flat, p)]
-    found = minimise(Instance(cost_free(replace(wide.problem, penalties=tuple(free)))), meter)
-    return _better(problem, plan, instance.plan_of(found.offsets, NAME))
+    found = minimise(BlockList(cost_free(replace(wide.problem, penalties=tuple(free)))), meter)
+    return _better(problem, plan, block_list.plan_of(found.offsets, NAME))
 
 
-def _is_due(instance: Instance, flat: list[int], penalty: Penalty) -> bool:
+def _is_due(block_list: BlockList, flat: list[int], penalty: Penalty) -> bool:
     """Whether the buffers of a penalty share bytes."""
     return any(
-        flat[one] < flat[two] + instance.sizes[two] and flat[two] < flat[one] + instance.sizes[one]
-        for one in instance.blocks_of(penalty.first)
-        for two in instance.blocks_of(penalty.second)
-        if instance.sizes[one] and instance.sizes[two]
+        flat[one] < flat[two] + block_list.sizes[two]
+        and flat[two] < flat[one] + block_list.sizes[one]
+        for one in block_list.blocks_of(penalty.first)
+        for two in block_list.blocks_of(penalty.second)
+        if block_list.sizes[one] and block_list.sizes[two]
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, solve
 from passes.planning.problem import Problem
@@ -70,7 +70,7 @@ def plan_at_level(problem: Problem, lowest: int, budget: Budget | None = None) -
     """
     limited = at_level(problem, lowest)
     found = solve(limited, "bump_or_best" if lowest else "best", budget)
-    plan = Instance(problem).plan_of(found.offsets, f"level {lowest}", found.nodes)
+    plan = BlockList(problem).plan_of(found.offsets, f"level {lowest}", found.nodes)
     if not found.fits:
         return replace(plan, status=found.status)
     if found.penalty >= OUT_OF_STEP:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
+from passes.planning.live_ranges import live_together
 from passes.planning.plan import Reuse
 from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
 
@@ -63,7 +64,7 @@ def with_level_penalties(problem: Problem) -> Problem:
         and frozenset((first.name, second.name)) not in decided
         and first.size
         and second.size
-        and not _live_together(first, second)
+        and not live_together(first.live, second.live)
     ]
     return replace(problem, penalties=(*problem.penalties, *added))
 
@@ -87,10 +88,6 @@ def _in_place_groups(problem: Problem) -> dict[str, int]:
             old, new = group[second], group[first]
             group = {name: new if number == old else number for name, number in group.items()}
     return group
-
-
-def _live_together(one: Buffer, two: Buffer) -> bool:
-    return any(max(a, c) < min(b, d) for a, b in one.live for c, d in two.live)
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def _level(
 ) -> _Taken | None:
     """Return what it means that `second` takes bytes of `first`; None if nothing."""
     one, two = first.use, second.use
-    if _live_together(first, second):
+    if live_together(first.live, second.live):
         return _Taken(0, first.name, "in place although both are multi-buffered")
     if one is None or two is None:
         return _Taken(0, first.name, "at a cost") if paid else None

@@ -20,7 +20,6 @@ from itertools import pairwise
 from passes.planning.ascend.entries import (
     Entry,
     Item,
-    Relations,
     conflict,
     granule,
     live_overlap,
@@ -28,6 +27,7 @@ from passes.planning.ascend.entries import (
     plan_order,
     rounded,
 )
+from passes.planning.engine.in_place import SharingRules
 from passes.planning.planner import Meter
 from passes.planning.problem import ADDRESS_LIMIT, Problem, rotate_alike
 
@@ -209,7 +209,7 @@ class _Facts:
         self.sizes = [rounded(entry.size, self.unit) for entry in entries]
         self.pins = pins_of(entries)
         self.reserved = 1 << len(entries)
-        relations = Relations(problem)
+        rules = SharingRules(problem, at_a_cost=True)
         count = len(entries)
         self.hard = [self.reserved | 1 << number for number in range(count)]
         self.stalls = [0] * count
@@ -220,7 +220,7 @@ class _Facts:
                 self.pipes[number] |= 1 << number
             for other in range(number):
                 two = entries[other]
-                is_hard, stalls = _tie(relations, one, two)
+                is_hard, stalls = _tie(rules, one, two)
                 pair = (number, other)
                 _set(self.hard, pair, is_hard)
                 _set(self.stalls, pair, stalls)
@@ -234,14 +234,14 @@ def _set(rows: list[int], pair: tuple[int, int], holds: bool) -> None:
         rows[pair[1]] |= 1 << pair[0]
 
 
-def _tie(relations: Relations, one: Entry, two: Entry) -> tuple[bool, bool]:
+def _tie(rules: SharingRules, one: Entry, two: Entry) -> tuple[bool, bool]:
     """Return whether two entries may not share bytes, and whether they may touch all the same."""
     pairs = [(a, b) for a in one.members for b in two.members]
-    if any(frozenset((a.name, b.name)) in relations.kept_apart for a, b in pairs):
+    if any(rules.are_kept_apart(a, b) for a, b in pairs):
         return True, False
     overlaps = [(live_overlap(a, b), a, b) for a, b in pairs]
     met = [(a, b) for length, a, b in overlaps if length]
-    stalls = len(met) == 1 and relations.stalls(*met[0]) and one.slots == two.slots
+    stalls = len(met) == 1 and rules.stalls(*met[0]) and one.slots == two.slots
     stalls = stalls and (one.slots == 1 or rotate_alike(*met[0]))
     return bool(met), stalls and sum(length for length, _, _ in overlaps) == 1
 

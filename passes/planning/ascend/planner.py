@@ -14,7 +14,7 @@ from passes.planning.ascend.entries import STRATEGIES, by_buffer, entries_of, se
 from passes.planning.ascend.least_waiting import least_waiting
 from passes.planning.ascend.levels import reuse_of
 from passes.planning.ascend.mirror import bytes_apart, mirror
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.relocate import MOST_BLOCKS
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
@@ -89,17 +89,17 @@ def plan_levels(
             f"{problem.name}: strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}"
         )
     meter = Meter(budget or Budget())
-    instance, entries = Instance(problem), entries_of(problem)
+    block_list, entries = BlockList(problem), entries_of(problem)
     name = "three_level" if search == "search" else "three_level_mirror"
-    plan = instance.plan_of(by_buffer(entries, sequential(problem, entries)), name)
+    plan = block_list.plan_of(by_buffer(entries, sequential(problem, entries)), name)
     if plan.fits and (search == "mirror" or plan.penalty == 0):
         return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
     apart = bytes_apart(problem, entries, strategy)
     without = f"without such sharing first fit needs {apart} bytes"
-    if search == "mirror" or len(instance) <= MOST_BLOCKS:
+    if search == "mirror" or len(block_list) <= MOST_BLOCKS:
         share = meter if search == "mirror" else meter.share(MIRROR_SHARE, at_most=MIRROR_NODES)
         mirrored = mirror(problem, entries, share, strategy, cross_loop)
-        plan = instance.plan_of(by_buffer(entries, mirrored.offsets, mirrored.added), name)
+        plan = block_list.plan_of(by_buffer(entries, mirrored.offsets, mirrored.added), name)
     if search == "search":
         plan = least_waiting(problem, plan, meter)
     if plan.status is Status.OPTIMAL:

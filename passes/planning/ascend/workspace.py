@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from passes.planning.ascend.entries import by_buffer, entries_of, sequential
 from passes.planning.ascend.mirror import mirror
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, solve
 from passes.planning.problem import Problem
@@ -35,8 +35,8 @@ def plan_workspace(
     problem = replace(problem, memory=replace(problem.memory, capacity=None))
     if reuse and search == "search":
         return solve(problem, "best", budget)
-    entries, instance = entries_of(problem), Instance(problem)
+    entries, block_list = entries_of(problem), BlockList(problem)
     if not reuse:
-        return instance.plan_of(by_buffer(entries, sequential(problem, entries)), "sequential")
+        return block_list.plan_of(by_buffer(entries, sequential(problem, entries)), "sequential")
     placed = mirror(problem, entries, Meter(budget or Budget()))
-    return instance.plan_of(by_buffer(entries, placed.offsets), "three_level_mirror")
+    return block_list.plan_of(by_buffer(entries, placed.offsets), "three_level_mirror")

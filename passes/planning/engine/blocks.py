@@ -7,7 +7,7 @@ live together: `passes.planning.engine.coalesce` merges them first, where that i
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -27,7 +27,7 @@ CONFLICT_LIMIT = 150_000_000
 """Pairs of blocks live together that are still listed: 8 bytes a pair, 1.2 GB."""
 
 
-class Instance:
+class BlockList:
     """The blocks of a problem.
 
     Attributes
@@ -112,11 +112,17 @@ class Instance:
         first = self._first_blocks[index]
         return range(first, first + self.problem.buffers[index].slots)
 
-    def may_be_in_place(self, source: str, destination: str) -> bool:
-        """Whether an in-place pair, given by name, may be so with the slots that it has."""
+    def in_place_pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield (source, destination) for each two blocks that may have one offset in place.
+
+        Those are the equal slots of an in-place pair of equally many slots, if one loop moves both
+        from slot to slot.
+        """
         buffers = self.problem.buffers
-        one, two = (buffers[self.problem.index[name]] for name in (source, destination))
-        return one.slots == two.slots and (one.slots == 1 or rotate_alike(one, two))
+        for source, destination in self.problem.in_place:
+            one, two = (buffers[self.problem.index[name]] for name in (source, destination))
+            if one.slots == two.slots and (one.slots == 1 or rotate_alike(one, two)):
+                yield from zip(self.blocks_of(source), self.blocks_of(destination), strict=True)
 
     def flat(self, plan: Plan) -> list[int]:
         """Return the offset of each block under a plan of the problem."""
@@ -164,9 +170,9 @@ class Instance:
     def plan_of(self, offsets: Mapping[str, tuple[int, ...]], planner: str, nodes: int = 0) -> Plan:
         """Return the plan with these offsets by name, of which there may be more than slots."""
         wide = widened(self.problem, {name: len(offsets[name]) for name in offsets})
-        instance = self if wide is self.problem else Instance(wide)
+        block_list = self if wide is self.problem else BlockList(wide)
         flat = [offset for buffer in self.problem.buffers for offset in offsets[buffer.name]]
-        plan = instance.plan(flat, planner, nodes)
+        plan = block_list.plan(flat, planner, nodes)
         return replace(plan, status=self._status(plan.peak, plan.penalty))
 
     def _status(self, peak: int, penalty: int) -> Status:
@@ -197,24 +203,24 @@ def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange
     return offset
 
 
-def _live_together(instance: Instance) -> list[Row]:
+def _live_together(block_list: BlockList) -> list[Row]:
     """Return for each block the blocks that are live with it at some position."""
     pieces = sorted(
         (begin, end, block)
-        for block, live in enumerate(instance.live)
-        if instance.sizes[block]
+        for block, live in enumerate(block_list.live)
+        if block_list.sizes[block]
         for begin, end in live
     )
     owners = np.array([block for _, _, block in pieces], dtype=np.int32)
-    rows: list[Row] = [np.empty(0, dtype=np.int32)] * len(instance)
+    rows: list[Row] = [np.empty(0, dtype=np.int32)] * len(block_list)
     parts: dict[int, list[Row]] = {}
-    for piece, row in enumerate(_piece_rows(instance.problem.name, pieces)):
+    for piece, row in enumerate(_piece_rows(block_list.problem.name, pieces)):
         block = int(owners[piece])
-        if len(instance.live[block]) == 1:
+        if len(block_list.live[block]) == 1:
             rows[block] = np.sort(owners[row])
         else:
             parts.setdefault(block, []).append(owners[row])
-    if any(len(live) > 1 for live in instance.live):
+    if any(len(live) > 1 for live in block_list.live):
         rows = [np.unique(row) for row in rows]  # a block met in two of its live ranges
     for block, met in parts.items():
         rows[block] = np.unique(np.concatenate(met))

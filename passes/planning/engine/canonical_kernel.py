@@ -1,7 +1,6 @@
 """Depth-first search over canonical placements: the compiled version.
 
 The steps of `passes.planning.engine.canonical.CanonicalSearch`, by the same names, in TVMScript.
-TVM compiles them the first time that they are needed; no other module of the planners imports TVM.
 Numbers that the Python version keeps in objects are columns of integer arrays here.
 """
 
@@ -10,142 +9,85 @@ Numbers that the Python version keeps in objects are columns of integer arrays h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-
-import numpy as np
-import tvm
 from tvm.script import tirx as T
 
-from passes.planning.engine.canonical import (
-    LOAD_LIMIT,
-    UNPLACED,
-    CanonicalSearch,
-    Group,
-    Outcome,
+from passes.planning.engine.canonical import LOAD_LIMIT, UNPLACED
+from passes.planning.engine.compiled_search import (
+    ALIGNMENT,
+    BEGIN,
+    BY_LOAD,
+    CAPACITY,
+    CROSSING,
+    DESCEND,
+    END,
+    EXHAUSTED,
+    F_TRAIL,
+    F_WAITING,
+    FIRST,
+    FOUND,
+    FRAMES,
+    G_BEGIN,
+    G_END,
+    G_FIRST,
+    G_LAST,
+    G_LOAD,
+    G_OFFSET,
+    G_PARENT,
+    G_RANK,
+    LAST,
+    LOAD,
+    LOCAL_SIZE,
+    NEXT,
+    NODES,
+    OFFSET,
+    OUTCOME,
+    PAUSED,
+    RANK,
+    REACH,
+    REMAINING,
+    SETTLED,
+    SIZE,
+    STATE_SIZE,
+    STOP,
+    T_BLOCK,
+    T_OLD,
+    TRAIL,
+    WAITING,
+    WEIGHT,
+    WHOLE_CAPACITY,
 )
-from passes.planning.engine.sections import Packing
 
-# Columns of `blocks`.
-SIZE, ALIGNMENT, WEIGHT, RANK, FIRST, LAST, OFFSET, REACH, LOAD = range(9)
-# Columns of `sections`.
-REMAINING, CROSSING = range(2)
-# Columns of `obstacles` and `lives`.
-BEGIN, END = range(2)
-# Columns of `waiting`, a group each, and of `frames`, which continue a group's; of `trail`.
-G_BEGIN, G_END, G_FIRST, G_LAST, G_PARENT, G_OFFSET, G_LOAD, G_RANK = range(8)
-F_TRAIL, F_WAITING = range(8, 10)
-T_BLOCK, T_OLD = range(2)
-# Entries of `state`.
-NODES, STOP, OUTCOME, CAPACITY, WHOLE_CAPACITY, FRAMES, WAITING, TRAIL = range(8)
-BY_LOAD = 8
-DESCEND, NEXT, SETTLED = range(9, 12)  # what `place`, `next_block` and `settle` return
-STATE_SIZE = 12
-FOUND, EXHAUSTED, PAUSED = (int(o) for o in (Outcome.FOUND, Outcome.EXHAUSTED, Outcome.PAUSED))
-
-
-class CompiledSearch:
-    """A `CanonicalSearch` that runs compiled; the same parameters and attributes."""
-
-    def __init__(
-        self, packing: Packing, ranks: Sequence[int], by_load: bool, capacity: int
-    ) -> None:
-        plain = CanonicalSearch(packing, ranks, by_load, capacity)
-        n = len(packing)
-        self._fits = plain.fits
-        blocks = _columns(
-            packing.sizes,
-            packing.alignments,
-            packing.weights,
-            ranks,
-            packing.first,
-            packing.last,
-            plain.offsets,
-            plain.reach,
-            plain.loads,
-        )
-        waiting = np.zeros((n + 1, 8), dtype=np.int64)
-        for at, group in enumerate(plain.waiting):
-            waiting[at] = _row(group)
-        self._state = np.zeros(STATE_SIZE, dtype=np.int64)
-        self._state[[CAPACITY, WHOLE_CAPACITY, BY_LOAD]] = capacity, plain.whole_capacity, by_load
-        self._state[WAITING] = len(plain.waiting)
-        arrays = (
-            blocks,
-            _columns(plain.remaining, plain.crossing),
-            _array(packing.conflicts.begins),
-            _array(packing.conflicts.values),
-            _array(packing.obstacle_begins.begins),
-            _columns(packing.obstacle_begins.values, packing.obstacle_ends.values),
-            _array(packing.section_begins.begins),
-            _columns(packing.section_begins.values, packing.section_ends.values),
-            _array(packing.members.begins),
-            _array(packing.members.values),
-            _array(plain.order),
-            waiting,
-            np.zeros((n + 1, 10), dtype=np.int64),  # frames
-            self._state,
-        )
-        # Each placement raises a conflict once and may renew the load of every block left. Most of
-        # this is never touched, so it takes address space, not memory.
-        trail = n + len(packing.conflicts.values) + (n + 1) * (n + 2) // 2
-        self._tensors = [tvm.runtime.tensor(array) for array in arrays]
-        self._tensors.insert(-1, tvm.runtime.empty((trail, 2), "int64"))
-
-    @property
-    def nodes(self) -> int:
-        """Placements tried so far."""
-        return int(self._state[NODES])
-
-    @property
-    def offsets(self) -> list[int]:
-        """For each block its offset in bytes, or `UNPLACED`."""
-        return self._tensors[0].numpy()[:, OFFSET].tolist()
-
-    def advance(self, limit: int) -> Outcome:
-        """Try at most `limit` more placements."""
-        if not self._fits:
-            return Outcome.EXHAUSTED
-        self._state[STOP] = self.nodes + limit
-        self._tensors[-1].copyfrom(self._state)
-        _compiled()(*self._tensors)
-        self._state = self._tensors[-1].numpy()
-        return Outcome(int(self._state[OUTCOME]))
-
-
-def available() -> bool:
-    """Whether this TVM can compile the search."""
-    return tvm.runtime.enabled("llvm")
-
-
-@cache
-def _compiled() -> Callable[..., None]:
-    module = tvm.IRModule({"advance": advance})
-    # The first plan may be made in the middle of a build with a configuration of its own.
-    with tvm.transform.PassContext():
-        return tvm.tirx.build(module, target="llvm")["advance"]
-
-
-def _array(values: Sequence[int]) -> np.ndarray:
-    # An empty array has no address; one that is never read stands for it.
-    return np.array(values or [0], dtype=np.int64)
-
-
-def _columns(*columns: Sequence[int]) -> np.ndarray:
-    return np.ascontiguousarray(np.stack([_array(column) for column in columns], axis=1))
-
-
-def _row(group: Group) -> tuple[int, ...]:
-    return (
-        group.begin,
-        group.end,
-        group.first,
-        group.last,
-        group.parent,
-        group.offset,
-        group.load,
-        group.rank,
-    )
+# Variables that change, by the function whose they are: a variable of TVMScript's own would be
+# allocated by a call each time that it is met.
+(
+    SETTLE_AT,
+    COUNT_LIVE,
+    COUNT_IN_LIFE,
+    COUNT_TIED,
+    NEXT_BLOCK_MOST,
+    NEXT_BLOCK_SECTION,
+    NEXT_BLOCK_BEST,
+    NEXT_BLOCK_BEST_OFFSET,
+    NEXT_BLOCK_BEST_LOAD,
+    NEXT_BLOCK_BEST_RANK,
+    NEXT_BLOCK_LOWEST_TOP,
+    NEXT_BLOCK_AT,
+    MAY_FIT_LOW,
+    MAY_FIT_MEMBER,
+    RAISE_CONFLICTS_HIGHEST,
+    RAISE_CONFLICTS_FIRST,
+    RAISE_CONFLICTS_LAST,
+    RAISE_CONFLICTS_AT,
+    RENEW_LOADS_AT,
+    RENEW_LOADS_LOAD,
+    RENEW_LOADS_LIVE,
+    RENEW_LOADS_SECTION,
+    ADD_GROUPS_BEGIN,
+    ADD_GROUPS_FIRST,
+    ADD_GROUPS_LAST,
+    ADD_GROUPS_END,
+    ADD_GROUPS_AT,
+) = range(27)
 
 
 @T.prim_func
@@ -164,6 +106,7 @@ def advance(
     waiting_handle: T.handle,
     frames_handle: T.handle,
     trail_handle: T.handle,
+    local_handle: T.handle,
     state_handle: T.handle,
 ):
     """`CanonicalSearch.advance`; each inline function is the method of its name."""
@@ -184,6 +127,7 @@ def advance(
     trail = T.match_buffer(trail_handle, (n11, 2), "int64")
     frames = T.match_buffer(frames_handle, (n12, 10), "int64")
     waiting = T.match_buffer(waiting_handle, (n13, 8), "int64")
+    local = T.match_buffer(local_handle, (LOCAL_SIZE,), "int64")
     state = T.match_buffer(state_handle, (STATE_SIZE,), "int64")
 
     @T.inline
@@ -195,115 +139,126 @@ def advance(
                 + blocks[block, ALIGNMENT]
                 - state[SETTLED] % blocks[block, ALIGNMENT]
             )
-        at: T.int64 = obstacle_rows[block]
-        while at < obstacle_rows[block + 1]:
-            if obstacles[at, BEGIN] >= state[SETTLED] + blocks[block, SIZE]:
+        local[SETTLE_AT] = obstacle_rows[block]
+        while local[SETTLE_AT] < obstacle_rows[block + 1]:
+            if obstacles[local[SETTLE_AT], BEGIN] >= state[SETTLED] + blocks[block, SIZE]:
                 break
-            if obstacles[at, END] > state[SETTLED]:
-                state[SETTLED] = obstacles[at, END]
+            if obstacles[local[SETTLE_AT], END] > state[SETTLED]:
+                state[SETTLED] = obstacles[local[SETTLE_AT], END]
                 if state[SETTLED] % blocks[block, ALIGNMENT] != 0:
                     state[SETTLED] = (
                         state[SETTLED]
                         + blocks[block, ALIGNMENT]
                         - state[SETTLED] % blocks[block, ALIGNMENT]
                     )
-            at += 1
+            local[SETTLE_AT] += 1
 
     @T.inline
     def count(block, sign):
-        live: T.int64 = live_rows[block]
-        while live < live_rows[block + 1]:
-            in_life: T.int64 = lives[live, BEGIN]
-            while in_life < lives[live, END]:
-                sections[in_life, REMAINING] = (
-                    sections[in_life, REMAINING] + sign * blocks[block, WEIGHT]
+        local[COUNT_LIVE] = live_rows[block]
+        while local[COUNT_LIVE] < live_rows[block + 1]:
+            local[COUNT_IN_LIFE] = lives[local[COUNT_LIVE], BEGIN]
+            while local[COUNT_IN_LIFE] < lives[local[COUNT_LIVE], END]:
+                sections[local[COUNT_IN_LIFE], REMAINING] = (
+                    sections[local[COUNT_IN_LIFE], REMAINING] + sign * blocks[block, WEIGHT]
                 )
-                in_life += 1
-            live += 1
-        tied: T.int64 = blocks[block, FIRST] + 1
-        while tied < blocks[block, LAST]:
-            sections[tied, CROSSING] = sections[tied, CROSSING] + sign
-            tied += 1
+                local[COUNT_IN_LIFE] += 1
+            local[COUNT_LIVE] += 1
+        local[COUNT_TIED] = blocks[block, FIRST] + 1
+        while local[COUNT_TIED] < blocks[block, LAST]:
+            sections[local[COUNT_TIED], CROSSING] = sections[local[COUNT_TIED], CROSSING] + sign
+            local[COUNT_TIED] += 1
 
     @T.inline
     def undo(length):
         while state[TRAIL] > length:
             state[TRAIL] -= 1
-            undone: T.int64 = trail[state[TRAIL], T_BLOCK]
+            undone: T.let[T.int64] = trail[state[TRAIL], T_BLOCK]
             if undone >= n0:
                 blocks[undone - n0, LOAD] = trail[state[TRAIL], T_OLD]
             elif undone >= 0:
                 blocks[undone, REACH] = trail[state[TRAIL], T_OLD]
             else:
-                unplaced: T.int64 = -1 - undone
+                unplaced: T.let[T.int64] = -1 - undone
                 blocks[unplaced, OFFSET] = UNPLACED
                 count(unplaced, 1)
 
     @T.inline
     def next_block(frame):
-        most: T.int64 = 0
-        section: T.int64 = frames[frame, G_FIRST]
-        while section < frames[frame, G_LAST]:
-            most = T.max(most, sections[section, REMAINING])
-            section += 1
-        best: T.int64 = -1
-        best_offset: T.int64 = state[WHOLE_CAPACITY] - most
-        best_load: T.int64 = 0
-        best_rank: T.int64 = n0
-        lowest_top: T.int64 = state[CAPACITY] + 1
-        after_offset: T.int64 = frames[frame, G_OFFSET]
-        after_load: T.int64 = frames[frame, G_LOAD]
-        after_rank: T.int64 = frames[frame, G_RANK]
-        at: T.int64 = frames[frame, G_BEGIN]
-        while at < frames[frame, G_END]:
-            block: T.int64 = order[at]
-            reach: T.int64 = blocks[block, REACH]
-            lowest_top = T.min(lowest_top, reach + blocks[block, SIZE])
-            if reach <= best_offset:
-                load: T.int64 = blocks[block, LOAD]
-                rank: T.int64 = blocks[block, RANK]
+        local[NEXT_BLOCK_MOST] = 0
+        local[NEXT_BLOCK_SECTION] = frames[frame, G_FIRST]
+        while local[NEXT_BLOCK_SECTION] < frames[frame, G_LAST]:
+            local[NEXT_BLOCK_MOST] = T.max(
+                local[NEXT_BLOCK_MOST], sections[local[NEXT_BLOCK_SECTION], REMAINING]
+            )
+            local[NEXT_BLOCK_SECTION] += 1
+        local[NEXT_BLOCK_BEST] = -1
+        local[NEXT_BLOCK_BEST_OFFSET] = state[WHOLE_CAPACITY] - local[NEXT_BLOCK_MOST]
+        local[NEXT_BLOCK_BEST_LOAD] = 0
+        local[NEXT_BLOCK_BEST_RANK] = n0
+        local[NEXT_BLOCK_LOWEST_TOP] = state[CAPACITY] + 1
+        after_offset: T.let[T.int64] = frames[frame, G_OFFSET]
+        after_load: T.let[T.int64] = frames[frame, G_LOAD]
+        after_rank: T.let[T.int64] = frames[frame, G_RANK]
+        local[NEXT_BLOCK_AT] = frames[frame, G_BEGIN]
+        while local[NEXT_BLOCK_AT] < frames[frame, G_END]:
+            block: T.let[T.int64] = order[local[NEXT_BLOCK_AT]]
+            reach: T.let[T.int64] = blocks[block, REACH]
+            local[NEXT_BLOCK_LOWEST_TOP] = T.min(
+                local[NEXT_BLOCK_LOWEST_TOP], reach + blocks[block, SIZE]
+            )
+            if reach <= local[NEXT_BLOCK_BEST_OFFSET]:
+                load: T.let[T.int64] = blocks[block, LOAD]
+                rank: T.let[T.int64] = blocks[block, RANK]
                 if (
                     reach > after_offset
                     or (reach == after_offset and load < after_load)
                     or (reach == after_offset and load == after_load and rank > after_rank)
                 ) and (
-                    reach < best_offset
-                    or (reach == best_offset and load > best_load)
-                    or (reach == best_offset and load == best_load and rank < best_rank)
+                    reach < local[NEXT_BLOCK_BEST_OFFSET]
+                    or (
+                        reach == local[NEXT_BLOCK_BEST_OFFSET]
+                        and load > local[NEXT_BLOCK_BEST_LOAD]
+                    )
+                    or (
+                        reach == local[NEXT_BLOCK_BEST_OFFSET]
+                        and load == local[NEXT_BLOCK_BEST_LOAD]
+                        and rank < local[NEXT_BLOCK_BEST_RANK]
+                    )
                 ):
-                    best = at
-                    best_offset = reach
-                    best_load = load
-                    best_rank = rank
-            at += 1
+                    local[NEXT_BLOCK_BEST] = local[NEXT_BLOCK_AT]
+                    local[NEXT_BLOCK_BEST_OFFSET] = reach
+                    local[NEXT_BLOCK_BEST_LOAD] = load
+                    local[NEXT_BLOCK_BEST_RANK] = rank
+            local[NEXT_BLOCK_AT] += 1
         state[NEXT] = -1
-        if best_offset < lowest_top:
-            state[NEXT] = best
+        if local[NEXT_BLOCK_BEST_OFFSET] < local[NEXT_BLOCK_LOWEST_TOP]:
+            state[NEXT] = local[NEXT_BLOCK_BEST]
 
     @T.inline
     def may_fit(section, highest):
-        room: T.int64 = state[WHOLE_CAPACITY] - sections[section, REMAINING]
+        room: T.let[T.int64] = state[WHOLE_CAPACITY] - sections[section, REMAINING]
         if highest > room:
-            low: T.int64 = 0
-            member: T.int64 = member_rows[section]
-            while member < member_rows[section + 1]:
-                other: T.int64 = members[member]
+            local[MAY_FIT_LOW] = 0
+            local[MAY_FIT_MEMBER] = member_rows[section]
+            while local[MAY_FIT_MEMBER] < member_rows[section + 1]:
+                other: T.let[T.int64] = members[local[MAY_FIT_MEMBER]]
                 if blocks[other, OFFSET] == UNPLACED and blocks[other, REACH] <= room:
-                    low = 1
+                    local[MAY_FIT_LOW] = 1
                     break
-                member += 1
-            if low == 0:
+                local[MAY_FIT_MEMBER] += 1
+            if local[MAY_FIT_LOW] == 0:
                 state[DESCEND] = 0
 
     @T.inline
     def raise_conflicts(block, top):
-        highest: T.int64 = 0
-        first: T.int64 = n1
-        last: T.int64 = 0
-        at: T.int64 = conflict_rows[block]
-        while at < conflict_rows[block + 1]:
-            other: T.int64 = conflicts[at]
-            at += 1
+        local[RAISE_CONFLICTS_HIGHEST] = 0
+        local[RAISE_CONFLICTS_FIRST] = n1
+        local[RAISE_CONFLICTS_LAST] = 0
+        local[RAISE_CONFLICTS_AT] = conflict_rows[block]
+        while local[RAISE_CONFLICTS_AT] < conflict_rows[block + 1]:
+            other: T.let[T.int64] = conflicts[local[RAISE_CONFLICTS_AT]]
+            local[RAISE_CONFLICTS_AT] += 1
             if blocks[other, REACH] < top and blocks[other, OFFSET] == UNPLACED:
                 settle(top, other)
                 if state[SETTLED] + blocks[other, SIZE] > state[CAPACITY]:
@@ -313,75 +268,87 @@ def advance(
                 trail[state[TRAIL], T_OLD] = blocks[other, REACH]
                 state[TRAIL] += 1
                 blocks[other, REACH] = state[SETTLED]
-                highest = T.max(highest, state[SETTLED])
-                first = T.min(first, blocks[other, FIRST])
-                last = T.max(last, blocks[other, LAST])
-        while first < last and state[DESCEND] == 1:
-            may_fit(first, highest)
-            first += 1
+                local[RAISE_CONFLICTS_HIGHEST] = T.max(
+                    local[RAISE_CONFLICTS_HIGHEST], state[SETTLED]
+                )
+                local[RAISE_CONFLICTS_FIRST] = T.min(
+                    local[RAISE_CONFLICTS_FIRST], blocks[other, FIRST]
+                )
+                local[RAISE_CONFLICTS_LAST] = T.max(
+                    local[RAISE_CONFLICTS_LAST], blocks[other, LAST]
+                )
+        while local[RAISE_CONFLICTS_FIRST] < local[RAISE_CONFLICTS_LAST] and state[DESCEND] == 1:
+            may_fit(local[RAISE_CONFLICTS_FIRST], local[RAISE_CONFLICTS_HIGHEST])
+            local[RAISE_CONFLICTS_FIRST] += 1
 
     @T.inline
     def renew_loads(group):
-        at: T.int64 = waiting[group, G_BEGIN]
-        while at < waiting[group, G_END]:
-            block: T.int64 = order[at]
-            load: T.int64 = 0
-            live: T.int64 = live_rows[block]
-            while live < live_rows[block + 1]:
-                section: T.int64 = lives[live, BEGIN]
-                while section < lives[live, END]:
-                    load = T.max(load, sections[section, REMAINING])
-                    section += 1
-                live += 1
-            if load != blocks[block, LOAD]:
+        local[RENEW_LOADS_AT] = waiting[group, G_BEGIN]
+        while local[RENEW_LOADS_AT] < waiting[group, G_END]:
+            block: T.let[T.int64] = order[local[RENEW_LOADS_AT]]
+            local[RENEW_LOADS_LOAD] = 0
+            local[RENEW_LOADS_LIVE] = live_rows[block]
+            while local[RENEW_LOADS_LIVE] < live_rows[block + 1]:
+                local[RENEW_LOADS_SECTION] = lives[local[RENEW_LOADS_LIVE], BEGIN]
+                while local[RENEW_LOADS_SECTION] < lives[local[RENEW_LOADS_LIVE], END]:
+                    local[RENEW_LOADS_LOAD] = T.max(
+                        local[RENEW_LOADS_LOAD], sections[local[RENEW_LOADS_SECTION], REMAINING]
+                    )
+                    local[RENEW_LOADS_SECTION] += 1
+                local[RENEW_LOADS_LIVE] += 1
+            if local[RENEW_LOADS_LOAD] != blocks[block, LOAD]:
                 trail[state[TRAIL], T_BLOCK] = block + n0
                 trail[state[TRAIL], T_OLD] = blocks[block, LOAD]
                 state[TRAIL] += 1
-                blocks[block, LOAD] = load
-            at += 1
+                blocks[block, LOAD] = local[RENEW_LOADS_LOAD]
+            local[RENEW_LOADS_AT] += 1
         waiting[group, G_LOAD] = LOAD_LIMIT
         waiting[group, G_RANK] = -1
 
     @T.inline
     def add_groups(frame):
-        begin: T.int64 = frames[frame, G_BEGIN] + 1
-        while begin < frames[frame, G_END]:
-            first: T.int64 = blocks[order[begin], FIRST]
-            last: T.int64 = first + 1
-            while first > frames[frame, G_FIRST]:
-                if sections[first, CROSSING] == 0:
+        local[ADD_GROUPS_BEGIN] = frames[frame, G_BEGIN] + 1
+        while local[ADD_GROUPS_BEGIN] < frames[frame, G_END]:
+            local[ADD_GROUPS_FIRST] = blocks[order[local[ADD_GROUPS_BEGIN]], FIRST]
+            local[ADD_GROUPS_LAST] = local[ADD_GROUPS_FIRST] + 1
+            while local[ADD_GROUPS_FIRST] > frames[frame, G_FIRST]:
+                if sections[local[ADD_GROUPS_FIRST], CROSSING] == 0:
                     break
-                first -= 1
-            while last < frames[frame, G_LAST]:
-                if sections[last, CROSSING] == 0:
+                local[ADD_GROUPS_FIRST] -= 1
+            while local[ADD_GROUPS_LAST] < frames[frame, G_LAST]:
+                if sections[local[ADD_GROUPS_LAST], CROSSING] == 0:
                     break
-                last += 1
-            end: T.int64 = begin
-            at: T.int64 = begin
-            while at < frames[frame, G_END]:
-                other: T.int64 = order[at]
-                if first <= blocks[other, FIRST] and blocks[other, FIRST] < last:
-                    order[at] = order[end]
-                    order[end] = other
-                    end += 1
-                at += 1
+                local[ADD_GROUPS_LAST] += 1
+            local[ADD_GROUPS_END] = local[ADD_GROUPS_BEGIN]
+            local[ADD_GROUPS_AT] = local[ADD_GROUPS_BEGIN]
+            while local[ADD_GROUPS_AT] < frames[frame, G_END]:
+                other: T.let[T.int64] = order[local[ADD_GROUPS_AT]]
+                if (
+                    local[ADD_GROUPS_FIRST] <= blocks[other, FIRST]
+                    and blocks[other, FIRST] < local[ADD_GROUPS_LAST]
+                ):
+                    order[local[ADD_GROUPS_AT]] = order[local[ADD_GROUPS_END]]
+                    order[local[ADD_GROUPS_END]] = other
+                    local[ADD_GROUPS_END] += 1
+                local[ADD_GROUPS_AT] += 1
             for column in T.serial(8):
                 waiting[state[WAITING], column] = frames[frame, column]
-            waiting[state[WAITING], G_BEGIN] = begin
-            waiting[state[WAITING], G_END] = end
-            waiting[state[WAITING], G_FIRST] = first
-            waiting[state[WAITING], G_LAST] = last
+            waiting[state[WAITING], G_BEGIN] = local[ADD_GROUPS_BEGIN]
+            waiting[state[WAITING], G_END] = local[ADD_GROUPS_END]
+            waiting[state[WAITING], G_FIRST] = local[ADD_GROUPS_FIRST]
+            waiting[state[WAITING], G_LAST] = local[ADD_GROUPS_LAST]
             waiting[state[WAITING], G_PARENT] = frame
             if state[BY_LOAD] == 1 and (
-                first != frames[frame, G_FIRST] or last != frames[frame, G_LAST]
+                local[ADD_GROUPS_FIRST] != frames[frame, G_FIRST]
+                or local[ADD_GROUPS_LAST] != frames[frame, G_LAST]
             ):
                 renew_loads(state[WAITING])
             state[WAITING] += 1
-            begin = end
+            local[ADD_GROUPS_BEGIN] = local[ADD_GROUPS_END]
 
     @T.inline
     def place(frame):
-        block: T.int64 = order[state[NEXT]]
+        block: T.let[T.int64] = order[state[NEXT]]
         frames[frame, G_OFFSET] = blocks[block, REACH]
         frames[frame, G_LOAD] = blocks[block, LOAD]
         frames[frame, G_RANK] = blocks[block, RANK]
@@ -417,7 +384,7 @@ def advance(
         next_block(state[FRAMES] - 1)
         if state[NEXT] < 0:
             state[DESCEND] = 0
-            parent: T.int64 = frames[state[FRAMES] - 1, G_PARENT]
+            parent: T.let[T.int64] = frames[state[FRAMES] - 1, G_PARENT]
             if parent < 0:
                 state[OUTCOME] = EXHAUSTED
                 break

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
+from passes.planning.engine.in_place import SharingRules, all_rotate_alike
+from passes.planning.live_ranges import joined
 from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, LiveRange, Penalty, PipelineUse, Problem, rotate_alike
+from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ def coalesce(problem: Problem) -> Coalesced:
     """
     groups = {buffer.name: [buffer] for buffer in problem.buffers}
     leader = {buffer.name: buffer.name for buffer in problem.buffers}
-    mergeable = _Mergeable(problem)
+    rules = SharingRules(problem, at_a_cost=False)
     by_saving = sorted(problem.in_place, key=lambda pair: -_saving(problem, pair))
     for source, destination in by_saving:
         one, two = leader[source], leader[destination]
-        if one != two and mergeable.groups(groups[one], groups[two]):
+        if one != two and rules.may_join(groups[one], groups[two]):
             groups[one] += groups.pop(two)
             for member in groups[one]:
                 leader[member.name] = one
@@ -76,58 +77,14 @@ def _saving(problem: Problem, pair: tuple[str, str]) -> int:
     return min(problem.buffers[problem.index[name]].size for name in pair)
 
 
-class _Mergeable:
-    """Whether two buffers may have the same offset."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._in_place = {frozenset(pair) for pair in problem.in_place}
-        self._kept_apart = {frozenset(pair) for pair in problem.kept_apart}
-        self._kept_apart |= {frozenset((p.first, p.second)) for p in problem.penalties}
-
-    def __call__(self, first: Buffer, second: Buffer) -> bool:
-        pair = frozenset((first.name, second.name))
-        if pair in self._kept_apart:
-            return False
-        if first.slots != second.slots and not min(first, second, key=_slots).may_widen:
-            return False
-        if first.pinned is not None or second.pinned is not None:
-            return False
-        return pair in self._in_place or not _live_together(first.live, second.live)
-
-    def groups(self, one: Sequence[Buffer], two: Sequence[Buffer]) -> bool:
-        """Whether two groups may have the same offsets."""
-        members = [*one, *two]
-        if max(member.slots for member in members) > 1 and not _all_rotate_alike(members):
-            return False
-        return all(self(a, b) for a in one for b in two)
-
-
-def _all_rotate_alike(members: Sequence[Buffer]) -> bool:
-    return all(rotate_alike(a, b) for a, b in combinations(members, 2))
-
-
-def _slots(buffer: Buffer) -> int:
-    return buffer.slots
-
-
-def _live_together(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> bool:
-    return any(max(a, c) < min(b, d) for a, b in first for c, d in second)
-
-
 def _merge(name: str, members: Sequence[Buffer]) -> Buffer:
     """Return one buffer that is live whenever one of `members` is."""
     if len(members) == 1:
         return members[0]
-    live: list[LiveRange] = []
-    for begin, end in sorted(piece for member in members for piece in member.live):
-        if live and begin <= live[-1][1]:
-            live[-1] = (live[-1][0], max(end, live[-1][1]))
-        else:
-            live.append((begin, end))
     return Buffer(
         name,
         max(member.size for member in members),
-        tuple(live),
+        joined(piece for member in members for piece in member.live),
         math.lcm(*(member.alignment for member in members)),
         max(member.slots for member in members),
         use=_loop_of(members),
@@ -136,7 +93,7 @@ def _merge(name: str, members: Sequence[Buffer]) -> Buffer:
 
 def _loop_of(members: Sequence[Buffer]) -> PipelineUse | None:
     """Return a use that lets the merged buffer have more offsets if all members may."""
-    if all(member.may_widen for member in members) and _all_rotate_alike(members):
+    if all(member.may_widen for member in members) and all_rotate_alike(members):
         return PipelineUse(loop=members[0].use.loop if members[0].use else None)
     return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from passes.planning.engine.blocks import Instance, settle
+from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.planner import Meter
 
 Score = tuple[int, int]
@@ -21,7 +21,7 @@ class WeightedSearch:
 
     Parameters
     ----------
-    instance : Instance
+    block_list : BlockList
         In-place pairs of its problem are honoured.
     incumbent : Score
         Only better plans are looked for.
@@ -38,38 +38,38 @@ class WeightedSearch:
         Whether no better plan exists.
     """
 
-    def __init__(self, instance: Instance, incumbent: Score, meter: Meter) -> None:
+    def __init__(self, block_list: BlockList, incumbent: Score, meter: Meter) -> None:
         self.best: list[int] | None = None
         self.score = incumbent
         self.complete = True
-        self._instance = instance
+        self._block_list = block_list
         self._meter = meter
-        problem = instance.problem
+        problem = block_list.problem
         self._capacity = problem.capacity
-        self._partners = _partners(instance)
+        self._partners = _partners(block_list)
         self._hard = [
             [o for o in row.tolist() if o not in self._partners[b]]
-            for b, row in enumerate(instance.conflicts)
+            for b, row in enumerate(block_list.conflicts)
         ]
-        self._soft = [instance.soft.get(block, []) for block in range(len(instance))]
+        self._soft = [block_list.soft.get(block, []) for block in range(len(block_list))]
         self._costs = [(p.cost_in_step, p.cost) for p in problem.penalties]
-        self._offsets = [-1 if size else 0 for size in instance.sizes]
+        self._offsets = [-1 if size else 0 for size in block_list.sizes]
         # For each penalty, the pairs of slots that share, and those of them not in step.
         self._paid = [[0, 0] for _ in self._costs]
         self._left = [
             block
-            for block in range(len(instance))
-            if block not in instance.pinned and instance.sizes[block]
+            for block in range(len(block_list))
+            if block not in block_list.pinned and block_list.sizes[block]
         ]
-        self._crowds = _crowds(instance, self._partners, self._left)
+        self._crowds = _crowds(block_list, self._partners, self._left)
 
     def run(self) -> None:
         """Search until nothing better is left or the meter stops it."""
         cost = peak = 0
-        for block, offset in self._instance.pinned.items():
+        for block, offset in self._block_list.pinned.items():
             cost += self._pay(list(self._shared(block, offset)), 1)
             self._offsets[block] = offset
-            peak = max(peak, offset + self._instance.sizes[block])
+            peak = max(peak, offset + self._block_list.sizes[block])
         self._descend((0, -1), cost, peak)
 
     def _descend(self, key: tuple[int, int], cost: int, peak: int) -> None:
@@ -85,7 +85,7 @@ class WeightedSearch:
             self._meter.spend(1)
             shared = list(self._shared(block, offset))
             added = self._pay(shared, 1)
-            top = max(peak, offset + self._instance.sizes[block])
+            top = max(peak, offset + self._block_list.sizes[block])
             self._offsets[block] = offset
             self._left.remove(block)
             if self._may_be_better(cost + added, top, offset):
@@ -106,7 +106,7 @@ class WeightedSearch:
         limit = self._capacity if cost < best_cost else best_peak - 1
         if limit is None:
             return True
-        sizes, left = self._instance.sizes, set(self._left)
+        sizes, left = self._block_list.sizes, set(self._left)
         return peak <= limit and all(
             floor + sum(sizes[block] for block in crowd if block in left) <= limit
             for crowd in self._crowds
@@ -126,20 +126,20 @@ class WeightedSearch:
 
     def _placed(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
         """Return the bytes that the placed ones of `blocks` take, by begin."""
-        sizes = self._instance.sizes
+        sizes = self._block_list.sizes
         taken = [(self._offsets[b], self._offsets[b] + sizes[b]) for b in blocks]
         return sorted(entry for entry in taken if entry[0] >= 0)
 
     def _obstacles(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
-        return sorted((*self._instance.problem.memory.reserved, *self._placed(blocks)))
+        return sorted((*self._block_list.problem.memory.reserved, *self._placed(blocks)))
 
     def _settle(self, block: int, low: int, obstacles: list[tuple[int, int]]) -> int:
-        instance = self._instance
-        return settle(low, instance.sizes[block], instance.alignments[block], obstacles)
+        block_list = self._block_list
+        return settle(low, block_list.sizes[block], block_list.alignments[block], obstacles)
 
     def _options(self, block: int) -> Iterator[tuple[int, bool]]:
         """Yield the offsets that `block` can take, and whether each is an in-place partner's."""
-        size = self._instance.sizes[block]
+        size = self._block_list.sizes[block]
         hard = self._obstacles(self._hard[block])
         partners = self._placed(self._partners[block])
         avoided = self._placed([other for other, _ in self._soft[block]])
@@ -156,15 +156,15 @@ class WeightedSearch:
     def _highest_need(self, block: int) -> int:
         """Return where `block` would end, were it placed now at no cost and with no partner."""
         others = [*self._hard[block], *self._partners[block], *(o for o, _ in self._soft[block])]
-        return self._settle(block, 0, self._obstacles(others)) + self._instance.sizes[block]
+        return self._settle(block, 0, self._obstacles(others)) + self._block_list.sizes[block]
 
     def _shared(self, block: int, offset: int) -> Iterator[tuple[int, int]]:
         """Yield (penalty, 1 if not in step) for each placed block that `block` would meet."""
-        sizes = self._instance.sizes
+        sizes = self._block_list.sizes
         for other, penalty in self._soft[block]:
             begin = self._offsets[other]
             if begin >= 0 and begin < offset + sizes[block] and offset < begin + sizes[other]:
-                yield penalty, int(not self._instance.in_step(block, other))
+                yield penalty, int(not self._block_list.in_step(block, other))
 
     def _pay(self, shared: Sequence[tuple[int, int]], sign: int) -> int:
         """Note what is shared (1) or no longer so (-1); return what that adds to the cost."""
@@ -182,30 +182,26 @@ class WeightedSearch:
         return self._costs[penalty][crossed > 0] if pairs else 0
 
 
-def _partners(instance: Instance) -> list[list[int]]:
+def _partners(block_list: BlockList) -> list[list[int]]:
     """Return for each block those it may share an offset with while both are live."""
-    partners: list[list[int]] = [[] for _ in range(len(instance))]
-    for source, destination in instance.problem.in_place:
-        ones, twos = instance.blocks_of(source), instance.blocks_of(destination)
-        if not instance.may_be_in_place(source, destination):
-            continue
-        for one, two in zip(ones, twos, strict=True):
-            if two in instance.conflicts[one]:
-                partners[one].append(two)
-                partners[two].append(one)
+    partners: list[list[int]] = [[] for _ in range(len(block_list))]
+    for one, two in block_list.in_place_pairs():
+        if two in block_list.conflicts[one]:
+            partners[one].append(two)
+            partners[two].append(one)
     return partners
 
 
 def _crowds(
-    instance: Instance, partners: Sequence[Sequence[int]], left: Sequence[int]
+    block_list: BlockList, partners: Sequence[Sequence[int]], left: Sequence[int]
 ) -> list[list[int]]:
     """Return sets of blocks that are live together and of which no two may share bytes.
 
     Of in-place partners only the first is counted, so that the rest take nothing of their own.
     """
     counted = [b for b in left if all(other > b or other not in left for other in partners[b])]
-    positions = sorted({begin for block in counted for begin, _ in instance.live[block]})
+    positions = sorted({begin for block in counted for begin, _ in block_list.live[block]})
     return [
-        [b for b in counted if any(begin <= p < end for begin, end in instance.live[b])]
+        [b for b in counted if any(begin <= p < end for begin, end in block_list.live[b])]
         for p in positions
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from passes.planning.engine.blocks import Instance, Ints, settle
+from passes.planning.engine.blocks import BlockList, Ints, settle
 
 UNPLACED = -1
 """The offset of a block that has no place."""
@@ -16,7 +16,7 @@ NO_END = np.iinfo(np.int64).max
 
 
 def place(
-    instance: Instance,
+    block_list: BlockList,
     order: Iterable[int],
     rule: str = "first",
     costs: bool = False,
@@ -27,7 +27,7 @@ def place(
 
     Parameters
     ----------
-    instance : Instance
+    block_list : BlockList
         What to place.
     order : iterable of int
         Blocks; those that are pinned or fixed are passed over.
@@ -45,17 +45,17 @@ def place(
     list of int
         For each block its offset in bytes.
     """
-    gaps = Gaps(instance)
-    for block, offset in {**instance.pinned, **(fixed or {})}.items():
+    gaps = Gaps(block_list)
+    for block, offset in {**block_list.pinned, **(fixed or {})}.items():
         gaps.offsets[block] = offset
     for block in order:
         if gaps.offsets[block] != UNPLACED:
             continue
-        if costs and block in instance.soft:
+        if costs and block in block_list.soft:
             offset = gaps.cheapest(block)
         else:
             offset = gaps.lowest(block) if rule == "first" else gaps.tightest(block)
-        if limit is None or offset + instance.sizes[block] <= limit:
+        if limit is None or offset + block_list.sizes[block] <= limit:
             gaps.offsets[block] = offset
     return [int(offset) for offset in gaps.offsets]
 
@@ -64,13 +64,13 @@ def place(
 class Gaps:
     """The gaps between blocks that are placed, seen from a block that is not."""
 
-    instance: Instance
+    block_list: BlockList
     offsets: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        self.offsets = np.full(len(self.instance), UNPLACED, dtype=np.int64)
-        self._sizes = np.array(self.instance.sizes, dtype=np.int64)
-        self._reserved = np.array(self.instance.problem.memory.reserved, dtype=np.int64)
+        self.offsets = np.full(len(self.block_list), UNPLACED, dtype=np.int64)
+        self._sizes = np.array(self.block_list.sizes, dtype=np.int64)
+        self._reserved = np.array(self.block_list.problem.memory.reserved, dtype=np.int64)
 
     def lowest(self, block: int) -> int:
         """Return the lowest offset at which `block` fits."""
@@ -86,7 +86,7 @@ class Gaps:
 
     def _of(self, block: int) -> tuple[Ints, Ints]:
         """Return where the gaps begin (aligned for `block`) and end; the last has no end."""
-        row = self.instance.conflicts[block]
+        row = self.block_list.conflicts[block]
         row = row[self.offsets[row] != UNPLACED]
         low = self.offsets[row]
         high = low + self._sizes[row]
@@ -96,7 +96,7 @@ class Gaps:
         by_offset = low.argsort(kind="stable")
         begins = np.zeros(len(low) + 1, dtype=np.int64)
         np.maximum.accumulate(high[by_offset], out=begins[1:])
-        alignment = self.instance.alignments[block]
+        alignment = self.block_list.alignments[block]
         if alignment > 1:
             begins += -begins % alignment
         ends = np.empty_like(begins)
@@ -106,20 +106,20 @@ class Gaps:
 
     def cheapest(self, block: int) -> int:
         """Return the offset that adds the least cost within the capacity, then the lowest."""
-        instance, size = self.instance, self.instance.sizes[block]
-        capacity = instance.problem.capacity
+        block_list, size = self.block_list, self.block_list.sizes[block]
+        capacity = block_list.problem.capacity
         obstacles = self._obstacles(block)
         soft = [
-            (int(self.offsets[other]), int(self.offsets[other]) + instance.sizes[other], penalty)
-            for other, penalty in instance.soft[block]
+            (int(self.offsets[other]), int(self.offsets[other]) + block_list.sizes[other], penalty)
+            for other, penalty in block_list.soft[block]
             if self.offsets[other] != UNPLACED
         ]
         tops = [0, *(end for _, end in obstacles), *(end for _, end, _ in soft)]
         best: tuple[bool, int, int] | None = None
         for top in sorted(set(tops)):
-            offset = settle(top, size, instance.alignments[block], obstacles)
+            offset = settle(top, size, block_list.alignments[block], obstacles)
             shared = {p for low, high, p in soft if low < offset + size and offset < high}
-            cost = sum(instance.problem.penalties[p].cost for p in shared)
+            cost = sum(block_list.problem.penalties[p].cost for p in shared)
             rank = (capacity is not None and offset + size > capacity, cost, offset)
             best = rank if best is None else min(best, rank)
         assert best is not None, "offset 0 is always a candidate"
@@ -127,10 +127,10 @@ class Gaps:
 
     def _obstacles(self, block: int) -> list[tuple[int, int]]:
         """Return the bytes that `block` may not take, sorted."""
-        return sorted((*self.instance.problem.memory.reserved, *self._taken(block)))
+        return sorted((*self.block_list.problem.memory.reserved, *self._taken(block)))
 
     def _taken(self, block: int) -> Iterator[tuple[int, int]]:
-        for other in self.instance.conflicts[block].tolist():
+        for other in self.block_list.conflicts[block].tolist():
             offset = int(self.offsets[other])
             if offset != UNPLACED:
-                yield offset, offset + self.instance.sizes[other]
+                yield offset, offset + self.block_list.sizes[other]

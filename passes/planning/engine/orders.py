@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from passes.planning.engine.blocks import Instance, Ints
+from passes.planning.engine.blocks import BlockList, Ints
 
 
 class Measures:
@@ -23,11 +23,11 @@ class Measures:
         The most bytes live at one position of its life.
     """
 
-    def __init__(self, instance: Instance) -> None:
-        self.begin = [live[0][0] for live in instance.live]
-        self.size = instance.sizes
-        self.life = [sum(end - begin for begin, end in live) for live in instance.live]
-        self.load = _loads(instance)
+    def __init__(self, block_list: BlockList) -> None:
+        self.begin = [live[0][0] for live in block_list.live]
+        self.size = block_list.sizes
+        self.life = [sum(end - begin for begin, end in live) for live in block_list.live]
+        self.load = _loads(block_list)
 
 
 Key = Callable[[Measures, int], tuple[float, ...]]
@@ -59,18 +59,18 @@ def ordered(measures: Measures, order: str) -> list[int]:
     return sorted(blocks, key=lambda b: (*key(measures, b), measures.begin[b], b))
 
 
-def _loads(instance: Instance) -> list[int]:
+def _loads(block_list: BlockList) -> list[int]:
     """Return, for each block, the most bytes live at one position of its life."""
-    positions = np.unique([p for live in instance.live for piece in live for p in piece])
-    owners = [b for b, live in enumerate(instance.live) for _ in live]
-    begins = np.searchsorted(positions, [begin for live in instance.live for begin, _ in live])
-    ends = np.searchsorted(positions, [end for live in instance.live for _, end in live])
-    sizes = np.array(instance.sizes, dtype=np.int64)[owners]
+    positions = np.unique([p for live in block_list.live for piece in live for p in piece])
+    owners = [b for b, live in enumerate(block_list.live) for _ in live]
+    begins = np.searchsorted(positions, [begin for live in block_list.live for begin, _ in live])
+    ends = np.searchsorted(positions, [end for live in block_list.live for _, end in live])
+    sizes = np.array(block_list.sizes, dtype=np.int64)[owners]
     change = np.zeros(len(positions), dtype=np.int64)
     np.add.at(change, begins, sizes)
     np.subtract.at(change, ends, sizes)
     most = _range_maxima(np.cumsum(change), begins, ends)
-    loads = [0] * len(instance)
+    loads = [0] * len(block_list)
     for owner, load in zip(owners, most.tolist(), strict=True):
         loads[owner] = max(loads[owner], load)
     return loads

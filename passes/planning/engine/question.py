@@ -8,15 +8,15 @@ that live where most bytes are live, and first fit puts the rest around it.
 
 from __future__ import annotations
 
-import importlib
 import random
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Protocol
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine import compiled
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.canonical import CanonicalSearch, Outcome
+from passes.planning.engine.compiled_search import LOOP, CompiledSearch
 from passes.planning.engine.gaps import UNPLACED, place
 from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
 from passes.planning.engine.sections import Packing, pack
@@ -26,8 +26,6 @@ WHOLE_BLOCKS = 3000
 """Blocks up to which the search is asked for all of a problem."""
 FIRST_WORK = 2_500_000
 """Blocks looked at in the first, short turns: half a second in plain Python."""
-KERNEL = "passes.planning.engine.canonical_kernel"
-"""Imported only when needed, since it imports TVM."""
 CORE_SHARE = 0.95
 """What share of the capacity must be live at once to make a block part of the first core."""
 REST_ORDERS = 4 * FAST_ORDERS
@@ -106,19 +104,19 @@ class Answer:
 
 
 class Decider:
-    """Answers, for one instance, whether it can be placed below a capacity.
+    """Answers, for one block list, whether it can be placed below a capacity.
 
-    Penalties play no part, nor does the capacity of the instance's own problem.
+    Penalties play no part, nor does the capacity of the block list's own problem.
     """
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    def __init__(self, block_list: BlockList) -> None:
+        self._block_list = block_list
         self._free = [
             block
-            for block, size in enumerate(instance.sizes)
-            if size and block not in instance.pinned
+            for block, size in enumerate(block_list.sizes)
+            if size and block not in block_list.pinned
         ]
-        self._measures = Measures(instance)
+        self._measures = Measures(block_list)
         self._packed: Packing | None = None
 
     def ask(self, capacity: int, meter: Meter, turn: int = 0) -> Answer:
@@ -127,7 +125,7 @@ class Decider:
         The outcome is `PAUSED` if the meter stopped the search or first fit left a block over.
         Another `turn` tries other orders.
         """
-        if self._instance.bound > capacity:
+        if self._block_list.bound > capacity:
             return Answer(Outcome.EXHAUSTED)
         core = self._free if len(self._free) <= WHOLE_BLOCKS else self._core(capacity)
         kept: dict[int, int] = {}
@@ -138,7 +136,7 @@ class Decider:
             if not isinstance(fixed, dict):
                 return Answer(fixed)
             blocks = ordered(self._measures, order)
-            offsets = place(self._instance, blocks, fixed={**kept, **fixed}, limit=capacity)
+            offsets = place(self._block_list, blocks, fixed={**kept, **fixed}, limit=capacity)
             meter.spend(len(offsets) - len(kept) - len(fixed))
             left_over = [block for block in self._free if offsets[block] == UNPLACED]
             if not left_over:
@@ -151,7 +149,7 @@ class Decider:
         """Return the offsets of the blocks that meet none of `core`: they can stay."""
         met = {*core}
         for block in core:
-            met.update(self._instance.conflicts[block].tolist())
+            met.update(self._block_list.conflicts[block].tolist())
         return {b: offsets[b] for b in self._free if b not in met and offsets[b] != UNPLACED}
 
     def _core(self, capacity: int) -> list[int]:
@@ -165,7 +163,7 @@ class Decider:
         """
         grown = {*core, *left_over}
         for block in left_over:
-            grown.update(self._instance.conflicts[block].tolist())
+            grown.update(self._block_list.conflicts[block].tolist())
         return [block for block in self._free if block in grown]
 
     def _place(
@@ -173,7 +171,7 @@ class Decider:
     ) -> dict[int, int] | Outcome:
         """Return offsets of `core` below `capacity`, or why there are none."""
         if self._packed is None or self._packed.blocks != core:
-            self._packed = pack(self._instance, core)
+            self._packed = pack(self._block_list, core)
         attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
         outcome, found = _search(self._packed, capacity, meter, attempts)
         return dict(zip(core, found, strict=True)) if outcome is Outcome.FOUND else outcome
@@ -204,7 +202,7 @@ def _search(
     already: most questions end there, and need not wait for the compiler.
     """
     limit = 2 * len(packing)
-    engine = _engine() if KERNEL in sys.modules else CanonicalSearch
+    engine: type[_Search] = CompiledSearch if compiled.is_loaded(LOOP) else CanonicalSearch
     first = attempts[: FIRST_WORK // (limit * len(packing))]
     outcome, offsets = _round_robin(packing, capacity, meter, engine, first, [limit])
     if outcome is not Outcome.PAUSED:
@@ -251,8 +249,4 @@ def _advance(search: _Search, limit: int, blocks: int, meter: Meter) -> Outcome:
 
 def _engine() -> type[_Search]:
     """Return the compiled search where TVM can compile it, else the plain one."""
-    try:
-        kernel = importlib.import_module(KERNEL)
-    except ImportError:
-        return CanonicalSearch
-    return cast(type[_Search], kernel.CompiledSearch) if kernel.available() else CanonicalSearch
+    return CanonicalSearch if compiled.loop(LOOP) is None else CompiledSearch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.coalesce import apart, coalesce
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Meter
@@ -41,13 +41,13 @@ def better(problem: Problem, plans: Iterable[Plan], meter: Meter) -> Plan:
     return best
 
 
-def on_each_coalescing(problem: Problem, run: Callable[[Instance], Plan]) -> Plan:
+def on_each_coalescing(problem: Problem, run: Callable[[BlockList], Plan]) -> Plan:
     """Plan with the in-place pairs merged, then, if that is not proven best, kept apart."""
-    whole = Instance(problem)
+    whole = BlockList(problem)
     best: Plan | None = None
     for reduce in (coalesce, apart) if problem.in_place else (apart,):
         reduced = reduce(problem)
-        found = run(Instance(reduced.problem))
+        found = run(BlockList(reduced.problem))
         offsets = reduced.restore(found, problem)
         plan = whole.plan_of(offsets, found.planner, found.nodes)
         if not problem.in_place:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import Instance, Ints
+from passes.planning.engine.blocks import BlockList, Ints
 from passes.planning.planner import Meter
 
 Bools = npt.NDArray[np.bool_]
@@ -36,7 +36,7 @@ class Relocation:
 
     Parameters
     ----------
-    instance : Instance
+    block_list : BlockList
         Its in-place pairs are honoured, slot by slot.
     offsets : sequence of int
         A right placement within the capacity: bytes, for each block.
@@ -49,16 +49,16 @@ class Relocation:
         Its penalty and its peak in bytes.
     """
 
-    def __init__(self, instance: Instance, offsets: Sequence[int]) -> None:
-        self._instance = instance
+    def __init__(self, block_list: BlockList, offsets: Sequence[int]) -> None:
+        self._block_list = block_list
         self._low = np.array(offsets, dtype=np.int64)
-        self._size = np.array(instance.sizes, dtype=np.int64)
-        count = len(instance)
+        self._size = np.array(block_list.sizes, dtype=np.int64)
+        count = len(block_list)
         hard = np.zeros((count, count), dtype=bool)
-        for block, row in enumerate(instance.conflicts):
+        for block, row in enumerate(block_list.conflicts):
             hard[block, row] = True
-        partner = _partners(instance) & hard
-        self._charge = _charges(instance)
+        partner = _partners(block_list) & hard
+        self._charge = _charges(block_list)
         # What follows holds for each block only of its relations: all that it must not or should
         # not share with.
         self._others = [np.flatnonzero(row) for row in hard | (self._charge > 0)]
@@ -67,14 +67,14 @@ class Relocation:
         self._price = [
             self._charge[block, row].astype(np.float64) for block, row in enumerate(self._others)
         ]
-        self._owner = instance.buffer_of
-        self._blocks = [list(instance.blocks_of(b.name)) for b in instance.problem.buffers]
+        self._owner = block_list.buffer_of
+        self._blocks = [list(block_list.blocks_of(b.name)) for b in block_list.problem.buffers]
         self._first = np.array([blocks[0] for blocks in self._blocks], dtype=np.int64)
         self._in_step = [self._one_offset(block) for block in range(count)]
         self._ends = np.array(
-            [0, *(end for _, end in instance.problem.memory.reserved)], dtype=np.int64
+            [0, *(end for _, end in block_list.problem.memory.reserved)], dtype=np.int64
         )
-        capacity = instance.problem.capacity
+        capacity = block_list.problem.capacity
         self._capacity = np.iinfo(np.int64).max if capacity is None else capacity
         self._rng = random.Random(0)
         buffers = len(self._blocks)
@@ -88,7 +88,7 @@ class Relocation:
     def _one_offset(self, block: int) -> Bools:
         """Return for which relations it can pay to have the same offset as they."""
         slots = [len(self._blocks[self._owner[other]]) for other in self._others[block]]
-        same = [self._instance.in_step(block, int(other)) for other in self._others[block]]
+        same = [self._block_list.in_step(block, int(other)) for other in self._others[block]]
         in_step = np.array(same, dtype=bool) & (np.array(slots, dtype=np.int64) > 1)
         found: Bools = self._partner[block] | (in_step & ~self._hard[block])
         return found
@@ -141,8 +141,8 @@ class Relocation:
 
     def _free(self, buffer: int) -> list[int]:
         """Return the blocks of a buffer that can be moved."""
-        pinned = self._instance.pinned
-        return [b for b in self._blocks[buffer] if b not in pinned and self._instance.sizes[b]]
+        pinned = self._block_list.pinned
+        return [b for b in self._blocks[buffer] if b not in pinned and self._block_list.sizes[b]]
 
     def _choose(self) -> list[int]:
         """Return the buffers to take out, in the order in which they are put back."""
@@ -159,7 +159,7 @@ class Relocation:
         if order < 0.4:
             rng.shuffle(chosen)
         elif order < 0.8:
-            chosen.sort(key=lambda b: -self._instance.problem.buffers[b].size)
+            chosen.sort(key=lambda b: -self._block_list.problem.buffers[b].size)
         return chosen
 
     def _drawn(self, weights: Ints) -> int:
@@ -183,7 +183,7 @@ class Relocation:
         low = self._low[others]
         high = low + self._size[others]
         high[low == NOWHERE] = NOWHERE
-        size, alignment = int(self._size[block]), self._instance.alignments[block]
+        size, alignment = int(self._size[block]), self._block_list.alignments[block]
         starts = np.concatenate((self._ends, high))
         starts += -starts % alignment
         equal = low[self._in_step[block]]
@@ -193,7 +193,7 @@ class Relocation:
         starts.sort()
         if len(starts):
             starts = starts[np.concatenate(([True], starts[1:] != starts[:-1]))]
-        for begin, end in self._instance.problem.memory.reserved:
+        for begin, end in self._block_list.problem.memory.reserved:
             starts = starts[(starts >= end) | (starts + size <= begin)]
         column = starts[:, None]
         meets = (column < high) & (low < column + size)
@@ -207,23 +207,20 @@ class Relocation:
         return int(starts[free[cost.argmin()]])
 
 
-def _partners(instance: Instance) -> Bools:
+def _partners(block_list: BlockList) -> Bools:
     """Return which blocks may have one offset while both are live."""
-    partners = np.zeros((len(instance), len(instance)), dtype=bool)
-    for source, destination in instance.problem.in_place:
-        ones, twos = instance.blocks_of(source), instance.blocks_of(destination)
-        if instance.may_be_in_place(source, destination):
-            for one, two in zip(ones, twos, strict=True):
-                partners[one, two] = partners[two, one] = True
+    partners = np.zeros((len(block_list), len(block_list)), dtype=bool)
+    for one, two in block_list.in_place_pairs():
+        partners[one, two] = partners[two, one] = True
     return partners
 
 
-def _charges(instance: Instance) -> Ints:
+def _charges(block_list: BlockList) -> Ints:
     """Return what it costs that two blocks share bytes."""
-    charge = np.zeros((len(instance), len(instance)), dtype=np.int64)
-    for block, others in instance.soft.items():
+    charge = np.zeros((len(block_list), len(block_list)), dtype=np.int64)
+    for block, others in block_list.soft.items():
         for other, penalty in others:
-            due = instance.problem.penalties[penalty]
-            in_step = instance.in_step(block, other)
+            due = block_list.problem.penalties[penalty]
+            in_step = block_list.in_step(block, other)
             charge[block, other] = due.cost_in_step if in_step else due.cost
     return charge

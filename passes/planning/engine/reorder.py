@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.gaps import place
 from passes.planning.engine.orders import ORDERS, Measures, ordered
 from passes.planning.engine.ranking import rank
@@ -38,34 +38,34 @@ def cost_free(problem: Problem) -> Problem:
     return replace(problem, separations=(*problem.separations, *pairs), penalties=())
 
 
-def reorder(instance: Instance, best: Plan, meter: Meter) -> Plan:
+def reorder(block_list: BlockList, best: Plan, meter: Meter) -> Plan:
     """Return the best plan that first fit makes under many orders, or `best` if that is better.
 
     Starts from the best of `ORDERS` and their variants, then moves single blocks within the order
     as long as the plan gets no worse. Deterministic: the moves are drawn from a fixed seed.
     """
     rng = random.Random(0)
-    measures = Measures(instance)
+    measures = Measures(block_list)
     orders = [ordered(measures, name) for name in ORDERS]
     for name in ORDERS:
         orders += [_perturbed(ordered(measures, name), rng) for _ in range(VARIANTS)]
 
     def planned(order: list[int]) -> Plan:
         meter.spend(len(order))
-        return instance.plan(place(instance, order, costs=True), "search")
+        return block_list.plan(place(block_list, order, costs=True), "search")
 
     current, order = min(
         ((planned(order), order) for order in orders),
-        key=lambda entry: rank(instance.problem, entry[0]),
+        key=lambda entry: rank(block_list.problem, entry[0]),
     )
     for _ in range(MOVES):
         if meter.left == 0 or current.status is Status.OPTIMAL:
             break
         candidate = _moved(order, rng)
         plan = planned(candidate)
-        if rank(instance.problem, plan) <= rank(instance.problem, current):
+        if rank(block_list.problem, plan) <= rank(block_list.problem, current):
             current, order = plan, candidate
-    return min(best, current, key=lambda plan: rank(instance.problem, plan))
+    return min(best, current, key=lambda plan: rank(block_list.problem, plan))
 
 
 def _perturbed(order: list[int], rng: random.Random) -> list[int]:

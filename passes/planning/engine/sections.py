@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Packing:
-    """Some blocks of an instance, renumbered from 0, with what the search needs of them.
+    """Some blocks of a block list, renumbered from 0, with what the search needs of them.
 
     Time is cut into sections: positions between which no block begins or ends, of which only those
     are kept whose set of live blocks is in no neighbour's.
@@ -47,7 +47,7 @@ class Packing:
     Attributes
     ----------
     blocks : list of int
-        For each block its number in the instance.
+        For each block its number in the block list.
     sizes, alignments : list of int
         Bytes.
     weights : list of int
@@ -103,21 +103,21 @@ class Packing:
         return peaks
 
 
-def pack(instance: Instance, blocks: Sequence[int]) -> Packing:
-    """Return the packing of some blocks of `instance`, none of them pinned or empty."""
-    number = np.full(len(instance), -1, dtype=np.int64)
+def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
+    """Return the packing of some blocks of `block_list`, none of them pinned or empty."""
+    number = np.full(len(block_list), -1, dtype=np.int64)
     number[list(blocks)] = np.arange(len(blocks))
-    inside = [number[instance.conflicts[block]] for block in blocks]
+    inside = [number[block_list.conflicts[block]] for block in blocks]
     conflicts = [row[row >= 0].tolist() for row in inside]
-    unit = math.gcd(*(instance.alignments[block] for block in blocks))
-    ranges, members = _sections([instance.live[block] for block in blocks])
-    obstacles = [_obstacles(instance, block) for block in blocks]
+    unit = math.gcd(*(block_list.alignments[block] for block in blocks))
+    ranges, members = _sections([block_list.live[block] for block in blocks])
+    obstacles = [_obstacles(block_list, block) for block in blocks]
     first, last = _ties(ranges, conflicts)
-    sizes = [instance.sizes[block] for block in blocks]
+    sizes = [block_list.sizes[block] for block in blocks]
     return Packing(
         blocks=list(blocks),
         sizes=sizes,
-        alignments=[instance.alignments[block] for block in blocks],
+        alignments=[block_list.alignments[block] for block in blocks],
         weights=[-(-size // unit) * unit for size in sizes],
         unit=unit,
         conflicts=Table.of(conflicts),
@@ -128,18 +128,18 @@ def pack(instance: Instance, blocks: Sequence[int]) -> Packing:
         members=Table.of(members),
         first=first,
         last=last,
-        life=[sum(end - begin for begin, end in instance.live[block]) for block in blocks],
+        life=[sum(end - begin for begin, end in block_list.live[block]) for block in blocks],
     )
 
 
-def _obstacles(instance: Instance, block: int) -> list[tuple[int, int]]:
+def _obstacles(block_list: BlockList, block: int) -> list[tuple[int, int]]:
     """Return the bytes that `block` may not take whatever the search does, by begin."""
-    taken = list(instance.problem.memory.reserved)
-    if instance.pinned:
-        for other in instance.conflicts[block].tolist():
-            if other in instance.pinned:
-                begin = instance.pinned[other]
-                taken.append((begin, begin + instance.sizes[other]))
+    taken = list(block_list.problem.memory.reserved)
+    if block_list.pinned:
+        for other in block_list.conflicts[block].tolist():
+            if other in block_list.pinned:
+                begin = block_list.pinned[other]
+                taken.append((begin, begin + block_list.sizes[other]))
     return sorted(taken)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from passes.planning.engine.blocks import Instance, settle
+from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
 from passes.planning.problem import Problem
@@ -15,21 +15,21 @@ def bump(problem: Problem, budget: Budget) -> Plan:
     Nothing is shared, so nothing waits for anything: no penalty, and the highest peak. Takes time
     and memory linear in the buffers, plus the pinned and reserved ranges once.
     """
-    instance = Instance(problem)
+    block_list = BlockList(problem)
     taken = sorted(
         (
             *problem.memory.reserved,
-            *((o, o + instance.sizes[b]) for b, o in instance.pinned.items()),
+            *((o, o + block_list.sizes[b]) for b, o in block_list.pinned.items()),
         )
     )
     offsets, top = [], 0
-    for block, size in enumerate(instance.sizes):
-        if block in instance.pinned or size == 0:
-            offsets.append(instance.pinned.get(block, 0))
+    for block, size in enumerate(block_list.sizes):
+        if block in block_list.pinned or size == 0:
+            offsets.append(block_list.pinned.get(block, 0))
             continue
-        offset = settle(top, size, instance.alignments[block], taken)
+        offset = settle(top, size, block_list.alignments[block], taken)
         top = offset + size
         while taken and taken[0][1] <= top:
             taken.pop(0)
         offsets.append(offset)
-    return instance.plan(offsets, "bump")
+    return block_list.plan(offsets, "bump")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.gaps import place
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
@@ -27,7 +27,7 @@ def first_fit(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that the lower bound proves optimal.
     """
-    return on_each_coalescing(problem, lambda instance: fit(instance, Meter(budget), "first"))
+    return on_each_coalescing(problem, lambda block_list: fit(block_list, Meter(budget), "first"))
 
 
 @register("best_fit")
@@ -36,15 +36,17 @@ def best_fit(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that the lower bound proves optimal.
     """
-    return on_each_coalescing(problem, lambda instance: fit(instance, Meter(budget), "best"))
+    return on_each_coalescing(problem, lambda block_list: fit(block_list, Meter(budget), "best"))
 
 
-def fit(instance: Instance, meter: Meter, rule: str, orders: Sequence[str] | None = None) -> Plan:
+def fit(
+    block_list: BlockList, meter: Meter, rule: str, orders: Sequence[str] | None = None
+) -> Plan:
     """Return the best plan that one gap rule gives under several orders.
 
     Parameters
     ----------
-    instance : Instance
+    block_list : BlockList
         What to place.
     meter : Meter
         No further order is tried once it is late.
@@ -54,11 +56,11 @@ def fit(instance: Instance, meter: Meter, rule: str, orders: Sequence[str] | Non
         Names in `ORDERS`; by default all, or `FAST_ORDERS` for more than `LARGE` blocks.
     """
     if orders is None:
-        orders = FAST_ORDERS if len(instance) > LARGE else tuple(ORDERS)
-    measures = Measures(instance)
+        orders = FAST_ORDERS if len(block_list) > LARGE else tuple(ORDERS)
+    measures = Measures(block_list)
     plans = (
-        instance.plan(place(instance, ordered(measures, order), rule, costs), f"{rule}_fit")
+        block_list.plan(place(block_list, ordered(measures, order), rule, costs), f"{rule}_fit")
         for order in orders
-        for costs in ((True, False) if instance.soft else (False,))
+        for costs in ((True, False) if block_list.soft else (False,))
     )
-    return better(instance.problem, plans, meter)
+    return better(block_list.problem, plans, meter)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.canonical import Outcome
 from passes.planning.engine.exact import WeightedSearch
 from passes.planning.engine.orders import FAST_ORDERS
@@ -40,59 +40,59 @@ def search(problem: Problem, budget: Budget) -> Plan:
     the bound and the best plan. Deterministic in the budget's nodes; says what it has proven.
     """
     meter = Meter(budget)
-    plan = on_each_coalescing(problem, lambda instance: _search(instance, meter))
+    plan = on_each_coalescing(problem, lambda block_list: _search(block_list, meter))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = exactly(problem, plan, meter)
     return replace(plan, planner="search", nodes=meter.used)
 
 
-def _search(instance: Instance, meter: Meter) -> Plan:
-    """Return the best plan found for an instance without undecided in-place pairs."""
-    if not instance.soft:
-        return minimise(instance, meter)
-    free = Instance(cost_free(instance.problem))
+def _search(block_list: BlockList, meter: Meter) -> Plan:
+    """Return the best plan found for a block list without undecided in-place pairs."""
+    if not block_list.soft:
+        return minimise(block_list, meter)
+    free = BlockList(cost_free(block_list.problem))
     found = minimise(free, meter.share(2))
-    plan = instance.plan(free.flat(found), "search")
+    plan = block_list.plan(free.flat(found), "search")
     if found.fits:
         return replace(plan, status=found.status)
-    return _cheapen(instance, meter)
+    return _cheapen(block_list, meter)
 
 
-def minimise(instance: Instance, meter: Meter) -> Plan:
+def minimise(block_list: BlockList, meter: Meter) -> Plan:
     """Return the plan of the lowest peak found, penalties apart."""
-    capacity = instance.problem.capacity
-    best = better(instance.problem, _quick(instance, meter), meter)
+    capacity = block_list.problem.capacity
+    best = better(block_list.problem, _quick(block_list, meter), meter)
     if best.status in (Status.OPTIMAL, Status.INFEASIBLE):
         return best
-    decider = Decider(instance)
+    decider = Decider(block_list)
     if not best.fits and capacity is not None:
         answer = decider.ask(capacity, meter.share(2))
         if answer.outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
         if answer.offsets is None:
             return best
-        best = instance.plan(answer.offsets, "search")
-    return _lower(instance, decider, best, meter)
+        best = block_list.plan(answer.offsets, "search")
+    return _lower(block_list, decider, best, meter)
 
 
-def _quick(instance: Instance, meter: Meter) -> Iterator[Plan]:
+def _quick(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
-    if len(instance) > WHOLE_BLOCKS:  # where one costs as much as a core
-        yield fit(instance, meter, "first", FAST_ORDERS[:1])
+    if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
+        yield fit(block_list, meter, "first", FAST_ORDERS[:1])
         return
-    yield fit(instance, meter, "first", FAST_ORDERS)
-    yield fit(instance, meter, "best", FAST_ORDERS[:2])
-    yield rise(instance, meter)
+    yield fit(block_list, meter, "first", FAST_ORDERS)
+    yield fit(block_list, meter, "best", FAST_ORDERS[:2])
+    yield rise(block_list, meter)
 
 
-def _lower(instance: Instance, decider: Decider, best: Plan, meter: Meter) -> Plan:
+def _lower(block_list: BlockList, decider: Decider, best: Plan, meter: Meter) -> Plan:
     """Bring the peak down, round by round, each with twice the nodes for a question."""
-    step = _granularity(instance)
-    proven = -(-instance.bound // step) * step
+    step = _granularity(block_list)
+    proven = -(-block_list.bound // step) * step
     turn = 0
     while proven < best.peak and meter.left:
         used = meter.used
-        best, proven = _halve(instance, decider, best, proven, meter, turn)
+        best, proven = _halve(block_list, decider, best, proven, meter, turn)
         if meter.used == used:
             break  # more nodes would change nothing
         turn += 1
@@ -102,20 +102,20 @@ def _lower(instance: Instance, decider: Decider, best: Plan, meter: Meter) -> Pl
 
 
 def _halve(
-    instance: Instance, decider: Decider, best: Plan, proven: int, meter: Meter, turn: int
+    block_list: BlockList, decider: Decider, best: Plan, proven: int, meter: Meter, turn: int
 ) -> tuple[Plan, int]:
     """Ask for the bound, then halve what is left between it and the best plan.
 
     `proven` is the lowest peak that is not ruled out. A question that is left open is taken for a
     no, but not for a proof; the last open thousandth is left to the next round.
     """
-    step = _granularity(instance)
+    step = _granularity(block_list)
     effort = QUESTION_NODES << turn
     low = question = proven
-    while meter.left and best.peak - low > (instance.bound // 1000 if low > proven else 0):
+    while meter.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
         answer = decider.ask(question, meter.share(1, at_most=effort), turn)
         if answer.offsets is not None:
-            best = instance.plan(answer.offsets, "search")
+            best = block_list.plan(answer.offsets, "search")
         else:
             low = question + step
             if answer.outcome is Outcome.EXHAUSTED:
@@ -124,40 +124,43 @@ def _halve(
     return best, proven
 
 
-def _granularity(instance: Instance) -> int:
+def _granularity(block_list: BlockList) -> int:
     """Return a number of bytes that every peak of a canonical placement is a multiple of."""
-    fixed = [bound for pair in instance.problem.memory.reserved for bound in pair]
-    return math.gcd(*instance.sizes, *instance.alignments, *instance.pinned.values(), *fixed) or 1
+    fixed = [bound for pair in block_list.problem.memory.reserved for bound in pair]
+    return (
+        math.gcd(*block_list.sizes, *block_list.alignments, *block_list.pinned.values(), *fixed)
+        or 1
+    )
 
 
-def _cheapen(instance: Instance, meter: Meter) -> Plan:
+def _cheapen(block_list: BlockList, meter: Meter) -> Plan:
     """Return the plan of least penalty found where some penalty seems to be needed."""
-    blind = Instance(replace(instance.problem, penalties=()))
-    best = better(instance.problem, _starts(instance, blind, meter), meter)
+    blind = BlockList(replace(block_list.problem, penalties=()))
+    best = better(block_list.problem, _starts(block_list, blind, meter), meter)
     if best.status is Status.INFEASIBLE:
         return best
-    return reorder(instance, best, meter)
+    return reorder(block_list, best, meter)
 
 
-def _starts(instance: Instance, blind: Instance, meter: Meter) -> Iterator[Plan]:
-    yield fit(instance, meter, "first")
-    yield rise(instance, meter)
+def _starts(block_list: BlockList, blind: BlockList, meter: Meter) -> Iterator[Plan]:
+    yield fit(block_list, meter, "first")
+    yield rise(block_list, meter)
     found = minimise(blind, meter.share(2))
     # A plan of the blind problem is as good as the search can tell only if it does not fit.
     status = found.status if not found.fits else Status.FEASIBLE
-    yield replace(instance.plan(blind.flat(found), "search"), status=status)
+    yield replace(block_list.plan(blind.flat(found), "search"), status=status)
 
 
 def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     """Return the best plan if the problem is small enough to be searched to the end."""
-    instance = Instance(problem)
-    variants = widenings(problem, EXACT_WIDENINGS) if len(instance) <= EXACT_BLOCKS else None
+    block_list = BlockList(problem)
+    variants = widenings(problem, EXACT_WIDENINGS) if len(block_list) <= EXACT_BLOCKS else None
     if variants is None or plan.status is Status.INFEASIBLE:
         return plan
     meter = meter.share(1, at_most=EXACT_NODES)
     complete = True
     for variant in variants:
-        wide = Instance(variant)
+        wide = BlockList(variant)
         incumbent = (plan.penalty, plan.peak) if plan.fits else WORST
         if len(wide) > EXACT_BLOCKS:
             complete = False
@@ -168,7 +171,7 @@ def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
         exact.run()
         complete = complete and exact.complete
         if exact.best is not None:
-            plan = instance.plan_of(wide.plan(exact.best, "search").offsets, "search")
+            plan = block_list.plan_of(wide.plan(exact.best, "search").offsets, "search")
     if not complete or plan.status is Status.OPTIMAL:
         return plan
     return replace(plan, status=Status.OPTIMAL if plan.fits else Status.INFEASIBLE)

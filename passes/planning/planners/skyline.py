@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from passes.planning.engine.blocks import Instance, Row, settle
+from passes.planning.engine.blocks import BlockList, Row, settle
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
 from passes.planning.plan import Plan
@@ -27,29 +27,29 @@ def skyline(problem: Problem, budget: Budget) -> Plan:
 
     Sharing that costs something is avoided altogether, then, if that is worse, ignored.
     """
-    return on_each_coalescing(problem, lambda instance: rise(instance, Meter(budget)))
+    return on_each_coalescing(problem, lambda block_list: rise(block_list, Meter(budget)))
 
 
-def rise(instance: Instance, meter: Meter) -> Plan:
-    """Return the best skyline plan of an instance."""
-    measures = Measures(instance)
+def rise(block_list: BlockList, meter: Meter) -> Plan:
+    """Return the best skyline plan of a block list."""
+    measures = Measures(block_list)
     plans = (
-        instance.plan(_rise(instance, ordered(measures, order), avoid), "skyline")
+        block_list.plan(_rise(block_list, ordered(measures, order), avoid), "skyline")
         for order in SKYLINE_ORDERS
-        for avoid in ((True, False) if instance.soft else (False,))
+        for avoid in ((True, False) if block_list.soft else (False,))
     )
-    return better(instance.problem, plans, meter)
+    return better(block_list.problem, plans, meter)
 
 
-def _rise(instance: Instance, order: Sequence[int], avoid: bool) -> list[int]:
+def _rise(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:
     """Return an offset for each block; blocks of one reach are placed in `order`."""
-    rows = _rows_to_avoid(instance) if avoid else instance.conflicts
-    obstacles = [_obstacles(instance, block, rows[block]) for block in range(len(instance))]
-    sizes, alignments = instance.sizes, instance.alignments
+    rows = _rows_to_avoid(block_list) if avoid else block_list.conflicts
+    obstacles = [_obstacles(block_list, block, rows[block]) for block in range(len(block_list))]
+    sizes, alignments = block_list.sizes, block_list.alignments
     rank = {block: i for i, block in enumerate(order)}
-    reach = np.zeros(len(instance), dtype=np.int64)
-    waiting = np.ones(len(instance), dtype=bool)
-    for block, offset in instance.pinned.items():
+    reach = np.zeros(len(block_list), dtype=np.int64)
+    waiting = np.ones(len(block_list), dtype=bool)
+    for block, offset in block_list.pinned.items():
         reach[block], waiting[block] = offset, False
 
     def entry(block: int) -> tuple[int, int, int]:
@@ -70,21 +70,21 @@ def _rise(instance: Instance, order: Sequence[int], avoid: bool) -> list[int]:
     return [int(offset) for offset in reach]
 
 
-def _rows_to_avoid(instance: Instance) -> list[Row]:
+def _rows_to_avoid(block_list: BlockList) -> list[Row]:
     """Return the conflicts and, as if they were conflicts, the pairs whose sharing costs."""
-    rows = list(instance.conflicts)
-    for block, others in instance.soft.items():
+    rows = list(block_list.conflicts)
+    for block, others in block_list.soft.items():
         soft = np.array([other for other, _ in others], dtype=np.int32)
         rows[block] = np.union1d(rows[block], soft)
     return rows
 
 
-def _obstacles(instance: Instance, block: int, row: Row) -> list[tuple[int, int]]:
+def _obstacles(block_list: BlockList, block: int, row: Row) -> list[tuple[int, int]]:
     """Return the bytes that are taken for `block` from the start, by begin."""
-    taken = list(instance.problem.memory.reserved)
-    if instance.pinned:
+    taken = list(block_list.problem.memory.reserved)
+    if block_list.pinned:
         for other in row.tolist():
-            if other in instance.pinned:
-                begin = instance.pinned[other]
-                taken.append((begin, begin + instance.sizes[other]))
+            if other in block_list.pinned:
+                begin = block_list.pinned[other]
+                taken.append((begin, begin + block_list.sizes[other]))
     return sorted(taken)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
 from passes.planning.problem import Problem
@@ -195,7 +195,7 @@ def plan_of(problem: Problem, allocation: Allocation) -> Plan:
         Where its values are.
     """
     offsets = [allocation.offsets[buffer.name] for buffer in problem.buffers]
-    return Instance(problem).plan(offsets, "rec_tbl")
+    return BlockList(problem).plan(offsets, "rec_tbl")
 
 
 def _step(table: RecTbl, op: Op, placed: _Placed) -> Step:
@@ -450,28 +450,28 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     of its partners has had; pinned buffers share with none. In-place pairs and penalties are not
     looked at. About linear in the buffers.
     """
-    instance = Instance(problem)
-    pins = ((offset, offset + instance.sizes[b]) for b, offset in instance.pinned.items())
+    block_list = BlockList(problem)
+    pins = ((offset, offset + block_list.sizes[b]) for b, offset in block_list.pinned.items())
     taken = sorted((*problem.memory.reserved, *pins))
     memory = NewMemory(0, problem.memory.alignment, taken)
-    sequence = _ops_of(instance)
-    table = RecTbl(sequence, memory, apart=_separated(instance))
+    sequence = _ops_of(block_list)
+    table = RecTbl(sequence, memory, apart=_separated(block_list))
     for op in sequence.ops:
         for _ in table.visit(op):
             pass
     offsets = [
-        instance.pinned[b] if b in instance.pinned else table.offsets[str(b)]
-        for b in range(len(instance))
+        block_list.pinned[b] if b in block_list.pinned else table.offsets[str(b)]
+        for b in range(len(block_list))
     ]
-    return instance.plan(offsets, "rec_tbl")
+    return block_list.plan(offsets, "rec_tbl")
 
 
-def _ops_of(instance: Instance) -> OpSequence:
+def _ops_of(block_list: BlockList) -> OpSequence:
     """Return the ops of which the blocks that are not pinned are operands and results."""
     begin: defaultdict[int, list[int]] = defaultdict(list)
     last: defaultdict[int, list[int]] = defaultdict(list)
-    for block, live in enumerate(instance.live):
-        if block not in instance.pinned:
+    for block, live in enumerate(block_list.live):
+        if block not in block_list.pinned:
             begin[live[0][0]].append(block)
             last[live[-1][1] - 1].append(block)
     ops = []
@@ -479,7 +479,7 @@ def _ops_of(instance: Instance) -> OpSequence:
         made = set(begin[position])
         old = tuple(str(block) for block in last[position] if block not in made)
         results = (
-            Value(str(block), instance.sizes[block], instance.alignments[block])
+            Value(str(block), block_list.sizes[block], block_list.alignments[block])
             for block in begin[position]
         )
         ops.append(Op(str(position), "op", old, tuple(results)))
@@ -487,15 +487,15 @@ def _ops_of(instance: Instance) -> OpSequence:
         brief = tuple(str(block) for block in last[position] if block in made)
         if brief:
             ops.append(Op(str(position), "drop", brief))
-    return OpSequence(tuple(ops), instance.problem.name)
+    return OpSequence(tuple(ops), block_list.problem.name)
 
 
-def _separated(instance: Instance) -> Mapping[str, list[str]]:
+def _separated(block_list: BlockList) -> Mapping[str, list[str]]:
     """Return for each block of a separated buffer the blocks of its partners."""
     partners: defaultdict[str, list[str]] = defaultdict(list)
-    for first, second in instance.problem.kept_apart:
-        for one in instance.blocks_of(first):
-            for two in instance.blocks_of(second):
+    for first, second in block_list.problem.kept_apart:
+        for one in block_list.blocks_of(first):
+            for two in block_list.blocks_of(second):
                 partners[str(one)].append(str(two))
                 partners[str(two)].append(str(one))
     return partners

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from passes.planning.engine.blocks import Instance, settle
+from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
 from passes.planning.problem import Problem
@@ -40,32 +40,34 @@ def storage_rewrite(problem: Problem, budget: Budget) -> Plan:
     buffer of its own. Penalties are not looked at; what is pinned or separated from another
     shares with none.
     """
-    instance = Instance(problem)
-    apart = _apart(instance)
-    pieces = [(instance.sizes[block], [block]) for block in apart if instance.sizes[block]]
-    for entry in _Sharing(instance, apart).entries():
+    block_list = BlockList(problem)
+    apart = _apart(block_list)
+    pieces = [(block_list.sizes[block], [block]) for block in apart if block_list.sizes[block]]
+    for entry in _Sharing(block_list, apart).entries():
         pieces.append((entry.const_nbits // 8, entry.allocs))
-    offsets, top = [0] * len(instance), 0
-    for block, pinned in instance.pinned.items():
+    offsets, top = [0] * len(block_list), 0
+    for block, pinned in block_list.pinned.items():
         offsets[block] = pinned
-    pins = [(offset, offset + instance.sizes[block]) for block, offset in instance.pinned.items()]
+    pins = [
+        (offset, offset + block_list.sizes[block]) for block, offset in block_list.pinned.items()
+    ]
     taken = sorted((*problem.memory.reserved, *pins))
     for size, blocks in pieces:
-        alignment = math.lcm(*(instance.alignments[block] for block in blocks))
+        alignment = math.lcm(*(block_list.alignments[block] for block in blocks))
         offset = settle(top, size, alignment, taken)
         for block in blocks:
             offsets[block] = offset
         top = offset + size
-    return instance.plan(offsets, "storage_rewrite")
+    return block_list.plan(offsets, "storage_rewrite")
 
 
-def _apart(instance: Instance) -> list[int]:
+def _apart(block_list: BlockList) -> list[int]:
     """Return the separated blocks that are not pinned: each is a piece of its own."""
-    problem = instance.problem
+    problem = block_list.problem
     names = {name for pair in problem.separations for name in pair}
     names.update(buffer.name for buffer in problem.buffers if buffer.is_unique)
-    blocks = (block for name in sorted(names) for block in instance.blocks_of(name))
-    return sorted(block for block in blocks if block not in instance.pinned)
+    blocks = (block for name in sorted(names) for block in block_list.blocks_of(name))
+    return sorted(block for block in blocks if block not in block_list.pinned)
 
 
 class _Sharing:
@@ -73,7 +75,7 @@ class _Sharing:
 
     Parameters
     ----------
-    instance : Instance
+    block_list : BlockList
         The blocks.
     apart : list of int
         Those to leave out, beside the pinned ones.
@@ -85,27 +87,22 @@ class _Sharing:
         last.
     """
 
-    def __init__(self, instance: Instance, apart: list[int]) -> None:
-        self._instance = instance
-        self._left_out = {*apart, *instance.pinned}
-        self.live = [(live[0][0], live[-1][1]) for live in instance.live]
+    def __init__(self, block_list: BlockList, apart: list[int]) -> None:
+        self._block_list = block_list
+        self._left_out = {*apart, *block_list.pinned}
+        self.live = [(live[0][0], live[-1][1]) for live in block_list.live]
         # The blocks that hold one another's place, by block.
-        self._together = {block: [block] for block in range(len(instance))}
+        self._together = {block: [block] for block in range(len(block_list))}
         self._sources: defaultdict[int, list[int]] = defaultdict(list)
-        problem = instance.problem
-        for source, destination in problem.in_place:
-            ones, twos = instance.blocks_of(source), instance.blocks_of(destination)
-            if not instance.may_be_in_place(source, destination):
-                continue
-            for one, two in zip(ones, twos, strict=True):
-                if one not in self._left_out:
-                    self._sources[two].append(one)
+        for one, two in block_list.in_place_pairs():
+            if one not in self._left_out:
+                self._sources[two].append(one)
 
     def entries(self) -> list[StorageEntry]:
         """Return the pieces of memory, in the order in which they were made."""
         allocs = [
             AllocEntry(str(block), 0, _SCOPE, _BYTE, None, size * 8, 1, False)
-            for block, size in enumerate(self._instance.sizes)
+            for block, size in enumerate(self._block_list.sizes)
         ]
         sequence, events = self._events()
         return PlanMemory(allocs, self._can_be_inplace).run(sequence, events).entries
@@ -119,7 +116,7 @@ class _Sharing:
         gen: defaultdict[int, list[int]] = defaultdict(list)
         kill: defaultdict[int, list[int]] = defaultdict(list)
         for block, (begin, end) in enumerate(self.live):
-            if self._instance.sizes[block] and block not in self._left_out:
+            if self._block_list.sizes[block] and block not in self._left_out:
                 gen[begin].append(block)
                 kill[end - 1].append(block)
         sequence: list[StmtEntry] = []

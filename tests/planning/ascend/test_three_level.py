@@ -28,7 +28,7 @@ from passes.planning import (
 from passes.planning.ascend.entries import entries_of, sequential
 from passes.planning.ascend.levels import pipes_conflict, reuse_of, with_level_penalties
 from passes.planning.ascend.planner import plan_levels
-from passes.planning.engine.blocks import Instance
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.relocate import Relocation
 from passes.planning.engine.widen import widened
 from passes.planning.files.kernel_format import kernel_problems
@@ -137,14 +137,14 @@ def test_moving_buffers_keeps_a_plan_right_and_makes_it_no_worse(problem):
     start = solve(problem, "first_fit")
     # In-place pairs of unequal slots are widened there: what moves has as many as it has now.
     counts = {name: len(offsets) for name, offsets in start.offsets.items()}
-    instance = Instance(widened(problem, counts))
+    block_list = BlockList(widened(problem, counts))
     if not start.fits:
         return
-    moved = Relocation(instance, instance.flat(start))
+    moved = Relocation(block_list, block_list.flat(start))
     assert moved.score == (start.penalty, start.peak)
     moved.run(Meter(Budget(300)))
-    plan = instance.plan(moved.best, "moved")
-    check(instance.problem, plan)
+    plan = block_list.plan(moved.best, "moved")
+    check(block_list.problem, plan)
     assert moved.score == (plan.penalty, plan.peak)
     assert moved.score <= (start.penalty, start.peak)
 

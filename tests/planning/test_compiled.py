@@ -1,0 +1,123 @@
+"""What is imported and compiled when, and the cache of compiled loops, each in a new process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from passes.planning.engine import compiled
+
+ROOT = Path(__file__).parents[2]
+assert (ROOT / "passes").is_dir()
+
+# Buffers on which the search outlasts the turns that are taken without the compiled loop.
+HARD = """
+import random, sys
+from passes.planning import Budget, Buffer, Problem, solve
+rng = random.Random(11)
+buffers = []
+for index in range(150):
+    begin = rng.randrange(100)
+    live = ((begin, begin + rng.randrange(1, 40)),)
+    buffers.append(Buffer(f"b{index}", rng.randrange(1, 500), live))
+plan = solve(Problem(tuple(buffers)), "search", Budget(5000))
+print(plan.peak, plan.nodes, *sorted(plan.offsets.items()), sep=",")
+print("tvm" in sys.modules)
+"""
+
+
+@pytest.fixture
+def with_compiler():
+    if compiled.loop("advance") is None:
+        pytest.skip("TVM is not installed, or has no llvm")
+
+
+def start(code, cache):
+    environment = {**os.environ, compiled.CACHE_VARIABLE: str(cache)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(code, cache):
+    """Return what a new process prints, line by line."""
+    process = start(code, cache)
+    output, _ = process.communicate()
+    assert process.returncode == 0
+    return output.splitlines()
+
+
+def modules_after(code, cache):
+    shown = "\nimport sys; print(*sorted(sys.modules), sep='\\n')"
+    return set(run(code + shown, cache))
+
+
+def test_importing_the_planners_imports_none_of_them_and_no_tvm(tmp_path):
+    loaded = modules_after("import passes.planning", tmp_path)
+    assert "passes.planning.planner" in loaded
+    for room in ("planners", "engine", "ascend", "sophgo", "storage_rewrite"):
+        assert not [name for name in loaded if name.startswith(f"passes.planning.{room}")]
+    assert not loaded & {"tvm", "tvm_ffi"}
+
+
+def test_a_planner_is_imported_with_what_it_needs_only(tmp_path):
+    code = "from passes.planning import get_planner, planner_names\nget_planner('skyline')"
+    loaded = modules_after(code, tmp_path)
+    assert "passes.planning.planners.skyline" in loaded
+    assert not loaded & {"passes.planning.planners.search", "passes.planning.ascend.planner"}
+
+
+def test_small_problems_load_no_compiled_loop(tmp_path):
+    code = (
+        "from passes.planning import *\n"
+        "buffers = tuple(Buffer(f'b{i}', 8 * i + 8, ((i, i + 3),)) for i in range(40))\n"
+        "assert solve(Problem(buffers), 'best').status is Status.OPTIMAL\n"
+        "solve(Problem(buffers, MemoryScope('local', 400)), 'three_level')"
+    )
+    code = "from target_hw.memory import MemoryScope\n" + code
+    assert not modules_after(code, tmp_path) & {"tvm", "tvm_ffi"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_process_takes_the_loop_from_the_cache(with_compiler, tmp_path):
+    first, had_tvm = run(HARD, tmp_path)
+    assert had_tvm == "True"
+    kept = list(tmp_path.iterdir())
+    assert len(kept) == 1
+    before = kept[0].read_bytes()
+    second, had_tvm = run(HARD, tmp_path)
+    assert (second, had_tvm) == (first, "False")
+    assert kept[0].read_bytes() == before
+    kept[0].write_bytes(b"no library")
+    third, had_tvm = run(HARD, tmp_path)
+    assert (third, had_tvm) == (first, "True")
+    assert kept[0].read_bytes() != b"no library"
+
+
+def test_the_switch_leaves_the_cache_off(with_compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert run(HARD, compiled.OFF)[1] == "True"
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv(compiled.CACHE_VARIABLE, "")
+    assert compiled.cache_folder() == tmp_path / "tvm_ext"
+
+
+def test_processes_that_compile_at_once_agree(with_compiler, tmp_path):
+    processes = [start(HARD, tmp_path / "new") for _ in range(3)]
+    outputs = {process.communicate()[0].splitlines()[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(outputs) == 1
+    assert len(list((tmp_path / "new").iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(with_compiler, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert run(HARD, blocked / "folder")[1] == "True"
