@@ -18,7 +18,7 @@ from statistics import geometric_mean
 
 from passes.planning import Budget, planners
 from tvm_ext import workloads
-from tvm_ext.memory_comparison import SEARCH_NODES, ActivationMemory, activation_memory
+from tvm_ext.comparison.memory_comparison import SEARCH_NODES, ActivationMemory, activation_memory
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, ActivationMemory]]:

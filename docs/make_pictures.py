@@ -27,8 +27,8 @@ from passes.planning.ascend.planner import plan_levels
 from passes.simulation import simulate
 from target_hw import Machine
 from tvm_ext import memory_maps, pipeline_timelines, workloads
-from tvm_ext.comparison import allocations
-from tvm_ext.picture import save
+from tvm_ext.comparison.storage_rewrite import allocations
+from tvm_ext.drawing.picture import save
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from corpus import Entry, iterate

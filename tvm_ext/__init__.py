@@ -1,49 +1,42 @@
-"""Memory planning passes for TVM."""
+"""Memory planning passes for TVM.
 
-# The chips of `target_hw` become target tags when `target_hw.target` is imported.
-from target_hw.machine import Machine
-from target_hw.memory import MemoryHierarchy, MemoryScope
-from target_hw.target import register_chip, with_machine, with_memory
-from tvm_ext import transform
-from tvm_ext.comparison import Allocations, Comparison, FunctionComparison, Totals, compare
-from tvm_ext.drawing import memory_map, memory_maps
-from tvm_ext.memory_comparison import (
-    ActivationMemory,
-    AllocatedMemory,
-    PlannedMemory,
-    activation_memory,
-)
-from tvm_ext.pipeline import (
-    relax_pipeline,
-    use_ascend_plan_memory,
-    use_plan_addresses,
-    use_storage_rewrite,
-)
-from tvm_ext.timeline import pipeline_timeline, pipeline_timelines
+Importing this package makes its pipelines and chips known to TVM by name, such as ``tvm_ext`` and
+``ascend/910b``. The command ``python -m tvm_ext`` imports TVM only where it needs it.
+"""
 
-__all__ = [
-    "ActivationMemory",
-    "AllocatedMemory",
-    "Allocations",
-    "Comparison",
-    "FunctionComparison",
-    "Machine",
-    "MemoryHierarchy",
-    "MemoryScope",
-    "PlannedMemory",
-    "Totals",
-    "activation_memory",
-    "compare",
-    "memory_map",
-    "memory_maps",
-    "pipeline_timeline",
-    "pipeline_timelines",
-    "register_chip",
-    "relax_pipeline",
-    "transform",
-    "use_ascend_plan_memory",
-    "use_plan_addresses",
-    "use_storage_rewrite",
-    "with_machine",
-    "with_memory",
-]
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvm_ext.own_packages import check_own_packages
+
+__version__ = "0.2.0"
+
+
+def _is_command() -> bool:
+    """Return whether this process is the command: ``tvm-ext``, or ``python -m tvm_ext``.
+
+    While Python locates the module that ``-m`` names, ``sys.argv[0]`` is ``-m``.
+    """
+    program = sys.argv[0] if getattr(sys, "argv", None) else ""
+    return program == "-m" or Path(program).stem == "tvm-ext"
+
+
+if TYPE_CHECKING or not _is_command():
+    check_own_packages()
+    from tvm_ext.public import *  # noqa: F403
+    from tvm_ext.public import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> Any:
+        if not name.startswith("_"):
+            if find_spec(f"{__name__}.{name}") is not None:
+                return import_module(f"{__name__}.{name}")
+            public = import_module(f"{__name__}.public")
+            if name in public.__all__:
+                return getattr(public, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,16 +1,30 @@
-"""The command line: ``python -m tvm_ext``."""
+"""The command line: ``tvm-ext``, or ``python -m tvm_ext``."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+from typing import NoReturn
 
-from tvm_ext import compare_command, plan_command
+from tvm_ext import __version__
+from tvm_ext.own_packages import check_own_packages
 
 _PROG = "tvm_ext"
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "compare": ("tvm_ext.comparison.command", "hold our StorageRewrite against the stock one"),
+        "plan": ("tvm_ext.plan_command", "place the buffers of a CSV file"),
+    }
+)
+"""By name: the module of a command, and what it does in a line.
+
+Such a module has ``add_arguments(parser)`` and ``run(arguments)``, which returns the exit status.
+"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,56 +47,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 when the command found what it looks for; 2 on bad input, with one
         line on the standard error stream.
     """
-    parser = _Parser(prog=_PROG, description="Memory planning passes for TVM.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add_command in (_add_compare, _add_plan):
-        add_command(commands)
+    given = sys.argv[1:] if argv is None else list(argv)
     try:
-        args = parser.parse_args(argv)
+        check_own_packages()
+        args = _parser(given).parse_args(given)
         status: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, `head` for one, has seen enough. Python would fail once more on leaving.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13  # as a shell says that SIGPIPE ended it
-    except (OSError, ValueError) as error:
+    except KeyboardInterrupt:
+        print(f"{_PROG}: interrupted", file=sys.stderr)
+        return 128 + 2  # as a shell says that SIGINT ended it
+    except (OSError, ValueError, ImportError) as error:
         print(f"{_PROG}: error: {_one_line(error)}", file=sys.stderr)
         return 2
     return status
+
+
+def _parser(given: Sequence[str]) -> _Parser:
+    """Return a parser of the command that is asked for, which alone is imported."""
+    parser = _Parser(prog=_PROG, description="Memory planning passes for TVM.")
+    parser.add_argument("--version", action="version", version=f"tvm-ext {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if name == chosen:
+            loaded = import_module(module)
+            loaded.add_arguments(command)
+            command.set_defaults(run=loaded.run)
+    return parser
 
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())
-
-
-def _add_plan(commands: Any) -> None:
-    parser = commands.add_parser(
-        "plan",
-        help="place the buffers of a CSV file",
-        description="Give each buffer of a CSV file an offset, so that no two share bytes while "
-        "both are live.",
-        epilog="Exit status: 0 when the plan fits, 1 when it does not, 2 on bad input.",
-    )
-    plan_command.add_arguments(parser)
-    parser.set_defaults(run=plan_command.run)
-
-
-def _add_compare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "compare",
-        help="hold our StorageRewrite against the stock one",
-        description="Run TVM's StorageRewrite and ours on each PrimFunc of a program, and show "
-        "side by side the allocations and bytes by storage scope, whether the IR is equal, and "
-        "the time of both passes. Of a Relax program, show what its tensors take too, with "
-        "operators fused and not: without reuse, by StaticPlanBlockMemory, by each of our "
-        "planners, and the lower bound.",
-        epilog="Exit status: 0 when all functions are equal, 1 when one is not, 2 on bad input. "
-        "A .py file is run, as Python runs it: give only files that you trust.",
-    )
-    compare_command.add_arguments(parser)
-    parser.set_defaults(run=compare_command.run)
 
 
 if __name__ == "__main__":

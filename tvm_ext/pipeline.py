@@ -17,6 +17,7 @@ from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
 from tvm_ext import transform
+from tvm_ext.pass_options import takes_options_of
 
 PIPELINE = "tvm_ext"
 """The name by which ``tvm.tirx.build(mod, target, pipeline=...)`` knows our pipeline.
@@ -67,6 +68,7 @@ def use_storage_rewrite(
         yield
 
 
+@takes_options_of(transform.PlanAddresses)
 @contextmanager
 def use_plan_addresses(
     planner: str = "best", form: transform.Form = "arena", **options: Any
@@ -90,6 +92,7 @@ def use_plan_addresses(
         yield
 
 
+@takes_options_of(transform.AscendPlanMemory, without=("mode",))
 @contextmanager
 def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> Iterator[None]:
     """Put `AscendPlanMemory` in the place of the stock `StorageRewrite` while a block runs.
@@ -100,7 +103,7 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
     Parameters
     ----------
     form, **options
-        As in `tvm_ext.transform.AscendPlanMemory`, without `mode`.
+        As in `tvm_ext.transform.AscendPlanMemory`; there is no `mode`, because both run.
 
     Examples
     --------
@@ -179,6 +182,7 @@ def tir_pipeline(stock: str = "default") -> Pipeline:
     return _lowered_within(use_storage_rewrite, stock)
 
 
+@takes_options_of(transform.PlanAddresses)
 def address_pipeline(form: transform.Form, stock: str = "default", **options: Any) -> Pipeline:
     """Return a stock TIR pipeline with `PlanAddresses` in the place of its `StorageRewrite`.
 
@@ -204,6 +208,7 @@ def address_pipeline(form: transform.Form, stock: str = "default", **options: An
     return _without_addresses(_lowered_within(replacement, stock))
 
 
+@takes_options_of(transform.AscendPlanMemory, without=("mode",))
 def ascend_pipeline(
     form: transform.Form = "arena", stock: str = "default", **options: Any
 ) -> Pipeline:

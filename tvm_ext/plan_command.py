@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
 from passes.planning.files.csv_format import read_problem, write_plan
 from target_hw.memory import MemoryScope
 
-FITS, DOES_NOT_FIT, BAD_INPUT = 0, 1, 2
+FITS, DOES_NOT_FIT = 0, 1
 UNLIMITED_NODES = 1 << 60
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return 0 if the plan fits, 1 if not, 2 on bad input."""
-    parser = argparse.ArgumentParser(prog="python -m tvm_ext plan", description=__doc__)
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to a parser or subparser."""
+    """Add the command's description and arguments to a parser or subparser."""
+    parser.description = (
+        "Give each buffer of a CSV file an offset, so that no two share bytes while both are live."
+    )
+    parser.epilog = "Exit status: 0 when the plan fits, 1 when it does not, 2 on bad input."
     parser.add_argument(
         "--input", required=True, metavar="F.csv", help="columns id,lower,upper,size[,alignment]"
     )
@@ -39,29 +35,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command on parsed arguments; see `main`."""
-    try:
-        memory = MemoryScope("global", arguments.capacity, arguments.alignment)
-        with open(arguments.input, encoding="utf-8-sig", newline="") as stream:
-            problem = read_problem(stream, arguments.input, memory)
-        budget = Budget(UNLIMITED_NODES, arguments.time_limit)
-        plan = solve(problem, arguments.planner, budget)
-        if plan.fits:
-            check(problem, plan)
-        if arguments.output is not None:
-            with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
-                write_plan(stream, problem, plan)
-    except (OSError, ValueError) as error:
-        print(f"tvm_ext: error: {_one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
+    """Run the command; return 0 if the plan fits, 1 if not.
+
+    Raises
+    ------
+    OSError
+        When a file cannot be read or written.
+    ValueError
+        On bad input.
+    """
+    memory = MemoryScope("global", arguments.capacity, arguments.alignment)
+    with open(arguments.input, encoding="utf-8-sig", newline="") as stream:
+        problem = read_problem(stream, arguments.input, memory)
+    budget = Budget(UNLIMITED_NODES, arguments.time_limit)
+    plan = solve(problem, arguments.planner, budget)
+    if plan.fits:
+        check(problem, plan)
+    if arguments.output is not None:
+        with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
+            write_plan(stream, problem, plan)
     _report(problem, plan)
     return FITS if plan.fits else DOES_NOT_FIT
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
 
 
 def _report(problem: Problem, plan: Plan) -> None:

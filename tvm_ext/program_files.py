@@ -24,7 +24,7 @@ from tvm.script import tirx as script_tirx
 from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
-from tvm_ext.comparison import first_line
+from tvm_ext.lowering import first_line
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)

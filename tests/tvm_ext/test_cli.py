@@ -11,10 +11,11 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tvm_ext import Allocations, Comparison, FunctionComparison, compare, comparison
+from tvm_ext import Allocations, Comparison, FunctionComparison, compare
 from tvm_ext.__main__ import main
-from tvm_ext.memory_comparison import ActivationMemory, AllocatedMemory, PlannedMemory
-from tvm_ext.tables import render, render_memory
+from tvm_ext.comparison import storage_rewrite
+from tvm_ext.comparison.memory_comparison import ActivationMemory, AllocatedMemory, PlannedMemory
+from tvm_ext.comparison.tables import render, render_memory
 from tvm_ext.transform import StorageRewrite
 
 CHAIN = """
@@ -114,7 +115,9 @@ def run(capsys):
 @pytest.fixture
 def other_pass(monkeypatch):
     """Compare the stock pass with one that lets nothing share memory."""
-    monkeypatch.setattr(comparison, "StorageRewrite", lambda: StorageRewrite(enable_reuse=False))
+    monkeypatch.setattr(
+        storage_rewrite, "StorageRewrite", lambda: StorageRewrite(enable_reuse=False)
+    )
 
 
 def rows_of(out: str) -> list[list[str]]:

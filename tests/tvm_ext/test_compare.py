@@ -13,7 +13,8 @@ from tvm.target import Target
 
 import tvm_ext
 from tvm_ext import Allocations
-from tvm_ext.comparison import allocations, split
+from tvm_ext.comparison.single_functions import split
+from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.transform import StorageRewrite
 
 

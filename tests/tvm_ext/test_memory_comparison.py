@@ -18,7 +18,11 @@ from passes.gmem import RUNTIME_ALIGNMENT
 from passes.planning import planners
 from target_hw import MemoryHierarchy, with_memory
 from tvm_ext import workloads
-from tvm_ext.memory_comparison import AllocatedMemory, activation_memory, allocated_memory
+from tvm_ext.comparison.memory_comparison import (
+    AllocatedMemory,
+    activation_memory,
+    allocated_memory,
+)
 from tvm_ext.transform import GMEMAllocate
 
 ALLOC_TENSOR = tvm.ir.Op.get("relax.builtin.alloc_tensor")

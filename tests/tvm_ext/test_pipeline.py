@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from tvm.script import tirx as T
 
 import tvm_ext
 from tvm_ext import workloads
+from tvm_ext.pipeline import address_pipeline, ascend_pipeline
 
 MODELS = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer")
 SAMPLE = ("resnet18", "mobilenet_v2")
@@ -152,3 +154,29 @@ def test_models_compute_the_same_both_ways(name: str):
         results.append(outputs(built[0], arrays))
     for stock, mine in zip(*results, strict=True):
         np.testing.assert_array_equal(mine, stock)
+
+
+@pytest.mark.parametrize(
+    ("function", "make_pass", "without"),
+    [
+        (tvm_ext.use_plan_addresses, tvm_ext.transform.PlanAddresses, set()),
+        (tvm_ext.use_ascend_plan_memory, tvm_ext.transform.AscendPlanMemory, {"mode"}),
+        (address_pipeline, tvm_ext.transform.PlanAddresses, set()),
+        (ascend_pipeline, tvm_ext.transform.AscendPlanMemory, {"mode"}),
+    ],
+)
+def test_options_of_a_pass_are_shown_by_what_takes_them(function, make_pass, without):
+    shown = inspect.signature(function).parameters
+    options = inspect.signature(make_pass).parameters
+    assert set(options) - without <= set(shown)
+    assert not without & set(shown)
+    for name in set(options) & set(shown) - {"form"}:
+        assert shown[name].default == options[name].default
+    assert not any(p.kind is p.VAR_KEYWORD for p in shown.values())
+
+
+def test_a_wrong_option_is_named_with_those_that_there_are():
+    with pytest.raises(TypeError, match=r"use_ascend_plan_memory: .*'mode'; it takes .*strategy"):
+        tvm_ext.use_ascend_plan_memory(mode="local-mem-plan")
+    with pytest.raises(TypeError, match=r"use_plan_addresses: .*'plannr'; it takes .*planner"):
+        tvm_ext.use_plan_addresses(plannr="best")

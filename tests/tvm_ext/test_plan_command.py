@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from tvm_ext.plan_command import main
+from tvm_ext.__main__ import main
 
 ROWS = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
@@ -18,7 +18,7 @@ def table(tmp_path):
 
 def test_what_fits(table, tmp_path, capsys):
     out = tmp_path / "out.csv"
-    assert main(["--input", str(table), "--capacity", "12", "--output", str(out)]) == 0
+    assert main(["plan", "--input", str(table), "--capacity", "12", "--output", str(out)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert "peak 12 bytes, lower bound 12 bytes, ratio 1.0000, optimal" in last
     with out.open(newline="") as stream:
@@ -29,20 +29,20 @@ def test_what_fits(table, tmp_path, capsys):
 
 
 def test_what_does_not_fit(table, capsys):
-    assert main(["--input", str(table), "--capacity", "11"]) == 1
+    assert main(["plan", "--input", str(table), "--capacity", "11"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "does not fit: 12 bytes needed, 11 bytes there"
     assert lines[-1].endswith("ratio 1.0000, infeasible")
 
 
 def test_without_a_capacity_it_minimises(table, capsys):
-    assert main(["--input", str(table), "--planner", "search", "--alignment", "8"]) == 0
+    assert main(["plan", "--input", str(table), "--planner", "search", "--alignment", "8"]) == 0
     assert "peak 20 bytes, lower bound 20 bytes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("planner", ["bump", "first_fit", "best_fit", "skyline", "search"])
 def test_every_planner_can_be_asked(table, planner, capsys):
-    assert main(["--input", str(table), "--planner", planner]) == 0
+    assert main(["plan", "--input", str(table), "--planner", planner]) == 0
     assert f"by {planner}: peak" in capsys.readouterr().out
 
 
@@ -57,7 +57,7 @@ def test_every_planner_can_be_asked(table, planner, capsys):
     ],
 )
 def test_bad_options(table, options, message, capsys):
-    assert main(["--input", str(table), *options]) == 2
+    assert main(["plan", "--input", str(table), *options]) == 2
     err = capsys.readouterr().err
     assert message in err
     assert err.startswith("tvm_ext: error: ")
@@ -68,7 +68,7 @@ def test_bad_options(table, options, message, capsys):
 def test_bad_files(tmp_path, content, capsys):
     path = tmp_path / "bad.csv"
     path.write_bytes(content)
-    assert main(["--input", str(path)]) == 2
+    assert main(["plan", "--input", str(path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert main(["--input", str(tmp_path / "missing.csv")]) == 2
+    assert main(["plan", "--input", str(tmp_path / "missing.csv")]) == 2
     assert "missing.csv: No such file" in capsys.readouterr().err

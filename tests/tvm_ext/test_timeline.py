@@ -17,8 +17,8 @@ from passes.planning.problem import PipelineUse
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
 from tvm_ext import pipeline_timeline, pipeline_timelines
-from tvm_ext.picture import PALETTE, save
-from tvm_ext.timeline import WAIT_COLOURS
+from tvm_ext.drawing.picture import PALETTE, save
+from tvm_ext.drawing.timeline import WAIT_COLOURS
 
 MACHINE = Machine(tuple(Pipe(name, "bytes", 1) for name in ("MTE2", "V", "MTE3")))
 PROBLEM = Problem(
@@ -127,5 +127,5 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path):
 
 
 def test_importing_it_does_not_import_matplotlib():
-    code = "import sys, tvm_ext.timeline; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, tvm_ext.drawing.timeline; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,8 +16,9 @@ import tvm
 from tvm.target import Target
 
 from . import models, networks  # isort: skip # noqa: F401
+from tvm_ext.lowering import TARGETS, capture, capture_relax, resolve_target
+
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
-from .capture import TARGETS, capture, capture_relax, resolve_target
 from .models import MODELS, Model
 from .networks import NETWORKS
 from .registry import WORKLOADS, UnknownWorkloadError, Workload, find

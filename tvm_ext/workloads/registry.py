@@ -33,7 +33,7 @@ class Workload:
         the target is a GPU; or functions that say their loops and memory themselves.
     targets : tuple of str
         The targets that it is known to lower for, names of
-        :data:`~tvm_ext.workloads.capture.TARGETS`; the first is the default.
+        :data:`~tvm_ext.lowering.TARGETS`; the first is the default.
     configs : tuple of mapping
         Pass context options to lower it with, each a variant; the first is the default.
     build : callable

@@ -13,7 +13,7 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from tvm_ext.workloads.capture import capture
+from tvm_ext.lowering import capture
 from tvm_ext.workloads.registry import UnknownWorkloadError
 
 Array: TypeAlias = npt.NDArray[Any]

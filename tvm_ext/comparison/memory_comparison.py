@@ -14,7 +14,7 @@ from tvm.tirx import IntImm
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.planning import Budget, Problem, Status, check, lower_bound, planner_names, solve
-from tvm_ext.comparison import first_line, known_target
+from tvm_ext.lowering import capture_relax, first_line, known_target
 
 SEARCH_NODES = 100_000
 """Placements that a planner may try by default: an answer within seconds."""
@@ -178,9 +178,6 @@ def activation_memory(
 
 def _lowered(mod: IRModule, target: Target, fuse: bool) -> tuple[IRModule, IRModule]:
     """Return a module as the stock pass is given it, and as it leaves it."""
-    # Here, because importing the workloads takes seconds and most uses do without.
-    from tvm_ext.workloads import capture_relax
-
     try:
         lowered = capture_relax(mod, target, fuse=fuse)
         return lowered, relax.transform.StaticPlanBlockMemory()(lowered)

@@ -12,14 +12,15 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.ir import IRModule, TensorLoad
+from tvm.ir import IRModule
 from tvm.ir.transform import Pass
-from tvm.s_tir import SBlock
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
+from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ir.buffers import constant_shape, element_type
 from passes.storage_rewrite import StorageRewrite
+from tvm_ext.comparison.single_functions import left_to_lower, not_lowered, prim_funcs, split
+from tvm_ext.lowering import first_line
 
 
 @dataclass(frozen=True)
@@ -196,50 +197,6 @@ def compare(
     return Comparison(tuple(compare_function(m, ours=ours, repeats=repeats) for m in modules))
 
 
-def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
-    """Give each PrimFunc of a module a module of its own, as it stands before ``StorageRewrite``.
-
-    Functions of other kinds, those of Relax for one, are left out.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule or tvm.tirx.PrimFunc
-        With at least one PrimFunc. Without a target, every function has to stand where the
-        pass does: flat, with blocks and vectorized loops lowered.
-    target : str or tvm.target.Target, optional
-        Where a function does not stand there yet, the whole module is lowered for this target
-        by the stock pipeline. Otherwise it is noted on the functions that name no target.
-
-    Returns
-    -------
-    list of tvm.IRModule
-        In alphabetical order of the functions' names.
-
-    Raises
-    ------
-    ValueError
-        When there is no PrimFunc, a function has blocks and there is no target to lower
-        them for, TVM does not know the target, or the lowering fails.
-    """
-    if isinstance(mod, PrimFunc):
-        mod = IRModule.from_expr(mod)
-    functions = _prim_funcs(mod)
-    if not functions:
-        others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
-        raise ValueError(
-            "no PrimFunc in the module: "
-            + (f"it has only other functions ({others})" if others else "it is empty")
-        )
-    if target is not None:
-        functions = _standing_before_storage_rewrite(functions, target)
-    for var, func in functions.items():
-        if blocks := _blocks(func):
-            raise ValueError(_not_lowered(var.name_hint, blocks[0]))
-    return [
-        IRModule({var: functions[var]}) for var in sorted(functions, key=lambda var: var.name_hint)
-    ]
-
-
 def compare_function(
     mod: IRModule, *, ours: Pass | None = None, repeats: int = 5
 ) -> FunctionComparison:
@@ -304,7 +261,7 @@ def allocations(mod: IRModule) -> dict[str, Allocations]:
         ty = stmt.buffer.ty
         found.append({str(ty.storage_scope) or "global": _one_allocation(ty)})
 
-    for func in _prim_funcs(mod).values():
+    for func in prim_funcs(mod).values():
         tvm_ffi.structural_walk(func.body, ((AllocBuffer, visit),))
     return _sum(found)
 
@@ -340,113 +297,8 @@ def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
         return pass_(mod)
     except Exception as error:  # a pass may raise anything
         (func,) = mod.functions.values()
-        if left := _left_to_lower(func):
-            raise ValueError(_not_lowered(name, left[0])) from error
+        if left := left_to_lower(func):
+            raise ValueError(not_lowered(name, left[0])) from error
         raise ValueError(
             f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
-
-
-def known_target(target: str | Target) -> Target:
-    """Turn a name such as ``cuda``, a tag or a JSON object into a target.
-
-    Parameters
-    ----------
-    target : str or tvm.target.Target
-        A target is given back as it is.
-
-    Returns
-    -------
-    tvm.target.Target
-        The target; names that `tvm_ext.workloads` lists get the limits listed there.
-
-    Raises
-    ------
-    ValueError
-        When TVM does not know it.
-    """
-    if isinstance(target, Target):
-        return target
-    # Here, because importing the workloads takes seconds and most uses do without.
-    from tvm_ext.workloads import resolve_target
-
-    try:
-        return resolve_target(target)
-    except Exception as error:  # TVM raises whatever it stumbles on
-        raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
-
-
-# ------------------------------------------------------------- functions not yet lowered so far
-
-
-def _prim_funcs(mod: IRModule) -> dict[Any, PrimFunc]:
-    return {var: func for var, func in mod.functions.items() if isinstance(func, PrimFunc)}
-
-
-def _not_lowered(name: str, left: str) -> str:
-    return (
-        f"function {name!r} is not lowered as far as StorageRewrite: {left}; "
-        "name a target to have it lowered"
-    )
-
-
-def _standing_before_storage_rewrite(
-    functions: dict[Any, PrimFunc], target: str | Target
-) -> dict[Any, PrimFunc]:
-    resolved = known_target(target)
-    if not any(_left_to_lower(func) for func in functions.values()):
-        return {
-            var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
-            for var, func in functions.items()
-        }
-    # Here, because importing the workloads takes seconds and most uses do without.
-    from tvm_ext.workloads import capture
-
-    try:
-        return _prim_funcs(capture(IRModule(functions), resolved)[-1])
-    except Exception as error:  # any pass of the pipeline may raise anything
-        names = ", ".join(sorted(repr(var.name_hint) for var in functions))
-        raise ValueError(
-            f"cannot lower {names} for target kind {resolved.kind.name!r}: {first_line(error)}"
-        ) from error
-
-
-def _blocks(func: PrimFunc) -> list[str]:
-    found: list[str] = []
-
-    def visit(block: SBlock) -> None:
-        found.append(f"it has the block {block.name_hint!r}")
-
-    tvm_ffi.structural_walk(func.body, ((SBlock, visit),))
-    return found
-
-
-def _left_to_lower(func: PrimFunc) -> list[str]:
-    """List what the stock pipeline lowers before ``StorageRewrite`` and is still there."""
-    found = _blocks(func)
-
-    def visit_buffer(buffer: Any, rank: int) -> None:
-        if rank != 1:
-            found.append(f"buffer {buffer.name!r} is not flat, it has {rank} dimensions")
-
-    def visit_loop(loop: For) -> None:
-        if loop.kind == ForKind.VECTORIZED:
-            found.append(f"loop {loop.loop_var.name!r} is vectorized")
-        elif loop.kind == ForKind.THREAD_BINDING:
-            found.append(f"loop {loop.loop_var.name!r} is bound to a thread")
-
-    tvm_ffi.structural_walk(
-        func.body,
-        (
-            (For, visit_loop),
-            (AllocBuffer, lambda op: visit_buffer(op.buffer, len(op.buffer.ty.shape))),
-            (BufferStore, lambda op: visit_buffer(op.buffer, len(op.indices))),
-            (TensorLoad, lambda op: visit_buffer(op.source, len(op.indices))),
-        ),
-    )
-    return found

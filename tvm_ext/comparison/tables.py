@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm_ext.comparison import Allocations, ByScope, Comparison, FunctionComparison
-from tvm_ext.memory_comparison import ActivationMemory
+from tvm_ext.comparison.memory_comparison import ActivationMemory
+from tvm_ext.comparison.storage_rewrite import (
+    Allocations,
+    ByScope,
+    Comparison,
+    FunctionComparison,
+)
 
 DEFAULT_WIDTH = 80
 """Columns, where no terminal says how many it has."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from passes.planning import Problem
 from passes.simulation import Cause, Run, Simulation
-from tvm_ext.picture import (
+from tvm_ext.drawing.picture import (
     FAINT,
     FONT_SIZE,
     INK,
@@ -71,7 +71,7 @@ def pipeline_timeline(
     Returns
     -------
     matplotlib.figure.Figure
-        `tvm_ext.picture.save` writes it to a file.
+        `tvm_ext.save_picture` writes it to a file.
 
     Raises
     ------

@@ -16,23 +16,28 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvm_ext.comparison import (
-    Comparison,
-    FunctionComparison,
-    compare_function,
-    first_line,
-    known_target,
-    split,
-)
-from tvm_ext.memory_comparison import ActivationMemory, activation_memory
+from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
+from tvm_ext.comparison.single_functions import split
+from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
+from tvm_ext.comparison.tables import render, render_memory
+from tvm_ext.lowering import capture, first_line, known_target, resolve_target
 from tvm_ext.program_files import SUFFIXES, read_program
-from tvm_ext.tables import render, render_memory
 
 _DEFAULT_WORKLOAD = "resnet18"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to a parser or subparser."""
+    """Add the command's description and arguments to a parser or subparser."""
+    parser.description = (
+        "Run TVM's StorageRewrite and ours on each PrimFunc of a program, and show side by side "
+        "the allocations and bytes by storage scope, whether the IR is equal, and the time of both "
+        "passes. Of a Relax program, show what its tensors take too, with operators fused and not: "
+        "without reuse, by StaticPlanBlockMemory, by each of our planners, and the lower bound."
+    )
+    parser.epilog = (
+        "Exit status: 0 when all functions are equal, 1 when one is not, 2 on bad input. "
+        "A .py file is run, as Python runs it: give only files that you trust."
+    )
     parser.add_argument(
         "program",
         nargs="?",
@@ -183,7 +188,7 @@ def _load_workload(name: str, target: Target | None) -> _Program:
     from tvm_ext import workloads
 
     workload = workloads.find(name)
-    resolved = target or workloads.resolve_target(workload.targets[0])
+    resolved = target or resolve_target(workload.targets[0])
     try:
         functions = split(workloads.load(name, resolved))
     except Exception as error:  # any pass of the pipeline may raise anything
@@ -196,10 +201,8 @@ def _load_workload(name: str, target: Target | None) -> _Program:
 
 
 def _lowered_relax(name: str, mod: IRModule, target: Target) -> IRModule:
-    from tvm_ext import workloads
-
     try:
-        return workloads.capture(mod, target)[-1]
+        return capture(mod, target)[-1]
     except Exception as error:  # any pass of the pipeline may raise anything
         raise ValueError(
             f"{name}: cannot lower it for target kind {target.kind.name!r}: {first_line(error)}"

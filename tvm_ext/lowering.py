@@ -62,6 +62,37 @@ def resolve_target(target: str | Target) -> Target:
     return Target(dict(TARGETS[target])) if target in TARGETS else Target(target)
 
 
+def known_target(target: str | Target) -> Target:
+    """Turn a name such as ``cuda``, a tag or a JSON object into a target.
+
+    Parameters
+    ----------
+    target : str or tvm.target.Target
+        A target is given back as it is.
+
+    Returns
+    -------
+    tvm.target.Target
+        The target; names in :data:`TARGETS` get the limits listed there.
+
+    Raises
+    ------
+    ValueError
+        When TVM does not know it.
+    """
+    if isinstance(target, Target):
+        return target
+    try:
+        return resolve_target(target)
+    except Exception as error:  # TVM raises whatever it stumbles on
+        raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
 class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering that has served
     """Raised inside the pass instrument to leave the pipeline early."""
 

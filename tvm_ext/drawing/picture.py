@@ -34,6 +34,8 @@ RASTER_SLOTS = 5000
 
 INK = "#222222"
 FAINT = "#666666"
+BOUND_INK = "#1f4e9c"
+PEAK_INK = "#a01c2c"
 FONT_SIZE = 8.0
 """Points, of labels in rectangles and of those beside lines."""
 RESOLUTION = 200

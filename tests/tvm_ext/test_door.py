@@ -1,0 +1,109 @@
+"""What ``import tvm_ext`` gives, what it costs a command, and what may stand in its way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tvm_ext
+from tvm_ext.__main__ import COMMANDS, main
+from tvm_ext.own_packages import check_own_packages
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **environment},
+    )
+
+
+def test_every_name_is_there_and_listed_once():
+    names = tvm_ext.__all__
+    assert len(set(names)) == len(names)
+    assert all(getattr(tvm_ext, name) is not None for name in names)
+
+
+def test_importing_makes_pipelines_and_chips_known(tmp_path):
+    # In the order that is easy to get wrong: ours first.
+    code = (
+        "import tvm_ext, tvm; tvm.tirx.get_tir_pipeline('tvm_ext.ascend');"
+        "print(tvm.target.Target('ascend/910b').kind.name)"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_planning_a_table_imports_no_tvm(tmp_path):
+    (tmp_path / "table.csv").write_text("id,lower,upper,size\na,0,2,64\nb,1,3,64\n")
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['-m', 'plan', '--input', 'table.csv']\n"
+        "try:\n"
+        "    runpy.run_module('tvm_ext', run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as left:\n"
+        "    assert left.code == 0, left.code\n"
+        "assert 'passes.planning' in sys.modules\n"
+        "assert not {'tvm', 'tvm_ffi', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "peak 128 bytes" in done.stdout
+
+
+def test_the_command_says_its_version(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.split() == ["tvm-ext", tvm_ext.__version__]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_description(command, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert f"tvm_ext {command}" in text
+    assert "Exit status" in text
+
+
+@pytest.mark.parametrize(
+    "files",
+    [("passes/__init__.py",), ("passes.py",), ("target_hw/__init__.py", "target_hw/chips.py")],
+)
+def test_a_package_of_the_users_own_is_named(tmp_path, files):
+    for name in files:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise RuntimeError('not to be run')\n")
+    done = python("-m", "tvm_ext", "plan", "--input", "x.csv", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path / files[0]) in done.stderr
+    done = python("-c", "import tvm_ext", cwd=tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: tvm_ext needs its own package")
+    assert str(tmp_path / files[0]) in last
+
+
+def test_a_plain_folder_of_the_users_own_hides_nothing(tmp_path):
+    (tmp_path / "passes").mkdir()
+    (tmp_path / "passes" / "mine.py").write_text("")
+    done = python("-m", "tvm_ext", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr("tvm_ext.own_packages.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="'passes', but Python finds"):
+        check_own_packages()

@@ -1,0 +1,1 @@
+"""The stock passes and ours side by side: as data, as tables, and as a command."""

@@ -1,0 +1,123 @@
+"""Memory maps: a plan as a picture, time across and addresses up.
+
+Matplotlib is needed to draw and is imported then, not before; no figure here goes through pyplot,
+so nothing global changes and no window opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from passes.planning import Plan, Problem
+from tvm_ext.drawing.panel import Panel, common_scale
+from tvm_ext.drawing.panel_axes import GAP, draw_panel
+from tvm_ext.drawing.picture import need_matplotlib, text_width
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH, _HEIGHT = 6.4, 4.0
+"""Inches of one map alone, without its margins."""
+_LEAST_WIDTH = 3.7
+"""Inches of each map among others: two stay readable at the width of a page."""
+_LEFT, _TOP, _BOTTOM = 0.85, 0.7, 0.6
+"""Inches around each map; on the right, what the names of the lines take."""
+_LEGEND = 0.3
+"""Inches more below, for a legend."""
+
+
+def memory_map(
+    problem: Problem, plan: Plan, *, title: str | None = None, ax: Axes | None = None
+) -> Figure:
+    """Draw a plan: positions across, bytes up, a rectangle for each slot and live range.
+
+    Lines show the capacity, the peak and the lower bound; reserved ranges are hatched. Where the
+    destination of an in-place pair takes the offset of its source, a triangle points from one to
+    the other, and the positions at which both are live are hatched the other way. Buffers are
+    named where the name fits. A capacity far above the peak is named only: the map would shrink to
+    nothing.
+
+    The colour of a buffer follows from its place in the problem. In a notebook, the figure is
+    shown once ``%matplotlib inline`` has run.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was asked.
+    plan : Plan
+        What was decided. It is drawn as it is, right or wrong: `passes.planning.verify` judges it.
+    title : str, optional
+        By default the names of the problem and of the planner.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a figure of its own by default.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure drawn on. `save` writes it to a file.
+
+    Raises
+    ------
+    ImportError
+        If there is no matplotlib.
+    ValueError
+        If the plan lacks an offset for a slot; the message names the buffer.
+    """
+    need_matplotlib()
+    panels = [Panel(problem, plan, title)]
+    if ax is None:
+        return _figure(panels)
+    draw_panel(ax, panels[0], common_scale(panels))
+    return ax.figure.figure
+
+
+def memory_maps(maps: Iterable[tuple[str | None, Problem, Plan]]) -> Figure:
+    """Draw several plans side by side on the same scales.
+
+    Parameters
+    ----------
+    maps : iterable of (str or None, Problem, Plan)
+        Title, problem and plan of each map, from left to right; see `memory_map`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A figure with one map each. `save` writes it to a file.
+
+    Raises
+    ------
+    ImportError
+        If there is no matplotlib.
+    ValueError
+        If there is nothing to draw, or a plan lacks an offset for a slot.
+    """
+    need_matplotlib()
+    panels = [Panel(problem, plan, title) for title, problem, plan in maps]
+    if not panels:
+        raise ValueError("memory_maps: there is no plan to draw")
+    return _figure(panels)
+
+
+def _figure(panels: Sequence[Panel]) -> Figure:
+    """Return a figure with all panels side by side, whatever style is in force."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    scale, count = common_scale(panels), len(panels)
+    inner = max(_WIDTH / count, _LEAST_WIDTH)
+    texts = [level.text(scale) for panel in panels for level in panel.levels]
+    outer = _LEFT + inner + (max(map(text_width, texts)) + 2 * GAP) / 72
+    bottom = _BOTTOM + (_LEGEND if any(panel.has_legend for panel in panels) else 0)
+    width, height = count * outer, bottom + _HEIGHT + _TOP
+    with style.context("default"):
+        figure = Figure(figsize=(width, height))
+        for at, panel in enumerate(panels):
+            left = (at * outer + _LEFT) / width
+            box = (left, bottom / height, inner / width, _HEIGHT / height)
+            ax = figure.add_axes(box)
+            draw_panel(ax, panel, scale)
+            if at:
+                ax.set_ylabel("")
+    return figure

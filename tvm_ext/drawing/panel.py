@@ -1,0 +1,199 @@
+"""A memory map as data: what is to be drawn of a problem and its plan, and on which scale."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from passes.planning import Plan, Problem, Status, lower_bound
+from tvm_ext.byte_sizes import format_bytes
+from tvm_ext.drawing.picture import BOUND_INK, INK, PEAK_INK
+
+_STATUS = {
+    Status.OPTIMAL: "optimal",
+    Status.FEASIBLE: "feasible",
+    Status.INFEASIBLE: "proven not to fit",
+    Status.NOT_FOUND: "does not fit",
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot during one live range: positions ``[begin, end)``, bytes ``[low, high)``."""
+
+    index: int
+    label: str
+    begin: int
+    end: int
+    low: int
+    high: int
+
+    @property
+    def corners(self) -> tuple[tuple[int, int], ...]:
+        """Position and byte of each corner, around the rectangle."""
+        return (
+            (self.begin, self.low),
+            (self.end, self.low),
+            (self.end, self.high),
+            (self.begin, self.high),
+        )
+
+
+@dataclass(frozen=True)
+class Level:
+    """A number of bytes drawn as a line right across a map."""
+
+    name: str
+    value: int
+    colour: str
+    dashes: str | tuple[int, tuple[float, ...]]
+    width: float
+    size: str = ""
+    """The value in words."""
+
+    def text(self, scale: Scale) -> str:
+        """Return what stands beside the line; an arrow says that it lies above the map."""
+        return f"{self.name}\n{self.size}" + ("" if self.value <= scale.top else " ↑")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the axes show: positions ``[begin, end)``, bytes ``[0, top)``."""
+
+    begin: int
+    end: int
+    top: int
+
+
+class Panel:
+    """One map, as data."""
+
+    def __init__(self, problem: Problem, plan: Plan, title: str | None) -> None:
+        self.problem, self.plan = problem, plan
+        self.title = f"{problem.name}: {plan.planner}" if title is None else title
+        self.slots = list(_slots(problem, plan))
+        self.shared = list(_shared_in_place(problem, plan))
+        self.bound = lower_bound(problem)
+        self.extent = Scale(
+            min((begin for b in problem.buffers for begin, _ in b.live), default=0),
+            max((end for b in problem.buffers for _, end in b.live), default=1),
+            max(plan.peak, self.bound, 1),
+        )
+
+    @property
+    def summary(self) -> str:
+        """What stands below the title, in a line."""
+        count = len(self.problem.buffers)
+        parts = [f"{count:,} buffer{'' if count == 1 else 's'}"]
+        if self.bound and self.plan.peak > self.bound:
+            parts.append(f"{_ratio(self.plan.peak, self.bound)} × the lower bound")
+        if self.plan.penalty:
+            parts.append(f"penalty {self.plan.penalty:,}")
+        parts.append(_STATUS[self.plan.status])
+        return " · ".join(parts)
+
+    @property
+    def levels(self) -> list[Level]:
+        """The lines, from the lowest up; equal values are one line with all their names."""
+        levels = [
+            Level("lower bound", self.bound, BOUND_INK, (0, (1.2, 1.4)), 1.5),
+            Level("peak", self.plan.peak, PEAK_INK, (0, (5, 2)), 1.3),
+        ]
+        if self.problem.capacity is not None:
+            levels.append(Level("capacity", self.problem.capacity, INK, "solid", 1.6))
+        joined: list[Level] = []
+        for level in sorted(levels, key=lambda level: level.value):
+            if joined and joined[-1].value == level.value:
+                level = replace(level, name=f"{level.name} =\n{joined.pop().name}")
+            joined.append(level)
+        sizes = _told_apart([level.value for level in joined])
+        return [replace(level, size=size) for level, size in zip(joined, sizes, strict=True)]
+
+    @property
+    def has_legend(self) -> bool:
+        """Whether the map has signs that a legend explains."""
+        return bool(self.shared or self.problem.memory.reserved)
+
+
+def _slots(problem: Problem, plan: Plan) -> Iterator[Slot]:
+    """Yield each slot of each buffer that has bytes, in each of its live ranges."""
+    for index, buffer in enumerate(problem.buffers):
+        offsets = plan.offsets.get(buffer.name, ())
+        if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
+            raise ValueError(
+                f"{problem.name}: buffer {buffer.name!r} has {buffer.slots} slots, "
+                f"the plan has {len(offsets)} offsets for it"
+            )
+        for slot, low in enumerate(offsets if buffer.size else ()):
+            label = buffer.name if len(offsets) == 1 else f"{buffer.name}[{slot}]"
+            for begin, end in buffer.live:
+                yield Slot(index, label, begin, end, low, low + buffer.size)
+
+
+def _shared_in_place(problem: Problem, plan: Plan) -> Iterator[Slot]:
+    """Yield where an in-place pair shares bytes while both are live, as slots of the destination.
+
+    A pair that the plan keeps apart shares nothing.
+    """
+    for names in problem.in_place:
+        source, destination = (problem.buffers[problem.index[name]] for name in names)
+        ours, theirs = plan.offsets[source.name], plan.offsets[destination.name]
+        for low, other in zip(ours, theirs, strict=False) if len(ours) == len(theirs) else ():
+            high = low + min(source.size, destination.size)
+            for begin, end in source.live if low == other and low < high else ():
+                for other_begin, other_end in destination.live:
+                    common = max(begin, other_begin), min(end, other_end)
+                    if common[0] < common[1]:
+                        index = problem.index[destination.name]
+                        yield Slot(index, destination.name, *common, low, high)
+
+
+def uncovered(slots: Iterable[Slot], shared: Iterable[Slot]) -> Iterator[Slot]:
+    """Yield the slots without what they share in place at their beginning or end."""
+    at_offset: defaultdict[int, list[Slot]] = defaultdict(list)
+    for place in shared:
+        at_offset[place.low].append(place)
+    for slot in slots:
+        begin, end = slot.begin, slot.end
+        for place in at_offset.get(slot.low, ()):
+            if place.begin == slot.begin:
+                begin = max(begin, place.end)
+            elif place.end == slot.end:
+                end = min(end, place.begin)
+        if begin < end:
+            yield replace(slot, begin=begin, end=end)
+
+
+def common_scale(panels: Sequence[Panel]) -> Scale:
+    """Return one scale for all panels.
+
+    A capacity counts when it is at most twice as high as everything else: a map of a few KiB in a
+    memory of many GiB would be a line at the bottom.
+    """
+    top = max(panel.extent.top for panel in panels)
+    capacities = [p.problem.capacity for p in panels if p.problem.capacity is not None]
+    top = max([top, *(capacity for capacity in capacities if capacity <= 2 * top)])
+    return Scale(
+        min(panel.extent.begin for panel in panels),
+        max(panel.extent.end for panel in panels),
+        top + -(-top // 40),
+    )
+
+
+def _told_apart(values: Sequence[int]) -> list[str]:
+    """Return numbers of bytes in words, exact where rounding would make two of them look equal."""
+    rounded = [format_bytes(value) for value in values]
+    return [
+        text if rounded.count(text) == 1 else f"{value:,} B"
+        for value, text in zip(values, rounded, strict=True)
+    ]
+
+
+def _ratio(value: int, bound: int) -> str:
+    """Return a ratio above one with as many digits as show that it is above one."""
+    ratio = value / bound
+    digits = 2 if ratio < 100 else 0
+    while f"{ratio:.{digits}f}" == f"{1:.{digits}f}" and digits < 6:
+        digits += 1
+    return f"{ratio:.{digits}f}"

@@ -1,0 +1,89 @@
+"""Everything that a user needs, importable from ``tvm_ext`` itself."""
+
+from __future__ import annotations
+
+from passes.planning import (
+    Budget,
+    Buffer,
+    Penalty,
+    Plan,
+    PlanError,
+    Problem,
+    Status,
+    check,
+    lower_bound,
+    planners,
+    register,
+    solve,
+    verify,
+)
+
+# The chips of `target_hw` become target tags when `target_hw.target` is imported.
+from target_hw.machine import Machine, Pipe
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.target import register_chip, with_machine, with_memory
+from tvm_ext import transform
+from tvm_ext.comparison.memory_comparison import (
+    ActivationMemory,
+    AllocatedMemory,
+    PlannedMemory,
+    activation_memory,
+)
+from tvm_ext.comparison.storage_rewrite import (
+    Allocations,
+    Comparison,
+    FunctionComparison,
+    Totals,
+    compare,
+)
+from tvm_ext.drawing.memory_map import memory_map, memory_maps
+from tvm_ext.drawing.picture import save as save_picture
+from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
+from tvm_ext.pipeline import (
+    relax_pipeline,
+    use_ascend_plan_memory,
+    use_plan_addresses,
+    use_storage_rewrite,
+)
+
+__all__ = [
+    "ActivationMemory",
+    "AllocatedMemory",
+    "Allocations",
+    "Budget",
+    "Buffer",
+    "Comparison",
+    "FunctionComparison",
+    "Machine",
+    "MemoryHierarchy",
+    "MemoryScope",
+    "Penalty",
+    "Pipe",
+    "Plan",
+    "PlanError",
+    "PlannedMemory",
+    "Problem",
+    "Status",
+    "Totals",
+    "activation_memory",
+    "check",
+    "compare",
+    "lower_bound",
+    "memory_map",
+    "memory_maps",
+    "pipeline_timeline",
+    "pipeline_timelines",
+    "planners",
+    "register",
+    "register_chip",
+    "relax_pipeline",
+    "save_picture",
+    "solve",
+    "transform",
+    "use_ascend_plan_memory",
+    "use_plan_addresses",
+    "use_storage_rewrite",
+    "verify",
+    "with_machine",
+    "with_memory",
+]
