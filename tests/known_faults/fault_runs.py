@@ -1,0 +1,156 @@
+"""Runs a program under every plan that we make of it, and holds the results against numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from address_runs import build, identity, poisoned
+from tvm.ir.transform import Pass
+from tvm.target import Target
+from tvm.tirx import AllocBuffer, DeclBuffer, PrimFunc
+
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.target import with_memory
+from tvm_ext import workloads
+from tvm_ext.transform import AscendPlanMemory, PlanAddresses, StorageRewrite
+
+TARGET = "ascend/910b-llvm"
+"""A chip with local memories whose programs run on the CPU."""
+
+PLANNERS = ("bump", "first_fit", "best_fit", "skyline", "rec_tbl", "storage_rewrite", "best")
+
+SCOPE = "local.UB"
+
+
+def lowered(func: PrimFunc) -> tvm.IRModule:
+    """Lower a function to where storage is planned."""
+    (mod,) = workloads.capture(tvm.IRModule({"main": func}), TARGET)
+    return mod
+
+
+def chip(capacity: int) -> Target:
+    """Return a chip with so many bytes of `SCOPE`, whose programs run on the CPU."""
+    return with_memory("llvm", MemoryHierarchy((MemoryScope(SCOPE, capacity, 32),)))
+
+
+def plans(capacity: int | None = None) -> Iterator[tuple[str, Pass]]:
+    """Yield each way to plan a function, with a name for messages.
+
+    With a capacity, in bytes, `AscendPlanMemory` has no more than that; else it has a whole chip,
+    in which small programs share nothing.
+    """
+    target = None if capacity is None else chip(capacity)
+    yield "StorageRewrite", StorageRewrite()
+    yield "StorageRewrite(sound=True)", StorageRewrite(sound=True)
+    for form in ("arena", "address"):
+        for planner in PLANNERS:
+            name = f"PlanAddresses({planner!r}, {form!r})"
+            yield name, PlanAddresses(planner, form, scopes=[SCOPE])
+        for search in ("search", "mirror"):
+            name = f"AscendPlanMemory({search!r}, {form!r})"
+            yield name, AscendPlanMemory(search=search, form=form, target=target)
+
+
+def run(mod: tvm.IRModule, plan: Pass, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Build a module with a plan, run it, and return all arrays afterwards."""
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    build(mod, plan, TARGET)["main"](*tensors)
+    return [tensor.numpy() for tensor in tensors]
+
+
+def assert_right(
+    func: PrimFunc,
+    arrays: Sequence[np.ndarray],
+    expected: np.ndarray,
+    capacity: int | None = None,
+    but: Sequence[str] = (),
+) -> None:
+    """Check that the last array is as expected, unplanned and under every plan.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        As a user writes it.
+    arrays : sequence of numpy.ndarray
+        Its arguments.
+    expected : numpy.ndarray
+        What the last of them holds afterwards.
+    capacity : int, optional
+        As in `plans`.
+    but : sequence of str
+        Names of plans that are left out.
+    """
+    mod = lowered(func)
+    for name, plan in [("no plan", identity()), *plans(capacity)]:
+        if name not in but:
+            result = run(mod, poisoned(plan), arrays)[-1]
+            np.testing.assert_array_equal(result, expected, err_msg=name)
+
+
+def planned_bytes(mod: tvm.IRModule) -> int:
+    """Return the bytes of all arenas, or up to which allocations with an address reach."""
+    arenas, ends = [0], [0]
+
+    def note(op: AllocBuffer) -> None:
+        ty = op.buffer.ty
+        size = int(ty.shape[0].value) * ty.dtype.dtype.bits // 8
+        if op.buffer.name.startswith("arena_"):
+            arenas.append(size)
+        ends.extend(int(address) + size for address in ty.allocated_addr)
+
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func, (AllocBuffer, note))
+    return sum(arenas) or max(ends)
+
+
+def least_bytes(func: PrimFunc) -> dict[str, int]:
+    """Return what the best plan takes in each form, in bytes."""
+    mod = lowered(func)
+    forms = ("arena", "address")
+    return {form: planned_bytes(PlanAddresses(form=form, scopes=[SCOPE])(mod)) for form in forms}
+
+
+def addresses(mod: tvm.IRModule) -> Mapping[str, tuple[int, ...]]:
+    """Return the addresses of all allocations that have some, by name."""
+    found = {}
+
+    def note(op: AllocBuffer) -> None:
+        if len(op.buffer.ty.allocated_addr):
+            found[op.buffer.name] = tuple(int(a) for a in op.buffer.ty.allocated_addr)
+
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func, (AllocBuffer, note))
+    return found
+
+
+def on_top_of(func: PrimFunc, upper: str, lower: str) -> PrimFunc:
+    """Return a function in which one allocation has the bytes of another: the fault itself.
+
+    A test that a plan is right says something only if the program's result is another where two
+    buffers share bytes that must not.
+    """
+    found: dict[str, Any] = {}
+
+    def note(op: AllocBuffer) -> None:
+        found[op.buffer.name] = op.buffer
+
+    tvm_ffi.structural_walk(func, (AllocBuffer, note))
+
+    def share(op: AllocBuffer, _mutator: Any) -> Any:
+        if op.buffer.name != upper:
+            return op
+        return DeclBuffer(op.buffer, data=found[lower].data)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (AllocBuffer, share)))
+
+
+def is_exposed(
+    func: PrimFunc, upper: str, lower: str, arrays: Sequence[np.ndarray], expected: np.ndarray
+) -> bool:
+    """Whether the result is wrong when two buffers share their bytes."""
+    wrong = lowered(on_top_of(func, upper, lower))
+    return not np.array_equal(run(wrong, identity(), arrays)[-1], expected)

@@ -1,0 +1,159 @@
+"""Addresses that a user decides, and shares between buffers: tilelang-ascend 1171 and 1286."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fault_runs import (
+    PLANNERS,
+    SCOPE,
+    addresses,
+    assert_right,
+    chip,
+    is_exposed,
+    least_bytes,
+    lowered,
+    planned_bytes,
+)
+from tvm.script import tirx as T
+
+from tvm_ext.transform import AscendPlanMemory, PlanAddresses
+
+CAPACITY = 6144
+"""Bytes: what the buffers of `ping_pong` need if two of them share an address, and no more."""
+
+
+@T.prim_func(s_tir=True)
+def ping_pong(x: T.Buffer((4096,), "float32"), y: T.Buffer((512,), "float32")):
+    left = T.alloc_buffer((512,), "float32", scope="local.UB", allocated_addr=0)
+    right = T.alloc_buffer((512,), "float32", scope="local.UB", allocated_addr=4096)
+    total = T.alloc_buffer((512,), "float32", scope="local.UB")
+    workspace = T.alloc_buffer((512,), "float32", scope="local.UB", allocated_addr=4096)
+    for i in range(512):
+        total[i] = T.float32(0)
+    for g in range(4):
+        for i in range(512):
+            left[i] = x[g * 1024 + i]
+        for i in range(512):
+            right[i] = x[g * 1024 + 512 + i]
+        for i in range(512):
+            total[i] = total[i] + left[i] * T.float32(2) + right[511 - i]
+    T.evaluate(T.call_extern("int32", "memcpy", workspace.data, total.data, T.int64(2048)))
+    for i in range(512):
+        y[i] = total[i] - workspace[511 - i]
+
+
+def clashing(first: int, second: int):
+    """Return a program with two buffers that are live together, at these addresses."""
+
+    @T.prim_func(s_tir=True)
+    def func(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr=first)
+        b = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr=second)
+        for i in range(64):
+            a[i] = x[i]
+        for i in range(64):
+            b[i] = x[63 - i]
+        for i in range(64):
+            y[i] = a[i] + b[i]
+
+    return func
+
+
+@T.prim_func(s_tir=True)
+def phases(x: T.Buffer((1024,), "float32"), y: T.Buffer((1024,), "float32")):
+    a = T.alloc_buffer((1024,), "float32", scope="local.UB")
+    b = T.alloc_buffer((512,), "float32", scope="local.UB")
+    c = T.alloc_buffer((512,), "float32", scope="local.UB")
+    d = T.alloc_buffer((256,), "float32", scope="local.UB")
+    e = T.alloc_buffer((256,), "float32", scope="local.UB")
+    f = T.alloc_buffer((256,), "float32", scope="local.UB")
+    for i in range(1024):
+        a[i] = x[i]
+    for i in range(1024):
+        y[i] = a[1023 - i]
+    for k in range(2):
+        for i in range(512):
+            b[i] = y[i] + T.Cast("float32", k)
+        for i in range(512):
+            c[i] = b[511 - i]
+        for i in range(512):
+            y[i] = c[i] + b[i]
+    for i in range(256):
+        d[i] = y[i]
+    for i in range(256):
+        e[i] = d[255 - i]
+    for i in range(256):
+        f[i] = e[255 - i] + d[255 - i]
+    for i in range(256):
+        y[512 + i] = f[i]
+
+
+@pytest.fixture(scope="module")
+def arrays() -> list[np.ndarray]:
+    x = np.random.default_rng(0).integers(-8, 8, 4096).astype("float32")
+    return [x, np.zeros(512, "float32")]
+
+
+def expected_of_ping_pong(x: np.ndarray) -> np.ndarray:
+    tiles = x.reshape(4, 2, 512)
+    total = (tiles[:, 0] * 2 + tiles[:, 1, ::-1]).sum(axis=0)
+    return total - total[::-1]
+
+
+def expected_of_phases(x: np.ndarray) -> np.ndarray:
+    y = x[::-1].copy()
+    for k in range(2):
+        b = y[:512] + k
+        y[:512] = b[::-1] + b
+    d = y[:256].copy()
+    y[512:768] = d + d[::-1]
+    return y
+
+
+def test_pinned_buffers_share_an_address_and_the_rest_goes_around_them(arrays: list[np.ndarray]):
+    assert least_bytes(ping_pong) == {"arena": CAPACITY, "address": CAPACITY}
+    # What the stock pass does to `workspace.data` is among the differences from it.
+    expected = expected_of_ping_pong(arrays[0])
+    assert_right(ping_pong, arrays, expected, capacity=CAPACITY, but=["StorageRewrite"])
+
+
+def test_the_program_shows_a_buffer_that_is_placed_over_a_pinned_one(arrays: list[np.ndarray]):
+    expected = expected_of_ping_pong(arrays[0])
+    assert is_exposed(ping_pong, "total", "left", arrays, expected)
+    assert is_exposed(ping_pong, "total", "right", arrays, expected)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_addresses_stay_where_the_user_put_them(planner: str):
+    planned = PlanAddresses(planner, target=chip(CAPACITY))(lowered(ping_pong))
+    found = addresses(planned)
+    assert found == {"left": (0,), "right": (4096,), "workspace": (4096,), "total": (2048,)}
+    assert planned_bytes(planned) == CAPACITY
+
+
+@pytest.mark.parametrize("search", ["search", "mirror"])
+def test_the_levels_of_an_ascend_core_leave_them_too(search: str):
+    planned = AscendPlanMemory(search=search, target=chip(CAPACITY))(lowered(ping_pong))
+    assert addresses(planned)["workspace"] == addresses(planned)["right"] == (4096,)
+    assert addresses(planned)["total"] == (2048,)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 128), (128, 0)])
+def test_buffers_that_are_live_together_may_not_share_one(first: int, second: int):
+    pins = sorted([(second, "b"), (first, "a")])
+    (begin, upper), (end, lower) = pins
+    names = rf"('{upper}' and '{lower}'|'{lower}' and '{upper}')"
+    message = rf"local.UB: buffers {names} may not share bytes, but are pinned at {begin} and {end}"
+    for plan in (PlanAddresses(scopes=[SCOPE]), AscendPlanMemory(target=chip(4096))):
+        with pytest.raises(ValueError, match=message):
+            plan(lowered(clashing(first, second)))
+
+
+def test_memory_is_free_behind_the_last_use_without_a_statement_that_frees_it():
+    x = np.random.default_rng(2).integers(-8, 8, 1024).astype("float32")
+    arrays, expected = [x, np.zeros_like(x)], expected_of_phases(x)
+    # Three phases of 4096, 4096 and, with one result in the place of an operand, 2048 bytes.
+    assert least_bytes(phases) == {"arena": 4096, "address": 4096}
+    assert_right(phases, arrays, expected, capacity=4096)
+    assert is_exposed(phases, "c", "b", arrays, expected)
