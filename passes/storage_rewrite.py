@@ -46,9 +46,10 @@ def StorageRewrite(  # noqa: N802
     sound : bool
         Whether to leave out what the stock pass does and is known to change what a
         program computes (``docs/stock-differences.md``). Nothing is then done in place;
-        memory whose address is taken, or that is volatile, is not shared, packed or
-        given another type; the rest is shared between equal element types only. Where
-        this is not set, the result is the stock pass's, faults included.
+        memory whose address is taken, that is volatile, or that has an
+        ``allocated_addr``, is not shared, packed or given another type; the rest is
+        shared between equal element types only. Where this is not set, the result is
+        the stock pass's, faults included.
 
     Returns
     -------
@@ -119,7 +120,13 @@ def plan_storage(
     if sound:
         sequence = _by_position(sequence)
         volatile = {index for index, alloc in enumerate(access.allocs) if alloc.is_volatile}
-        keep_apart = frozenset(access.escaped | volatile)
+        # An address that the program itself asks for does not survive sharing or packing.
+        pinned = {
+            index
+            for index, statement in enumerate(access.alloc_stmts)
+            if len(statement.buffer.ty.allocated_addr)
+        }
+        keep_apart = frozenset(access.escaped | volatile | pinned)
     planner = PlanMemory(
         access.allocs,
         can_be_inplace,

@@ -46,12 +46,16 @@ def _poison(body: Any) -> Any:
     def fill(op: AllocBuffer, _mutator: Any) -> Any:
         if not op.buffer.name.startswith("arena_"):
             return op
-        byte = tirx.Var("byte", "int32")
-        store = BufferStore(op.buffer, IntImm("uint8", POISON), [byte])
-        loop = For(byte, IntImm("int32", 0), op.buffer.ty.shape[0], ForKind.SERIAL, store)
-        return SeqStmt([op, loop])
+        return SeqStmt([op, filled(op.buffer)])
 
     return tvm_ffi.structural_mutate(body, (AllocBuffer, fill))
+
+
+def filled(buffer: Any) -> For:
+    """Return the loop that fills a buffer of ``uint8`` with the pattern."""
+    byte = tirx.Var("byte", "int32")
+    store = BufferStore(buffer, IntImm("uint8", POISON), [byte])
+    return For(byte, IntImm("int32", 0), buffer.ty.shape[0], ForKind.SERIAL, store)
 
 
 def num_arenas(mod: tvm.IRModule) -> int:

@@ -1,0 +1,137 @@
+"""A name that stands for one of two buffers, chosen at run time: FlagTree 1237, Triton 11634."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fault_runs import Call, assert_right, is_exposed, least_bytes
+from tvm.script import tirx as T
+
+LIKE_STOCK = ["StorageRewrite"]
+"""The stock pass keeps no memory alive behind a pointer; docs/stock-differences.md shows it."""
+
+
+@T.prim_func(s_tir=True)
+def for_if_for(
+    x: T.Buffer((512,), "float32"), which: T.Buffer((4,), "int32"), y: T.Buffer((256,), "float32")
+):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for r in range(4):
+        for i in range(64):
+            a[i] = x[r * 128 + i]
+        for i in range(64):
+            b[i] = x[r * 128 + 64 + i]
+        if which[r] >= 0:
+            made = T.alloc_buffer((64,), "float32", scope="local.UB")
+            chosen: T.let = T.Select(which[r] == 0, T.address_of(a[0]), T.address_of(b[0]))
+            view = T.decl_buffer((64,), "float32", data=chosen, scope="local.UB")
+            for k in range(2):
+                for i in range(64):
+                    made[i] = view[63 - i] + T.Cast("float32", k)
+                for i in range(64):
+                    y[r * 64 + i] = y[r * 64 + i] + made[i]
+
+
+@T.prim_func(s_tir=True)
+def chosen_once(
+    x: T.Buffer((256,), "float32"), which: T.Buffer((1,), "int32"), y: T.Buffer((64,), "float32")
+):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    late = T.alloc_buffer((128,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    for i in range(64):
+        b[i] = x[64 + i]
+    chosen: T.let = T.Select(which[0] == 0, T.address_of(a[0]), T.address_of(b[0]))
+    view = T.decl_buffer((64,), "float32", data=chosen, scope="local.UB")
+    for i in range(128):
+        late[i] = x[128 + i]
+    for i in range(64):
+        y[i] = view[63 - i] + late[i] - late[64 + i]
+
+
+@T.prim_func(s_tir=True)
+def takes_turns(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = T.float32(0)
+    for i in range(64):
+        b[i] = T.float32(0)
+    for k in range(8):
+        # What one round writes, the next one reads through the other name.
+        old: T.let = T.Select(k % 2 == 0, T.address_of(a[0]), T.address_of(b[0]))
+        new: T.let = T.Select(k % 2 == 0, T.address_of(b[0]), T.address_of(a[0]))
+        source = T.decl_buffer((64,), "float32", data=old, scope="local.UB")
+        target = T.decl_buffer((64,), "float32", data=new, scope="local.UB")
+        shifted = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            shifted[i] = source[63 - i]
+        for i in range(64):
+            target[i] = shifted[i] + x[k * 64 + i]
+        for i in range(64):
+            y[k * 64 + i] = target[63 - i]
+
+
+def expected_of_for_if_for(x: np.ndarray, which: np.ndarray) -> np.ndarray:
+    y = np.zeros((4, 64), "float32")
+    for row, tiles, choice in zip(y, x.reshape(4, 2, 64), which, strict=True):
+        if choice >= 0:
+            row += 2 * tiles[0 if choice == 0 else 1, ::-1] + 1
+    return y.reshape(-1)
+
+
+def expected_of_turns(x: np.ndarray) -> np.ndarray:
+    state, rows = np.zeros(64, "float32"), []
+    for row in x.reshape(8, 64):
+        state = state[::-1] + row
+        rows.append(state[::-1])
+    return np.concatenate(rows)
+
+
+def random(count: int) -> np.ndarray:
+    return np.random.default_rng(count).integers(-8, 8, count).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def calls() -> list[Call]:
+    x, which = random(512), np.array([0, 1, -1, 0], "int32")
+    return [([x, which, np.zeros(256, "float32")], expected_of_for_if_for(x, which))]
+
+
+@pytest.fixture(scope="module")
+def calls_that_choose() -> list[Call]:
+    x = random(256)
+    made = []
+    for which in (0, 1):
+        chosen = x[which * 64 :][:64]
+        expected = chosen[::-1] + x[128:192] - x[192:]
+        made.append(([x, np.array([which], "int32"), np.zeros(64, "float32")], expected))
+    return made
+
+
+def test_both_buffers_live_as_long_as_the_name(calls: list[Call]):
+    assert least_bytes(for_if_for) == {"arena": 768, "address": 768}
+    assert_right(for_if_for, calls, capacity=768, but=LIKE_STOCK)
+    assert is_exposed(for_if_for, "made", "a", calls)
+    assert is_exposed(for_if_for, "made", "b", calls)
+
+
+def test_a_later_temporary_is_not_put_over_what_was_chosen(calls_that_choose: list[Call]):
+    assert least_bytes(chosen_once) == {"arena": 1024, "address": 1024}
+    assert_right(chosen_once, calls_that_choose, capacity=1024, but=LIKE_STOCK)
+
+
+@pytest.mark.parametrize("lower", ["a", "b"])
+def test_the_program_shows_the_fault(lower: str, calls_that_choose: list[Call]):
+    assert is_exposed(chosen_once, lower, "late", calls_that_choose)
+
+
+def test_names_that_change_places_in_each_round():
+    x = random(512)
+    calls = [([x, np.zeros_like(x)], expected_of_turns(x))]
+    assert least_bytes(takes_turns) == {"arena": 768, "address": 768}
+    assert_right(takes_turns, calls, capacity=768, but=LIKE_STOCK)
+    assert is_exposed(takes_turns, "shifted", "a", calls)
