@@ -104,7 +104,8 @@ def test_what_is_read_behind_the_branches_is_not_overwritten():
     calls = calls_of_branches()
     # `a`, the result and one more; what the branches make takes the place of what comes later.
     assert least_bytes(read_after_branches) == {"arena": 768, "address": 768}
-    assert_right(read_after_branches, calls, capacity=768)
+    # An Ascend core does not add in place of an operand when another one is read backwards.
+    assert_right(read_after_branches, calls, capacity=1024)
     assert is_exposed(read_after_branches, "e", "result", calls)
     assert is_exposed(read_after_branches, "e", "a", calls)
 
@@ -112,8 +113,9 @@ def test_what_is_read_behind_the_branches_is_not_overwritten():
 def test_state_that_a_branch_sets_lives_into_the_next_round():
     x = np.random.default_rng(1).integers(-8, 8, 512).astype("float32")
     calls = [([x, np.zeros(72, "float32")], expected_of_running_maximum(x))]
-    # The state (288 bytes), `tile`, `larger` in the place of `here`, and `scaled`: 832 bytes.
-    assert least_bytes(running_maximum) == {"arena": 832, "address": 832}
+    # `total`, `tile` and `scaled`, `most`, and `larger` in the place of `here` behind it at the
+    # next multiple of 64, which is the alignment where a target describes none.
+    assert least_bytes(running_maximum) == {"arena": 864, "address": 864}
     assert_right(running_maximum, calls, capacity=896)
     for upper, lower in (("other", "total"), ("here", "most"), ("larger", "most")):
         assert is_exposed(running_maximum, upper, lower, calls)
