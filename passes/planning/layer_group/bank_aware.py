@@ -74,9 +74,7 @@ class _State:
     def place_next(self) -> bool:
         """Place one more item; False if one finds no room."""
         at_risk = {name for row in (*self._compute, *self._transfer) for name in row}
-        self.unplaced.sort(
-            key=lambda i: (i.name not in at_risk, -self.local.area(i), i.life.first)
-        )
+        self.unplaced.sort(key=lambda i: (i.name not in at_risk, -self.local.area(i), i.life.first))
         candidates = []
         for order, item in enumerate(self.unplaced):
             start = self._candidate(item)

@@ -186,8 +186,7 @@ def pipelined_cycles(
     if not steps.pipelined:
         once = turn(0, 2, 1)
         held_cycles = [
-            sum(transfer_cycles(t) for t in row.transfers if t.tensor in held)
-            for row in steps.rows
+            sum(transfer_cycles(t) for t in row.transfers if t.tensor in held) for row in steps.rows
         ]
         again = sum(
             max(

@@ -106,9 +106,7 @@ class LocalMemory:
 
 def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
     """Return the bytes a lane of each tensor, and of each layer's working memory by its name."""
-    sizes = {
-        name: lane_bytes(lanes, tensor, slices.cut) for name, tensor in slices.tensors.items()
-    }
+    sizes = {name: lane_bytes(lanes, tensor, slices.cut) for name, tensor in slices.tensors.items()}
     for layer in slices.group.layers:
         made = slices.tensors[layer.output]
         extents = tuple(

@@ -409,9 +409,7 @@ class _Spans:
         empty = self.begin >= self.end
         if not empty.any():
             return self
-        return _Spans(
-            np.where(empty, _NOWHERE, self.begin), np.where(empty, -_NOWHERE, self.end)
-        )
+        return _Spans(np.where(empty, _NOWHERE, self.begin), np.where(empty, -_NOWHERE, self.end))
 
     def ranges(self) -> tuple[Range, ...]:
         pairs = zip(self.begin.tolist(), self.end.tolist(), strict=True)

@@ -268,6 +268,4 @@ def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
                     first[transfer.tensor] = number
                 elif transfer.stage == stage:
                     last[transfer.tensor] = number
-    return {
-        name: Life(first[name], last[name], name in everywhere) for name in steps.group.names
-    }
+    return {name: Life(first[name], last[name], name in everywhere) for name in steps.group.names}
