@@ -2,7 +2,7 @@
 
 A layer computes one output tensor from input tensors. For each axis of each input, an `AxisMap`
 says which elements a range of the output's elements needs, so that a slice of an output tells the
-slices of all its inputs. This is the BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis.
+slices of all its inputs. This is BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis.
 
 All ranges are half-open. Nothing here knows TVM.
 """

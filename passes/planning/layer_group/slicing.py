@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class Cut:
         return {"n": self.n, "h": self.h, "w": self.w}[letter]
 
     def indices(self) -> list[dict[str, int]]:
-        """Return the index of each slice on each axis, by letter, in the order in which they run."""
+        """Return the index of each slice on each axis, by letter, in the slices' order."""
         counts = [range(self.count(letter)) for letter in self.order]
         return [dict(zip(self.order, index, strict=True)) for index in product(*counts)]
 
@@ -87,7 +87,7 @@ def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
         raise ValueError(f"cannot cut {length} elements in units of {unit} into {count} ranges")
     size, more = divmod(units, count)
     begins = [(size * i + min(i, more)) * unit for i in range(count + 1)]
-    return tuple((a, min(b, length)) for a, b in zip(begins, begins[1:], strict=False))
+    return tuple((a, min(b, length)) for a, b in pairwise(begins))
 
 
 def needed_range(
@@ -107,7 +107,7 @@ def needed_range(
         Whether the last range reaches the end of the input even where nothing reads it, as
         tpu-mlir has it.
     """
-    spans = _Spans.of([output])
+    spans = Spans.of((output,))
     return spans.needed(axis_map, output_extent, input_extent, to_end).ranges()[0]
 
 
@@ -350,11 +350,10 @@ def slice_group(
         name: _cut_output(group.tensor(name), cut, n_unit, (outputs or {}).get(name, {}))
         for name in group.outputs
     }
-    needs: dict[str, list[_AxisSpans]] = {name: [] for name in group.names}
-    for name, slices in stored.items():
-        needs[name].append(
-            [None if a is None else (a.letter, _Spans.of(a.made)) for a in slices.axes]
-        )
+    needs: dict[str, AxisSpans] = {
+        name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
+        for name, slices in stored.items()
+    }
     tensors = {}
     for layer in reversed(group.layers):
         tensor = group.tensor(layer.output)
@@ -362,9 +361,9 @@ def slice_group(
         sliced, made = _settle(tensor, needs[tensor.name], cut, kept)
         tensors[tensor.name] = sliced
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-            shape = group.tensor(name).shape
-            spans = zip(axis_maps, shape, strict=True)
-            needs[name].append([_through(m, made, tensor.shape, e, to_end) for m, e in spans])
+            spans = zip(axis_maps, group.tensor(name).shape, strict=True)
+            need = [through(m, made, tensor.shape, e, to_end=to_end) for m, e in spans]
+            needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
         tensor = group.tensor(name)
         kept = keep if isinstance(keep, str) else keep.get(name, "")
@@ -394,39 +393,54 @@ def _cut_output(
 
 
 @dataclass(frozen=True)
-class _Spans:
+class Spans:
     """Ranges, one a slice, as two arrays; an empty one begins beyond all and ends before all."""
 
     begin: _Ends
     end: _Ends
 
     @classmethod
-    def of(cls, ranges: tuple[Range, ...] | list[Range]) -> _Spans:
+    def of(cls, ranges: tuple[Range, ...]) -> Spans:
+        """Return the spans of ranges."""
         pairs = np.array(ranges, np.int64).reshape(-1, 2)
-        return cls(pairs[:, 0], pairs[:, 1]).without_empty()
+        return cls(pairs[:, 0], pairs[:, 1])._marked()
 
-    def without_empty(self) -> _Spans:
+    def _marked(self) -> Spans:
         empty = self.begin >= self.end
         if not empty.any():
             return self
-        return _Spans(np.where(empty, _NOWHERE, self.begin), np.where(empty, -_NOWHERE, self.end))
+        return Spans(np.where(empty, _NOWHERE, self.begin), np.where(empty, -_NOWHERE, self.end))
 
     def ranges(self) -> tuple[Range, ...]:
+        """Return them as ranges; empty ones are ``(0, 0)``."""
         pairs = zip(self.begin.tolist(), self.end.tolist(), strict=True)
         return tuple((a, b) if a < b else (0, 0) for a, b in pairs)
 
-    def union(self, other: _Spans) -> _Spans:
-        return _Spans(np.minimum(self.begin, other.begin), np.maximum(self.end, other.end))
+    def sizes(self) -> _Ends:
+        """Return the elements of each range."""
+        return np.maximum(self.end - self.begin, 0)
 
-    def needed(self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool) -> _Spans:
+    def covered(self) -> int:
+        """Return how many elements any range has, each counted once."""
+        order = np.argsort(self.begin, kind="stable")
+        begin, end = self.begin[order], self.end[order]
+        before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+        return int(np.maximum(end - np.maximum(begin, before), 0).sum())
+
+    def union(self, other: Spans) -> Spans:
+        """Return the hulls of each two ranges."""
+        return Spans(np.minimum(self.begin, other.begin), np.maximum(self.end, other.end))
+
+    def needed(self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool) -> Spans:
+        """Return what they need through a map; see `needed_range`."""
         begin = np.clip((self.begin * m.stride + m.first) // m.divide, 0, input_extent)
         end = ((self.end - 1) * m.stride + m.last) // m.divide + 1
         end = np.clip(end, 0, input_extent)
         if to_end:
             end = np.where(self.end == output_extent, input_extent, end)
-        return _Spans(begin, end).without_empty()
+        return Spans(begin, end)._marked()
 
-    def kept(self) -> tuple[_Spans, _Spans]:
+    def kept(self) -> tuple[Spans, Spans]:
         """Return what is held and what is made if no element is made twice.
 
         Held is all from the first element that this or a later slice needs to the last one that
@@ -435,22 +449,22 @@ class _Spans:
         first = np.minimum.accumulate(self.begin[::-1])[::-1]
         last = np.maximum.accumulate(self.end)
         before = np.concatenate(([-_NOWHERE], last[:-1]))
-        held = _Spans(first, last).without_empty()
-        return held, _Spans(np.maximum(first, before), last).without_empty()
+        return Spans(first, last)._marked(), Spans(np.maximum(first, before), last)._marked()
 
 
-_AxisSpans = list[tuple[str, _Spans] | None]
+AxisSpans = list[tuple[str, Spans] | None]
 """For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
 
 
-def _through(
+def through(
     axis_map: AxisMap | None,
-    made: _AxisSpans,
+    made: AxisSpans,
     output_shape: tuple[int, ...],
     extent: int,
+    *,
     to_end: bool,
-) -> tuple[str, _Spans] | None:
-    """Return what an input's axis needs for what is made of the output's axes."""
+) -> tuple[str, Spans] | None:
+    """Return what an input's axis of `extent` elements needs for what is made of the output."""
     if axis_map is None:
         return None
     cut = made[axis_map.axis]
@@ -460,37 +474,45 @@ def _through(
     return letter, spans.needed(axis_map, output_shape[axis_map.axis], extent, to_end)
 
 
+def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
+    """Return what two readers need together.
+
+    That is all of an axis if one of them needs that, or if they follow two letters.
+    """
+    united: AxisSpans = []
+    for first, second in zip(one, other, strict=True):
+        if first is None or second is None or first[0] != second[0]:
+            united.append(None)
+        else:
+            united.append((first[0], first[1].union(second[1])))
+    return united
+
+
+def settle_spans(needs: AxisSpans, keep: str) -> tuple[AxisSpans, AxisSpans]:
+    """Return what is held and what is made of a tensor of which all that is needed is known."""
+    letters = [part[0] for part in needs if part is not None]
+    held: AxisSpans = []
+    made: AxisSpans = []
+    for part in needs:
+        if part is not None and part[0] in keep and letters.count(part[0]) == 1:
+            stays, fresh = part[1].kept()
+            held.append((part[0], stays))
+            made.append((part[0], fresh))
+        else:
+            held.append(part)
+            made.append(part)
+    return held, made
+
+
 def _settle(
-    tensor: Tensor, needs: list[_AxisSpans], cut: Cut, keep: str
-) -> tuple[TensorSlices, _AxisSpans]:
-    """Unite what all readers need of a tensor; return its slices and what of them is made."""
-    united = [_unite([need[axis] for need in needs]) for axis in range(len(tensor.shape))]
-    letters = [part[0] for part in united if part is not None]
-    axes: list[AxisSlices | None] = []
-    made: _AxisSpans = []
-    for part in united:
-        if part is None:
-            axes.append(None)
-            made.append(None)
-            continue
-        letter, spans = part
-        held, fresh = (spans, spans)
-        if letter in keep and letters.count(letter) == 1:
-            held, fresh = spans.kept()
-        axes.append(AxisSlices(letter, held.ranges(), fresh.ranges()))
-        made.append((letter, fresh))
+    tensor: Tensor, needs: AxisSpans, cut: Cut, keep: str
+) -> tuple[TensorSlices, AxisSpans]:
+    """Return the slices of a tensor, and what of them is made."""
+    held, made = settle_spans(needs, keep)
+    axes = tuple(
+        None if a is None or b is None else AxisSlices(a[0], a[1].ranges(), b[1].ranges())
+        for a, b in zip(held, made, strict=True)
+    )
+    letters = [part[0] for part in needs if part is not None]
     kept = "".join(x for x in keep if letters.count(x) <= 1 and cut.count(x) > 1)
-    return TensorSlices(tensor, tuple(axes), kept), made
-
-
-def _unite(parts: list[tuple[str, _Spans] | None]) -> tuple[str, _Spans] | None:
-    """Return the union; all of the axis if one needs that, or if they follow two letters."""
-    if not parts or any(part is None for part in parts):
-        return None
-    present = [part for part in parts if part is not None]
-    letter, spans = present[0]
-    if any(other != letter for other, _ in present):
-        return None
-    for _, more in present[1:]:
-        spans = spans.union(more)
-    return letter, spans
+    return TensorSlices(tensor, axes, kept), made

@@ -105,9 +105,7 @@ class Builder:
         work = n * channels * out[0] * out[1] * weight_channels * kernel * kernel
         return self.add("conv", name, (n, channels, *out), maps, work)
 
-    def pool(
-        self, source: str, name: str, kernel: int, stride: int, padding: int = 0
-    ) -> str:
+    def pool(self, source: str, name: str, kernel: int, stride: int, padding: int = 0) -> str:
         n, c, h, w = self.shape(source)
         out = [self.extent(e, kernel, stride, padding) for e in (h, w)]
         maps = (
@@ -127,8 +125,9 @@ class Builder:
         offset = shape[axis]
         shape[axis] += self.shape(second)[axis]
         one = tuple(AxisMap(a) for a in range(4))
-        two = tuple(AxisMap(a, first=-offset, last=-offset) if a == axis else m
-                    for a, m in enumerate(one))
+        two = tuple(
+            AxisMap(a, first=-offset, last=-offset) if a == axis else m for a, m in enumerate(one)
+        )
         return self.add("concat", name, tuple(shape), [(first, one), (second, two)])
 
     def upsample(self, source: str, name: str, factor: int) -> str:
@@ -138,7 +137,9 @@ class Builder:
 
     def mean(self, source: str, name: str) -> str:
         n, c, _, _ = self.shape(source)
-        return self.add("mean", name, (n, c, 1, 1), [(source, (AxisMap(0), AxisMap(1), None, None))])
+        return self.add(
+            "mean", name, (n, c, 1, 1), [(source, (AxisMap(0), AxisMap(1), None, None))]
+        )
 
     def scale(self, source: str, factor: str, name: str) -> str:
         same = tuple(AxisMap(a) for a in range(4))
@@ -185,8 +186,16 @@ def random_networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
             reach = (kernel - 1) * dilation
             padding = draw(st.integers(reach // 2, reach))
             values.append(
-                b.conv(source, name, draw(st.integers(1, 12)), kernel, draw(st.integers(1, 2)),
-                       padding, dilation, bias=draw(st.booleans()))
+                b.conv(
+                    source,
+                    name,
+                    draw(st.integers(1, 12)),
+                    kernel,
+                    draw(st.integers(1, 2)),
+                    padding,
+                    dilation,
+                    bias=draw(st.booleans()),
+                )
             )
         elif kind == "pool":
             kernel = draw(st.integers(2, 3))
