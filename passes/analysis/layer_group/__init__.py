@@ -1,0 +1,1 @@
+"""What a Relax function's kernels read for a slice of what they write, for LayerGroup."""

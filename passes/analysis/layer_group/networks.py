@@ -1,0 +1,431 @@
+"""The networks in a Relax module: its blocks of kernel calls, as LayerGroup sees them.
+
+Every binding of a block that calls something is a layer, and those that cannot be grouped say why:
+so a path between two layers that leads through one of them is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, Var
+from tvm.ir.expr import Call
+from tvm.tirx import FloatImm, IntImm, PrimFunc
+
+from passes.analysis.layer_group.kernel_calls import KernelCall
+from passes.analysis.layer_group.kernels import NotSliceableError, read_kernel
+from passes.analysis.layer_group.letters import (
+    is_identity,
+    letters_by_contraction,
+    output_letters,
+    usual_letters,
+    weight_letters,
+)
+from passes.analysis.layer_group.regions import KernelReads
+from passes.planning.layer_group.network import InputMap, Kind, Layer, Network, Tensor
+
+_CALL_TIR = "relax.call_tir"
+
+NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
+IN_PLACE = "its block writes a tensor in place"
+
+
+@dataclass(frozen=True, eq=False)
+class BlockNetwork:
+    """One block of a Relax function.
+
+    Attributes
+    ----------
+    function : tvm.ir.GlobalVar
+        The function.
+    block : int
+        The number of the block in the function's body.
+    network : Network
+        Its layers, one for each tensor that a call makes, in the block's order.
+    calls : Mapping of str to KernelCall
+        By the layer's name; without those that cannot be grouped.
+    values : Mapping of str to tvm.relax.Expr
+        What each tensor is in the function, by its name.
+    """
+
+    function: GlobalVar
+    block: int
+    network: Network
+    calls: Mapping[str, KernelCall]
+    values: Mapping[str, Any]
+
+
+def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
+    """Return the networks of a module's Relax functions.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Operators are calls of kernels already, fused or not.
+
+    Returns
+    -------
+    tuple of BlockNetwork
+        Functions by name, their blocks in order; blocks that call nothing are left out.
+    """
+    kernels: dict[int, KernelReads | str] = {}
+    found = []
+    for variable in sorted(mod.get_global_vars(), key=lambda v: str(v.name_hint)):
+        function = mod[variable]
+        if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
+            continue
+        for number in range(len(function.body.blocks)):
+            network = _BlockReader(mod, variable, function, number, kernels).read()
+            if network is not None:
+                found.append(network)
+    return tuple(found)
+
+
+@dataclass(eq=False)
+class _Call:
+    """One layer while it is being read."""
+
+    name: str
+    operator: str
+    inputs: list[str]
+    output: str
+    reason: str = ""
+    source: KernelCall | None = None
+
+    @property
+    def maps(self) -> tuple[InputMap, ...]:
+        return () if self.source is None else self.source.maps
+
+
+class _Names:
+    """The tensors of a function, by the names that its network knows them by."""
+
+    def __init__(self) -> None:
+        self.of_var: dict[int, Any] = {}  # A name, or a list for a tuple.
+        self.values: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...] | None] = {}
+        self.bits: dict[str, int] = {}
+        self.constants: list[str] = []
+
+    def new(self, var: Var) -> Any:
+        """Name the tensors that a variable stands for."""
+        names = self._name_all(str(var.name), var, var.ty)
+        self.of_var[var.__chandle__()] = names
+        return names
+
+    def _name_all(self, hint: str, value: Any, ty: Any) -> Any:
+        if isinstance(ty, relax.TupleType):
+            return [
+                self._name_all(f"{hint}.{i}", TupleGetItem(value, i), part)
+                for i, part in enumerate(ty.fields)
+            ]
+        name, n = hint, 0
+        while name in self.values:
+            n += 1
+            name = f"{hint}_{n}"
+        self.values[name] = value
+        self.shapes[name], self.bits[name] = _shape_and_bits(ty)
+        return name
+
+    def of(self, expr: Any) -> Any:
+        """Return the name of the tensor that an expression is; nested lists for a tuple."""
+        if isinstance(expr, Var):
+            key = expr.__chandle__()
+            return self.of_var[key] if key in self.of_var else self.new(expr)
+        if isinstance(expr, GenericConst):
+            key = expr.__chandle__()
+            if key not in self.of_var:
+                self.of_var[key] = self._name_all("constant", expr, expr.ty)
+                self.constants += flat(self.of_var[key])
+            return self.of_var[key]
+        if isinstance(expr, Tuple):
+            return [self.of(part) for part in expr.fields]
+        if isinstance(expr, TupleGetItem):
+            whole = self.of(expr.tuple_value)
+            return whole[int(expr.index)] if isinstance(whole, list) else whole
+        return []
+
+
+class _BlockReader:
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        variable: GlobalVar,
+        function: relax.Function,
+        number: int,
+        kernels: dict[int, KernelReads | str],
+    ) -> None:
+        self.mod, self.variable, self.function, self.number = mod, variable, function, number
+        self.block = function.body.blocks[number]
+        self.kernels = kernels
+        self.names = _Names()
+        self.calls: list[_Call] = []
+        self.taken_out, self.used_whole = _tuple_uses(function)
+
+    def read(self) -> BlockNetwork | None:
+        for param in self.function.params:
+            self.names.new(param)
+        for at, binding in enumerate(self.block.bindings):
+            self._read_binding(at, binding)
+        if not self.calls:
+            return None
+        reason = self._why_not_at_all()
+        if reason:
+            for call in self.calls:
+                call.reason, call.source = reason, None
+        return self._network()
+
+    def _why_not_at_all(self) -> str:
+        operators = {call.operator for call in self.calls}
+        if "call_tir_inplace" in operators:
+            return IN_PLACE
+        pure = isinstance(self.block, relax.DataflowBlock) or all(
+            _is_kernel_call(binding.value) for binding in self.block.bindings
+        )
+        return "" if pure else NOT_PURE
+
+    # ---------------------------------------------------------------------------- bindings
+
+    def _read_binding(self, at: int, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        if isinstance(value, (Var, GenericConst, Tuple, TupleGetItem)):
+            self.names.of_var[var.__chandle__()] = self.names.of(value)
+            return
+        if isinstance(value, (relax.ShapeExpr, IntImm, FloatImm, StringImm)):
+            self.names.of_var[var.__chandle__()] = []
+            return
+        results = self.names.new(var)
+        operator, reason = _operator(value)
+        if operator == _CALL_TIR:
+            self._read_kernel_call(at, binding, results)
+            return
+        inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
+        for name in flat(results):
+            self.calls.append(_Call(f"{operator}:{name}", operator, inputs, name, reason))
+
+    def _inputs_of(self, value: Any) -> Any:
+        if isinstance(value, Call):
+            return [self.names.of(arg) for arg in value.args]
+        free = relax.analysis.free_vars(value)
+        return [self.names.of(v) for v in free if v.__chandle__() in self.names.of_var]
+
+    def _read_kernel_call(self, at: int, binding: Any, results: Any) -> None:
+        call, key = binding.value, binding.var.__chandle__()
+        operator = str(call.args[0].name_hint)
+        inputs = [self.names.of(argument) for argument in call.args[1].fields]
+        made = results if isinstance(results, list) else [results]
+        kernel = self._kernel(call.args[0])
+        taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
+        for number in taken or range(len(made)):
+            name = f"{operator}:{made[number]}"
+            layer = _Call(name, operator, flat(inputs), made[number])
+            self.calls.append(layer)
+            if isinstance(kernel, str):
+                layer.reason = kernel
+            elif len(call.args) > 2 or not all(isinstance(name, str) for name in inputs):
+                layer.reason = "it is called with more than tensors"
+            elif isinstance(results, list) and key in self.used_whole:
+                layer.reason = "its results are used as one tuple"
+            else:
+                self._describe(layer, at, kernel, inputs, number, len(made))
+
+    def _kernel(self, callee: GlobalVar) -> KernelReads | str:
+        key = callee.__chandle__()
+        if key not in self.kernels:
+            function = self.mod[callee]
+            try:
+                if not isinstance(function, PrimFunc):
+                    raise NotSliceableError("it is not a kernel in TIR")
+                self.kernels[key] = KernelReads.of(read_kernel(function))
+            except NotSliceableError as error:
+                self.kernels[key] = f"its kernel cannot be cut: {error}"
+        return self.kernels[key]
+
+    def _describe(
+        self, layer: _Call, at: int, reads: KernelReads, inputs: list[str], number: int, made: int
+    ) -> None:
+        kernel, parameter = reads.kernel, len(inputs) + number
+        if kernel.parameters != len(inputs) + made:
+            layer.reason = "its kernel has other parameters than the call has arguments"
+        elif any(
+            self.names.shapes[name] != kernel.shape(p)
+            for p, name in [*enumerate(inputs), (parameter, layer.output)]
+        ):
+            layer.reason = "its shapes are not known"
+        elif not kernel.shape(parameter):
+            layer.reason = "it makes a single number"
+        elif kernel.producer(parameter) is None:
+            layer.reason = "its kernel does not write its result"
+        else:
+            of_parameters = reads.of_parameters(parameter)
+            if any(p >= len(inputs) for p in of_parameters):
+                layer.reason = "its kernel reads what it writes"
+                return
+            numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
+            layer.inputs = [inputs[p] for p in numbers]
+            layer.source = KernelCall(at, reads, parameter, numbers)
+
+    # --------------------------------------------------------------------------- the result
+
+    def _network(self) -> BlockNetwork:
+        weights = self._weights()
+        letters = self._letters(weights)
+        for call in self.calls:
+            if call.source is not None:
+                call.source = replace(call.source, letters=letters[call.output])
+        used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
+        tensors = tuple(
+            Tensor(
+                name,
+                self.names.shapes[name] or (),
+                self.names.bits[name],
+                letters[name],
+                Kind.WEIGHT if name in weights else Kind.ACTIVATION,
+                name not in weights,
+            )
+            for name in used
+        )
+        layers = tuple(self._layer(call) for call in self.calls)
+        name = str(self.variable.name_hint)
+        network = Network(tensors, layers, self._outputs(), name)
+        calls = {call.name: call.source for call in self.calls if call.source is not None}
+        return BlockNetwork(self.variable, self.number, network, calls, self.names.values)
+
+    def _layer(self, call: _Call) -> Layer:
+        names = (call.name, call.operator, tuple(call.inputs), call.output)
+        if call.source is None:
+            whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
+            return Layer(*names, whole, reason=call.reason)
+        source = call.source
+        return Layer(*names, source.maps, source.operations, source.buffer_bits)
+
+    def _outputs(self) -> tuple[str, ...]:
+        """Return the tensors that something behind the block, or the function's result, needs."""
+        read: list[Any] = [self.names.of(self.function.body.body)]
+        for block in self.function.body.blocks[self.number + 1 :]:
+            for binding in block.bindings:
+                read += [self.names.of(var) for var in relax.analysis.free_vars(binding.value)]
+        if isinstance(self.block, relax.DataflowBlock):
+            read += [
+                self.names.of(binding.var)
+                for binding in self.block.bindings
+                if not isinstance(binding.var, relax.DataflowVar)
+            ]
+        made = {call.output for call in self.calls}
+        return tuple(dict.fromkeys(name for name in flat(read) if name in made))
+
+    def _weights(self) -> set[str]:
+        """Return the names of the weights.
+
+        They are the constants, and the parameters behind those that the function's attribute
+        ``num_input`` counts; without it, the parameters but the first of which no slice of the
+        batch or of rows needs a part.
+        """
+        weights = set(self.names.constants)
+        attrs = self.function.attrs
+        count = attrs.get("num_input") if attrs else None
+        params = [flat(self.names.of(param)) for param in self.function.params]
+        if count is not None:
+            return weights.union(*params[int(count) :])
+        cut = {name for call in self.calls if call.source is None for name in call.inputs}
+        for call in self.calls:
+            rank = len(self.names.shapes[call.output] or ())
+            rows = [0, *range(2, rank)] if rank > 2 else [0]
+            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+                if any(m is not None and m.axis in rows for m in axis_maps):
+                    cut.add(name)
+        return weights.union(*[[n for n in names if n not in cut] for names in params[1:]])
+
+    def _letters(self, weights: set[str]) -> dict[str, str]:
+        shapes = self.names.shapes
+        letters: dict[str, str] = {}
+        for call in self.calls:
+            for name in call.inputs:
+                if name not in letters and name not in weights:
+                    letters[name] = self._input_letters(name)
+            shape = shapes[call.output] or ()
+            sources = [
+                (letters[name], axis_maps)
+                for name, axis_maps in zip(call.inputs, call.maps, strict=False)
+                if name not in weights
+            ]
+            known = output_letters(shape, sources) if sources else usual_letters(len(shape))
+            letters[call.output] = known
+            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+                if name in weights and name not in letters:
+                    letters[name] = weight_letters(known, axis_maps)
+        for name, shape_or_none in shapes.items():
+            letters.setdefault(name, usual_letters(len(shape_or_none or ())))
+        return letters
+
+    def _input_letters(self, name: str) -> str:
+        """Return the letters of a tensor from outside, as the operators that read it tell them."""
+        shape = self.names.shapes[name] or ()
+        followed = {name}
+        for call in self.calls:
+            for read, axis_maps in zip(call.inputs, call.maps, strict=False):
+                if read not in followed:
+                    continue
+                if is_identity(axis_maps, shape, self.names.shapes[call.output] or ()):
+                    followed.add(call.output)
+                    continue
+                letters = letters_by_contraction(shape, axis_maps)
+                if letters is not None:
+                    return letters
+        return usual_letters(len(shape))
+
+
+def flat(names: Any) -> list[str]:
+    """Return the names in nested lists of names."""
+    if isinstance(names, str):
+        return [names]
+    return [name for part in names for name in flat(part)]
+
+
+def _tuple_uses(function: relax.Function) -> tuple[set[tuple[int, int]], set[int]]:
+    """Return what is taken out of which tuple, and the variables that are used otherwise."""
+    taken_out, whole = set(), {function.body.body.__chandle__()}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, TupleGetItem):
+                taken_out.add((value.tuple_value.__chandle__(), int(value.index)))
+            else:
+                whole.update(var.__chandle__() for var in relax.analysis.free_vars(value))
+    return taken_out, whole
+
+
+def _operator(value: Any) -> tuple[str, str]:
+    """Return the name of what a binding calls, and why it is no layer that can be cut."""
+    if isinstance(value, relax.If):
+        return "if", "it is a branch"
+    if not isinstance(value, Call):
+        return type(value).__name__, "it is not a call"
+    if isinstance(value.op, Op):
+        name = str(value.op.name)
+        if name == _CALL_TIR:
+            return name, ""
+        return name.removeprefix("relax."), "it is not a call of a kernel"
+    if isinstance(value.op, GlobalVar):
+        return str(value.op.name_hint), "it calls another function"
+    if isinstance(value.op, relax.ExternFunc):
+        return str(value.op.global_symbol), "it is a packed function"
+    return "call", "it calls what is not known here"
+
+
+def _is_kernel_call(value: Any) -> bool:
+    return not isinstance(value, (relax.If, Call)) or _operator(value)[0] == _CALL_TIR
+
+
+def _shape_and_bits(ty: Any) -> tuple[tuple[int, ...] | None, int]:
+    """Return a tensor's extents, None where they are not known, and the bits of its elements."""
+    extents = getattr(getattr(ty, "shape", None), "values", None)
+    if extents is None or not all(isinstance(n, IntImm) for n in extents):
+        return None, 8
+    element: Any = getattr(ty.dtype, "dtype", ty.dtype)
+    bits = 8 if element is None or str(element) == "bool" else int(element.bits)
+    return tuple(int(n.value) for n in extents), bits

@@ -1,0 +1,340 @@
+"""What a kernel reads of its inputs for a range of its output, read off its loads.
+
+For each axis of an input: which indices are read for one index of one axis of the output. That is
+what a slice of the output is turned into slices of the inputs with, whatever the operator is, also
+where fusion made one kernel of several.
+
+Small index spaces are looked at index by index, with the conditions under which a load happens,
+and are exact. Large ones are bounded by TVM's own interval analysis (`tvm.sym.Analyzer.int_set`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.ir import Var
+from tvm.ir.prim.expr import And
+from tvm.sym import Analyzer, IntervalSet
+from tvm.tirx import IntImm
+
+from passes.analysis.layer_group.index_values import NotAnIndexError, values_of
+from passes.analysis.layer_group.kernels import Access, Kernel, Stage
+from passes.ir.structural import structural_visit, type_index
+from passes.planning.layer_group.network import Box, Range
+
+Ints = npt.NDArray[np.int64]
+
+_VAR = type_index(Var)
+
+NOWHERE = 1 << 40
+"""First index of an empty range; its last one is the negative, so that a union needs no test."""
+
+_SMALL = 1 << 16
+"""Points of an index space that is looked at point by point."""
+
+
+@dataclass(frozen=True, eq=False)
+class AxisReads:
+    """Which indices of an input's axis are read for each index of an axis of the output.
+
+    Attributes
+    ----------
+    axis : int
+        The output's axis.
+    first, last : array of int
+        One entry an index of the output's axis: the first and the last index that is read, both
+        included; `NOWHERE` and its negative where nothing is read.
+    """
+
+    axis: int
+    first: Ints
+    last: Ints
+
+    @property
+    def width(self) -> int:
+        """Indices that are read, summed over the output's indices."""
+        return int(np.maximum(self.last - self.first + 1, 0).sum())
+
+    def union(self, other: AxisReads) -> AxisReads:
+        """Return what one or the other reads for the same axis of the output."""
+        first, last = np.minimum(self.first, other.first), np.maximum(self.last, other.last)
+        return AxisReads(self.axis, first, last)
+
+    def of(self, output: Range) -> Range:
+        """Return the range that is read for a range of the output's axis; ``(0, 0)`` if none."""
+        begin, end = output
+        if begin >= end:
+            return (0, 0)
+        first, last = int(self.first[begin:end].min()), int(self.last[begin:end].max())
+        return (first, last + 1) if first <= last else (0, 0)
+
+    def after(self, reads: AxisReads) -> AxisReads:
+        """Return what is read for the axis of `reads`, whose indices are those of this output."""
+        first = np.full(len(reads.first), NOWHERE)
+        last = np.full(len(reads.first), -NOWHERE)
+        for i, (a, b) in enumerate(zip(reads.first.tolist(), reads.last.tolist(), strict=True)):
+            if a <= b:
+                first[i], last[i] = self.first[a : b + 1].min(), self.last[a : b + 1].max()
+        return AxisReads(reads.axis, first, last)
+
+
+BufferReads = tuple["AxisReads | None", ...]
+"""For each axis of a buffer what is read of it; None where all of the axis may be."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelReads:
+    """What each stage of a kernel reads.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        The kernel.
+    stages : tuple of dict of int to BufferReads
+        For each stage what it reads of each buffer, for the axes of what it writes.
+    """
+
+    kernel: Kernel
+    stages: tuple[dict[int, BufferReads], ...]
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> KernelReads:
+        """Look at all loads of a kernel."""
+        return cls(kernel, tuple(_stage_reads(kernel, stage) for stage in kernel.stages))
+
+    def of_parameters(self, output: int) -> dict[int, BufferReads]:
+        """Return what the kernel reads of each parameter for the axes of an output.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+
+        Returns
+        -------
+        dict of int to BufferReads
+            By the number of the parameter; those that are not read are left out.
+        """
+        kernel = self.kernel
+        reads: dict[int, BufferReads] = {}
+        of_made: dict[int, BufferReads] = {
+            output: tuple(_identity(axis, n) for axis, n in enumerate(kernel.shape(output)))
+        }
+        for i in reversed(kernel.stages_for(output)):
+            writes = kernel.stages[i].writes
+            of_stage = _united([of_made[buffer] for buffer in writes if buffer in of_made])
+            for buffer, needed in self.stages[i].items():
+                through = tuple(_through(axis, of_stage) for axis in needed)
+                target = reads if buffer < kernel.parameters else of_made
+                target[buffer] = _united([target[buffer], through]) if buffer in target else through
+        return reads
+
+    def made_for(self, output: int, box: Box) -> dict[int, Box]:
+        """Return the part of each buffer that is made for a part of an output.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+        box : Box
+            The part of it.
+
+        Returns
+        -------
+        dict of int to Box
+            For the output, its box; for each buffer that the kernel allocates and needs, the hull
+            of what its readers read.
+        """
+        kernel = self.kernel
+        boxes: dict[int, Box] = {output: box}
+        for i in reversed(kernel.stages_for(output)):
+            writes = kernel.stages[i].writes
+            made = _hull([boxes[buffer] for buffer in writes if buffer in boxes])
+            boxes.update((buffer, made) for buffer in writes)
+            for buffer, needed in self.stages[i].items():
+                if buffer >= kernel.parameters:
+                    part = tuple(
+                        (0, n) if reads is None else reads.of(made[reads.axis])
+                        for reads, n in zip(needed, kernel.shape(buffer), strict=True)
+                    )
+                    boxes[buffer] = _hull([boxes[buffer], part]) if buffer in boxes else part
+        return boxes
+
+
+def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
+    """Return what one stage reads of each buffer, for the axes of what it writes."""
+    found: dict[int, list[tuple[list[AxisReads] | None, ...]]] = {}
+    for access in stage.reads:
+        shape = kernel.shape(access.buffer)
+        needs = tuple(
+            _candidates(stage, access, index, extent)
+            for index, extent in zip(access.indices, shape, strict=True)
+        )
+        found.setdefault(access.buffer, []).append(needs)
+    return {
+        buffer: tuple(_best(column) for column in zip(*all_needs, strict=True))
+        for buffer, all_needs in found.items()
+    }
+
+
+def _identity(axis: int, extent: int) -> AxisReads:
+    indices = np.arange(extent, dtype=np.int64)
+    return AxisReads(axis, indices, indices)
+
+
+def _through(needed: AxisReads | None, of_stage: BufferReads) -> AxisReads | None:
+    reads = None if needed is None else of_stage[needed.axis]
+    return None if needed is None or reads is None else needed.after(reads)
+
+
+def _united(parts: Sequence[BufferReads]) -> BufferReads:
+    def unite(column: Sequence[AxisReads | None]) -> AxisReads | None:
+        first = column[0]
+        for other in column[1:]:
+            if first is None or other is None or first.axis != other.axis:
+                return None
+            first = first.union(other)
+        return first
+
+    return tuple(unite(column) for column in zip(*parts, strict=True))
+
+
+def _hull(boxes: Sequence[Box]) -> Box:
+    filled = [box for box in boxes if all(begin < end for begin, end in box)]
+    if not filled:
+        return boxes[0]
+    return tuple(
+        (min(begin for begin, _ in ranges), max(end for _, end in ranges))
+        for ranges in zip(*filled, strict=True)
+    )
+
+
+def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
+    """Return the narrowest way to see all loads of an axis along one axis of the output."""
+    united: dict[int, AxisReads] = {}
+    for number, candidates in enumerate(needs):
+        if candidates is None:
+            return None
+        by_axis = {reads.axis: reads for reads in candidates}
+        if number == 0:
+            united = by_axis
+        else:
+            united = {a: r.union(by_axis[a]) for a, r in united.items() if a in by_axis}
+    return min(united.values(), key=lambda reads: (reads.width, reads.axis), default=None)
+
+
+def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[AxisReads] | None:
+    """Return what one load reads of an axis, for each of the stage's axes that tell it."""
+    if extent == 1:
+        return None
+    domains = {
+        var.__chandle__(): (var, n)
+        for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
+    }
+    analyzer = Analyzer()
+    for var, n in domains.values():
+        analyzer.bind(var, _range(var, n))
+    index = analyzer.simplify(index)
+    used = _variables(index)
+    axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
+    if not axes or any(key not in domains for key in used):
+        return None
+    found = []
+    for axis in axes:
+        others = [domains[key] for key in used if key != stage.spatial[axis].__chandle__()]
+        size = stage.extents[axis] * prod(n for _, n in others)
+        reads = None
+        if size <= _SMALL:
+            reads = _point_by_point(stage, axis, others, index, access.guards, extent)
+        if reads is None:
+            reads = _bounded(stage, axis, others, index, extent)
+        if reads is not None:
+            found.append(reads)
+    return found or None
+
+
+def _range(var: Var, extent: int) -> Any:
+    return tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, extent))
+
+
+def _variables(expr: Any) -> dict[int, Var]:
+    found: dict[int, Var] = {}
+
+    def on_var(var: Var, _visitor: Any) -> None:
+        found[var.__chandle__()] = var
+
+    structural_visit(expr, [(_VAR, on_var)])
+    return found
+
+
+def _point_by_point(
+    stage: Stage,
+    axis: int,
+    others: Sequence[tuple[Var, int]],
+    index: Any,
+    guards: Sequence[Any],
+    extent: int,
+) -> AxisReads | None:
+    """Evaluate an index at every point, and leave out the points where it is not read."""
+    rank = 1 + len(others)
+    of: dict[int, Ints] = {}
+    variables = [(stage.spatial[axis], stage.extents[axis]), *others]
+    for position, (var, n) in enumerate(variables):
+        shape = [1] * rank
+        shape[position] = n
+        of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
+    grid = tuple(n for _, n in variables)
+    try:
+        values = np.broadcast_to(values_of(index, of), grid)
+    except NotAnIndexError:
+        return None
+    read = np.ones(grid, dtype=bool)
+    for term in _terms(guards):
+        try:
+            read = read & values_of(term, of)
+        except NotAnIndexError:
+            continue  # The condition is of other variables, and may hold.
+    rows = grid[0]
+    first = np.where(read, values, NOWHERE).reshape(rows, -1).min(axis=1)
+    last = np.where(read, values, -NOWHERE).reshape(rows, -1).max(axis=1)
+    return _clipped(axis, first.astype(np.int64), last.astype(np.int64), extent)
+
+
+def _terms(guards: Sequence[Any]) -> Iterator[Any]:
+    """Yield conditions that all hold where all guards hold."""
+    for guard in guards:
+        if isinstance(guard, And):
+            yield from _terms((guard.a, guard.b))
+        else:
+            yield guard
+
+
+def _bounded(
+    stage: Stage, axis: int, others: Sequence[tuple[Var, int]], index: Any, extent: int
+) -> AxisReads | None:
+    """Let TVM bound an index over all variables but one."""
+    var, n = stage.spatial[axis], stage.extents[axis]
+    domains: Mapping[Any, Any] = {
+        other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
+    }
+    interval = Analyzer().int_set(index, domains)
+    of = {var.__chandle__(): np.arange(n, dtype=np.int64)}
+    try:
+        first = np.broadcast_to(values_of(interval.min_value, of), (n,))
+        last = np.broadcast_to(values_of(interval.max_value, of), (n,))
+    except NotAnIndexError:
+        return None
+    return _clipped(axis, first.astype(np.int64), last.astype(np.int64), extent)
+
+
+def _clipped(axis: int, first: Ints, last: Ints, extent: int) -> AxisReads:
+    first, last = np.where(first < NOWHERE, np.maximum(first, 0), first), last
+    last = np.where(last > -NOWHERE, np.minimum(last, extent - 1), last)
+    empty = first > last
+    return AxisReads(axis, np.where(empty, NOWHERE, first), np.where(empty, -NOWHERE, last))

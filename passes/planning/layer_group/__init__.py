@@ -1,0 +1,1 @@
+"""LayerGroup: layers cut into slices that stay in local memory."""

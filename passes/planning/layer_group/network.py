@@ -1,0 +1,145 @@
+"""A network as LayerGroup meets it: layers in the order in which they run, and their tensors.
+
+A layer computes one output tensor from input tensors. For each axis of each input, an `AxisMap`
+says which elements a range of the output's elements needs, so that a slice of an output tells the
+slices of all its inputs. This is BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis.
+
+All ranges are half-open. Nothing here knows TVM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+Range = tuple[int, int]
+"""Half-open range of indices on one axis, ``(begin, end)``; empty if both are equal."""
+
+Box = tuple[Range, ...]
+"""A range on each axis of a tensor."""
+
+
+@dataclass(frozen=True)
+class AxisMap:
+    """Which indices of an input's axis a range of indices of an output's axis needs.
+
+    Output indices ``[a, b)`` need the input indices from ``(a * stride + first) // divide`` to
+    ``((b - 1) * stride + last) // divide``, both included, clipped to the input's extent.
+
+    A convolution with kernel k, dilation d, stride s and padding p has ``stride = s``,
+    ``first = -p`` and ``last = (k - 1) * d - p``. A transposed convolution has ``divide = s``,
+    ``first = p - (k - 1) * d + s - 1`` and ``last = p``, because it needs the input indices at
+    which a multiple of its stride meets the kernel.
+
+    Parameters
+    ----------
+    axis : int
+        The axis of the output.
+    stride, divide : int
+        Positive.
+    first, last : int
+        Elements; ``first <= last + divide - 1``.
+    """
+
+    axis: int
+    stride: int = 1
+    divide: int = 1
+    first: int = 0
+    last: int = 0
+
+
+InputMap = tuple[AxisMap | None, ...]
+"""For each axis of an input its map; None where every slice needs the whole axis."""
+
+
+class Kind(Enum):
+    """What a tensor is for the group that uses it."""
+
+    ACTIVATION = "activation"
+    WEIGHT = "weight"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a network.
+
+    Parameters
+    ----------
+    name : str
+        Unique in its network.
+    shape : tuple of int
+        Elements on each axis.
+    bits : int
+        Bits of one element (32 for float32, 4 for int4).
+    axes : str
+        What each axis is to the hardware, a letter an axis: ``n`` batch, ``c`` channels, which lie
+        across the lanes, ``h`` rows, ``w`` what is left. NCHW is ``nchw``; a sequence of embeddings
+        is ``nhc``. A letter may stand more than once.
+    kind : Kind
+        Weights are there before the network runs.
+    aligned : bool
+        Whether its rows in a lane are padded to the chip's execution unit.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bits: int
+    axes: str
+    kind: Kind = Kind.ACTIVATION
+    aligned: bool = True
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator.
+
+    Parameters
+    ----------
+    name : str
+        Unique in its network.
+    operator : str
+        What it is, for people: ``conv2d``, ``add``.
+    inputs : tuple of str
+        Names of tensors, weights among them; one that is read twice stands twice.
+    output : str
+        The name of the tensor that it makes.
+    maps : tuple of InputMap
+        One for each input.
+    multiply_adds : int
+        For the whole output; a slice takes its share.
+    buffer_bits : int
+        Bits of working memory a lane for each element of the output's slice in that lane.
+    reason : str
+        Why it cannot be cut or grouped; empty where it can.
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    output: str
+    maps: tuple[InputMap, ...]
+    multiply_adds: int = 0
+    buffer_bits: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers in an order in which they can run.
+
+    Parameters
+    ----------
+    tensors : tuple of Tensor
+        All of them, inputs and weights too.
+    layers : tuple of Layer
+        Each after the layers that make its inputs.
+    outputs : tuple of str
+        Tensors that something outside of the network reads.
+    name : str
+        For messages.
+    """
+
+    tensors: tuple[Tensor, ...]
+    layers: tuple[Layer, ...]
+    outputs: tuple[str, ...]
+    name: str = "network"

@@ -1,0 +1,195 @@
+"""Where to cut a network into groups: dynamic programming, and from the tail to the head."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from passes.planning.layer_group.group import NetworkIndex
+from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_group
+from passes.planning.layer_group.slicing import Cut
+from passes.planning.layer_group.sweep import Estimate, LayerFacts, Sweep
+
+WINDOW = 24
+"""Groups of more layers than this are made of smaller ones: see `dynamic_programming`."""
+
+KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
+"""For each way with halos, the letters of the cuts along which the search may keep them."""
+
+
+class GroupSearch:
+    """The groups of a network that fit, and their plans.
+
+    Parameters
+    ----------
+    index : NetworkIndex
+        The network.
+    chip : Chip
+        What it runs on.
+    halo : str
+        A key of `KEEPS`.
+    """
+
+    def __init__(self, index: NetworkIndex, chip: Chip, halo: str) -> None:
+        self.index = index
+        self.chip = chip
+        self.keeps = KEEPS[halo]
+        self._facts = LayerFacts(index, chip)
+        self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
+
+    def plan(self, estimate: Estimate) -> PlannedGroup | None:
+        """Return the plan of a group; None if it does not fit after all."""
+        key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
+        if key not in self._planned:
+            group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
+            self._planned[key] = plan_group(group, estimate.cut, self.chip, estimate.keep)
+        return self._planned[key]
+
+    def is_refused(self, estimate: Estimate) -> bool:
+        """Whether a group was planned and does not fit."""
+        key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
+        return self._planned.get(key, self) is None
+
+    def ending_with(self, last: int, first: int) -> Iterator[Estimate]:
+        """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
+
+        Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
+        the rows.
+        """
+        for cut in self._cuts(last):
+            for keep in self.keeps if cut.h > 1 else ("",):
+                yield from Sweep(self._facts, last, cut, keep).run(first)
+
+    def _cuts(self, last: int) -> list[Cut]:
+        """Return the cuts to try: ever more slices, where more make the largest one smaller."""
+        output = self.index.tensors[self.index.network.layers[last].output]
+        sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
+        unit = self.chip.lanes.batch_unit(output.bits)
+        batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
+        by_batch = [Cut(n=count) for count in counts(batch)]
+        return by_batch + [Cut(n=batch, h=count) for count in counts(rows)[1:]]
+
+
+def counts(extent: int) -> list[int]:
+    """Return numbers of slices to try for an axis: 1 to 4, then steps of a third, up to all.
+
+    Of numbers with slices of one size only the smallest is there.
+    """
+    found: list[int] = []
+    count = 1
+    while count <= extent:
+        size = -(-extent // count)
+        if not found or size < -(-extent // found[-1]):
+            found.append(-(-extent // size))
+        count = max(count + 1, count * 4 // 3)
+    if found[-1] != extent:
+        found.append(extent)
+    return found
+
+
+def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
+    """Cut the layers from `first` to `last`, taking the longest group that fits from the end.
+
+    Among the ways to cut the longest group, the one with the fewest slices is taken: the batch is
+    cut before the rows. (tpu-mlir, ``GroupMethod``: "simple".)
+
+    Returns
+    -------
+    list of PlannedGroup or int
+        In the layers' order; the number of a layer that fits in no group.
+    """
+    parts: list[PlannedGroup | int] = []
+    end = last
+    while end >= first:
+        estimates = list(search.ending_with(end, first))
+        estimates.sort(key=lambda estimate: estimate.first)
+        plans = (search.plan(estimate) for estimate in estimates)
+        planned = next((plan for plan in plans if plan is not None), None)
+        parts.append(end if planned is None else planned)
+        end = end - 1 if planned is None else planned.numbers[0] - 1
+    return parts[::-1]
+
+
+def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
+    """Cut the layers from `first` to `last` into the groups of the fewest cycles together.
+
+    For each layer, the best way to cut all layers up to it is the best group that ends with it
+    and the best way to cut what comes before. Groups have at most `WINDOW` layers at first; then
+    the groups that were found take the place of layers, as often as that wins something.
+
+    Returns
+    -------
+    list of PlannedGroup or int
+        In the layers' order; the number of a layer that fits in no group.
+    """
+    begins = list(range(first, last + 1))
+    known: dict[int, dict[int, list[Estimate]]] = {}
+    while True:
+        _estimate(search, known, begins, last)
+        parts = _cheapest(search, known, first, last)
+        found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
+        if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
+            return parts
+        begins = found
+
+
+def _estimate(
+    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], begins: list[int], last: int
+) -> None:
+    """Find the groups that begin and end where `begins` says, of at most `WINDOW` such parts."""
+    for at, begin in enumerate(begins):
+        end = begins[at + 1] - 1 if at + 1 < len(begins) else last
+        furthest = begins[max(0, at + 1 - WINDOW)]
+        by_first = known.setdefault(end, {})
+        fresh: dict[int, list[Estimate]] = {}
+        for estimate in search.ending_with(end, furthest):
+            where = bisect_left(begins, estimate.first)
+            if where < len(begins) and begins[where] == estimate.first and estimate.first <= begin:
+                fresh.setdefault(estimate.first, []).append(estimate)
+        for start, estimates in fresh.items():
+            if start not in by_first:
+                by_first[start] = sorted(estimates, key=lambda e: (e.cycles, e.cut.steps, e.keep))
+
+
+def _cheapest(
+    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
+) -> list[PlannedGroup | int]:
+    """Return the cheapest groups; those that cannot be planned are left out and it starts again."""
+    while True:
+        chosen = _shortest_path(search, known, first, last)
+        parts = [part if isinstance(part, int) else search.plan(part) for part in chosen]
+        planned = [part for part in parts if part is not None]
+        if len(planned) == len(parts):
+            return planned
+
+
+def _shortest_path(
+    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
+) -> list[Estimate | int]:
+    """Return groups, and layers that fit in none, from `first` to `last` with the fewest cycles.
+
+    A layer is left alone only where all other ways leave as many layers.
+    """
+    best: dict[int, tuple[int, int, int]] = {first: (0, 0, 0)}
+    choice: dict[int, Estimate | int] = {}
+    for end in range(first, last + 1):
+        options: list[tuple[tuple[int, int, int], int, Estimate | int]] = []
+        if end in best:
+            left, cycles, parts = best[end]
+            options.append(((left + 1, cycles, parts + 1), end, end))
+        for start, estimates in sorted(known.get(end, {}).items()):
+            estimate = next((e for e in estimates if not search.is_refused(e)), None)
+            if estimate is not None and start in best:
+                left, cycles, parts = best[start]
+                total = (left, cycles + estimate.cycles, parts + 1)
+                options.append((total, start, estimate))
+        if options:
+            total, _, part = min(options, key=lambda option: option[:2])
+            best[end + 1], choice[end] = total, part
+    found: list[Estimate | int] = []
+    end = last
+    while end >= first:
+        part = choice[end]
+        found.append(part)
+        end = (part if isinstance(part, int) else part.first) - 1
+    return found[::-1]
