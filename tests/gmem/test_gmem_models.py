@@ -9,7 +9,7 @@ from relax_replay import Replay
 from relax_runs import build_together, lower, planned, run
 from tvm import relax
 
-from passes.gmem import GMEMAllocate, plan_gmem, read_layout
+from passes.gmem import GMEMAllocate, plan_gmem
 from passes.planning import lower_bound, planners
 from tvm_ext import workloads
 
@@ -85,13 +85,13 @@ def test_one_storage_at_the_entry_and_weights_by_name(name: str):
     storages = [at for at, text in enumerate(bindings) if "R.memory.alloc_storage" in text]
     assert len(storages) == 1
     assert storages[0] <= (name == DYNAMIC), "only checks of bounds come before"
-    layout = read_layout(ours["forward"])
-    assert [weight.name for weight in layout.weights.tensors] == [
+    layout = ours["forward"].attrs["tvm_ext.gmem"]
+    assert [weight["name"] for weight in layout["weights"]["tensors"]] == [
         param.name for param in ours["forward"].params[1:]
     ]
     if name != DYNAMIC:
         replay = Replay(ours, "forward", lambda: True)()
-        assert replay.touches > len(layout.activations.tensors)
+        assert replay.touches > len(layout["activations"]["tensors"])
 
 
 def test_a_dimension_above_its_bound_is_an_error_when_the_model_runs():

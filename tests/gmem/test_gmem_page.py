@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 import tvm_ext
-from passes.planning import lower_bound, solve
-from passes.planning.sophgo.op_sequence import Op, OpSequence, Value, to_problem
+from passes.planning import Buffer, Problem, lower_bound, solve
+from passes.planning.sophgo.gmem_layout import GMEM
 from passes.planning.sophgo.rec_tbl import Decision, trace
-from passes.planning.sophgo.regions import place_weights
 from target_hw import MemoryScope
 from tvm_ext import workloads
 
@@ -27,30 +26,52 @@ def table(marker: str) -> list[list[str]]:
     return rows[2:end]
 
 
-def example() -> OpSequence:
-    """Read the graph of the worked example off its table."""
-    ops = [Op("forward", "func", (), (Value("image", 12 * KIB),))]
-    for name, reads, result, size, decision, *_ in table("example: small_net"):
-        kind = "reshape" if decision.startswith("share") else "compute"
-        operands = tuple(reads.split(", "))
-        ops.append(Op(name, kind, operands, (Value(result, int(size) * KIB),)))
-    ops.append(Op("out", "compute", ("j",)))
-    return OpSequence(tuple(ops), "small_net")
+NAME_OF = "a name of "
+"""How the table says that a result has no memory of its own."""
+
+
+def example() -> Problem:
+    """Read the problem of the worked example off its table: positions are its rows."""
+    rows = table("example: small_net")
+    root: dict[str, str] = {}
+    end: dict[str, int] = {}
+    for position, (_, reads, result, _, decision, *_) in enumerate(rows):
+        for operand in reads.split(", "):
+            if operand in root:
+                end[root[operand]] = position + 1
+        root[result] = root[decision.removeprefix(NAME_OF)] if NAME_OF in decision else result
+        end[root[result]] = position + 1
+    end["j"] = len(rows) + 1  # The last operator reads it.
+    buffers = [
+        Buffer(result, int(size) * KIB, ((position, end[result]),))
+        for position, (_, _, result, size, *_) in enumerate(rows)
+        if root[result] == result
+    ]
+    return Problem(tuple(buffers), MemoryScope("global", alignment=4 * KIB))
 
 
 def test_the_worked_example_is_what_the_strategy_does():
     rows = table("example: small_net")
-    steps = [step for step in trace(example(), alignment=4 * KIB) if step.result is not None]
-    assert len(steps) == len(rows) == 10
-    for (op, _, result, _, decision, offset, held), step in zip(rows, steps, strict=True):
-        said = "new" if step.decision is Decision.NEW else f"{step.decision.value} {step.source}"
-        assert (op, result, decision) == (step.op, step.result, said)
-        assert (int(offset) * KIB, held) == (step.offset, ", ".join(step.held))
+    steps = {step.position: step for step in trace(example())}
+    offset_of: dict[str, str] = {}
+    held_before = ""
+    for position, (_, _, result, _, decision, offset, held) in enumerate(rows):
+        if NAME_OF in decision:
+            assert offset == offset_of[decision.removeprefix(NAME_OF)]
+            assert held == held_before
+        else:
+            step = steps[position]
+            new = step.decision is Decision.NEW
+            assert decision == ("new" if new else f"{step.decision.value} {step.source}")
+            assert (result, int(offset) * KIB) == (step.buffer, step.offset)
+            assert held == ", ".join(step.held)
+        offset_of[result], held_before = offset, held
+    assert len(rows) == 10
 
 
 def test_the_worked_example_takes_what_the_page_says():
     text = PAGE.read_text()
-    problem = to_problem(example(), MemoryScope("global", alignment=4 * KIB))
+    problem = example()
     assert solve(problem, "rec_tbl").peak == 160 * KIB
     assert "That makes 160 KiB." in text
     best = solve(problem, "best")
@@ -65,8 +86,9 @@ def test_the_worked_example_s_weights():
     said, begins = words.split("so they begin at")
     sizes = [int(size) for size in re.findall(r"\d+", said)]
     addresses = [int(at, 16) for at in re.findall(r"0x\w+", begins)]
-    weights = place_weights([Value(str(i), size) for i, size in enumerate(sizes)], alignment=4096)
-    assert [*weights.addresses.values(), weights.end] == addresses
+    gmem = GMEM(MemoryScope("global", alignment=4096), 4096, 4096, 0, None)
+    weights = gmem.place_weights([(str(i), size) for i, size in enumerate(sizes)])
+    assert [*(weight.address for weight in weights.tensors), weights.end] == addresses
     assert f"The region has {weights.size:,} bytes" in words
 
 

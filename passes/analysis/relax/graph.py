@@ -154,6 +154,10 @@ class RelaxMemory:
         buffers = tuple(Buffer(s.name, s.size, s.live) for s in self.storages)
         return Problem(buffers, memory, name=f"function {self.name!r}")
 
+    def binding_at(self, position: int) -> str:
+        """Return how messages call a position."""
+        return f"binding {self.bindings[position]!r}"
+
 
 def read_relax_memory(
     mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int] | None = None

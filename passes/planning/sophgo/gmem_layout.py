@@ -9,13 +9,12 @@ Addresses and sizes are in bytes and do not end at 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from passes.planning.problem import ADDRESS_LIMIT
-from passes.planning.sophgo.op_sequence import Value
-from passes.planning.sophgo.regions import Region, place_weights
+from passes.planning.sophgo.regions import NewMemory, PlacedTensor, Region
 from target_hw.memory import MemoryScope, is_byte_count
 
 
@@ -48,16 +47,6 @@ class GMEMLayout:
             "weights": self.weights.to_plain(),
             "activations": self.activations.to_plain(),
         }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> GMEMLayout:
-        """Read what `to_plain` writes; TVM's own maps and lists will do."""
-        return cls(
-            str(plain["planner"]),
-            int(plain["alignment"]),
-            Region.from_plain(plain["weights"]),
-            Region.from_plain(plain["activations"]),
-        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +86,7 @@ class GMEM:
                 )
 
     def place_weights(self, sizes: Sequence[tuple[str, int]]) -> Region:
-        """Place weights one after the other.
+        """Place weights one after the other, nothing shared, as TPU-MLIR does.
 
         Parameters
         ----------
@@ -114,9 +103,10 @@ class GMEM:
         ValueError
             When they do not fit the memory; the message names the first that does not.
         """
-        weights = [Value(name, size) for name, size in sizes]
-        region = place_weights(weights, self.weight_start, self.alignment)
-        for weight in region.tensors:
+        memory = NewMemory(self.weight_start, self.alignment)
+        weights = tuple(PlacedTensor(name, memory.open(size), size) for name, size in sizes)
+        region = Region(self.weight_start, memory.end - self.weight_start, weights)
+        for weight in weights:
             needed = weight.address + weight.size - region.start
             if self.scope.capacity is not None and needed > self.scope.capacity:
                 raise ValueError(

@@ -1,19 +1,15 @@
-"""Regions of memory, and the memory that is handed out from its start upwards, as to weights."""
+"""Regions of named addresses, and memory that is handed out from its start upwards."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from passes.planning.engine.blocks import settle
-from passes.planning.sophgo.op_sequence import Value
-from target_hw.memory import ByteRange, is_byte_count
-
-GMEM_ALIGNMENT = 4096
-"""Bytes that addresses in the global memory of Sophgo's BM chips are multiples of."""
+from target_hw.memory import ByteRange
 
 
 class NewMemory:
@@ -49,7 +45,7 @@ class NewMemory:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedTensor:
     """A tensor with its address.
 
     Parameters
@@ -77,78 +73,20 @@ class Region:
         Address of the first byte.
     size : int
         Bytes.
-    tensors : tuple of Placed
+    tensors : tuple of PlacedTensor
         What is in it.
     """
 
     start: int
     size: int
-    tensors: tuple[Placed, ...] = ()
+    tensors: tuple[PlacedTensor, ...] = ()
 
     @property
     def end(self) -> int:
         """The address behind the last byte."""
         return self.start + self.size
 
-    @property
-    def addresses(self) -> Mapping[str, int]:
-        """The address of each tensor, by name."""
-        return {tensor.name: tensor.address for tensor in self.tensors}
-
     def to_plain(self) -> dict[str, Any]:
         """Return maps, lists, strings and integers that say the same."""
         tensors = [{"name": t.name, "address": t.address, "bytes": t.size} for t in self.tensors]
         return {"start": self.start, "bytes": self.size, "tensors": tensors}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Region:
-        """Read what `to_plain` writes; TVM's own maps and lists will do."""
-        tensors = tuple(
-            Placed(str(t["name"]), int(t["address"]), int(t["bytes"])) for t in plain["tensors"]
-        )
-        return cls(int(plain["start"]), int(plain["bytes"]), tensors)
-
-
-def place_weights(
-    weights: Iterable[Value], start: int = 0, alignment: int = GMEM_ALIGNMENT
-) -> Region:
-    """Place weights one after another, nothing shared, as TPU-MLIR does.
-
-    Parameters
-    ----------
-    weights : iterable of Value
-        In the order of their addresses.
-    start : int
-        Where the region begins, in bytes.
-    alignment : int
-        Every address is a multiple of this many bytes, and of the weight's own alignment.
-
-    Returns
-    -------
-    Region
-        Its size is a multiple of the alignment.
-
-    Raises
-    ------
-    ValueError
-        If `start` is not a multiple of `alignment`.
-    """
-    check_region("weights", start, alignment)
-    memory = NewMemory(start, alignment)
-    placed = tuple(
-        Placed(weight.name, memory.open(weight.size, weight.alignment), weight.size)
-        for weight in weights
-    )
-    return Region(start, memory.end - start, placed)
-
-
-def check_region(where: str, base: int, alignment: int) -> None:
-    """Raise `ValueError` unless a region can begin at `base`; its message begins with `where`."""
-    if not is_byte_count(alignment) or alignment < 1:
-        raise ValueError(f"{where}: the alignment must be a positive integer, got {alignment!r}")
-    if not is_byte_count(base) or base < 0:
-        raise ValueError(f"{where}: the base must be an integer of at least 0, got {base!r}")
-    if base % alignment:
-        raise ValueError(
-            f"{where}: the base {base} is not a multiple of the alignment of {alignment} bytes"
-        )

@@ -1,0 +1,141 @@
+"""`GMEMAllocate`: weights and activations of whole networks, placed in global memory.
+
+The pass takes the place of `relax.transform.StaticPlanBlockMemory`. Weights come first, one after
+the other; the activations of a function share one storage, at byte offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.target import Target
+
+from passes.gmem.names import LOGGER, PASS
+from passes.gmem.options import GMEMOptions
+from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
+from passes.gmem.relax_functions import plan_gmem, write_function
+from passes.placement import naming, prim_funcs
+from passes.planning import Budget
+from passes.planning.planner import get_planner
+from passes.planning.sophgo.gmem_layout import check_alignment, check_base
+from target_hw.memory import is_byte_count
+
+
+def GMEMAllocate(  # noqa: N802
+    planner: str = "rec_tbl",
+    *,
+    alignment: int | None = None,
+    base: int | None = None,
+    target: Target | str | Mapping[str, Any] | None = None,
+    upper_bounds: Mapping[str, int] | None = None,
+    budget: Budget | None = None,
+) -> Pass:
+    """Place weights and activations in global memory, in place of `StaticPlanBlockMemory`.
+
+    It stands after `CallTIRRewrite`, where `StaticPlanBlockMemory` stands in TVM's pipelines, and
+    runs once. The weights of the module (the parameters from ``num_input`` on, and constants) get
+    addresses in one coefficient region, one after the other, each rounded up to the alignment;
+    a constant that several functions use has one address. The activations of a function become
+    tensors at offsets in one storage, which its first binding allocates. Regions, names, addresses
+    and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
+
+    A tensor that may outlive the function, that something unknown may keep, or whose bytes have
+    no bound is left to the run time; the logger ``tvm_ext.GMEMAllocate`` says which and why.
+
+    The activations begin where the chip says (`activation_base`), or else right behind the
+    weights. Those of a function begin behind those of the functions that call it, because both are
+    alive at once; a function that may call itself again has all its tensors left to the run time.
+
+    Parameters
+    ----------
+    planner : str
+        The name of a planner; `passes.planning.planners` lists them.
+    alignment : int, optional
+        Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
+        BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage
+        are multiples of 64 too, unless the target is an ``ext_dev``: TVM's own run time cannot
+        pass on a tensor at another offset without a copy.
+    base : int, optional
+        Address of the first weight. By default the chip's `weight_base`, else the first address of
+        its ``global`` memory, else 0.
+    target : Target or str or mapping, optional
+        Where the memory is described. By default the target that is current when the pass runs.
+    upper_bounds : mapping of str to int, optional
+        Most elements of symbolic dimensions, by name, for functions whose attribute
+        ``tir_var_upper_bound`` does not name them. They are checked when the function runs.
+    budget : Budget, optional
+        Limits for planners that search.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass. In a module with Relax functions, PrimFuncs stay as they are. In a module of
+        PrimFuncs alone, each that holds a whole graph is planned: see
+        `passes.gmem.prim_funcs`.
+
+    Raises
+    ------
+    ValueError
+        At once when the planner is not known, or when the alignment or a bound is no positive
+        number; when the pass runs, naming function and binding, when the module is not in the form
+        described, when something does not fit the memory or when the base is not aligned.
+    """
+    get_planner(planner)
+    with naming(PASS):
+        _check(alignment, base, upper_bounds or {})
+    options = GMEMOptions(
+        alignment, base, None if target is None else Target(target), upper_bounds or {}, budget
+    )
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        if any(isinstance(func, relax.Function) for func in mod.functions.values()):
+            return _plan_relax(mod, planner, options)
+        return _plan_tir(mod, planner, options)
+
+    return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
+
+
+def _check(alignment: object, base: object, upper_bounds: Mapping[str, int]) -> None:
+    for name, bound in upper_bounds.items():
+        if not is_byte_count(bound) or bound < 1:
+            raise ValueError(
+                f"the upper bound of {name!r} must be an integer of at least 1, got {bound!r}"
+            )
+    if alignment is not None:
+        check_alignment(alignment)
+    if base is not None:
+        check_base(base)
+
+
+def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
+    """Place the tensors of each Relax function; PrimFuncs stay as they are."""
+    result = mod.clone()
+    plans = plan_gmem(mod, planner, options)
+    bounded = {str(bound.variable.name) for planned in plans for bound in planned.memory.bounds}
+    for name in sorted(options.upper_bounds.keys() - bounded):
+        LOGGER.info("upper bound of %r is not used: no placed tensor's size rests on it", name)
+    for planned in plans:
+        for left in planned.memory.left:
+            LOGGER.info(
+                "function %r: %r is left to the run time: %s",
+                planned.memory.name,
+                left.name,
+                left.reason,
+            )
+        result[mod.get_global_var(planned.memory.name)] = write_function(planned)
+    return result
+
+
+def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
+    """Place the tensors of a module whose functions each hold a whole graph."""
+    solver = options.solver(planner)
+    plans = plan_prim_funcs(prim_funcs(mod), options.gmem(), planner, solver, options.upper_bounds)
+    result = mod.clone()
+    for name, planned in plans.items():
+        with naming(PASS, name):
+            result[mod.get_global_var(name)] = write_prim_func(planned)
+    return result

@@ -1,0 +1,146 @@
+"""Global memory of functions that each hold a whole graph: weights, then what the ops make.
+
+`te.create_prim_func` makes such a function of several ops. The statements of its body are the ops,
+and its allocations in ``global`` are the tensors between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tvm.tirx import PrimFunc
+
+from passes.analysis.sophgo.weights import WeightParameters, find_weights
+from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
+from passes.ir.lower_blocks import lower_blocks
+from passes.placement import AddressPlan, Solver, naming, place_function, write_address_plan
+from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
+from passes.planning.sophgo.regions import PlacedTensor, Region
+from target_hw.memory import MemoryHierarchy
+
+
+@dataclass(frozen=True, eq=False)
+class PrimFuncPlan:
+    """A function with its plan.
+
+    Attributes
+    ----------
+    func : tvm.tirx.PrimFunc
+        As it was given.
+    flat : tvm.tirx.PrimFunc
+        Without blocks: what was planned.
+    weights : WeightParameters
+        Its weights.
+    plan : AddressPlan
+        Verified, and within the capacity; offsets count from the start of the activations.
+    layout : GMEMLayout
+        The addresses.
+    """
+
+    func: PrimFunc
+    flat: PrimFunc
+    weights: WeightParameters
+    plan: AddressPlan
+    layout: GMEMLayout
+
+
+def plan_prim_funcs(
+    functions: Mapping[str, PrimFunc],
+    gmem: GMEM,
+    planner: str,
+    solver: Solver,
+    upper_bounds: Mapping[str, int] | None = None,
+) -> dict[str, PrimFuncPlan]:
+    """Decide where the weights of functions, and what they allocate in ``global``, live.
+
+    The weights of all functions share one region. The activations of each function begin behind
+    it, since functions of one module run one after another.
+
+    Parameters
+    ----------
+    functions : mapping of str to tvm.tirx.PrimFunc
+        By name. Blocks are lowered first. The attribute ``num_input`` says how many parameters at
+        the beginning are inputs: of the others, those that nothing writes are weights. A function
+        without the attribute has no weights.
+    gmem : GMEM
+        The memory.
+    planner : str
+        The name of the planner, for the layout.
+    solver : callable
+        From a problem to that planner's plan.
+    upper_bounds : mapping of str to int, optional
+        The most that variables in sizes can be, beside the attribute ``tir_var_upper_bound``. An
+        allocation without a bound keeps memory of its own.
+
+    Returns
+    -------
+    dict of str to PrimFuncPlan
+        For each function; each plan is verified.
+
+    Raises
+    ------
+    ValueError
+        When weights or activations are above the capacity, or when a function cannot be planned.
+    """
+    flat: dict[str, PrimFunc] = {}
+    weights: dict[str, WeightParameters] = {}
+    for name, func in functions.items():
+        with naming(PASS, name):
+            flat[name] = lower_blocks(func)
+            weights[name] = find_weights(flat[name])
+    with naming(PASS):
+        regions = _place_weights(weights, gmem)
+    bounds = tuple(sorted((upper_bounds or {}).items()))
+    plans = {}
+    for name, func in functions.items():
+        with naming(PASS, name):
+            start = gmem.activation_start(regions[name])
+            memory = MemoryHierarchy((gmem.memory_from(start, regions[name].size),))
+            options = ProblemOptions((SCOPE,), memory, bounds, addressed=False)
+            plan = place_function(find_problems(flat[name], options), solver)
+            layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
+            plans[name] = PrimFuncPlan(func, flat[name], weights[name], plan, layout)
+    return plans
+
+
+def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
+    """Return a function with its plan in it.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        Flat, with one allocation in ``global`` and the addresses in the attribute
+        ``tvm_ext.gmem``; the same function where there is nothing to place. The log says what
+        keeps memory of its own.
+    """
+    found = planned.plan.found
+    for line in (*planned.weights.left_out, *found.left_alone, *found.remarks):
+        LOGGER.info("%s", line)
+    if not planned.plan.scopes and not planned.layout.weights.tensors:
+        return planned.func
+    result = write_address_plan(planned.flat, planned.plan, "arena")
+    return result.with_attr(ATTRIBUTE, planned.layout.to_plain())
+
+
+def _place_weights(weights: Mapping[str, WeightParameters], gmem: GMEM) -> dict[str, Region]:
+    """Place the weights of all functions; return for each the whole region with its own in it."""
+    owned = [(name, weight) for name, found in weights.items() for weight in found.sizes]
+    region = gmem.place_weights([(f"{name}.{weight}", size) for name, (weight, size) in owned])
+    own: dict[str, list[PlacedTensor]] = {name: [] for name in weights}
+    for (name, (weight, _)), placed in zip(owned, region.tensors, strict=True):
+        own[name].append(replace(placed, name=weight))
+    return {name: replace(region, tensors=tuple(tensors)) for name, tensors in own.items()}
+
+
+def _activations(plan: AddressPlan, start: int) -> Region:
+    """Return where the activations of the whole function are."""
+    placed, size = [], 0
+    for scope in plan.scopes:
+        if scope.attached.owner is None:
+            size = max(size, scope.plan.peak)
+            for buffer in scope.problem.buffers:
+                (offset,) = scope.plan.offsets[buffer.name][:1]
+                placed.append(PlacedTensor(buffer.name, start + offset, buffer.size))
+    return Region(start, size, tuple(placed))
