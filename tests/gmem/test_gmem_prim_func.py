@@ -15,12 +15,12 @@ from tvm.script import tirx as T
 from passes.analysis.sophgo.weights import find_weights
 from passes.gmem.options import GMEMOptions
 from passes.gmem.prim_funcs import plan_prim_funcs
-from passes.planning import planners
+from passes.planning import planner_names
 from passes.planning.sophgo.rec_tbl import Decision, trace
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import GMEMAllocate
 
-PLANNERS = [planner.name for planner in planners()]
+PLANNERS = list(planner_names())
 BM = {"alignment": 4096, "base": 1 << 32}
 POISON = 0xFF
 
