@@ -25,6 +25,7 @@ from passes.analysis.tir.function_problems import (
 )
 from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.memory_uses import find_memory_uses
+from passes.analysis.tir.thread_races import racing_pairs
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
@@ -289,10 +290,13 @@ class _ProblemBuilder:
             )
             placed.append((ranges[owner], scope))
             allocations = {name: allocation for name, (_, allocation) in members.items()}
+            addressed = self._options.addressed
+            racing = tuple(racing_pairs(allocations, self._access, self._uses, addressed))
             problem = Problem(
                 tuple(buffer for buffer, _ in members.values()),
                 self._options.memory_of(scope),
                 in_place=tuple(self._in_place(allocations)) if self._options.detect_inplace else (),
+                separations=racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
             yield AttachedProblem(problem, allocations, owner, inside)
