@@ -1,0 +1,305 @@
+"""`LayerGroup`: layers of a network that run together in local memory, slice by slice.
+
+The pass finds the networks in a module's Relax functions, cuts them into groups that fit the local
+memory of a chip, and calls each group as one kernel. What is in no group stays as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule, Op
+from tvm.ir.expr import Call
+from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.target import Target
+
+from passes.analysis.layer_group.networks import BlockNetwork, read_networks
+from passes.ir.structural import structural_visit, type_index
+from passes.plan_addresses import FORMS, Form
+from passes.planning.layer_group.layer_groups import (
+    HALOS,
+    SEARCHES,
+    LayerGroups,
+    plan_layer_groups,
+)
+from passes.planning.layer_group.network import Network
+from passes.planning.layer_group.planned_group import Chip
+from passes.rewrite.layer_group.group_calls import GroupCall, call_groups
+from passes.rewrite.layer_group.group_function import group_function
+from passes.rewrite.layer_group.local_buffers import SCOPE
+from target_hw.machine import Machine, Pipe
+from target_hw.memory import MemoryHierarchy, MemoryScope
+
+LOGGER = logging.getLogger("tvm_ext.LayerGroup")
+"""Says at level INFO which layers are left alone, and why."""
+
+_CALL = type_index(Call)
+
+
+@dataclass(frozen=True)
+class LayerGroupOptions:
+    """What `LayerGroup` is told; see there."""
+
+    target: Target | None = None
+    search: str = "dynamic_programming"
+    halo: str = "cheapest"
+    planner: str = "best"
+    overlap_rule: str | None = None
+    form: Form | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedBlock:
+    """One block of a Relax function with its groups.
+
+    Attributes
+    ----------
+    block : BlockNetwork
+        What was read.
+    groups : LayerGroups
+        What was decided.
+    """
+
+    block: BlockNetwork
+    groups: LayerGroups
+
+
+def LayerGroup(  # noqa: N802
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    search: str = "dynamic_programming",
+    halo: str = "cheapest",
+    planner: str = "best",
+    overlap_rule: str | None = None,
+    form: Form | None = None,
+) -> Pass:
+    """Run layers of a network together in local memory, slice by slice.
+
+    The pass stands behind operator fusion and before memory is allocated: see
+    `tvm_ext.relax_pipeline`. It may also be given a module whose operators are not lowered yet;
+    then the functions in which it finds groups are legalized.
+
+    Each group becomes one kernel with explicit loads and stores between ``global`` and
+    ``local.LMEM``, so that nothing between its layers is ever in global memory.
+
+    Parameters
+    ----------
+    target : Target or str or mapping, optional
+        The chip, whose ``local.LMEM`` has a capacity and the facts ``lanes`` and ``eu_bytes``.
+        By default the target that is current when the pass runs. Where it has no such memory,
+        nothing is grouped.
+    search : {"dynamic_programming", "tail_to_head"}
+        The groups of the fewest cycles by the cost model of
+        `passes.planning.layer_group.cost`; or from the last layer on the longest group that fits.
+    halo : {"cheapest", "recompute", "keep"}
+        What happens to rows that two slices need: they are computed again, or they stay in a
+        circular buffer; or what costs fewer cycles, group by group.
+    planner : str
+        What places a group's tensors in local memory: ``bank_aware``, ``op_order``, or any
+        planner of `passes.planning.planners`.
+    overlap_rule : {None, "half"}
+        ``half`` refuses slices that repeat more than half of a tensor's rows.
+    form : {"address", "arena"}, optional
+        ``address`` writes ``allocated_addr`` onto each buffer, in bytes in a lane, for a code
+        generator; ``arena`` makes all of them views of one allocation, which a CPU runs. By
+        default ``arena`` for a target that TVM generates code for, and ``address`` otherwise.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass.
+
+    Raises
+    ------
+    ValueError
+        At once when an option is not known; when the pass runs, when there is no target or its
+        local memory is not described as needed.
+    """
+    options = checked_options(
+        LayerGroupOptions(
+            None if target is None else Target(target), search, halo, planner, overlap_rule, form
+        )
+    )
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        return group_layers(mod, options)
+
+    return module_pass(transform, opt_level=0, name="tvm_ext.LayerGroup")
+
+
+def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
+    """Return the options; ValueError if one is not known, or the target is described badly."""
+    for name, known in (
+        ("search", tuple(SEARCHES)),
+        ("halo", HALOS),
+        ("form", (None, *FORMS)),
+    ):
+        value = getattr(options, name)
+        if value not in known:
+            names = ", ".join(repr(one) for one in known)
+            raise ValueError(f"LayerGroup: {name} must be one of {names}, got {value!r}")
+    # A chip that has all it needs tells whether the other options are known.
+    some = MemoryScope(SCOPE, 1024, facts=(("eu_bytes", 16), ("lanes", 1)))
+    Chip(some, ESTIMATE, options.planner, options.overlap_rule)
+    if options.target is not None:
+        local_memory(options.target)
+    return options
+
+
+def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
+    """Return a module whose layers are grouped; see `LayerGroup`."""
+    target = _target(options)
+    lowered = legalized(mod)
+    planned = plan_groups(lowered, options)
+    form = options.form or ("address" if target.kind.name == "ext_dev" else "arena")
+    lanes = _lanes(target)
+    changes = []
+    for number, block in enumerate(planned):
+        for layer, reason in block.groups.left.items():
+            LOGGER.info(
+                "function %r: layer %r is left: %s", block.groups.network.name, layer, reason
+            )
+        calls = [
+            GroupCall(
+                f"{block.groups.network.name}_group_{number}_{at}",
+                tuple(layer.name for layer in group.group.layers),
+                group_function(group, block.block.calls, lanes, form),
+            )
+            for at, group in enumerate(block.groups.groups)
+        ]
+        if calls:
+            changes.append((block.block, calls))
+    if not changes:
+        return mod
+    return _as_it_was(mod, call_groups(lowered, changes), changes)
+
+
+def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock, ...]:
+    """Decide which layers of a module form groups.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Its operators are calls of kernels; it stays as it is.
+    options : LayerGroupOptions
+        As `LayerGroup` takes them.
+
+    Returns
+    -------
+    tuple of PlannedBlock
+        One for each block of a Relax function that calls anything, functions by name.
+
+    Raises
+    ------
+    ValueError
+        As `LayerGroup` says.
+    """
+    target = _target(options)
+    memory = local_memory(target)
+    found = []
+    for block in read_networks(mod):
+        if memory is None:
+            reason = f"the target has no memory {SCOPE!r}"
+            chip = Chip(_NO_MEMORY, ESTIMATE)
+            groups = plan_layer_groups(_left_alone(block.network, reason), chip)
+        else:
+            chip = Chip(memory, _machine(target), options.planner, options.overlap_rule)
+            groups = plan_layer_groups(
+                block.network, chip, search=options.search, halo=options.halo
+            )
+        found.append(PlannedBlock(block, groups))
+    return tuple(found)
+
+
+def legalized(mod: IRModule) -> IRModule:
+    """Return a module with its operators as calls of kernels; `mod` itself where they are."""
+    found: list[bool] = []
+
+    def on_call(call: Call, visitor: Any) -> None:
+        if isinstance(call.op, Op) and call.op.get_attr("FLegalize") is not None:
+            found.append(True)
+        visitor.default_visit(call)
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            structural_visit(function, [(_CALL, on_call)])
+    return relax.transform.LegalizeOps()(mod) if found else mod
+
+
+ESTIMATE = Machine(
+    (
+        Pipe("GDMA", "bytes", 64, 100, basis="estimate"),
+        Pipe("TIU", "multiply-adds", 1024, 20, basis="estimate"),
+    )
+)
+"""Stands in for a target that does not describe its pipes."""
+
+_NO_MEMORY = MemoryScope(SCOPE, 1, facts=(("eu_bytes", 1), ("lanes", 1)))
+
+
+def _target(options: LayerGroupOptions) -> Target:
+    target = options.target or Target.current(allow_none=True)
+    if target is None:
+        raise ValueError(
+            "LayerGroup: there is no target; give one, or run the pass in `with target:`"
+        )
+    return target
+
+
+def local_memory(target: Target) -> MemoryScope | None:
+    """Return one lane's local memory of a target, or None where it has none.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        The target.
+
+    Raises
+    ------
+    ValueError
+        When the memory is there, and its capacity, lanes or execution unit are not described.
+    """
+    if target.features.memory is None:
+        return None
+    memories = MemoryHierarchy.from_target(target)
+    if SCOPE not in memories:
+        return None
+    memory = memories[SCOPE]
+    try:
+        Chip(memory, ESTIMATE).lanes  # noqa: B018
+    except ValueError as error:
+        raise ValueError(f"LayerGroup: {error}") from error
+    return memory
+
+
+def _machine(target: Target) -> Machine:
+    if target.features.machine is None:
+        return ESTIMATE
+    machine = Machine.from_target(target)
+    return machine if all(pipe.name in machine for pipe in ESTIMATE.pipes) else ESTIMATE
+
+
+def _lanes(target: Target) -> int:
+    memory = local_memory(target)
+    return 1 if memory is None else memory.fact("lanes")
+
+
+def _left_alone(network: Network, reason: str) -> Network:
+    layers = (replace(layer, reason=layer.reason or reason) for layer in network.layers)
+    return replace(network, layers=tuple(layers))
+
+
+def _as_it_was(
+    before: IRModule, after: IRModule, changes: Sequence[tuple[BlockNetwork, Any]]
+) -> IRModule:
+    """Return the new module with the functions that have no group as they were."""
+    changed = {str(block.function.name_hint) for block, _ in changes}
+    for variable, function in before.functions.items():
+        name = str(variable.name_hint)
+        if isinstance(function, relax.Function) and name not in changed:
+            after.update_func(after.get_global_var(name), function)
+    return after

@@ -1,0 +1,274 @@
+"""A group of layers as one kernel: loops over its slices, with what each time step does in them.
+
+The kernel reads and writes tensors in global memory, and works in local memory: explicit loads,
+layers, explicit stores. The slices overlap as the plan's time steps say, in three stages: while one
+slice is computed, loads of the next and stores of the one before happen in the same turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import PrimType, Var
+from tvm.tirx import (
+    EQ,
+    BufferLoad,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    PrimFunc,
+    SeqStmt,
+)
+
+from passes.analysis.layer_group.kernel_calls import KernelCall
+from passes.planning.layer_group.network import Layer
+from passes.planning.layer_group.planned_group import PlannedGroup
+from passes.planning.layer_group.slicing import TensorSlices
+from passes.planning.layer_group.time_steps import LOAD, Row, Transfer
+from passes.rewrite.layer_group.kernel_slices import (
+    AxisPart,
+    Parts,
+    buffer_parts,
+    made_parts,
+    nest,
+    stage_loops,
+)
+from passes.rewrite.layer_group.local_buffers import LocalBuffer, LocalMemory
+from passes.rewrite.layer_group.slice_values import INDEX, SliceValues, number
+
+_OPAQUE = 8
+"""TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupFunction:
+    """A group's kernel.
+
+    Attributes
+    ----------
+    function : tvm.tirx.PrimFunc
+        In destination-passing style.
+    inputs, outputs : tuple of str
+        Names of the tensors that its parameters are.
+    """
+
+    function: PrimFunc
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def group_function(
+    planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
+) -> GroupFunction:
+    """Write the kernel of a group.
+
+    Parameters
+    ----------
+    planned : PlannedGroup
+        Slices, time steps and addresses.
+    calls : Mapping of str to KernelCall
+        The call of each of its layers, by the layer's name.
+    lanes : int
+        How many lanes the chip has.
+    form : {"address", "arena"}
+        Each buffer with its address in a lane, in bytes, for a code generator; or all of them as
+        views of one allocation, which a CPU runs.
+
+    Returns
+    -------
+    GroupFunction
+        The kernel.
+
+    Raises
+    ------
+    ValueError
+        When a layer needs more working memory than was planned for it.
+    """
+    return _Writer(planned, calls, lanes, form).write()
+
+
+class _Writer:
+    def __init__(
+        self, planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
+    ) -> None:
+        self.planned, self.calls = planned, calls
+        self.group, self.cut = planned.group, planned.cut
+        self.memory = LocalMemory(planned, lanes, form)
+        self.types = self._types()
+        self.outside = {
+            name: tirx.decl_buffer(
+                [number(extent) for extent in self.group.tensor(name).shape],
+                self.types[name],
+                f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
+                layout=None,
+            )
+            for at, name in enumerate((*self.group.loaded, *self.group.outputs))
+        }
+        self.local = {name: self.memory.tensor(name, self.types[name]) for name in self.group.names}
+
+    def _types(self) -> dict[str, str]:
+        """Return the type of each tensor's elements, as the kernels have it."""
+        types = {}
+        for layer in self.group.layers:
+            call = self.calls[layer.name]
+            pairs = [*zip(layer.inputs, call.inputs, strict=True), (layer.output, call.parameter)]
+            for name, parameter in pairs:
+                types[name] = str(call.reads.kernel.buffers[parameter].ty.dtype.dtype)
+        return types
+
+    def write(self) -> GroupFunction:
+        turn = Var("turn", PrimType(INDEX))
+        pipelined = self.planned.steps.pipelined
+        turns = self.cut.steps + (2 if pipelined else 0)
+        work = [
+            statement
+            for row in self.planned.steps.rows
+            for statement in self._row(row, turn if turns > 1 else number(0), turns)
+        ]
+        body: Any = SeqStmt(work) if len(work) > 1 else work[0]
+        if turns > 1:
+            body = For(turn, number(0), number(turns), ForKind.SERIAL, body)
+        names = (*self.group.loaded, *self.group.outputs)
+        function = PrimFunc(
+            [self.outside[name] for name in names], SeqStmt([*self.memory.declarations, body])
+        )
+        for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", _OPAQUE)):
+            function = function.with_attr(key, value)
+        return GroupFunction(function, self.group.loaded, self.group.outputs)
+
+    def _row(self, row: Row, turn: Any, turns: int) -> list[Any]:
+        """Return what one time step does: stores, then its layer, then loads.
+
+        The plan lets no two of them touch the same bytes, so any order will do.
+        """
+        work: list[Any] = []
+        stores = [t for t in row.transfers if t.kind != LOAD]
+        loads = [t for t in row.transfers if t.kind == LOAD]
+        for transfer in stores:
+            work += self._guarded(turn, turns, transfer.stage, self._transfer, transfer)
+        if row.layer is not None:
+            work += self._guarded(turn, turns, 1, self._compute, self.group.layers[row.layer])
+        for transfer in loads:
+            work += self._guarded(turn, turns, transfer.stage, self._transfer, transfer)
+        return work
+
+    def _guarded(self, turn: Any, turns: int, stage: int, write: Any, what: Any) -> list[Any]:
+        """Let something happen in the turns in which its stage has a slice to work on."""
+        if not self.planned.steps.pipelined:
+            stage = 0
+        at = turn if stage == 0 else turn - number(stage)
+        slices = SliceValues(self.cut, at)
+        statement = write(what, slices)
+        if slices.bindings:
+            statement = SeqStmt([*slices.bindings, statement])
+        first, last = stage, stage + self.cut.steps - 1
+        conditions = [
+            condition
+            for condition, needed in (
+                (turn >= number(first), first > 0),
+                (turn <= number(last), last < turns - 1),
+            )
+            if needed
+        ]
+        return [_where(conditions, statement)]
+
+    # ---------------------------------------------------------------------------- transfers
+
+    def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
+        name = transfer.tensor
+        local, outside = self.local[name], self.outside[name]
+        held = self.planned.slices.tensors[name]
+        if transfer.kind == LOAD:
+            loops, at = _loops(made_parts(held), slices)
+            copy = BufferStore(local.buffer, BufferLoad(outside, at), local.indices(at, slices))
+            return self._once(held, nest(loops, copy), slices)
+        stored = self.planned.slices.stored[name]
+        loops, at = _loops(made_parts(stored), slices)
+        copy = BufferStore(outside, BufferLoad(local.buffer, local.indices(at, slices)), at)
+        return self._once(stored, nest(loops, copy), slices)
+
+    def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
+        """Leave out what an earlier slice has made, because it is kept whole along a cut."""
+        conditions = [
+            EQ(slices.index[letter], number(0))
+            for letter in tensor.keep
+            if letter not in tensor.letters and self.cut.count(letter) > 1
+        ]
+        return _where(conditions, statement)
+
+    # ------------------------------------------------------------------------------- layers
+
+    def _compute(self, layer: Layer, slices: SliceValues) -> Any:
+        call, made = self.calls[layer.name], self.planned.slices.tensors[layer.output]
+        kernel = call.reads.kernel
+        parts = buffer_parts(made, self.cut, lambda box: call.reads.made_for(call.parameter, box))
+        parts[call.parameter] = made_parts(made)
+        buffers = self._buffers(layer, call, made, parts)
+        work = [
+            stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices)
+            for stage in (kernel.stages[i] for i in kernel.stages_for(call.parameter))
+        ]
+        computed = SeqStmt(work) if len(work) > 1 else work[0]
+        filled = [
+            part.bounds(slices)[1] > number(0)
+            for part in parts[call.parameter]
+            if any(begin >= end for begin, end in part.ranges)
+        ]
+        return self._once(made, _where(filled, computed), slices)
+
+    def _buffers(
+        self, layer: Layer, call: KernelCall, made: TensorSlices, parts: Mapping[int, Parts]
+    ) -> dict[int, LocalBuffer]:
+        """Return where each buffer of a layer's kernel lies in local memory."""
+        buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
+        buffers[call.parameter] = self.local[layer.output]
+        working = buffer_parts(made, self.cut, call.working_boxes)
+        memory: dict[int, Var] = {}
+        if working:
+            kernel = call.reads.kernel
+            memory = self.memory.working(
+                layer.name,
+                {
+                    buffer: (
+                        tuple(part.extent for part in axes),
+                        str(kernel.buffers[buffer].ty.dtype.dtype),
+                    )
+                    for buffer, axes in working.items()
+                },
+            )
+        for buffer, home in call.memory.items():
+            if home != call.parameter:
+                begins = tuple(part.begins for part in working[home])
+                buffers[buffer] = LocalBuffer(memory[home], begins, (False,) * len(begins))
+            elif buffer != home:
+                if parts[buffer] != parts[home]:
+                    raise ValueError(
+                        f"layer {layer.name!r}: a slice needs more of its working memory than of "
+                        f"its result {layer.output!r}, in whose place it lies"
+                    )
+                buffers[buffer] = buffers[home]
+        return buffers
+
+
+def _where(conditions: Sequence[Any], statement: Any) -> Any:
+    """Return a statement that runs where all conditions hold."""
+    for condition in reversed(conditions):
+        statement = IfThenElse(condition, statement, None)
+    return statement
+
+
+def _written(writes: Sequence[int], parts: Mapping[int, Parts]) -> int:
+    """Return a buffer that a stage writes and that is needed."""
+    return next(buffer for buffer in writes if buffer in parts)
+
+
+def _loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
+    """Return loops over a part of a tensor, and the indices in the tensor."""
+    loops = [
+        (Var(f"i{axis}", PrimType(INDEX)), *part.bounds(slices)) for axis, part in enumerate(parts)
+    ]
+    return loops, [loop for loop, _, _ in loops]
