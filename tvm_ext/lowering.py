@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
+import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
 from tvm_ext.pipeline import before_planning, relax_passes
 
 #: The name that the stock storage planning pass goes by.
@@ -172,7 +173,7 @@ def capture(
         instruments=[recorder],
         config={**dict(outer.config), **(config or {})},
     ):
-        if isinstance(mod, tvm.IRModule) and _has_relax(mod):
+        if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
                 mod = (relax_pipeline or relax.get_default_pipeline(target))(mod)
         recorder.stop = True
@@ -212,7 +213,7 @@ def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True)
     ValueError
         If there is no Relax function, or TVM has no Relax pipeline for the target.
     """
-    if not _has_relax(mod):
+    if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
     target = resolve_target(target)
     passes, _ = before_planning(relax_passes(target, fuse=fuse))
@@ -220,5 +221,6 @@ def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True)
         return tvm.transform.Sequential(passes)(mod)
 
 
-def _has_relax(mod: tvm.IRModule) -> bool:
+def has_relax(mod: tvm.IRModule) -> bool:
+    """Return whether a module has Relax functions."""
     return any(isinstance(function, relax.Function) for function in mod.functions.values())

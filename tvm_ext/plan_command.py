@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
 from passes.planning.files.csv_format import read_problem, write_plan
 from target_hw.memory import MemoryScope
+from tvm_ext.byte_sizes import parse_bytes
+from tvm_ext.planner_names import known_planner
 
 FITS, DOES_NOT_FIT = 0, 1
 UNLIMITED_NODES = 1 << 60
@@ -17,16 +20,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Give each buffer of a CSV file an offset, so that no two share bytes while both are live."
     )
-    parser.epilog = "Exit status: 0 when the plan fits, 1 when it does not, 2 on bad input."
-    parser.add_argument(
-        "--input", required=True, metavar="F.csv", help="columns id,lower,upper,size[,alignment]"
+    parser.epilog = (
+        "Exit status: 0 when the plan fits, 1 when it does not (no file is written then), 2 on bad "
+        "input. BYTES may have a unit: 4096, 192KiB, 1.5MiB."
     )
     parser.add_argument(
-        "--capacity", type=int, metavar="BYTES", help="what must not be exceeded (default: none)"
+        "--input",
+        required=True,
+        metavar="F.csv",
+        help="columns id,lower,upper,size[,alignment]: a buffer is live on [lower, upper), and its "
+        "offset is a multiple of its alignment, any number of bytes; an offset, such as this "
+        "command writes, is not read",
     )
-    parser.add_argument("--planner", default="best", help="one of: " + ", ".join(planner_names()))
     parser.add_argument(
-        "--alignment", type=int, default=1, metavar="BYTES", help="of every offset (default: 1)"
+        "--capacity",
+        type=_bytes,
+        metavar="BYTES",
+        help="what must not be exceeded (default: none)",
+    )
+    names = ", ".join(planner_names())
+    parser.add_argument(
+        "--planner",
+        default="best",
+        metavar="NAME",
+        help=f"one of: {names}; or module:function for one of your own (default: best)",
+    )
+    parser.add_argument(
+        "--alignment",
+        type=_bytes,
+        default=1,
+        metavar="BYTES",
+        help="of every offset, a power of two (default: 1)",
     )
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="SECONDS", help="default: 10"
@@ -44,18 +68,32 @@ def run(arguments: argparse.Namespace) -> int:
     ValueError
         On bad input.
     """
+    if arguments.output is not None and _is_same_file(arguments.input, arguments.output):
+        raise ValueError(f"--output would overwrite the input, {arguments.input}")
+    planner = known_planner(arguments.planner)
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
     with open(arguments.input, encoding="utf-8-sig", newline="") as stream:
         problem = read_problem(stream, arguments.input, memory)
-    budget = Budget(UNLIMITED_NODES, arguments.time_limit)
-    plan = solve(problem, arguments.planner, budget)
+    plan = solve(problem, planner, Budget(UNLIMITED_NODES, arguments.time_limit))
     if plan.fits:
         check(problem, plan)
-    if arguments.output is not None:
-        with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
-            write_plan(stream, problem, plan)
+        if arguments.output is not None:
+            with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
+                write_plan(stream, problem, plan)
     _report(problem, plan)
     return FITS if plan.fits else DOES_NOT_FIT
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        # With this type, argparse shows the message and not only the text that it is about.
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _is_same_file(first: str, second: str) -> bool:
+    return Path(first).exists() and Path(second).exists() and Path(first).samefile(second)
 
 
 def _report(problem: Problem, plan: Plan) -> None:

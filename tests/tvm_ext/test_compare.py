@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_ext
-from tvm_ext import Allocations
+from tvm_ext import Allocations, workloads
 from tvm_ext.comparison.single_functions import split
 from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.transform import StorageRewrite
@@ -215,14 +215,15 @@ def test_relax_functions_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("mod", "message"),
+    ("mod", "target", "message"),
     [
-        (IRModule({}), "no PrimFunc in the module: it is empty"),
-        (OnlyRelax, r"no PrimFunc in the module: it has only other functions \('main'\)"),
+        (IRModule({}), None, "no PrimFunc in the module: it is empty"),
+        (IRModule({}), "llvm", "no PrimFunc in the module: it is empty"),
+        (OnlyRelax, None, r"only other functions \('main'\); name a target, such as llvm"),
+        (OnlyRelax, "llvm", "cannot lower 'main' .*needs a PrimFunc"),
     ],
 )
-@pytest.mark.parametrize("target", [None, "llvm"])
-def test_refuses_a_module_without_prim_func(mod, message, target):
+def test_refuses_a_module_without_prim_func(mod, target, message):
     with pytest.raises(ValueError, match=message):
         tvm_ext.compare(mod, target=target)
 
@@ -267,3 +268,16 @@ def test_a_lowering_that_fails_names_function_and_target():
         pytest.raises(ValueError, match="cannot lower 'with_blocks' for target kind 'llvm': "),
     ):
         tvm_ext.compare(with_blocks, target="llvm")
+
+
+def test_a_relax_module_is_lowered_for_a_target():
+    mod = workloads.model("bert_layer")
+    rows = tvm_ext.compare(mod, target="llvm", repeats=1).functions
+    assert {row.name for row in rows} >= {"layer_norm", "softmax"}
+    assert all(row.equal for row in rows)
+
+
+@pytest.mark.parametrize("mod", [None, "resnet18", 3])
+def test_refuses_what_is_no_module(mod):
+    with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc, got " + repr(mod)):
+        tvm_ext.compare(mod)

@@ -35,6 +35,65 @@ def test_what_does_not_fit(table, capsys):
     assert lines[-1].endswith("ratio 1.0000, infeasible")
 
 
+def test_nothing_is_written_of_a_plan_that_does_not_fit(table, tmp_path):
+    out = tmp_path / "out.csv"
+    assert main(["plan", "--input", str(table), "--capacity", "11", "--output", str(out)]) == 1
+    assert not out.exists()
+
+
+def test_it_reads_what_it_wrote(table, tmp_path, capsys):
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    assert main(["plan", "--input", str(table), "--output", str(first)]) == 0
+    assert main(["plan", "--input", str(first), "--output", str(second)]) == 0
+    assert first.read_text() == second.read_text()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", ["input.csv", "./input.csv", "link.csv"])
+def test_the_input_is_not_overwritten(table, monkeypatch, capsys, name):
+    monkeypatch.chdir(table.parent)
+    (table.parent / "link.csv").symlink_to(table)
+    assert main(["plan", "--input", "input.csv", "--output", name]) == 2
+    assert "--output would overwrite the input" in capsys.readouterr().err
+    assert table.read_text() == ROWS
+
+
+def test_sizes_may_have_units(tmp_path, capsys):
+    path = tmp_path / "large.csv"
+    path.write_text(f"id,lower,upper,size\na,0,2,{3 << 19}\nb,1,3,{1 << 20}\n")
+    plan = ["plan", "--input", str(path), "--alignment", "4KiB", "--capacity"]
+    assert main([*plan, "2.5MiB"]) == 0
+    assert main([*plan, "2MiB"]) == 1
+    assert main([*plan, "2MB"]) == 2
+    assert "argument --capacity: expected bytes such as" in capsys.readouterr().err
+
+
+PLANNER = """
+from tvm_ext import Plan, Status
+
+def stacked(problem, budget):
+    offsets, top = {}, 0
+    for buffer in problem.buffers:
+        offsets[buffer.name] = (top,)
+        top += buffer.size
+    return Plan(offsets, top, 0, "stacked", Status.FEASIBLE)
+"""
+
+
+def test_a_planner_of_the_users_own(table, monkeypatch, capsys):
+    monkeypatch.chdir(table.parent)
+    (table.parent / "mine_for_the_plan_command.py").write_text(PLANNER)
+    name = "mine_for_the_plan_command:stacked"
+    assert main(["plan", "--input", str(table), "--planner", name]) == 0
+    assert "by stacked: peak 20 bytes" in capsys.readouterr().out
+    for wrong, message in (
+        ("no_such_module:plan", "cannot import 'no_such_module'"),
+        ("mine_for_the_plan_command:no", "has no function 'no'"),
+    ):
+        assert main(["plan", "--input", str(table), "--planner", wrong]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_without_a_capacity_it_minimises(table, capsys):
     assert main(["plan", "--input", str(table), "--planner", "search", "--alignment", "8"]) == 0
     assert "peak 20 bytes, lower bound 20 bytes" in capsys.readouterr().out

@@ -9,19 +9,16 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from tvm import relax
 from tvm.ir import IRModule
-from tvm.target import Target
 
+from tvm_ext.comparison import planner_command
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.single_functions import split
 from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
 from tvm_ext.comparison.tables import render, render_memory
-from tvm_ext.lowering import capture, first_line, known_target, resolve_target
-from tvm_ext.program_files import SUFFIXES, read_program
+from tvm_ext.programs import ASCEND, load_program
 
 _DEFAULT_WORKLOAD = "resnet18"
 
@@ -42,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "program",
         nargs="?",
         default=_DEFAULT_WORKLOAD,
-        metavar="WORKLOAD | FILE",
-        help="a workload that --list names, a TVMScript file (.py), or a module saved with "
-        f"tvm.ir.save_json (.json); {_DEFAULT_WORKLOAD} by default",
+        metavar="WHAT",
+        help="a workload or kernel that --list names, a TVMScript file (.py), a module saved with "
+        "tvm.ir.save_json (.json), or an ONNX network (.onnx); with --planners also a table of "
+        f"buffers (.csv) or a folder of such files; {_DEFAULT_WORKLOAD} by default",
     )
     parser.add_argument(
         "--target",
@@ -62,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="stop at the first function that differs and print the difference in full",
     )
+    planner_command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +76,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.json is not None:
         _check_writable(args.json)
-    program = _load(args.program, args.target)
+    if args.planners is not None:
+        return planner_command.run(args)
+    planner_command.check_unused(args)
+    program = load_program(args.program, args.target)
     rows: list[FunctionComparison] = []
     memories: list[ActivationMemory] = []
     try:
@@ -85,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             rows.append(compare_function(mod))
             if args.fail_on_difference and not rows[-1].equal:
                 break
-        if program.relax is not None:
+        if program.relax is not None and program.target is not None:
             for fuse in (True, False):
                 memories += activation_memory(program.relax, program.target, fuse=fuse)
     except ValueError as error:
@@ -120,7 +122,7 @@ def _check_writable(path: Path) -> None:
         raise ValueError(f"cannot write {path}: permission denied")
 
 
-def _progress(modules: list[IRModule]) -> Iterable[IRModule]:
+def _progress(modules: Sequence[IRModule]) -> Iterable[IRModule]:
     if not sys.stderr.isatty():
         return modules
     try:
@@ -134,76 +136,17 @@ def _progress(modules: list[IRModule]) -> Iterable[IRModule]:
 def _print_workloads() -> None:
     from tvm_ext import workloads
 
-    names = workloads.names()
-    width = max(map(len, names))
-    columns = shutil.get_terminal_size().columns
-    for name in names:
+    rows = []
+    for name in workloads.names():
         workload = workloads.find(name)
-        text = f"{name:{width}}  {workload.description} [{', '.join(workload.targets)}]"
-        print(textwrap.fill(text, columns, subsequent_indent=" " * (width + 2)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Program:
-    """What there is to compare.
-
-    Attributes
-    ----------
-    functions : list of tvm.IRModule
-        Each PrimFunc in a module of its own, as it stands before ``StorageRewrite``.
-    relax : tvm.IRModule, optional
-        The program before it was lowered, if that is Relax.
-    target : tvm.target.Target or str
-        What it was lowered for, if it was.
-    """
-
-    functions: list[IRModule]
-    relax: IRModule | None = None
-    target: Target | str = "llvm"
-
-
-def _load(program: str, target_name: str | None) -> _Program:
-    """Read and lower a workload or file.
-
-    Raises
-    ------
-    ValueError
-        When there is no such program, it cannot be read or lowered, or has no PrimFunc.
-    """
-    target = None if target_name is None else known_target(target_name)
-    path = Path(program)
-    if path.suffix not in SUFFIXES and len(path.parts) == 1 and not path.exists():
-        return _load_workload(program, target)
-    mod = read_program(path)
-    if target is not None and any(isinstance(f, relax.Function) for f in mod.functions.values()):
-        return _Program(split(_lowered_relax(str(path), mod, target)), mod, target)
-    try:
-        return _Program(split(mod, target=target))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _load_workload(name: str, target: Target | None) -> _Program:
-    # Here, because importing the workloads takes seconds and files do without.
-    from tvm_ext import workloads
-
-    workload = workloads.find(name)
-    resolved = target or resolve_target(workload.targets[0])
-    try:
-        functions = split(workloads.load(name, resolved))
-    except Exception as error:  # any pass of the pipeline may raise anything
-        kind = "its first target" if target is None else f"target kind {target.kind.name!r}"
-        raise ValueError(
-            f"cannot lower workload {name!r} for {kind}: {first_line(error)}"
-        ) from error
-    model = workloads.model(name) if workload.kind == "model" else None
-    return _Program(functions, model, resolved)
-
-
-def _lowered_relax(name: str, mod: IRModule, target: Target) -> IRModule:
-    try:
-        return capture(mod, target)[-1]
-    except Exception as error:  # any pass of the pipeline may raise anything
-        raise ValueError(
-            f"{name}: cannot lower it for target kind {target.kind.name!r}: {first_line(error)}"
-        ) from error
+        rows.append((name, f"{workload.description} [{', '.join(workload.targets)}]"))
+    for name in workloads.ascend_kernels():
+        kernel = workloads.ascend_kernel(name)
+        rows.append((f"{ASCEND}{name}", f"{kernel.description} [{workloads.ascend.CHIP}-llvm]"))
+    width = max(len(name) for name, _ in rows)
+    columns = shutil.get_terminal_size().columns
+    for name, text in rows:
+        line = f"{name:{width}}  {text}"
+        print(textwrap.fill(line, columns, subsequent_indent=" " * (width + 2)))
+    sizes = ",".join(workloads.ascend.SIZES)
+    print(f"\nan Ascend kernel may have a size: {ASCEND}KERNEL:{{{sizes}}}")

@@ -10,13 +10,13 @@ from tvm.s_tir import SBlock
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 
-from tvm_ext.lowering import capture, first_line, known_target
+from tvm_ext.lowering import capture, first_line, has_relax, known_target
 
 
 def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
     """Give each PrimFunc of a module a module of its own, as it stands before ``StorageRewrite``.
 
-    Functions of other kinds, those of Relax for one, are left out.
+    Those of a Relax module are there once it is lowered; functions of other kinds are left out.
 
     Parameters
     ----------
@@ -24,8 +24,9 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> li
         With at least one PrimFunc. Without a target, every function has to stand where the
         pass does: flat, with blocks and vectorized loops lowered.
     target : str or tvm.target.Target, optional
-        Where a function does not stand there yet, the whole module is lowered for this target
-        by the stock pipeline. Otherwise it is noted on the functions that name no target.
+        Where a function does not stand there yet, or the module has Relax functions, the whole
+        module is lowered for this target by the stock pipeline. Otherwise the target is noted on
+        the functions that name none.
 
     Returns
     -------
@@ -37,18 +38,20 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> li
     ValueError
         When there is no PrimFunc, a function has blocks and there is no target to lower
         them for, TVM does not know the target, or the lowering fails.
+    TypeError
+        When `mod` is no module and no function.
     """
     if isinstance(mod, PrimFunc):
         mod = IRModule.from_expr(mod)
+    if not isinstance(mod, IRModule):
+        raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {mod!r}")
     functions = prim_funcs(mod)
-    if not functions:
-        others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
-        raise ValueError(
-            "no PrimFunc in the module: "
-            + (f"it has only other functions ({others})" if others else "it is empty")
-        )
-    if target is not None:
+    if target is not None and has_relax(mod):
+        functions = prim_funcs(_lowered(mod, known_target(target)))
+    elif target is not None:
         functions = _standing_before_storage_rewrite(functions, target)
+    if not functions:
+        raise ValueError(_nothing_there(mod))
     for var, func in functions.items():
         if blocks := _blocks(func):
             raise ValueError(not_lowered(var.name_hint, blocks[0]))
@@ -79,13 +82,25 @@ def _standing_before_storage_rewrite(
             var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
             for var, func in functions.items()
         }
+    return prim_funcs(_lowered(IRModule(functions), resolved))
+
+
+def _lowered(mod: IRModule, target: Target) -> IRModule:
     try:
-        return prim_funcs(capture(IRModule(functions), resolved)[-1])
+        return capture(mod, target)[-1]
     except Exception as error:  # any pass of the pipeline may raise anything
-        names = ", ".join(sorted(repr(var.name_hint) for var in functions))
+        names = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
         raise ValueError(
-            f"cannot lower {names} for target kind {resolved.kind.name!r}: {first_line(error)}"
+            f"cannot lower {names} for target kind {target.kind.name!r}: {first_line(error)}"
         ) from error
+
+
+def _nothing_there(mod: IRModule) -> str:
+    others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
+    if not others:
+        return "no PrimFunc in the module: it is empty"
+    hint = "; name a target, such as llvm, to have them lowered" if has_relax(mod) else ""
+    return f"no PrimFunc in the module: it has only other functions ({others}){hint}"
 
 
 def _blocks(func: PrimFunc) -> list[str]:

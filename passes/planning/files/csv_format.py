@@ -1,7 +1,8 @@
 """Problems and plans as the CSV of the public MiniMalloc benchmark.
 
 One row a buffer, columns ``id,lower,upper,size`` and optionally ``alignment``, in any order: live
-on the half-open range ``[lower, upper)``, size and alignment in bytes. A plan adds ``offset``.
+on the half-open range ``[lower, upper)``, size and alignment in bytes. A plan adds ``offset``,
+which is not read again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from target_hw.memory import MemoryScope
 
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
 COLUMNS = (*REQUIRED_COLUMNS, "alignment")
+OFFSET = "offset"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST = (1 << 62) - 1
 
@@ -58,7 +60,7 @@ def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
     """Write the buffers of a problem that was read by `read_problem`, with their offsets."""
     with_alignment = any(buffer.alignment != 1 for buffer in problem.buffers)
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*(COLUMNS if with_alignment else REQUIRED_COLUMNS), "offset"))
+    writer.writerow((*(COLUMNS if with_alignment else REQUIRED_COLUMNS), OFFSET))
     for buffer in problem.buffers:
         row = [buffer.name, *buffer.live[0], buffer.size]
         writer.writerow(
@@ -78,6 +80,8 @@ def _buffers(stream: TextIO, name: str) -> Iterator[Buffer]:
         if len(fields) != len(header):
             raise CsvError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
         row = dict(zip(header, fields, strict=True))
+        if not row["id"] or "\0" in row["id"]:
+            raise CsvError(f"{where}: id must be a text without NUL, got {row['id']!r}")
         if row["id"] in seen:
             raise CsvError(f"{where}: id {row['id']!r} is used twice")
         seen.add(row["id"])
@@ -93,7 +97,7 @@ def _check_header(header: list[str], name: str) -> None:
     if missing:
         raise CsvError(f"{name}: no column {', '.join(missing)}; got {', '.join(header)}")
     for column in header:
-        if column not in COLUMNS:
+        if column not in (*COLUMNS, OFFSET):
             raise CsvError(f"{name}: unknown column {column!r}; known are {', '.join(COLUMNS)}")
         if header.count(column) > 1:
             raise CsvError(f"{name}: column {column!r} is given twice")
@@ -115,7 +119,9 @@ def _number(text: str, column: str, where: str) -> int:
     text = text.strip()
     if not _INTEGER.fullmatch(text):
         shown = text if len(text) <= 40 else text[:40] + "..."
-        kind = "is too large" if text.lstrip("+-").isdecimal() else "must be an integer"
+        digits = text.lstrip("+-")
+        is_number = digits.isascii() and digits.isdecimal()
+        kind = "is too large" if is_number else "must be an integer"
         raise CsvError(f"{where}: {column} {kind}, got {shown!r}")
     value = int(text)
     if value < 0:

@@ -1,0 +1,283 @@
+"""All planners side by side: the numbers against plain counts, the tables, folders and workers."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import tvm
+from tvm.script import tirx as T
+
+from passes.planning import planner_names
+from tvm_ext.__main__ import main
+from tvm_ext.comparison.many_programs import Failure, compare_many, programs_in
+from tvm_ext.comparison.planner_tables import summary, tables
+from tvm_ext.comparison.planners import (
+    Makespan,
+    PlannerComparison,
+    PlannerResult,
+    ScopeResult,
+    compare_planners,
+)
+from tvm_ext.programs import load_program, program_of
+
+FOR_LEVELS = {"three_level", "three_level_mirror"}
+
+SCRIPT = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    x = T.alloc_buffer((64,), "float32")
+    y = T.alloc_buffer((64,), "float32")
+    z = T.alloc_buffer((64,), "float32")
+    for i in range(64):
+        x[i] = a[63 - i]
+    for i in range(64):
+        y[i] = x[63 - i]
+    for i in range(64):
+        z[i] = y[63 - i]
+    for i in range(64):
+        b[i] = z[63 - i]
+"""
+
+TABLE = "id,lower,upper,size\na,0,2,64\nb,1,3,64\nc,2,4,64\n"
+
+
+@T.prim_func(s_tir=True)
+def two_scopes(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    x = T.alloc_buffer((64,), "float32")
+    y = T.alloc_buffer((64,), "float32", scope="local.UB")
+    z = T.alloc_buffer((32,), "float32", scope="local.UB")
+    for i in range(64):
+        x[i] = a[63 - i]
+    for i in range(64):
+        y[i] = x[63 - i]
+    for i in range(32):
+        z[i] = y[63 - i] + y[31 - i]
+    for i in range(32):
+        b[i] = z[31 - i]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "chain.py").write_text(SCRIPT)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "table.csv").write_text(TABLE)
+    (tmp_path / "notes.txt").write_text("no program")
+    return tmp_path
+
+
+def by_scope(comparison: PlannerComparison) -> dict[str, ScopeResult]:
+    return {result.scope: result for result in comparison.scopes}
+
+
+def test_counts_of_a_function_in_each_scope():
+    found = by_scope(compare_planners(program_of(tvm.IRModule({"f": two_scopes}), name="f")))
+    assert set(found) == {"global", "local.UB"}
+    one, two = found["global"], found["local.UB"]
+    assert (one.buffers, one.no_reuse, one.stock, one.lower_bound) == (1, 256, 256, 256)
+    # y and z are live together, so nothing saves a byte.
+    assert (two.buffers, two.no_reuse, two.lower_bound) == (2, 256 + 128, 256 + 128)
+    assert two.stock >= 256 + 128
+    for result in found.values():
+        assert {plan.planner for plan in result.plans} == set(planner_names()) - FOR_LEVELS - {
+            "bump",
+            "bump_or_best",
+            "rec_tbl",
+        }
+        for plan in result.plans:
+            assert plan.fits
+            assert result.lower_bound <= plan.nbytes <= result.no_reuse
+            assert plan.proven <= (plan.nbytes == result.lower_bound)
+
+
+def test_a_chain_is_better_than_without_reuse(folder):
+    (result,) = compare_planners(load_program(str(folder / "chain.py"))).scopes
+    assert result.no_reuse == 768
+    assert result.stock == 512
+    assert {plan.nbytes for plan in result.plans} == {512}
+
+
+def test_a_kernel_for_a_chip_has_levels_penalties_and_a_makespan():
+    comparison = compare_planners(load_program("ascend:gelu:reuse"))
+    (result,) = comparison.scopes
+    assert result.scope == "local.UB"
+    assert result.capacity == 192 << 10
+    assert result.stock is None  # the stock pass knows no double buffers
+    planners = {plan.planner: plan for plan in result.plans}
+    assert set(planners) >= FOR_LEVELS
+    assert "rec_tbl" not in planners
+    cycles = {m.planner: m.cycles for m in comparison.makespans}
+    assert set(cycles) == set(planners)
+    free = [name for name, plan in planners.items() if plan.penalty == 0]
+    paid = [name for name, plan in planners.items() if plan.penalty]
+    assert free
+    assert paid
+    assert max(cycles[name] for name in free) <= min(cycles[name] for name in paid)
+
+
+def test_what_does_not_fit_is_shown_and_has_no_makespan():
+    comparison = compare_planners(load_program("ascend:gelu:overflow"), ["best", "three_level"])
+    (result,) = comparison.scopes
+    assert [plan.fits for plan in result.plans] == [False, False]
+    assert all(plan.nbytes > result.capacity for plan in result.plans)
+    assert comparison.makespans == ()
+
+
+def test_a_network_has_its_tensors_fused_and_not():
+    found = by_scope(compare_planners(load_program("bert_layer"), ["best", "rec_tbl"]))
+    fused, plain = found["tensors, fused"], found["tensors, not fused"]
+    assert plain.no_reuse > fused.no_reuse
+    for result in (fused, plain):
+        best, rec_tbl = result.plans
+        assert (best.planner, rec_tbl.planner) == ("best", "rec_tbl")
+        assert result.lower_bound <= best.nbytes <= min(rec_tbl.nbytes, result.stock)
+
+
+@pytest.mark.parametrize("name", ["no_such", "ascend:gelu:huge", "ascend:gellu", "nowhere.py"])
+def test_what_there_is_not(name):
+    with pytest.raises(ValueError, match=r"no_such|huge|gelu|no such file"):
+        load_program(name)
+
+
+# -------------------------------------------------------------------------------------- tables
+
+
+def result(function="f", stock=100, penalty=0, capacity=None) -> ScopeResult:
+    plans = (
+        PlannerResult("one", 80, True, True, penalty, 0.5),
+        PlannerResult("two", 120, capacity is None, False, 0, 0.001),
+    )
+    return ScopeResult(function, "local.UB", 3, capacity, 200, stock, plans, 80)
+
+
+def test_a_table_sums_up_functions():
+    (table,) = tables(PlannerComparison("p", (result("f"), result("g"))))
+    assert table.title == "local.UB: 6 buffers of 2 functions"
+    text = table.text()
+    rows = {line[:12].strip(): line[12:].split() for line in text[3:]}
+    assert rows["no reuse"] == ["400", "200.0%", "2.500"]
+    assert rows["stock"] == ["200", "100.0%", "1.250"]
+    assert rows["one"] == ["160", "80.0%", "1.000", "yes", "1", "s"]
+    assert rows["two"] == ["240", "120.0%", "1.500", "no", "2", "ms"]
+    assert rows["lower bound"] == ["160", "80.0%", "1.000"]
+
+
+def test_columns_without_anything_are_left_out():
+    with_all = tables(PlannerComparison("p", (result(penalty=7, capacity=100),)))[0].text()
+    without = tables(PlannerComparison("p", (result(stock=None),)))[0].text()
+    assert " ".join(with_all[2].split()) == "bytes of stock of bound fits proven penalty time"
+    assert " ".join(without[2].split()) == "bytes of bound proven time"
+    assert "capacity 100 B" in with_all[0]
+
+
+def test_markdown_has_as_many_cells_in_each_row():
+    comparison = PlannerComparison("p", (result(),), (Makespan("f", "one", 7),))
+    for table in tables(comparison):
+        rows = [line for line in table.markdown() if line.startswith("|")]
+        assert len({line.count("|") for line in rows}) == 1
+        assert len(rows) == len(table.rows) + 1
+
+
+def test_a_summary_takes_the_geometric_mean():
+    programs = [PlannerComparison("p", (result(),)), PlannerComparison("q", (result(stock=400),))]
+    rows = summary(programs).rows
+    assert rows[0] == ("", "bytes", "one", "two")
+    assert rows[1] == ("p", "100", "80.0%", "120.0%")
+    assert rows[2] == ("q", "400", "20.0%", "30.0%")
+    assert rows[3] == ("geometric mean", "", f"{math.sqrt(0.8 * 0.2):.1%}", f"{0.6:.1%}")
+
+
+# -------------------------------------------------------------------------- many, and a command
+
+
+def test_a_folder_is_searched_in_order(folder):
+    assert programs_in(folder) == [str(folder / "chain.py"), str(folder / "inner" / "table.csv")]
+    with pytest.raises(ValueError, match="there is no file that ends in"):
+        programs_in(folder / "inner" / "nothing")
+
+
+def without_times(outcomes):
+    text = json.dumps([json.loads(json.dumps(o, default=vars)) for o in outcomes])
+    data = json.loads(text)
+    for outcome in data:
+        for scope in outcome["scopes"]:
+            for plan in scope["plans"]:
+                plan.pop("seconds")
+    return data
+
+
+def test_any_executor_gives_the_same(folder):
+    programs = programs_in(folder)
+    counts: list[int] = []
+    here = compare_many(programs, ["best", "skyline"])
+    with ThreadPoolExecutor(2) as executor:
+        there = compare_many(
+            programs, ["best", "skyline"], executor=executor, progress=counts.append
+        )
+    assert without_times(here) == without_times(there)
+    assert counts == [1, 2]
+
+
+def test_a_bad_program_is_a_failure_and_the_rest_goes_on(folder):
+    (folder / "bad.py").write_text("def f(:\n")
+    outcomes = compare_many(programs_in(folder), ["best"])
+    assert [isinstance(outcome, Failure) for outcome in outcomes] == [True, False, False]
+    assert "bad.py:1: not TVMScript" in outcomes[0].reason
+
+
+@pytest.mark.parametrize("jobs", [[], ["--jobs", "2"]])
+def test_the_command_on_a_folder(folder, capsys, tmp_path, jobs):
+    out = folder / "out.json"
+    arguments = ["compare", str(folder), "--planners", "best,bump", "--json", str(out), *jobs]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"== {folder / 'chain.py'}" in printed
+    assert "geometric mean" in printed
+    data = json.loads(out.read_text())
+    assert [p["program"] for p in data["programs"]] == [
+        str(folder / "chain.py"),
+        str(folder / "inner" / "table.csv"),
+    ]
+    (table,) = data["programs"][1]["scopes"]
+    assert [(p["planner"], p["nbytes"]) for p in table["plans"]] == [("best", 128), ("bump", 192)]
+
+
+def test_the_command_names_what_failed(folder, capsys):
+    (folder / "bad.csv").write_text("a,b\n")
+    assert main(["compare", str(folder), "--planners", "best"]) == 2
+    captured = capsys.readouterr()
+    assert "geometric mean" in captured.out
+    assert captured.err.startswith("tvm_ext: error: ")
+    assert captured.err.count("\n") == 1
+    assert "bad.csv: no column id" in captured.err
+
+
+def test_the_command_prints_markdown(folder, capsys):
+    table = str(folder / "inner" / "table.csv")
+    assert main(["compare", table, "--planners", "all", "--markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert "| best | 128 |" in printed
+    assert "| --- | ---: |" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ascend:gelu", "--planners", "nope"], "unknown planner 'nope'"),
+        (["ascend:gelu", "--planners", "best", "--fail-on-difference"], "drop one"),
+        (["ascend:gelu", "--planners", "best", "--jobs", "0"], "--jobs must be at least 1"),
+        (["ascend:gelu", "--markdown"], "--markdown needs --planners"),
+        (["ascend:gelu", "--jobs", "2"], "--jobs needs --planners"),
+        (["x.csv"], "x.csv: is a table of buffers; add --planners all"),
+        (["x.csv", "--planners", "all"], "x.csv: no such file"),
+    ],
+)
+def test_bad_arguments(arguments, message, capsys):
+    assert main(["compare", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

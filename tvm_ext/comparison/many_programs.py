@@ -1,0 +1,141 @@
+"""All planners on many programs, one after the other or at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from passes.planning import Budget
+from passes.planning.files.csv_format import read_problem
+from target_hw.memory import MemoryScope
+from tvm_ext.comparison.planners import PlannerComparison, compare_planners, compare_problem
+from tvm_ext.planner_names import EVERY
+from tvm_ext.program_files import SUFFIXES
+from tvm_ext.programs import load_program
+
+TABLE = ".csv"
+"""How the name of a table of buffers ends."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that could not be compared, and why."""
+
+    program: str
+    reason: str
+
+
+Outcome = PlannerComparison | Failure
+
+
+def compare_what(
+    what: str,
+    planners: Sequence[str] = (EVERY,),
+    *,
+    target: str | None = None,
+    budget: Budget | None = None,
+) -> PlannerComparison:
+    """Plan every memory of a program, or a table of buffers, with every planner.
+
+    Parameters
+    ----------
+    what : str
+        As `tvm_ext.programs.load_program` takes it, or a table of buffers (``.csv``).
+    planners, budget
+        As in `compare_planners`.
+    target : str, optional
+        What a program is lowered for.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be read, lowered or planned.
+    """
+    if Path(what).suffix != TABLE:
+        return compare_planners(load_program(what, target), planners, budget=budget)
+    if not Path(what).is_file():
+        raise ValueError(f"{what}: no such file")
+    with open(what, encoding="utf-8-sig", newline="") as stream:
+        problem = read_problem(stream, what, MemoryScope("global"))
+    return compare_problem(problem, planners, budget=budget)
+
+
+def programs_in(folder: Path) -> list[str]:
+    """List the programs and tables of a folder and of the folders in it, in alphabetical order.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to look.
+
+    Raises
+    ------
+    ValueError
+        When there is none.
+    """
+    endings = (*SUFFIXES, TABLE)
+    found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
+    if not found:
+        raise ValueError(f"{folder}: there is no file that ends in {', '.join(endings)}")
+    return found
+
+
+def compare_many(
+    programs: Sequence[str],
+    planners: Sequence[str] = (EVERY,),
+    *,
+    target: str | None = None,
+    budget: Budget | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> list[Outcome]:
+    """Plan many programs with every planner.
+
+    Parameters
+    ----------
+    programs : sequence of str
+        Each as `compare_what` takes it.
+    planners, target, budget
+        As in `compare_what`.
+    executor : concurrent.futures.Executor, optional
+        Runs the comparisons, each of which is a call of a function of a module with plain
+        arguments; without one they run here.
+    progress : callable
+        Called with the number of programs that are done, each time that one is.
+
+    Returns
+    -------
+    list of PlannerComparison or Failure
+        One for each program, in their order.
+    """
+    run = partial(_outcome, planners=tuple(planners), target=target, budget=budget)
+    if executor is None:
+        outcomes = []
+        for program in programs:
+            outcomes.append(run(program))
+            progress(len(outcomes))
+        return outcomes
+    futures = [executor.submit(run, program) for program in programs]
+    for count, _ in enumerate(as_completed(futures), 1):
+        progress(count)
+    return [_result(program, future) for program, future in zip(programs, futures, strict=True)]
+
+
+def _outcome(
+    what: str, planners: Sequence[str], target: str | None, budget: Budget | None
+) -> Outcome:
+    try:
+        return compare_what(what, planners, target=target, budget=budget)
+    except (ValueError, OSError) as error:
+        return Failure(what, " ".join(str(error).split()))
+
+
+def _result(program: str, future: Future[Outcome]) -> Outcome:
+    """Return what a worker gave. If a worker's process ends, its executor gives up all the rest."""
+    error = future.exception()
+    if error is not None:
+        return Failure(program, f"{type(error).__name__}: {error}")
+    return future.result()

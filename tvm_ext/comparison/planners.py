@@ -1,0 +1,314 @@
+"""All planners side by side on the memory of a program."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx import AllocBuffer, IntImm, PrimFunc
+from tvm_ffi import structural_walk
+
+from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.ascend_cost import core_kernel
+from passes.placement import target_of
+from passes.planning import Budget, Plan, Problem, Status, check, lower_bound, solve
+from passes.simulation import simulate
+from target_hw.machine import Machine
+from target_hw.storage_scope import parse_storage_scope
+from tvm_ext.comparison.memory_comparison import SEARCH_NODES, activation_memory
+from tvm_ext.planner_names import EVERY, planners_for
+from tvm_ext.programs import Program
+
+REGISTER_BITS = 32
+"""Untagged allocations up to here become registers: neither the stock pass nor ours plans them."""
+
+
+@dataclass(frozen=True)
+class PlannerResult:
+    """What one planner made of a problem.
+
+    Attributes
+    ----------
+    planner : str
+        Its name.
+    nbytes : int
+        The peak of its plan.
+    fits : bool
+        Whether that is within the memory's capacity.
+    proven : bool
+        Whether it is proven that no plan is better.
+    penalty : int or None
+        What the sharing of bytes costs, in cycles on an Ascend core; None where that is not known.
+    seconds : float
+        Time that the planner took.
+    """
+
+    planner: str
+    nbytes: int
+    fits: bool
+    proven: bool
+    penalty: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ScopeResult:
+    """The buffers of one function that compete for one memory, planned in every way.
+
+    Attributes
+    ----------
+    function : str
+        The function's name.
+    scope : str
+        The memory: a storage scope; of a network's tensors, ``tensors, fused`` or
+        ``tensors, not fused``.
+    buffers : int
+        How many there are.
+    capacity : int or None
+        Bytes that there are.
+    no_reuse : int
+        Bytes of all slots of all buffers, each rounded up to its alignment.
+    stock : int or None
+        Bytes after the stock pass; None where that pass does not do the same, because a buffer has
+        several slots.
+    plans : tuple of PlannerResult
+        In the order in which the planners were asked.
+    lower_bound : int
+        Bytes that no plan can do with less than.
+    """
+
+    function: str
+    scope: str
+    buffers: int
+    capacity: int | None
+    no_reuse: int
+    stock: int | None
+    plans: tuple[PlannerResult, ...]
+    lower_bound: int
+
+
+@dataclass(frozen=True)
+class Makespan:
+    """What a kernel for a chip costs under the plans of one planner.
+
+    Attributes
+    ----------
+    function, planner : str
+        Their names.
+    cycles : int
+        From the first statement's start to the last one's end, simulated.
+    """
+
+    function: str
+    planner: str
+    cycles: int
+
+
+@dataclass(frozen=True)
+class PlannerComparison:
+    """All planners on one program.
+
+    Attributes
+    ----------
+    program : str
+        What it is called.
+    scopes : tuple of ScopeResult
+        In the order of the functions' names; the tensors of a network come first.
+    makespans : tuple of Makespan
+        Of the functions whose target describes its pipelines, for planners whose plans fit.
+    """
+
+    program: str
+    scopes: tuple[ScopeResult, ...]
+    makespans: tuple[Makespan, ...] = ()
+
+
+def compare_planners(
+    program: Program, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None
+) -> PlannerComparison:
+    """Plan every memory of a program with every planner.
+
+    Every plan that fits is verified.
+
+    Parameters
+    ----------
+    program : Program
+        What `tvm_ext.programs.load_program` or `program_of` returned.
+    planners : sequence of str
+        Their names, or ``all`` for those that are made for each problem.
+    budget : Budget, optional
+        What each planner may spend on a problem; by default `SEARCH_NODES` placements.
+
+    Raises
+    ------
+    ValueError
+        When a planner is not known, or a function cannot be planned; the message names it.
+    """
+    budget = budget or Budget(SEARCH_NODES)
+    scopes = list(_tensors(program, planners, budget))
+    makespans: list[Makespan] = []
+    for mod in program.functions:
+        ((var, func),) = mod.functions.items()
+        name = str(var.name_hint)
+        try:
+            found, cycles = _function(name, mod, func, planners, budget)
+        except ValueError as error:
+            raise ValueError(f"{program.name}: function {name!r}: {error}") from error
+        scopes += found
+        makespans += cycles
+    return PlannerComparison(program.name, tuple(scopes), tuple(makespans))
+
+
+def compare_problem(
+    problem: Problem, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None
+) -> PlannerComparison:
+    """Plan one problem with every planner.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to plan.
+    planners, budget
+        As in `compare_planners`.
+    """
+    result, _ = _scope(problem.name, (problem,), planners, budget or Budget(SEARCH_NODES))
+    return PlannerComparison(problem.name, (result,))
+
+
+def _tensors(program: Program, planners: Sequence[str], budget: Budget) -> Iterator[ScopeResult]:
+    """Yield the tensors of a network's functions, with operators fused and not."""
+    if program.relax is None or program.target is None:
+        return
+    for fused in (True, False):
+        names = None if list(planners) == [EVERY] else planners
+        for memory in activation_memory(
+            program.relax, program.target, fuse=fused, names=names, budget=budget
+        ):
+            plans = [
+                PlannerResult(p.planner, p.nbytes, p.fits, p.optimal, None, p.seconds)
+                for p in memory.plans
+                if names is not None or p.planner in _made_for_graphs()
+            ]
+            scope = "tensors, fused" if fused else "tensors, not fused"
+            yield ScopeResult(
+                memory.function,
+                scope,
+                memory.tensors,
+                None,
+                memory.no_reuse,
+                memory.stock.nbytes,
+                tuple(plans),
+                memory.lower_bound,
+            )
+
+
+def _made_for_graphs() -> list[str]:
+    return planners_for(Problem(()), (EVERY,), graph=True)
+
+
+def _function(
+    name: str, mod: IRModule, func: PrimFunc, planners: Sequence[str], budget: Budget
+) -> tuple[list[ScopeResult], list[Makespan]]:
+    target = target_of(func)
+    machine = _machine(target)
+    if machine is not None:
+        kernel = core_kernel(func)
+        problems, program = kernel.problems, kernel.program
+    else:
+        options = ProblemOptions(addressed=False)
+        problems = tuple(found.problem for found in find_problems(func, options).problems)
+    stock = _stock_bytes(mod, {p.memory.name: p.memory.alignment for p in problems})
+    results, chosen = [], []
+    for scope in dict.fromkeys(problem.memory.name for problem in problems):
+        of_scope = tuple(problem for problem in problems if problem.memory.name == scope)
+        result, plans = _scope(name, of_scope, planners, budget, stock[scope])
+        results.append(result)
+        chosen.append(plans)
+    makespans = []
+    if machine is not None and chosen:
+        for planner in chosen[0]:
+            placed = [pair for plans in chosen for pair in plans.get(planner, ())]
+            if len(placed) == len(problems) and all(plan.fits for _, plan in placed):
+                cycles = simulate(program, placed, machine).makespan
+                makespans.append(Makespan(name, planner, cycles))
+    return results, makespans
+
+
+def _machine(target: Target | None) -> Machine | None:
+    if target is None or target.features.machine is None or target.features.memory is None:
+        return None
+    return Machine.from_target(target)
+
+
+_Placed = tuple[tuple[Problem, Plan], ...]
+
+
+def _scope(
+    function: str,
+    problems: tuple[Problem, ...],
+    planners: Sequence[str],
+    budget: Budget,
+    stock: int | None = None,
+) -> tuple[ScopeResult, dict[str, _Placed]]:
+    """Plan the problems of one memory: one for each point of the function where there is memory."""
+    names = list(dict.fromkeys(n for problem in problems for n in planners_for(problem, planners)))
+    results, plans = [], {}
+    for name in names:
+        begin = time.perf_counter()
+        placed = tuple((problem, solve(problem, name, budget)) for problem in problems)
+        seconds = time.perf_counter() - begin
+        for problem, plan in placed:
+            if plan.fits:
+                check(problem, plan)
+        plans[name] = placed
+        results.append(
+            PlannerResult(
+                name,
+                sum(plan.peak for _, plan in placed),
+                all(plan.fits for _, plan in placed),
+                all(plan.status is Status.OPTIMAL for _, plan in placed),
+                sum(plan.penalty for _, plan in placed),
+                seconds,
+            )
+        )
+    buffers = [(problem, buffer) for problem in problems for buffer in problem.buffers]
+    result = ScopeResult(
+        function,
+        problems[0].memory.name,
+        len(buffers),
+        problems[0].capacity,
+        sum(_padded(b.size, problem.alignment_of(b)) * b.slots for problem, b in buffers),
+        None if any(buffer.slots > 1 for _, buffer in buffers) else stock,
+        tuple(results),
+        sum(map(lower_bound, problems)),
+    )
+    return result, plans
+
+
+def _padded(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
+    """Return what the stock pass allocates in some scopes, each allocation in whole units."""
+    total = dict.fromkeys(units, 0)
+
+    def add(op: AllocBuffer) -> None:
+        ty = op.buffer.ty
+        scope = parse_storage_scope(str(ty.storage_scope))
+        extents = list(ty.shape)
+        if str(scope) not in total or not all(isinstance(extent, IntImm) for extent in extents):
+            return
+        dtype = ty.dtype.dtype
+        nbits = math.prod(int(extent) for extent in extents) * dtype.bits * dtype.lanes
+        if scope.tag or nbits > REGISTER_BITS:
+            total[str(scope)] += _padded(-(-nbits // 8), units[str(scope)])
+
+    for func in tvm.tirx.transform.StorageRewrite()(mod).functions.values():
+        structural_walk(func.body, (AllocBuffer, add))
+    return total

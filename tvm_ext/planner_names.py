@@ -1,0 +1,95 @@
+"""Planners as a user names them: one of ours, or a function of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from passes.planning import planner_names, register
+from passes.planning.problem import Problem
+
+EVERY = "all"
+"""Stands for all planners that are made for a problem."""
+
+_FOR_LEVELS = ("three_level", "three_level_mirror")
+"""Planners that choose the reuse levels of an Ascend core."""
+
+_FOR_GRAPHS = ("rec_tbl",)
+"""Planners that follow the operators of a network."""
+
+_WITHOUT_REUSE = ("bump", "bump_or_best")
+"""Planners that let nothing share memory, or only where the rest does not fit."""
+
+
+def known_planner(name: str) -> str:
+    """Return the name of a planner; ``module:function`` is imported and registered under it.
+
+    Parameters
+    ----------
+    name : str
+        A planner's name, or a function that takes a problem and a budget and returns a plan; its
+        module is looked for in the working directory too.
+
+    Raises
+    ------
+    ValueError
+        When there is no such planner, module or function.
+    """
+    known = planner_names()
+    if name in known:
+        return name
+    if ":" not in name:
+        raise ValueError(
+            f"unknown planner {name!r}; there are: {', '.join(known)}; "
+            "one of your own is named as module:function"
+        )
+    module, _, function = name.partition(":")
+    with _working_directory():
+        try:
+            run = getattr(importlib.import_module(module), function, None)
+        except ImportError as error:
+            raise ValueError(f"planner {name!r}: cannot import {module!r}: {error}") from error
+    if not callable(run):
+        raise ValueError(f"planner {name!r}: module {module!r} has no function {function!r}")
+    register(name)(run)
+    return name
+
+
+def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False) -> list[str]:
+    """Return which planners are asked to solve a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be solved.
+    asked : sequence of str
+        Names, or `EVERY` for all those that are made for such a problem.
+    graph : bool
+        Whether the buffers are the tensors between the operators of a network.
+
+    Raises
+    ------
+    ValueError
+        When a planner is not known.
+    """
+    if list(asked) != [EVERY]:
+        return [known_planner(name) for name in asked]
+    left_out = set(_WITHOUT_REUSE)
+    if not any(buffer.use is not None for buffer in problem.buffers):
+        left_out.update(_FOR_LEVELS)
+    if not graph:
+        left_out.update(_FOR_GRAPHS)
+    return [name for name in planner_names() if name not in left_out]
+
+
+@contextmanager
+def _working_directory() -> Iterator[None]:
+    """Let Python look for modules in the working directory last."""
+    sys.path.append(str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(Path.cwd()))
