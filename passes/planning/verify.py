@@ -243,12 +243,12 @@ def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
     peak = max(ends, default=0)
     if plan.peak != peak:
         yield Violation("peak", (), f"the peak is {peak}, the plan says {plan.peak}")
-    penalty = sum(_charge(problem, plan, p) for p in problem.penalties)
+    penalty = sum(charge(problem, plan, p) for p in problem.penalties)
     if plan.penalty != penalty:
         yield Violation("penalty", (), f"the penalty is {penalty}, the plan says {plan.penalty}")
 
 
-def _charge(problem: Problem, plan: Plan, penalty: Penalty) -> int:
+def charge(problem: Problem, plan: Plan, penalty: Penalty) -> int:
     """Return what one penalty costs under a plan."""
     one, two = (problem.buffers[problem.index[n]] for n in (penalty.first, penalty.second))
     shared = [

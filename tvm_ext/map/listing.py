@@ -1,0 +1,86 @@
+"""The text of a function as TVM prints it, with the line of each statement.
+
+TVM's printer can write a comment beside any object. Each statement gets one that holds its number;
+the comments are read off the text and taken out of it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_MARK = "tvm_ext.statement"
+_ALONE = re.compile(rf"^\s*# {re.escape(_MARK)} (\d+)$")
+_BESIDE = re.compile(rf"\s*# {re.escape(_MARK)} (\d+)$")
+_HEADER = "# from "
+
+
+def printed(
+    function: Any, statements: Iterable[Any]
+) -> tuple[tuple[str, ...], Mapping[int, tuple[int, ...]]]:
+    """Print a function, and find where statements stand in the text.
+
+    Parameters
+    ----------
+    function : tvm.tirx.PrimFunc or tvm.relax.Function
+        What to print.
+    statements : iterable of tvm.runtime.Object
+        Statements or bindings of it.
+
+    Returns
+    -------
+    lines : tuple of str
+        The text without line ends, and without the imports above the function.
+    found : mapping of int to tuple of int
+        By the handle of a statement, the lines on which it begins, from 0, in order: several if
+        the function holds it several times. A loop that is printed on the line of the loop around
+        it (``T.grid``) is not in it.
+    """
+    marks: dict[Any, str] = {}
+    handles: list[int] = []
+    for statement in statements:
+        if statement not in marks:
+            marks[statement] = f"{_MARK} {len(handles)}"
+            handles.append(statement.__chandle__())
+    text = function.script(obj_to_annotate=marks, show_meta=False)
+    lines: list[str] = []
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for line in text.split("\n"):
+        if not lines and (line.startswith(_HEADER) or not line.strip()):
+            continue
+        if alone := _ALONE.match(line):
+            found[handles[int(alone[1])]].append(len(lines))
+            continue
+        while beside := _BESIDE.search(line):
+            found[handles[int(beside[1])]].append(len(lines))
+            line = line[: beside.start()]
+        lines.append(line)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(lines), {handle: tuple(at) for handle, at in found.items()}
+
+
+def last_line(lines: Sequence[str], first: int) -> int:
+    """Return the last line of the statement that begins on line `first`.
+
+    A body is indented deeper than its statement. A statement whose body is not (TVM prints some
+    that way where they are the last of a block) reaches to the end of its block.
+    """
+    depth = _depth(lines[first])
+    has_body = lines[first].rstrip().endswith(":")
+    last = first
+    for at in range(first + 1, len(lines)):
+        if not lines[at].strip():
+            continue
+        here = _depth(lines[at])
+        goes_on = here == depth and lines[at].lstrip().startswith(("else:", "elif "))
+        if here < depth or (has_body and here == depth and not goes_on):
+            break
+        last = at
+    return last
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,0 +1,269 @@
+"""A memory map as data: who is where in which memory, beside the lines of the program.
+
+Nothing here knows TVM or how a map is shown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from passes.planning import Plan, Problem, lower_bound
+from passes.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The text of a function, and where its positions are in it.
+
+    Parameters
+    ----------
+    name : str
+        The function's name.
+    lines : tuple of str
+        Its text, without line ends.
+    line_of : tuple of int
+        For each position of the function's problems, the line that it belongs to, counted from 0.
+        It never goes back. A statement with a body has two positions: its first line, and the last
+        line of its body.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    line_of: tuple[int, ...]
+
+    def span(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the first and the last line of the positions ``[begin, end)``."""
+        last = len(self.line_of) - 1
+        return self.line_of[max(0, min(begin, last))], self.line_of[max(0, min(end - 1, last))]
+
+
+@dataclass(frozen=True)
+class BufferNote:
+    """What is known of a buffer besides its problem.
+
+    Parameters
+    ----------
+    what : str
+        The type of its elements and its shape, or which operator makes it; empty if not known.
+    allocated : int or None
+        The line of the listing that allocates it.
+    reads, writes : tuple of int
+        The lines that read and that write it.
+    pipes : tuple of str
+        The pipelines that touch it, sorted.
+    """
+
+    what: str = ""
+    allocated: int | None = None
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    pipes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Where a plan is at its highest.
+
+    Parameters
+    ----------
+    position : int
+        Of the positions at which a buffer reaches the plan's peak, the first one with the most
+        live bytes.
+    live : tuple of str
+        The buffers that are live there, largest first, all slots of each counted.
+    occupied : int
+        Bytes of the memory that hold a live buffer there; bytes shared in place count once.
+    """
+
+    position: int
+    live: tuple[str, ...]
+    occupied: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A plan, with the problem that it solves.
+
+    Parameters
+    ----------
+    planner : str
+        The planner that was asked. The plan may name another one that this one asked in turn.
+    problem : Problem
+        What the planner was asked.
+    plan : Plan
+        What it decided. It may be above the capacity.
+    """
+
+    planner: str
+    problem: Problem
+    plan: Plan
+
+    @property
+    def label(self) -> str:
+        """The planner that was asked, and the one that made the plan where that is another."""
+        asked, made = self.planner, self.plan.planner
+        return asked if asked == made else f"{asked} ({made})"
+
+    def peak(self) -> Peak:
+        """Find where the plan is at its highest."""
+        positions = sorted({at for b in self.problem.buffers for live in b.live for at in live})
+        highest = [
+            live
+            for buffer in self.problem.buffers
+            if buffer.size and max(self.plan.offsets[buffer.name]) + buffer.size == self.plan.peak
+            for live in buffer.live
+        ]
+        position = _fullest(self.problem, positions, highest)
+        live = [
+            b for b in self.problem.buffers if any(begin <= position < end for begin, end in b.live)
+        ]
+        spans = sorted(
+            (offset, offset + b.size) for b in live if b.size for offset in self.plan.offsets[b.name]
+        )
+        occupied, reached = 0, 0
+        for begin, end in spans:
+            occupied += max(0, end - max(begin, reached))
+            reached = max(reached, end)
+        live.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
+        return Peak(position, tuple(b.name for b in live), occupied)
+
+
+@dataclass(frozen=True, eq=False)
+class ScopeMap:
+    """One memory of one function, as each planner fills it.
+
+    Parameters
+    ----------
+    function : str
+        The function's name, or the file's.
+    placements : tuple of Placement
+        At least one. All have the same buffers.
+    listing : Listing, optional
+        The function's text, where it has one.
+    notes : mapping of str to BufferNote
+        By the name of the buffer.
+    """
+
+    function: str
+    placements: tuple[Placement, ...]
+    listing: Listing | None = None
+    notes: Mapping[str, BufferNote] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the first placement."""
+        return self.placements[0].problem
+
+    @property
+    def scope(self) -> str:
+        """The storage scope."""
+        return self.problem.memory.name
+
+    @property
+    def name(self) -> str:
+        """The storage scope, and where in the function its memory is there."""
+        return self.problem.name if self.problem.name.startswith(self.scope) else self.scope
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes in the memory, or None."""
+        return self.problem.capacity
+
+    def bound(self) -> int:
+        """Return a number of bytes that no plan's peak can be below."""
+        return lower_bound(self.problem)
+
+    def ends(self) -> tuple[int, int]:
+        """Return the first and one past the last position at which a buffer is live."""
+        live = [pair for buffer in self.problem.buffers for pair in buffer.live]
+        begin = min((begin for begin, _ in live), default=0)
+        return begin, max((end for _, end in live), default=begin + 1)
+
+    def lines_of(self, name: str) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last line of each live range of a buffer."""
+        if self.listing is not None:
+            for begin, end in self.problem.buffers[self.problem.index[name]].live:
+                yield self.listing.span(begin, end)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A function, run in simulation with its buffers where a planner put them.
+
+    Parameters
+    ----------
+    function, planner : str
+        Which function and which planner.
+    simulation : Simulation
+        How it runs.
+    """
+
+    function: str
+    planner: str
+    simulation: Simulation
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryMap:
+    """All that is shown of a program's memory.
+
+    Parameters
+    ----------
+    title : str
+        What the program is called.
+    scopes : tuple of ScopeMap
+        At least one.
+    runs : tuple of PlannedRun
+        Simulations, for chips whose pipelines are described.
+    left : tuple of str
+        One line for each allocation that is not planned: which and why.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to show.
+    """
+
+    title: str
+    scopes: tuple[ScopeMap, ...]
+    runs: tuple[PlannedRun, ...] = ()
+    left: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.scopes:
+            left = f": {'; '.join(self.left)}" if self.left else ""
+            raise ValueError(f"{self.title}: there is no buffer to plan{left}")
+
+    @property
+    def planners(self) -> tuple[str, ...]:
+        """The planners, in the order in which they were asked."""
+        return tuple(
+            dict.fromkeys(p.planner for scope in self.scopes for p in scope.placements)
+        )
+
+
+def _fullest(
+    problem: Problem, positions: list[int], ranges: list[tuple[int, int]]
+) -> int:
+    """Return the first position within `ranges` at which the most bytes are live."""
+    if not ranges:
+        return positions[0] if positions else 0
+    change: defaultdict[int, int] = defaultdict(int)
+    within: defaultdict[int, int] = defaultdict(int)
+    for buffer in problem.buffers:
+        for begin, end in buffer.live:
+            change[begin] += buffer.slots * buffer.size
+            change[end] -= buffer.slots * buffer.size
+    for begin, end in ranges:
+        within[begin] += 1
+        within[end] -= 1
+    best, most, total, inside = ranges[0][0], -1, 0, 0
+    for position, _ in pairwise([*positions, positions[-1] + 1]):
+        total += change[position]
+        inside += within[position]
+        if inside and total > most:
+            best, most = position, total
+    return best

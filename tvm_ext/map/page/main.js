@@ -1,0 +1,472 @@
+// Ties data, drawing and input together.
+
+const byId = (id) => document.getElementById(id);
+
+// What is pointed at, chosen and searched for.
+class State {
+  constructor(page) {
+    this.page = page;
+    this.hovered = null;
+    this.chosen = null;
+    this.line = null;
+    this.hoveredLine = null;
+    this.matches = [];
+    this.matchingLines = new Set();
+    this.peakLines = new Set();
+  }
+  get focus() { return this.hovered ?? this.chosen; }
+  // Rows that are marked: those in which the buffer lives, or the line itself.
+  get bands() {
+    const rows = this.page.memory.rows, index = this.focus;
+    if (index !== null) {
+      return this.page.memory.buffers[index].live
+        .map(([begin, end]) => [rows.top(begin), rows.bottom(end)]);
+    }
+    const line = this.hoveredLine ?? this.line;
+    return line === null ? [] : [[line, line + 1]];
+  }
+  // Buffers that the line under the pointer, or the chosen one, reads or writes.
+  get touched() {
+    const line = this.hoveredLine ?? this.line;
+    if (line === null || this.hovered !== null || !this.page.memory.rows.listing) return [];
+    return [...(this.page.program.uses.get(line)?.keys() ?? [])];
+  }
+  related(plan) {
+    if (this.chosen === null) return [];
+    const found = this.page.memory.sharers(this.chosen, plan);
+    return [...found.before, ...found.inPlace, ...found.after];
+  }
+  colouring(plan) {
+    return this.page.colours.of(plan, byId("colour").value, this.page.theme);
+  }
+  arrows(plan) {
+    const which = byId("arrows").value, memory = this.page.memory;
+    if (which === "none" || (which === "chosen" && this.chosen === null)) return [];
+    const cost = new Map(plan.paid.map(([one, two, paid]) => [`${one} ${two}`, paid]));
+    const arrow = (from, to) => ({
+      from, to, cost: cost.get(`${from} ${to}`) ?? cost.get(`${to} ${from}`) ?? 0,
+    });
+    if (which === "chosen") {
+      const { before, after } = memory.sharers(this.chosen, plan);
+      return [...before.map((other) => arrow(other, this.chosen)),
+        ...after.map((other) => arrow(this.chosen, other))];
+    }
+    return (plan.handovers ??= handovers(memory, plan)).map(([from, to]) => arrow(from, to));
+  }
+}
+
+const MOST_ARROWS = 2000;
+
+// Pairs where a buffer takes over bytes that the other was the last to use.
+function handovers(memory, plan) {
+  const found = [], owners = []; // Owners of bytes: [begin, end, buffer], none overlapping.
+  for (const index of memory.order) {
+    const size = memory.buffers[index].size;
+    if (!size) continue;
+    for (const low of plan.offsets[index]) {
+      for (let at = owners.length - 1; at >= 0; at--) {
+        const [begin, end, owner] = owners[at];
+        if (begin >= low + size || end <= low) continue;
+        if (owner !== index && !memory.together(owner, index)) found.push([owner, index]);
+        const rest = [];
+        if (begin < low) rest.push([begin, low, owner]);
+        if (end > low + size) rest.push([low + size, end, owner]);
+        owners.splice(at, 1, ...rest);
+      }
+      owners.push([low, low + size, index]);
+    }
+    if (found.length > MOST_ARROWS) break;
+  }
+  const seen = new Set();
+  return found.filter(([one, two]) => {
+    const key = `${one} ${two}`;
+    return !seen.has(key) && seen.add(key);
+  });
+}
+
+class Page {
+  constructor() {
+    this.view = new View();
+    this.state = new State(this);
+    this.program = new Program(byId("program-body"), byId("rows"), this);
+    this.panel = new Panel(this);
+    this.drawings = [];
+    this.pending = false;
+    this.readTheme();
+    byId("title").textContent = DATA.title;
+    DATA.scopes.forEach((scope, at) => {
+      const option = make("option", `${scope.name}${DATA.functions > 1 ? ` of ${scope.function}` : ""}` +
+        ` — ${countText(scope.buffers.length)} buffers`);
+      option.value = String(at);
+      byId("scope").append(option);
+    });
+    this.showScope(0);
+    this.listen();
+  }
+  readTheme() {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    this.theme = {
+      boxInk: colour("box-ink"), strongInk: colour("strong-ink"),
+    };
+    for (const name of ["paper", "raised", "ink", "faint", "line", "box", "strong", "chosen", "band",
+      "touch", "peak", "bound", "capacity", "over", "reserved"]) this.theme[name] = colour(name);
+  }
+  showScope(at) {
+    this.memory = new Memory(DATA.scopes[at]);
+    byId("scope").value = String(at);
+    const { memory, state } = this;
+    Object.assign(state, { hovered: null, chosen: null, line: null, hoveredLine: null });
+    this.colours = new Colours(memory);
+    const colour = byId("colour"), before = colour.value;
+    colour.replaceChildren(...this.colours.ways.map(([value, text]) => {
+      const option = make("option", text);
+      option.value = value;
+      return option;
+    }));
+    if (this.colours.ways.some(([value]) => value === before)) colour.value = before;
+    for (const plan of memory.plans) plan.peakRow = memory.rows.top(plan.peakPosition);
+    state.peakLines = new Set(memory.rows.listing
+      ? memory.plans.map((plan) => memory.rows.listing.lineOf[memory.rows.clamp(plan.peakPosition)])
+      : []);
+    this.heads();
+    this.program.show(memory);
+    this.panel.peakPlan = 0;
+    this.panel.nothing();
+    this.panel.peak();
+    this.panel.plans();
+    this.panel.runs();
+    this.panel.left();
+    this.measure();
+    this.view.fit(memory, memory.rows.listing ? 18 : null);
+    const peak = memory.plans[0].peakRow;
+    this.view.reveal(peak - 2, peak + 2);
+    this.search();
+    this.draw();
+  }
+  heads() {
+    const { memory } = this, listing = memory.rows.listing;
+    byId("program-head").replaceChildren(
+      make("b", listing ? listing.name : "position"),
+      make("div", listing ? "A allocates, W writes, R reads the chosen buffer; ◂ peak" : "time", "sub"));
+    byId("live-head").textContent = "bytes";
+    byId("plans").replaceChildren();
+    this.drawings = memory.plans.map((plan) => {
+      const column = make("section", "", "plan"), head = make("div", "", "head");
+      column.setAttribute("aria-label", `Plan of ${plan.label}`);
+      head.append(make("b", plan.label));
+      const capacity = memory.scope.capacity;
+      const over = capacity !== null && plan.peak > capacity;
+      head.append(make("div", `peak ${bytesText(plan.peak)}` +
+        (capacity === null ? "" : ` of ${bytesText(capacity)}`), over ? "sub over" : "sub"));
+      head.append(make("div", [STATUS[plan.status],
+        plan.penalty ? `penalty ${countText(plan.penalty)}` : "",
+        plan.makespan === null ? "" : `${countText(plan.makespan)} cycles`]
+        .filter(Boolean).join(" · "), over ? "sub over" : "sub"));
+      const body = make("div", "", "body"), canvas = make("canvas");
+      body.append(canvas);
+      column.append(head, body);
+      byId("plans").append(column);
+      const drawing = new PlanDrawing(memory, plan, canvas);
+      this.listenToPlan(drawing);
+      return drawing;
+    });
+  }
+  measure() {
+    const canvas = this.drawings[0].canvas;
+    this.view.width = canvas.clientWidth;
+    this.view.height = canvas.clientHeight - AXIS;
+  }
+  draw() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      this.view.keep(this.memory);
+      for (const drawing of this.drawings) drawing.draw(this.view, this.state, this.theme);
+      drawLive(byId("live").querySelector("canvas"), this.memory, this.view, this.theme);
+      this.program.draw(this.view, this.state, this.theme);
+    });
+  }
+  legend() {
+    const way = byId("colour").value, parts = [];
+    const plan = this.memory.plans.find((one) => way !== "level" || one.levels) ?? this.memory.plans[0];
+    for (const kind of this.state.colouring(plan).classes) {
+      if (!kind.label) continue;
+      const swatch = make("span", "", "swatch"), part = make("span");
+      swatch.style.background = kind.pattern === null ? kind.fill
+        : `repeating-linear-gradient(45deg, #14181d 0 1px, ${kind.fill} 1px 5px)`;
+      if (kind.border) swatch.style.border = "2px solid var(--ink)";
+      part.append(swatch, kind.label);
+      parts.push(part);
+    }
+    if (this.memory.scope.inPlace.length) {
+      parts.push(make("span", "▼ hatched: in place, source and result live together"));
+    }
+    if (this.memory.plans.some((one) => one.reserved.length)) {
+      parts.push(make("span", "hatched right down: reserved"));
+    }
+    const capacity = this.memory.scope.capacity;
+    if (capacity !== null && capacity > this.memory.top) {
+      parts.push(make("span", `capacity ${bytesText(capacity)}: to the right of the map`));
+    }
+    byId("legend").replaceChildren(...parts);
+  }
+  // ------------------------------------------------------------------------------- choosing
+  hover(index, line = null) {
+    if (this.state.hovered === index && this.state.hoveredLine === line) return;
+    this.state.hovered = index;
+    this.state.hoveredLine = line;
+    this.facts();
+    this.draw();
+  }
+  choose(index, reveal = false) {
+    this.state.chosen = index;
+    this.state.line = null;
+    if (reveal && index !== null) {
+      const live = this.memory.buffers[index].live[0], rows = this.memory.rows;
+      this.view.reveal(rows.top(live[0]), rows.bottom(live[1]));
+    }
+    this.facts();
+    this.draw();
+  }
+  facts() {
+    const { state } = this;
+    if (state.focus !== null) this.panel.buffer(state.focus);
+    else if (state.hoveredLine !== null) this.panel.line(state.hoveredLine);
+    else if (state.line !== null) this.panel.line(state.line);
+    else this.panel.nothing();
+  }
+  goToLine(line) {
+    this.state.line = line;
+    this.view.reveal(line, line + 1);
+    this.draw();
+  }
+  goToPeak() {
+    const row = this.memory.plans[this.panel.peakPlan].peakRow;
+    this.view.row = row - this.view.height / this.view.rowPixels / 2;
+    this.draw();
+  }
+  zoomTo(index) {
+    const buffer = this.memory.buffers[index], rows = this.memory.rows, view = this.view;
+    const top = rows.top(buffer.live[0][0]), bottom = rows.bottom(buffer.live.at(-1)[1]);
+    view.rowPixels = view.height / ((bottom - top) * 1.6);
+    const offsets = this.memory.plans[0].offsets[index];
+    const low = Math.min(...offsets), high = Math.max(...offsets) + Math.max(1, buffer.size);
+    view.bytePixels = view.width / ((high - low) * 1.6);
+    view.keep(this.memory);
+    view.row = (top + bottom) / 2 - view.height / view.rowPixels / 2;
+    view.byte = (low + high) / 2 - view.width / view.bytePixels / 2;
+    this.choose(index);
+  }
+  step(by) {
+    const { order, buffers } = this.memory;
+    if (!buffers.length) return;
+    const at = this.state.chosen === null ? (by > 0 ? -1 : order.length)
+      : order.indexOf(this.state.chosen);
+    this.choose(order[Math.max(0, Math.min(order.length - 1, at + by))], true);
+  }
+  search(next = false) {
+    const text = byId("find").value.trim().toLowerCase(), { state, memory } = this;
+    const listing = memory.rows.listing;
+    state.matches = text === "" ? [] : memory.order.filter((at) =>
+      memory.buffers[at].name.toLowerCase().includes(text) ||
+      memory.buffers[at].what.toLowerCase().includes(text));
+    const lines = text === "" || !listing ? []
+      : listing.lines.flatMap((line, at) => (line.toLowerCase().includes(text) ? [at] : []));
+    state.matchingLines = new Set(lines);
+    this.panel.results(state.matches, lines);
+    if (next && state.matches.length) {
+      const at = state.matches.indexOf(state.chosen);
+      this.choose(state.matches[(at + 1) % state.matches.length], true);
+    }
+    this.legend();
+    this.draw();
+  }
+  // --------------------------------------------------------------------------------- input
+  listen() {
+    new ResizeObserver(() => {
+      const whole = Math.abs(this.view.bytePixels - this.view.leastByte) < 1e-12;
+      this.measure();
+      this.view.leastByte = Math.max(1, this.view.width - 16) / (this.memory.top * 1.04);
+      if (whole) this.view.bytePixels = this.view.leastByte;
+      this.draw();
+    }).observe(byId("plans"));
+    byId("scope").addEventListener("change", () => this.showScope(Number(byId("scope").value)));
+    byId("colour").addEventListener("change", () => { this.legend(); this.draw(); });
+    byId("arrows").addEventListener("change", () => this.draw());
+    byId("find").addEventListener("input", () => this.search());
+    byId("find").addEventListener("keydown", (event) => {
+      if (event.key === "Enter") this.search(true);
+      if (event.key === "Escape") { byId("find").value = ""; this.search(); byId("plans").focus(); }
+      event.stopPropagation();
+    });
+    byId("to-peak").addEventListener("click", () => this.goToPeak());
+    byId("zoom-in").addEventListener("click", () => this.zoom(1.5));
+    byId("zoom-out").addEventListener("click", () => this.zoom(1 / 1.5));
+    byId("fit").addEventListener("click", () => { this.view.fit(this.memory); this.draw(); });
+    byId("help").addEventListener("click", () => byId("keys").showModal());
+    byId("theme").addEventListener("click", () => this.switchTheme());
+    window.matchMedia("(prefers-color-scheme: dark)")
+      .addEventListener("change", () => this.newTheme());
+    document.addEventListener("keydown", (event) => this.key(event));
+    this.listenToProgram();
+    this.listenToSplitter();
+    for (const part of [byId("program-body"), byId("live")]) {
+      part.addEventListener("wheel", (event) => this.wheel(event, null), { passive: false });
+    }
+  }
+  switchTheme() {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ? root.dataset.theme === "dark"
+      : window.matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    this.newTheme();
+  }
+  newTheme() {
+    this.readTheme();
+    this.legend();
+    this.draw();
+  }
+  zoom(factor, bytes = false) {
+    if (bytes) this.view.zoomBytes(factor, this.view.width / 2);
+    else this.view.zoomRows(factor, this.view.height / 2);
+    this.draw();
+  }
+  wheel(event, x) {
+    const y = event.offsetY - AXIS, factor = Math.exp(-event.deltaY / 300);
+    const pixels = event.deltaMode === 1 ? 18 : 1;
+    if (event.ctrlKey || event.metaKey) this.view.zoomRows(factor, Math.max(0, y));
+    else if (event.altKey && x !== null) this.view.zoomBytes(factor, x);
+    else if (x === null && (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
+    else {
+      this.view.row += (event.shiftKey ? 0 : event.deltaY) * pixels / this.view.rowPixels;
+      this.view.byte += (event.shiftKey ? event.deltaY : event.deltaX) * pixels / this.view.bytePixels;
+    }
+    event.preventDefault();
+    this.draw();
+  }
+  listenToPlan(drawing) {
+    const { canvas } = drawing;
+    let drag = null;
+    canvas.addEventListener("wheel", (event) => this.wheel(event, event.offsetX), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => {
+      drag = { x: event.clientX, y: event.clientY, row: this.view.row, byte: this.view.byte, moved: false };
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (drag) {
+        const across = event.clientX - drag.x, down = event.clientY - drag.y;
+        drag.moved ||= Math.abs(across) + Math.abs(down) > 4;
+        if (drag.moved) {
+          this.view.row = drag.row - down / this.view.rowPixels;
+          this.view.byte = drag.byte - across / this.view.bytePixels;
+          this.draw();
+          return;
+        }
+      }
+      const index = drawing.hit(event.offsetX, event.offsetY);
+      this.hover(index);
+      this.tip(index, drawing.plan, event);
+    });
+    canvas.addEventListener("pointerup", (event) => {
+      const clicked = drag && !drag.moved;
+      drag = null;
+      if (!clicked) return;
+      const index = drawing.hit(event.offsetX, event.offsetY);
+      this.choose(index === this.state.chosen ? null : index);
+      byId("plans").focus({ preventScroll: true });
+    });
+    canvas.addEventListener("pointerleave", () => {
+      this.hover(null);
+      this.tip(null);
+    });
+    canvas.addEventListener("dblclick", (event) => {
+      const index = drawing.hit(event.offsetX, event.offsetY);
+      if (index !== null) this.zoomTo(index);
+    });
+  }
+  tip(index, plan = null, event = null) {
+    const tip = byId("tip");
+    tip.hidden = index === null;
+    if (index === null) return;
+    const buffer = this.memory.buffers[index], offsets = plan.offsets[index];
+    tip.replaceChildren(make("b", buffer.name), make("div",
+      `${bytesText(buffer.size)}${offsets.length > 1 ? ` × ${offsets.length} slots` : ""} at ` +
+      offsets.map(countText).join(", ")));
+    if (buffer.what) tip.append(make("div", buffer.what));
+    tip.append(make("div", buffer.live.map(([begin, end]) =>
+      `live ${this.memory.rows.name(begin)} to ${this.memory.rows.name(end - 1)}`).join("; ")));
+    const left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
+    const top = Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 8);
+    tip.style.left = `${Math.max(0, left)}px`;
+    tip.style.top = `${Math.max(0, top)}px`;
+  }
+  listenToProgram() {
+    const lineOf = (event) => {
+      const row = event.target.closest(".row");
+      return row ? Number(row.dataset.line) : null;
+    };
+    byId("rows").addEventListener("mousemove", (event) => this.hover(null, lineOf(event)));
+    byId("rows").addEventListener("mouseleave", () => this.hover(null));
+    byId("rows").addEventListener("click", (event) => {
+      const line = lineOf(event);
+      this.state.chosen = null;
+      this.state.line = this.state.line === line ? null : line;
+      this.facts();
+      this.draw();
+    });
+  }
+  listenToSplitter() {
+    const splitter = byId("splitter"), program = byId("program");
+    const resize = (width) => { program.style.width = `${Math.max(64, width)}px`; };
+    splitter.addEventListener("pointerdown", (event) => splitter.setPointerCapture(event.pointerId));
+    splitter.addEventListener("pointermove", (event) => {
+      if (splitter.hasPointerCapture(event.pointerId)) resize(event.clientX);
+    });
+    splitter.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -30, ArrowRight: 30 }[event.key];
+      if (by) { resize(program.offsetWidth + by); event.stopPropagation(); }
+    });
+  }
+  key(event) {
+    const inField = event.target.closest("input, select, dialog");
+    if (inField || event.ctrlKey || event.metaKey) return;
+    const { view } = this, by = { ArrowUp: -1, ArrowDown: 1, ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const scopes = DATA.scopes.length, scope = Number(byId("scope").value);
+    if (event.shiftKey && by) {
+      if (event.key === "ArrowUp" || event.key === "ArrowDown") view.row += by * 60 / view.rowPixels;
+      else view.byte += by * 60 / view.bytePixels;
+      this.draw();
+    } else if (event.key === "ArrowUp" || event.key === "ArrowDown") this.step(by);
+    else if (event.key === "+" || event.key === "=") this.zoom(1.5, event.altKey);
+    else if (event.key === "-") this.zoom(1 / 1.5, event.altKey);
+    else if (event.key === "0") { view.fit(this.memory); this.draw(); }
+    else if (event.key.toLowerCase() === "p") this.goToPeak();
+    else if (event.key.toLowerCase() === "z" && this.state.chosen !== null) this.zoomTo(this.state.chosen);
+    else if (event.key.toLowerCase() === "a") {
+      const arrows = byId("arrows");
+      arrows.selectedIndex = (arrows.selectedIndex + 1) % arrows.length;
+      this.draw();
+    } else if (event.key === "/") byId("find").focus();
+    else if (event.key === "?") byId("keys").showModal();
+    else if (event.key === "[" && scope > 0) this.showScope(scope - 1);
+    else if (event.key === "]" && scope + 1 < scopes) this.showScope(scope + 1);
+    else if (event.key === "Escape") this.choose(null);
+    else return;
+    event.preventDefault();
+  }
+}
+
+const page = new Page();
+// For scripts that drive the page: what is shown, and where a buffer is on the screen.
+window.memoryMap = {
+  page,
+  locate(name, plan = 0) {
+    const drawing = page.drawings[plan], box = drawing.canvas.getBoundingClientRect();
+    return drawing.plan.boxes.of[page.memory.index.get(name)].map((at) => {
+      const [x, y, width, height] = drawing.frame(at);
+      return { x: box.x + x, y: box.y + y, width, height };
+    });
+  },
+};

@@ -1,0 +1,119 @@
+// The program's lines beside the map, or the positions where there is no program. Only the lines
+// in sight are in the page.
+
+class Program {
+  constructor(body, rows, page) {
+    Object.assign(this, { body, rows, page, elements: new Map(), memory: null });
+    this.small = document.createElement("canvas");
+    body.append(this.small);
+  }
+  show(memory) {
+    this.memory = memory;
+    this.rows.replaceChildren();
+    this.elements.clear();
+    document.getElementById("program").classList.toggle("ruler", !memory.rows.listing);
+    document.getElementById("splitter").hidden = !memory.rows.listing;
+    if (!memory.rows.listing) return;
+    // What each line does to which buffer.
+    this.uses = new Map();
+    const note = (line, index, how) => {
+      if (line === null) return;
+      if (!this.uses.has(line)) this.uses.set(line, new Map());
+      const known = this.uses.get(line).get(index) ?? "";
+      if (!known.includes(how)) this.uses.get(line).set(index, known + how);
+    };
+    memory.buffers.forEach((buffer, index) => {
+      note(buffer.allocated, index, "A");
+      buffer.writes.forEach((line) => note(line, index, "W"));
+      buffer.reads.forEach((line) => note(line, index, "R"));
+    });
+  }
+  draw(view, state, theme) {
+    const listing = this.memory.rows.listing;
+    const readable = listing && view.rowPixels >= 9;
+    this.rows.hidden = listing && !readable;
+    this.small.hidden = !listing || readable;
+    if (!listing) this.ruler(view, theme);
+    else if (readable) this.lines(view, state);
+    else this.shape(view, state, theme);
+  }
+  lines(view, state) {
+    const lines = this.memory.rows.listing.lines;
+    const first = Math.max(0, Math.floor(view.row) - 2);
+    const last = Math.min(lines.length, Math.ceil(view.rowAt(view.height)) + 2);
+    for (const [line, element] of this.elements) {
+      if (line < first || line >= last) {
+        element.remove();
+        this.elements.delete(line);
+      }
+    }
+    const size = Math.min(13, view.rowPixels * 0.72);
+    for (let line = first; line < last; line++) {
+      let element = this.elements.get(line);
+      if (!element) {
+        element = this.element(line, lines[line]);
+        this.elements.set(line, element);
+        this.rows.append(element);
+      }
+      element.style.top = `${view.y(line) + AXIS}px`;
+      element.style.height = `${view.rowPixels}px`;
+      element.style.lineHeight = `${Math.min(view.rowPixels, 22)}px`;
+      element.style.fontSize = `${size}px`;
+      this.classes(element, line, state);
+    }
+  }
+  element(line, text) {
+    const element = document.createElement("div");
+    element.className = "row";
+    element.dataset.line = String(line);
+    for (const [name, value] of [["no", String(line + 1)], ["mark", ""], ["text", text]]) {
+      const part = document.createElement("span");
+      part.className = name;
+      part.textContent = value;
+      element.append(part);
+    }
+    return element;
+  }
+  classes(element, line, state) {
+    const chosen = state.focus, uses = this.uses.get(line);
+    const how = chosen === null ? "" : uses?.get(chosen) ?? "";
+    const alive = state.bands.some(([top, bottom]) => line + 1 > top && line < bottom);
+    element.classList.toggle("alive", alive);
+    element.classList.toggle("touched", how !== "");
+    element.classList.toggle("chosen", state.line === line);
+    element.classList.toggle("match", state.matchingLines.has(line));
+    element.classList.toggle("at-peak", state.peakLines.has(line));
+    element.children[1].textContent = how || (state.peakLines.has(line) ? "◂" : "");
+  }
+  // Too small to read: a bar for each line.
+  shape(view, state, theme) {
+    const [context, width, height] = prepare(this.small);
+    const lines = this.memory.rows.listing.lines;
+    context.fillStyle = theme.band;
+    for (const [top, bottom] of state.bands) {
+      context.fillRect(0, view.y(top) + AXIS, width, view.y(bottom) - view.y(top));
+    }
+    context.fillStyle = theme.faint;
+    const last = Math.min(lines.length, Math.ceil(view.rowAt(height)));
+    for (let line = Math.max(0, Math.floor(view.row)); line < last; line++) {
+      const text = lines[line], depth = text.length - text.trimStart().length;
+      const long = Math.min(100, text.length) - depth;
+      const high = Math.max(0.5, view.rowPixels * 0.6);
+      context.fillRect(20 + depth * 2, view.y(line) + AXIS, Math.max(2, long * 2), high);
+    }
+  }
+  ruler(view, theme) {
+    this.rows.replaceChildren();
+    let step = 1;
+    while (step * view.rowPixels < 28) step *= [2, 2.5, 2][Math.round(Math.log10(step) * 3) % 3];
+    const begin = this.memory.rows.begin;
+    const first = Math.ceil((begin + Math.max(0, view.row)) / step) * step;
+    for (let at = first; at - begin < view.rowAt(view.height); at += step) {
+      const tick = document.createElement("div");
+      tick.className = "tick";
+      tick.style.top = `${view.y(at - begin) + AXIS}px`;
+      tick.textContent = `${countText(at)} –`;
+      this.rows.append(tick);
+    }
+  }
+}

@@ -1,0 +1,171 @@
+"""The memory map of a `PrimFunc`: its problems, solved by each planner, beside its lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.tirx import (
+    AllocBuffer,
+    BufferStore,
+    DeclBuffer,
+    PrimFunc,
+    SeqStmt,
+    Stmt,
+    is_buffer_var,
+)
+from tvm_ffi import structural_walk
+
+from passes.analysis.tir.problems import AttachedProblem, FunctionProblems
+from passes.plan_addresses import _above
+from passes.planning import Plan, Problem
+from tvm_ext.map.listing import last_line, printed
+from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+
+Solver = Callable[[Problem], Plan]
+
+
+def scope_maps(
+    name: str,
+    func: PrimFunc,
+    found: FunctionProblems,
+    solvers: Mapping[str, Solver],
+    pipes: Mapping[int, Iterable[str]] | None = None,
+) -> tuple[ScopeMap, ...]:
+    """Plan every memory of a function with every planner.
+
+    Parameters
+    ----------
+    name : str
+        The function's name.
+    func : tvm.tirx.PrimFunc
+        Flat.
+    found : FunctionProblems
+        Its problems.
+    solvers : mapping of str to callable
+        By the name of the planner: from a problem to a complete plan, also when that does not fit.
+    pipes : mapping of int to iterable of str, optional
+        The pipelines that touch each allocation, by its index.
+
+    Returns
+    -------
+    tuple of ScopeMap
+        One for each problem. Memory of a parallel loop lies behind that of the function around it,
+        as each planner planned that.
+    """
+    listing, uses = _read(name, func, found)
+    placements = [_placements(found.problems, *planner) for planner in solvers.items()]
+    maps = []
+    for at, attached in enumerate(found.problems):
+        notes = {
+            buffer: _note(uses, allocation.statement, sorted((pipes or {}).get(allocation.index, ())))
+            for buffer, allocation in attached.allocations.items()
+        }
+        maps.append(ScopeMap(name, tuple(placed[at] for placed in placements), listing, notes))
+    return tuple(maps)
+
+
+def _placements(
+    problems: Sequence[AttachedProblem], planner: str, solver: Solver
+) -> list[Placement]:
+    placed: list[Placement] = []
+    for attached in problems:
+        taken = max((placed[at].plan.peak for at in attached.inside), default=0)
+        problem, _ = _above(attached.problem, taken)
+        placed.append(Placement(planner, problem, solver(problem)))
+    return placed
+
+
+@dataclass
+class _Uses:
+    """The lines on which each buffer is allocated, read and written, by the variable's handle."""
+
+    allocated: dict[int, int] = field(default_factory=dict)
+    reads: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
+    writes: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
+
+
+def _note(uses: _Uses, statement: AllocBuffer, pipes: list[str]) -> BufferNote:
+    handle, ty = statement.buffer.__chandle__(), statement.buffer.ty
+    shape = " × ".join(str(extent) for extent in ty.shape)
+    return BufferNote(
+        f"{ty.dtype.dtype} × {shape}",
+        uses.allocated.get(handle),
+        tuple(sorted(uses.reads[handle])),
+        tuple(sorted(uses.writes[handle])),
+        tuple(pipes),
+    )
+
+
+def _read(name: str, func: PrimFunc, found: FunctionProblems) -> tuple[Listing, _Uses]:
+    """Print a function, and find the lines of its positions and of the uses of its buffers."""
+    statements: list[Stmt] = []
+
+    def collect(statement: Stmt) -> None:
+        if not isinstance(statement, SeqStmt):
+            statements.append(statement)
+
+    structural_walk(func.body, ((Stmt, collect),), order="pre")
+    # A target takes thousands of characters, and says nothing about memory.
+    shown = func.without_attr("target") if func.attrs and "target" in func.attrs else func
+    lines, at = printed(shown, statements)
+    return Listing(name, lines, _lines_of_positions(lines, at, found)), _uses(func, at)
+
+
+def _lines_of_positions(
+    lines: Sequence[str], at: Mapping[int, tuple[int, ...]], found: FunctionProblems
+) -> tuple[int, ...]:
+    seen: defaultdict[int, int] = defaultdict(int)
+    line_of: list[int] = []
+    line = 0
+    for position, entry in enumerate(found.access.sequence):
+        if entry.scope_pair_offset < 0:
+            # The end of a statement: no position of its body is behind it.
+            line = max(line, last_line(lines, line_of[position + entry.scope_pair_offset]))
+        elif entry.key in at:
+            # A function may hold one statement object several times.
+            places = at[entry.key]
+            line = max(line, places[min(seen[entry.key], len(places) - 1)])
+            seen[entry.key] += 1
+        line_of.append(line)  # An inner loop of T.grid is on the line of the loop around it.
+    return tuple(line_of)
+
+
+def _uses(func: PrimFunc, at: Mapping[int, tuple[int, ...]]) -> _Uses:
+    """Find the lines that touch each buffer; a view of a buffer counts as the buffer."""
+    uses, root = _Uses(), dict[int, int]()
+    stack: list[tuple[int, ...]] = [(0,)]
+
+    def touch(where: defaultdict[int, dict[int, None]], variable: Any) -> None:
+        handle = root.get(variable.__chandle__(), variable.__chandle__())
+        for line in stack[0]:
+            where[handle][line] = None
+
+    def enter(statement: Stmt) -> None:
+        stack[0] = at.get(statement.__chandle__(), stack[0])
+        if isinstance(statement, AllocBuffer):
+            uses.allocated[statement.buffer.__chandle__()] = stack[0][0]
+        elif isinstance(statement, DeclBuffer):
+            sources: list[Var] = []
+            structural_walk(statement.data, ((Var, sources.append),))
+            if sources:
+                handle = sources[0].__chandle__()
+                root[statement.buffer.__chandle__()] = root.get(handle, handle)
+        elif isinstance(statement, BufferStore):
+            touch(uses.writes, statement.buffer)
+
+    def load(expression: TensorLoad) -> None:
+        touch(uses.reads, expression.source)
+
+    def call(expression: Call) -> None:
+        for argument in expression.args:
+            if is_buffer_var(argument):  # What the callee does with it is not known.
+                touch(uses.reads, argument)
+                touch(uses.writes, argument)
+
+    structural_walk(func.body, ((Stmt, enter), (TensorLoad, load), (Call, call)), order="pre")
+    return uses

@@ -1,0 +1,136 @@
+"""The memory map of a Relax function: its activations, beside its bindings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm_ffi import structural_walk
+
+from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
+from passes.planning import Budget, solve
+from tvm_ext.map.listing import printed
+from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+
+_READER = "best"
+"""The planner that is asked first: where its plan does not fit the memory, that is an error."""
+
+
+def relax_maps(
+    mod: IRModule, target: Target, planners: Sequence[str], budget: Budget | None = None
+) -> tuple[tuple[ScopeMap, ...], tuple[str, ...]]:
+    """Plan the activations of each Relax function with every planner.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As ``StaticPlanBlockMemory`` is given it.
+    target : tvm.target.Target
+        Whose ``global`` memory it is for.
+    planners : sequence of str
+        Names of planners.
+    budget : Budget, optional
+        Limits for planners that search.
+
+    Returns
+    -------
+    scopes : tuple of ScopeMap
+        One for each function with tensors to plan, in alphabetical order.
+    left : tuple of str
+        One line for each tensor that is left to the runtime: which and why.
+
+    Raises
+    ------
+    ValueError
+        When the module cannot be read, a planner does not support what it asks for, or nothing
+        fits the target's memory.
+    """
+    maps, left = [], []
+    for found in plan_gmem(mod, _READER, GMEMOptions(target=target, budget=budget)):
+        left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
+        if not found.memory.storages:
+            continue
+        listing, notes = _read(found)
+        placements = tuple(
+            Placement(planner, found.problem, solve(found.problem, planner, budget))
+            for planner in planners
+        )
+        maps.append(ScopeMap(found.memory.name, placements, listing, notes))
+    return tuple(maps), tuple(left)
+
+
+def _bindings(body: Any) -> Iterator[Any]:
+    """Yield the bindings of a body as positions count them: an ``if``, then those inside it."""
+    if not isinstance(body, relax.SeqExpr):
+        return
+    for block in body.blocks:
+        for binding in block.bindings:
+            yield binding
+            if isinstance(binding.value, relax.If):
+                yield from _bindings(binding.value.true_branch)
+                yield from _bindings(binding.value.false_branch)
+
+
+def _read(found: FunctionPlan) -> tuple[Listing, dict[str, BufferNote]]:
+    bindings = list(_bindings(found.memory.func.body))
+    lines, at = printed(found.memory.func, bindings)
+    line, line_of = 0, []
+    for binding in bindings:
+        line = max(line, *at.get(binding.__chandle__(), (line,)))
+        line_of.append(line)
+    return Listing(found.memory.name, lines, tuple(line_of)), _notes(found, bindings, line_of)
+
+
+def _notes(
+    found: FunctionPlan, bindings: Sequence[Any], line_of: Sequence[int]
+) -> dict[str, BufferNote]:
+    """Find for each buffer the operator that makes it, and the lines that name it."""
+    storage_of = dict(found.memory.storage_of)
+    allocated: dict[str, int] = {}
+    made_by: dict[str, str] = {}
+    reads: defaultdict[str, list[int]] = defaultdict(list)
+    writes: defaultdict[str, list[int]] = defaultdict(list)
+    for line, binding in zip(line_of, bindings, strict=True):
+        own = storage_of.get(binding.var.__chandle__())
+        if own is not None:
+            allocated.setdefault(own, line)
+            continue
+        named = _named(binding.value, storage_of)
+        if isinstance(binding.value, relax.Call):
+            for name in named:
+                if name not in made_by:
+                    made_by[name] = _callee(binding.value)
+                    writes[name].append(line)
+                else:
+                    reads[name].append(line)
+        elif named and not isinstance(binding.value, relax.If):
+            storage_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
+    return {
+        storage.name: BufferNote(
+            made_by.get(storage.name, ""),
+            allocated.get(storage.name),
+            tuple(dict.fromkeys(reads[storage.name])),
+            tuple(dict.fromkeys(writes[storage.name])),
+        )
+        for storage in found.memory.storages
+    }
+
+
+def _named(value: Any, storage_of: dict[int, str]) -> list[str]:
+    """Return the buffers that an expression names, each once."""
+    variables: list[Any] = []
+    if isinstance(value, relax.If):
+        value = value.cond
+    structural_walk(value, ((relax.Var, variables.append),))
+    names = (storage_of.get(variable.__chandle__()) for variable in variables)
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def _callee(call: relax.Call) -> str:
+    callee = call.op
+    name = getattr(callee, "name_hint", None) or getattr(callee, "global_symbol", None)
+    return str(name or getattr(callee, "name", ""))
