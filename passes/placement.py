@@ -305,7 +305,7 @@ def place_function(
     for number, attached in enumerate(found.problems):
         if where(attached):
             taken = max((planned[outer].plan.peak for outer in attached.inside), default=0)
-            problem, base = _above(attached.problem, taken)
+            problem, base = above(attached.problem, taken)
             plan = place(problem, solver, base=base, overflow=overflow)
             planned[number] = ScopePlan(attached, problem, plan, base)
     return AddressPlan(found, tuple(planned.values()))
@@ -345,7 +345,7 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     return assert_bounds(func, plan.found.bounds)
 
 
-def _above(problem: Problem, taken: int) -> tuple[Problem, int]:
+def above(problem: Problem, taken: int) -> tuple[Problem, int]:
     """Return the problem with the bytes that enclosing scopes take reserved, and their end.
 
     That end is a multiple of every alignment, so that an arena can begin there.

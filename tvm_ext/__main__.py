@@ -18,6 +18,7 @@ _PROG = "tvm_ext"
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "compare": ("tvm_ext.comparison.command", "hold our StorageRewrite against the stock one"),
+        "map": ("tvm_ext.map.command", "show who is where in memory, beside the program"),
         "plan": ("tvm_ext.plan_command", "place the buffers of a CSV file"),
     }
 )

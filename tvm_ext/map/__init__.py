@@ -1,0 +1,30 @@
+"""Memory maps: who is where in which memory, beside the lines of the program.
+
+`memory_map_of` and `map_of_module` make a `MemoryMap`, which is plain data; `write_map` writes it
+as a page, a picture, a snapshot or a trace.
+"""
+
+from tvm_ext.map.model import (
+    BufferNote,
+    Listing,
+    MemoryMap,
+    Peak,
+    Placement,
+    PlannedRun,
+    ScopeMap,
+)
+from tvm_ext.map.source import map_of_module, memory_map_of
+from tvm_ext.map.write import write_map
+
+__all__ = [
+    "BufferNote",
+    "Listing",
+    "MemoryMap",
+    "Peak",
+    "Placement",
+    "PlannedRun",
+    "ScopeMap",
+    "map_of_module",
+    "memory_map_of",
+    "write_map",
+]

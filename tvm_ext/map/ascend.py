@@ -13,7 +13,7 @@ from tvm.tirx import PrimFunc
 
 from passes.analysis.ascend.problems import ascend_problems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.plan_addresses import memory_of, target_of
+from passes.placement import memory_of, target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.ascend.levels import with_level_penalties
 from passes.planning.ascend.workspace import plan_workspace

@@ -121,7 +121,10 @@ class Placement:
             b for b in self.problem.buffers if any(begin <= position < end for begin, end in b.live)
         ]
         spans = sorted(
-            (offset, offset + b.size) for b in live if b.size for offset in self.plan.offsets[b.name]
+            (offset, offset + b.size)
+            for b in live
+            if b.size
+            for offset in self.plan.offsets[b.name]
         )
         occupied, reached = 0, 0
         for begin, end in spans:
@@ -240,14 +243,10 @@ class MemoryMap:
     @property
     def planners(self) -> tuple[str, ...]:
         """The planners, in the order in which they were asked."""
-        return tuple(
-            dict.fromkeys(p.planner for scope in self.scopes for p in scope.placements)
-        )
+        return tuple(dict.fromkeys(p.planner for scope in self.scopes for p in scope.placements))
 
 
-def _fullest(
-    problem: Problem, positions: list[int], ranges: list[tuple[int, int]]
-) -> int:
+def _fullest(problem: Problem, positions: list[int], ranges: list[tuple[int, int]]) -> int:
     """Return the first position within `ranges` at which the most bytes are live."""
     if not ranges:
         return positions[0] if positions else 0

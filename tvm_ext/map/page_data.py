@@ -7,7 +7,7 @@ from typing import Any
 
 from passes.planning.verify import charge
 from passes.simulation import Simulation
-from tvm_ext.map.model import BufferNote, MemoryMap, PlannedRun, Placement, ScopeMap
+from tvm_ext.map.model import BufferNote, MemoryMap, Placement, PlannedRun, ScopeMap
 
 MOST_STALLS = 200
 """Stalls of a simulation that are listed, the longest first."""
@@ -40,9 +40,7 @@ def page_data(shown: MemoryMap) -> Plain:
         "listings": [
             {"name": one.name, "lines": one.lines, "lineOf": one.line_of} for one in listings
         ],
-        "scopes": [
-            _scope(scope, places.get(id(scope.listing)), spans) for scope in shown.scopes
-        ],
+        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in shown.scopes],
         "runs": [_run(run) for run in shown.runs],
         "left": shown.left,
     }

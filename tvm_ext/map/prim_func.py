@@ -21,7 +21,7 @@ from tvm.tirx import (
 from tvm_ffi import structural_walk
 
 from passes.analysis.tir.problems import AttachedProblem, FunctionProblems
-from passes.plan_addresses import _above
+from passes.placement import above
 from passes.planning import Plan, Problem
 from tvm_ext.map.listing import last_line, printed
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
@@ -62,7 +62,9 @@ def scope_maps(
     maps = []
     for at, attached in enumerate(found.problems):
         notes = {
-            buffer: _note(uses, allocation.statement, sorted((pipes or {}).get(allocation.index, ())))
+            buffer: _note(
+                uses, allocation.statement, sorted((pipes or {}).get(allocation.index, ()))
+            )
             for buffer, allocation in attached.allocations.items()
         }
         maps.append(ScopeMap(name, tuple(placed[at] for placed in placements), listing, notes))
@@ -75,7 +77,7 @@ def _placements(
     placed: list[Placement] = []
     for attached in problems:
         taken = max((placed[at].plan.peak for at in attached.inside), default=0)
-        problem, _ = _above(attached.problem, taken)
+        problem, _ = above(attached.problem, taken)
         placed.append(Placement(planner, problem, solver(problem)))
     return placed
 

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.plan_addresses import memory_of
+from passes.placement import memory_of
 from passes.planning import Budget, get_planner, solve
 from passes.planning.files.csv_format import read_problem
 from target_hw.memory import MemoryScope
@@ -137,7 +137,7 @@ def _of_program(
 
     if what.startswith("ascend:"):
         _, kernel, *size = what.split(":", 2)
-        built = workloads.ascend_kernel(kernel, *size)
+        built = workloads.ascend_kernel(kernel, *size)  # type: ignore[arg-type]  # It checks.
         lowered = built.lower() if target is None else built.lower(known_target(target))
         return _of_functions(split(lowered), names, what, budget)
     path = Path(what)

@@ -1,0 +1,165 @@
+"""A memory map as a snapshot for PyTorch's memory visualiser, https://pytorch.org/memory_viz.
+
+The format is that of ``torch.cuda.memory._snapshot``, as ``torch/cuda/_memory_viz.py`` and
+``MemoryViz.js`` read it: a dictionary of segments and of one trace of events a device.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from passes.planning import Buffer, Problem
+from tvm_ext.map.model import BufferNote, MemoryMap, Placement, ScopeMap
+
+PROTOCOL = 4
+"""The newest pickle protocol that the visualiser reads."""
+
+_STREAM = 0
+
+Entry = dict[str, Any]
+
+
+def snapshot(shown: MemoryMap) -> Entry:
+    """Return a memory map in the format of a PyTorch memory snapshot.
+
+    Each plan of each memory is a device, in the order of the map; ``devices`` names them. Its
+    memory is one segment, as large as the memory's capacity, or as the plan where that is more or
+    there is no capacity. A slot of a buffer is allocated where a live range begins and freed where
+    it ends; ``time_us`` is the position. Frames are the lines of the program: the line that
+    allocates the buffer, and those that write it.
+
+    The visualiser knows one allocation an address. So the source of an in-place pair is freed right
+    before its result is allocated, not at the end of the statement that both are live in.
+
+    Parameters
+    ----------
+    shown : MemoryMap
+        What to show. Buffers without bytes are left out.
+
+    Returns
+    -------
+    dict
+        For `pickle.dumps`.
+    """
+    devices = [(scope, placement) for scope in shown.scopes for placement in scope.placements]
+    return {
+        "segments": [_segment(device, *parts) for device, parts in enumerate(devices)],
+        "device_traces": [_trace(device, *parts) for device, parts in enumerate(devices)],
+        "devices": [_device(scope, placement) for scope, placement in devices],
+    }
+
+
+def write_snapshot(shown: MemoryMap) -> bytes:
+    """Return `snapshot` as a pickle."""
+    return pickle.dumps(snapshot(shown), protocol=PROTOCOL)
+
+
+def _device(scope: ScopeMap, placement: Placement) -> str:
+    return f"{scope.function} {scope.name}, {placement.label}"
+
+
+def _segment_size(placement: Placement) -> int:
+    return max(placement.plan.peak, placement.problem.capacity or 0)
+
+
+def _segment(device: int, scope: ScopeMap, placement: Placement) -> Entry:
+    size = _segment_size(placement)
+    return {
+        "device": device,
+        "address": placement.problem.memory.base,
+        "total_size": size,
+        "allocated_size": 0,
+        "active_size": 0,
+        "requested_size": 0,
+        "stream": _STREAM,
+        "segment_type": "large",
+        "frames": [_frame(_device(scope, placement), scope.function, 0)],
+        # At the end everything is free again.
+        "blocks": [
+            {
+                "address": placement.problem.memory.base,
+                "size": size,
+                "requested_size": 0,
+                "state": "inactive",
+                "frames": [],
+            }
+        ],
+    }
+
+
+class _Event(NamedTuple):
+    """When a slot begins or ends to be live; ends come first at one position."""
+
+    position: int
+    begins: bool
+    buffer: int
+    slot: int
+
+
+def _trace(device: int, scope: ScopeMap, placement: Placement) -> list[Entry]:
+    problem, base = placement.problem, placement.problem.memory.base
+    size = _segment_size(placement)
+    made = _entry("segment_alloc", device, base, size, [], scope.ends()[0])
+    entries = [made]
+    for event in sorted(_events(problem, placement)):
+        buffer = problem.buffers[event.buffer]
+        address = base + placement.plan.offsets[buffer.name][event.slot]
+        frames = _frames(scope, placement, buffer, event.slot)
+        for action in ("alloc",) if event.begins else ("free_requested", "free_completed"):
+            entries.append(_entry(action, device, address, buffer.size, frames, event.position))
+    return entries
+
+
+def _events(problem: Problem, placement: Placement) -> Iterator[_Event]:
+    handed_on = _handed_on(problem, placement)
+    for index, buffer in enumerate(problem.buffers):
+        for slot in range(len(placement.plan.offsets[buffer.name]) if buffer.size else 0):
+            for begin, end in buffer.live:
+                yield _Event(begin, True, index, slot)
+                yield _Event(handed_on.get((buffer.name, slot, end), end), False, index, slot)
+
+
+def _handed_on(problem: Problem, placement: Placement) -> dict[tuple[str, int, int], int]:
+    """Return where a result takes the place of its source: by source, slot and end of its life."""
+    found: dict[tuple[str, int, int], int] = {}
+    for pair in problem.in_place:
+        source, result = (problem.buffers[problem.index[name]] for name in pair)
+        ours, theirs = (placement.plan.offsets[buffer.name] for buffer in (source, result))
+        for slot, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+            for begin, end in source.live if one == other else ():
+                for first, last in result.live:
+                    if begin < first < min(end, last):
+                        found[source.name, slot, end] = first
+    return found
+
+
+def _frames(scope: ScopeMap, placement: Placement, buffer: Buffer, slot: int) -> list[Entry]:
+    note, several = scope.notes.get(buffer.name, BufferNote()), buffer.slots > 1
+    name = f"{buffer.name} [slot {slot}]" if several else buffer.name
+    lines = [*([] if note.allocated is None else [note.allocated]), *note.writes]
+    first = next(scope.lines_of(buffer.name), (0, 0))[0]
+    frames = [_frame(name, _device(scope, placement), first + 1)]
+    if scope.listing is not None:
+        text = scope.listing.lines
+        frames += [_frame(text[line].strip(), scope.function, line + 1) for line in lines]
+    return frames
+
+
+def _frame(name: str, filename: str, line: int) -> Entry:
+    return {"name": name, "filename": filename, "line": line}
+
+
+def _entry(
+    action: str, device: int, address: int, size: int, frames: list[Entry], position: int
+) -> Entry:
+    return {
+        "action": action,
+        "device": device,
+        "addr": address,
+        "size": size,
+        "stream": _STREAM,
+        "frames": frames,
+        "time_us": position,
+    }

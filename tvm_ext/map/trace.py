@@ -1,0 +1,173 @@
+"""A memory map as a trace for Perfetto or ``chrome://tracing``.
+
+The format is the Trace Event Format, as JSON: complete events (``X``), counters (``C``) and names
+(``M``). https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from passes.planning import live_bytes
+from passes.simulation import Cause, Run, Stall
+from tvm_ext.map.model import BufferNote, MemoryMap, Placement, PlannedRun, ScopeMap
+
+Event = dict[str, Any]
+
+_WAITS = {
+    Cause.DATA: "waits for data",
+    Cause.SLOT: "waits for a slot",
+    Cause.REUSE: "waits for reused bytes",
+}
+_MOST_NAMED = 3
+"""What a wait is for is in its name if it can be no more things than these."""
+
+
+def trace(shown: MemoryMap) -> dict[str, Any]:
+    """Return a memory map as a trace.
+
+    Each plan of each memory is a process: a counter of the live bytes, and the buffers on as few
+    tracks as they need, a position being a microsecond. Each simulation is a process with a track
+    for each pipeline, a cycle being a microsecond; before a statement stands what its pipeline
+    waited for.
+
+    Parameters
+    ----------
+    shown : MemoryMap
+        What to show.
+
+    Returns
+    -------
+    dict
+        For `json.dumps`.
+    """
+    events: list[Event] = []
+    process = 0
+    for scope in shown.scopes:
+        for placement in scope.placements:
+            process += 1
+            events += _memory(process, scope, placement)
+    for run in shown.runs:
+        process += 1
+        events += _pipelines(process, run)
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "title": shown.title,
+            "statements run": sum(run.simulation.runs for run in shown.runs),
+            "statements shown": sum(len(run.simulation.timeline) for run in shown.runs),
+        },
+    }
+
+
+def write_trace(shown: MemoryMap) -> str:
+    """Return `trace` as JSON text."""
+    return json.dumps(trace(shown), separators=(",", ":"))
+
+
+def _named(what: str, process: int, name: str, track: int = 0) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _complete(
+    process: int, track: int, name: str, category: str, begin: int, end: int, args: Event
+) -> Event:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": process,
+        "tid": track,
+        "ts": begin,
+        "dur": end - begin,
+        "args": args,
+    }
+
+
+def _memory(process: int, scope: ScopeMap, placement: Placement) -> Iterator[Event]:
+    name = f"{scope.function} {scope.name}, {placement.label}"
+    yield _named("process_name", process, name)
+    for position, nbytes in live_bytes(placement.problem):
+        yield {
+            "ph": "C",
+            "name": "bytes live",
+            "pid": process,
+            "tid": 0,
+            "ts": position,
+            "args": {"bytes": nbytes},
+        }
+    for track, begin, end, buffer, slot in _tracks(placement):
+        offset = placement.plan.offsets[buffer.name][slot]
+        label = buffer.name if buffer.slots == 1 else f"{buffer.name} [{slot}]"
+        args = {"bytes": buffer.size, "offset": offset, "end": offset + buffer.size}
+        lines = [f"{a + 1} to {b + 1}" for a, b in scope.lines_of(buffer.name)]
+        note = scope.notes.get(buffer.name, BufferNote())
+        args |= {"lines": ", ".join(lines)} if lines else {}
+        args |= {"what": note.what} if note.what else {}
+        yield _complete(process, track, label, "buffer", begin, end, args)
+
+
+def _tracks(placement: Placement) -> Iterator[tuple[int, int, int, Any, int]]:
+    """Yield (track, begin, end, buffer, slot): on one track, nothing overlaps."""
+    spans = sorted(
+        (begin, end, index, slot)
+        for index, buffer in enumerate(placement.problem.buffers)
+        for slot in range(len(placement.plan.offsets[buffer.name]))
+        for begin, end in buffer.live
+    )
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    tracks = 0
+    for begin, end, index, slot in spans:
+        while busy and busy[0][0] <= begin:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            track = heapq.heappop(free)
+        else:
+            tracks += 1
+            track = tracks
+        heapq.heappush(busy, (end, track))
+        yield track, begin, end, placement.problem.buffers[index], slot
+
+
+def _pipelines(process: int, run: PlannedRun) -> Iterator[Event]:
+    simulation = run.simulation
+    name = f"{run.function}, pipelines, {run.planner}: {simulation.makespan} cycles"
+    yield _named("process_name", process, name)
+    tracks = {time.pipe: at for at, time in enumerate(simulation.pipes, 1)}
+    for time in simulation.pipes:
+        yield _named("thread_name", process, time.pipe, tracks[time.pipe])
+    for ran in simulation.timeline:
+        track = tracks[ran.pipe]
+        begin = ran.begin - sum(cycles for _, cycles in ran.waits)
+        for cause, cycles in ran.waits:
+            found = _stalls(simulation.stalls, ran, cause)
+            waited: Event = {"statement": ran.statement, "for": [_why(stall) for stall in found]}
+            label = _WAITS[cause]
+            if found and len(found) <= _MOST_NAMED:
+                label += ": " + " or ".join(_why(stall) for stall in found)
+            yield _complete(process, track, label, "stall", begin, begin + cycles, waited)
+            begin += cycles
+        args: Event = {
+            "iteration": list(ran.iteration),
+            "reads": [f"{buffer} [{slot}]" for buffer, slot in ran.reads],
+            "writes": [f"{buffer} [{slot}]" for buffer, slot in ran.writes],
+        }
+        yield _complete(process, track, ran.statement, "run", ran.begin, ran.end, args)
+
+
+def _stalls(stalls: tuple[Stall, ...], ran: Run, cause: Cause) -> list[Stall]:
+    """Return what a statement waits for at some time or other, for one cause."""
+    return [
+        stall
+        for stall in stalls
+        if (stall.pipe, stall.statement, stall.cause) == (ran.pipe, ran.statement, cause)
+    ]
+
+
+def _why(stall: Stall) -> str:
+    return f"{stall.buffer} after {stall.other_buffer} in {stall.other_statement}"
