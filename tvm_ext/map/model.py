@@ -46,6 +46,8 @@ class BufferNote:
 
     Parameters
     ----------
+    label : str
+        What to call it where there is little room; empty for its name.
     what : str
         The type of its elements and its shape, or which operator makes it; empty if not known.
     allocated : int or None
@@ -56,6 +58,7 @@ class BufferNote:
         The pipelines that touch it, sorted.
     """
 
+    label: str = ""
     what: str = ""
     allocated: int | None = None
     reads: tuple[int, ...] = ()
@@ -113,7 +116,7 @@ class Placement:
         highest = [
             live
             for buffer in self.problem.buffers
-            if buffer.size and max(self.plan.offsets[buffer.name]) + buffer.size == self.plan.peak
+            if max(self.plan.offsets[buffer.name]) + buffer.size == self.plan.peak
             for live in buffer.live
         ]
         position = _fullest(self.problem, positions, highest)

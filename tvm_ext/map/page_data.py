@@ -51,7 +51,6 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
     begin, end = scope.ends()
     return {
         "function": scope.function,
-        "memory": scope.scope,
         "name": scope.name,
         "listing": listing,
         "capacity": scope.capacity,
@@ -80,6 +79,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
 
 def _note(note: BufferNote) -> Plain:
     return {
+        "label": note.label,
         "what": note.what,
         "allocated": note.allocated,
         "reads": note.reads,

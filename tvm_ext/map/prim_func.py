@@ -63,7 +63,10 @@ def scope_maps(
     for at, attached in enumerate(found.problems):
         notes = {
             buffer: _note(
-                uses, allocation.statement, sorted((pipes or {}).get(allocation.index, ()))
+                _short(buffer, attached.problem.memory.name),
+                uses,
+                allocation.statement,
+                sorted((pipes or {}).get(allocation.index, ())),
             )
             for buffer, allocation in attached.allocations.items()
         }
@@ -91,10 +94,19 @@ class _Uses:
     writes: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
 
 
-def _note(uses: _Uses, statement: AllocBuffer, pipes: list[str]) -> BufferNote:
+def _short(name: str, scope: str) -> str:
+    """Return the name without that of its memory, which says nothing on a map of that memory."""
+    for tail in (f"_{scope}", f".{scope}"):
+        if name.endswith(tail) and name != tail:
+            return name[: -len(tail)]
+    return name
+
+
+def _note(label: str, uses: _Uses, statement: AllocBuffer, pipes: list[str]) -> BufferNote:
     handle, ty = statement.buffer.__chandle__(), statement.buffer.ty
     shape = " × ".join(str(extent) for extent in ty.shape)
     return BufferNote(
+        label,
         f"{ty.dtype.dtype} × {shape}",
         uses.allocated.get(handle),
         tuple(sorted(uses.reads[handle])),

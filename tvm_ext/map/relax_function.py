@@ -111,7 +111,9 @@ def _notes(
             storage_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
     return {
         storage.name: BufferNote(
+            # ``alloc21`` says less than the operator that fills it.
             made_by.get(storage.name, ""),
+            f"made by {made_by[storage.name]}" if storage.name in made_by else "",
             allocated.get(storage.name),
             tuple(dict.fromkeys(reads[storage.name])),
             tuple(dict.fromkeys(writes[storage.name])),

@@ -7,10 +7,11 @@ The format is that of ``torch.cuda.memory._snapshot``, as ``torch/cuda/_memory_v
 from __future__ import annotations
 
 import pickle
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from passes.planning import Buffer, Problem
+from passes.planning import Buffer
 from tvm_ext.map.model import BufferNote, MemoryMap, Placement, ScopeMap
 
 PROTOCOL = 4
@@ -31,7 +32,7 @@ def snapshot(shown: MemoryMap) -> Entry:
     allocates the buffer, and those that write it.
 
     The visualiser knows one allocation an address. So the source of an in-place pair is freed right
-    before its result is allocated, not at the end of the statement that both are live in.
+    before its result is allocated, not at the end of the statement in which both are live.
 
     Parameters
     ----------
@@ -99,40 +100,45 @@ class _Event(NamedTuple):
 
 
 def _trace(device: int, scope: ScopeMap, placement: Placement) -> list[Entry]:
-    problem, base = placement.problem, placement.problem.memory.base
+    base, buffers = placement.problem.memory.base, placement.problem.buffers
     size = _segment_size(placement)
-    made = _entry("segment_alloc", device, base, size, [], scope.ends()[0])
-    entries = [made]
-    for event in sorted(_events(problem, placement)):
-        buffer = problem.buffers[event.buffer]
-        address = base + placement.plan.offsets[buffer.name][event.slot]
-        frames = _frames(scope, placement, buffer, event.slot)
-        for action in ("alloc",) if event.begins else ("free_requested", "free_completed"):
-            entries.append(_entry(action, device, address, buffer.size, frames, event.position))
+    entries = [_entry("segment_alloc", device, base, size, [], scope.ends()[0])]
+    for position, begins, at, slot in _shown_events(placement):
+        buffer = buffers[at]
+        address = base + placement.plan.offsets[buffer.name][slot]
+        frames = _frames(scope, placement, buffer, slot)
+        for action in ("alloc",) if begins else ("free_requested", "free_completed"):
+            entries.append(_entry(action, device, address, buffer.size, frames, position))
     return entries
 
 
-def _events(problem: Problem, placement: Placement) -> Iterator[_Event]:
-    handed_on = _handed_on(problem, placement)
-    for index, buffer in enumerate(problem.buffers):
+def _shown_events(placement: Placement) -> Iterator[_Event]:
+    """Yield the events, with one buffer an address: of those live there, the last one to begin."""
+    buffers, offsets = placement.problem.buffers, placement.plan.offsets
+    live: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in sorted(_events(placement)):
+        position, begins, at, slot = event
+        here = live[offsets[buffers[at].name][slot]]
+        if begins:
+            if here:
+                yield _Event(position, False, *here[-1])
+            here.append((at, slot))
+            yield event
+        elif here[-1] == (at, slot):
+            here.pop()
+            yield event
+            if here:
+                yield _Event(position, True, *here[-1])
+        else:
+            here.remove((at, slot))
+
+
+def _events(placement: Placement) -> Iterator[_Event]:
+    for at, buffer in enumerate(placement.problem.buffers):
         for slot in range(len(placement.plan.offsets[buffer.name]) if buffer.size else 0):
             for begin, end in buffer.live:
-                yield _Event(begin, True, index, slot)
-                yield _Event(handed_on.get((buffer.name, slot, end), end), False, index, slot)
-
-
-def _handed_on(problem: Problem, placement: Placement) -> dict[tuple[str, int, int], int]:
-    """Return where a result takes the place of its source: by source, slot and end of its life."""
-    found: dict[tuple[str, int, int], int] = {}
-    for pair in problem.in_place:
-        source, result = (problem.buffers[problem.index[name]] for name in pair)
-        ours, theirs = (placement.plan.offsets[buffer.name] for buffer in (source, result))
-        for slot, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-            for begin, end in source.live if one == other else ():
-                for first, last in result.live:
-                    if begin < first < min(end, last):
-                        found[source.name, slot, end] = first
-    return found
+                yield _Event(begin, True, at, slot)
+                yield _Event(end, False, at, slot)
 
 
 def _frames(scope: ScopeMap, placement: Placement, buffer: Buffer, slot: int) -> list[Entry]:
@@ -148,7 +154,8 @@ def _frames(scope: ScopeMap, placement: Placement, buffer: Buffer, slot: int) ->
 
 
 def _frame(name: str, filename: str, line: int) -> Entry:
-    return {"name": name, "filename": filename, "line": line}
+    # TVM's own strings would be pickled as objects.
+    return {"name": "".join(name), "filename": "".join(filename), "line": line}
 
 
 def _entry(

@@ -11,10 +11,12 @@ from tvm_ext.picture import need_matplotlib
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_WIDTH, _HEIGHT = 6.4, 5.2
+_WIDTH, _HEIGHT = 6.4, 4.2
 """Inches of one map among those of several memories."""
-_BOX = (0.13, 0.13, 0.62, 0.68)
+_BOX = (0.13, 0.16, 0.62, 0.6)
 """Where a map is in its part of the figure; on the right stand the names of its lines."""
+_TITLE = 0.5
+"""Inches above all maps."""
 
 
 def picture(shown: MemoryMap) -> Figure:
@@ -45,17 +47,19 @@ def picture(shown: MemoryMap) -> Figure:
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    columns = max(len(scope.placements) for scope in shown.scopes)
+    columns, rows = max(len(scope.placements) for scope in shown.scopes), len(shown.scopes)
+    height = _HEIGHT * rows + _TITLE
     with style.context("default"):
-        figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * len(shown.scopes)))
+        figure = Figure(figsize=(_WIDTH * columns, height))
+        figure.text(0.13 / columns, 1 - 0.3 / height, shown.title, fontsize=13, fontweight="bold")
         for row, scope in enumerate(shown.scopes):
             for column, placement in enumerate(scope.placements):
-                left, bottom, width, height = _BOX
+                left, bottom, width, inner = _BOX
                 at = (
                     (column + left) / columns,
-                    (len(shown.scopes) - 1 - row + bottom) / len(shown.scopes),
+                    (rows - 1 - row + bottom) * _HEIGHT / height,
                     width / columns,
-                    height / len(shown.scopes),
+                    inner * _HEIGHT / height,
                 )
                 memory_map(
                     placement.problem,
@@ -67,6 +71,7 @@ def picture(shown: MemoryMap) -> Figure:
 
 
 def _title(shown: MemoryMap, scope: ScopeMap, placement: Placement) -> str:
+    if len(shown.scopes) == 1:
+        return f"{shown.title}, {scope.name}: {placement.label}"
     several = len({one.function for one in shown.scopes}) > 1
-    function = f"{scope.function} " if several else f"{shown.title} "
-    return f"{function}{scope.name}: {placement.label}"
+    return f"{scope.function + ' ' if several else ''}{scope.name}: {placement.label}"

@@ -119,10 +119,7 @@ class Memory {
     // A map of a few KiB in a memory of many GiB would be a line at the edge.
     this.top = scope.capacity !== null && scope.capacity <= 2 * top
       ? Math.max(top, scope.capacity) : top;
-    // The name of the memory behind that of a buffer says nothing on a map of that memory.
-    const end = scope.memory;
-    this.short = this.buffers.map(({ name }) => [`_${end}`, `.${end}`].reduce((text, tail) =>
-      text.length > tail.length && text.endsWith(tail) ? text.slice(0, -tail.length) : text, name));
+    this.short = this.buffers.map(({ name, label }) => label || name);
     this.profile = this.liveBytes();
     this.mostLive = this.profile.reduce((most, step) => Math.max(most, step[2]), 0);
   }

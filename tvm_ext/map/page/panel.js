@@ -70,11 +70,10 @@ class Panel {
   // ------------------------------------------------------------------------------ one buffer
   buffer(index) {
     const buffer = this.memory.buffers[index], rows = [];
-    const listing = this.memory.rows.listing, scope = this.memory.scope;
+    const listing = this.memory.rows.listing;
     rows.push(["size", exactText(buffer.size) + (buffer.slots > 1 ? " a slot" : "")]);
     if (buffer.slots > 1) rows.push(["slots", String(buffer.slots)]);
-    if (buffer.what) rows.push([listing && !buffer.pipes.length && scope.network ? "made by" : "is",
-      buffer.what]);
+    if (buffer.what) rows.push(["what", buffer.what]);
     rows.push(["alignment", `${buffer.alignment} B`]);
     const ranges = buffer.live.map(([begin, end]) => {
       const positions = `positions ${begin} to ${end - 1}`;
@@ -142,7 +141,9 @@ class Panel {
       row.className = "can";
       row.tabIndex = 0;
       row.dataset.buffer = this.memory.buffers[index].name;
-      const name = make("td", this.memory.buffers[index].name, "name");
+      const { name: full, label } = this.memory.buffers[index];
+      const name = make("td", full, "name");
+      if (label && !full.startsWith(label)) name.append(make("div", label, "note"));
       const bar = make("div", "", "bar");
       bar.style.width = `${Math.min(100, (100 * bytes) / Math.max(1, whole))}%`;
       name.append(bar);

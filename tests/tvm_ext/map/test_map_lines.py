@@ -1,0 +1,176 @@
+"""Where buffers stand in a function's text, held against the text itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tvm
+from tvm.script import tirx as T
+from tvm_ffi import structural_equal
+
+from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.planning import solve
+from tvm_ext import workloads
+from tvm_ext.comparison import split
+from tvm_ext.map import map_of_module, memory_map_of
+from tvm_ext.map.prim_func import scope_maps
+
+KERNELS = [f"ascend:{name}:reuse" for name in workloads.ascend_kernels()]
+OPERATORS = [name for name in workloads.names() if workloads.find(name).kind != "model"]
+
+
+def maps_of(mod: tvm.IRModule):
+    ((var, func),) = mod.functions.items()
+    found = find_problems(func, ProblemOptions())
+    return func, scope_maps(str(var.name_hint), func, found, {"best": solve})
+
+
+def block(lines: list[str], at: int) -> range:
+    """Return the lines in which a name that is defined on line `at` means that definition."""
+    depth = len(lines[at]) - len(lines[at].lstrip())
+    end = at + 1
+    while end < len(lines) and len(lines[end]) - len(lines[end].lstrip()) >= depth:
+        end += 1
+    return range(at, end)
+
+
+def views(lines: list[str], where: range, name: str) -> set[str]:
+    """Return a buffer's name and those of the views of it."""
+    names = {name}
+    for at in where:
+        view = re.match(r"\s*(\w+) = T\.decl_buffer\(.*\bdata=(\w+)\.data\b", lines[at])
+        if view and view[2] in names:
+            names.add(view[1])
+    return names
+
+
+def check_lines(scope) -> None:
+    """The lines that use a buffer are those that name it, and it is live on all of them."""
+    lines = list(scope.listing.lines)
+    for buffer in scope.problem.buffers:
+        note = scope.notes[buffer.name]
+        name = re.match(r"\s*(\w+) = T\.\w+\(", lines[note.allocated])
+        assert name, lines[note.allocated]
+        where = block(lines, note.allocated)
+        called = views(lines, where, name[1])
+        word = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, sorted(called))) + r")\b")
+        declared = re.compile(r"\s*\w+ = T\.decl_buffer\(")
+        named = {
+            at
+            for at in where
+            if at != note.allocated and word.search(lines[at]) and not declared.match(lines[at])
+        }
+        assert named == {*note.reads, *note.writes}, (scope.function, buffer.name)
+        spans = list(scope.lines_of(buffer.name))
+        for at in named:
+            assert any(first <= at <= last for first, last in spans), (buffer.name, at, spans)
+
+
+@pytest.mark.parametrize("what", KERNELS)
+def test_a_kernels_buffers_are_live_on_the_lines_that_name_them(what):
+    shown = memory_map_of(what)
+    assert shown.scopes
+    for scope in shown.scopes:
+        check_lines(scope)
+
+
+@pytest.mark.parametrize("name", OPERATORS[::6])
+def test_an_operators_buffers_are_live_on_the_lines_that_name_them(name):
+    checked = 0
+    for mod in split(workloads.load(name)):
+        for scope in maps_of(mod)[1]:
+            check_lines(scope)
+            checked += 1
+    assert checked or name, "a workload without buffers is no fault"
+
+
+@pytest.mark.parametrize("name", OPERATORS[::9])
+def test_the_text_is_the_function(name):
+    for mod in split(workloads.load(name)):
+        ((_, func),) = mod.functions.items()
+        # Some workloads have names that no function of Python could have.
+        func, scopes = maps_of(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+        for scope in scopes[:1]:
+            text = "\n".join(scope.listing.lines)
+            assert "tvm_ext.statement" not in text
+            read = tvm.script.from_source(text, check_well_formed=False)
+            assert structural_equal(read, func.without_attr("target"), map_free_vars=True)
+
+
+def test_positions_never_go_back_in_the_text():
+    for what in KERNELS:
+        for scope in memory_map_of(what).scopes:
+            line_of = scope.listing.line_of
+            assert list(line_of) == sorted(line_of)
+            assert line_of[0] >= 0
+            assert line_of[-1] < len(scope.listing.lines)
+
+
+def test_a_loop_of_a_grid_is_on_the_line_of_the_grid():
+    @T.prim_func
+    def grid(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+        c = T.alloc_buffer((8,), "float32")
+        for i, j in T.grid(2, 4):
+            c[i * 4 + j] = a[i * 4 + j]
+        for i, j in T.grid(2, 4):
+            b[i * 4 + j] = c[i * 4 + j]
+
+    (scope,) = map_of_module(tvm.IRModule({"grid": grid})).scopes
+    (buffer,) = scope.problem.buffers
+    ((first, last),) = scope.lines_of(buffer.name)
+    assert "T.grid" in scope.listing.lines[first]
+    assert last == len(scope.listing.lines) - 1
+    assert scope.notes[buffer.name].allocated == first - 1
+
+
+def test_what_is_shared_in_the_ir_has_all_its_lines():
+    # One store object twice in the function: each place has a line of its own.
+    @T.prim_func
+    def once(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+        c = T.alloc_buffer((8,), "float32")
+        for i in range(8):
+            c[i] = a[i]
+        for i in range(8):
+            b[i] = c[i]
+
+    body = once.body
+    statements = list(body.seq)
+    twice = once.with_body(type(body)([*statements, statements[-1]]))
+    (scope,) = map_of_module(tvm.IRModule({"twice": twice})).scopes
+    (buffer,) = scope.problem.buffers
+    reads = scope.notes[buffer.name].reads
+    assert len(reads) == 2
+    ((_, last),) = scope.lines_of(buffer.name)
+    assert last >= max(reads)
+
+
+def test_a_call_that_is_given_a_buffer_reads_and_writes_it():
+    @T.prim_func
+    def opaque(a: T.Buffer((8,), "float32")):
+        c = T.alloc_buffer((8,), "float32")
+        T.evaluate(T.call_extern("int32", "fill", c.data, 8))
+        for i in range(8):
+            a[i] = c[i]
+
+    (scope,) = map_of_module(tvm.IRModule({"opaque": opaque})).scopes
+    (buffer,) = scope.problem.buffers
+    note = scope.notes[buffer.name]
+    (call,) = [at for at, line in enumerate(scope.listing.lines) if "call_extern" in line]
+    assert call in note.reads
+    assert call in note.writes
+
+
+def test_the_bindings_of_a_network_are_its_lines():
+    (scope,) = memory_map_of("resnet18").scopes
+    lines = scope.listing.lines
+    for buffer in scope.problem.buffers:
+        note = scope.notes[buffer.name]
+        assert re.match(rf"\s*{buffer.name}: R\.Tensor", lines[note.allocated])
+        (made,) = note.writes
+        assert lines[made].strip().startswith(f"{note.label}(")
+        assert lines[made].rstrip().endswith(f"{buffer.name})")
+        ((first, last),) = scope.lines_of(buffer.name)
+        assert first <= made <= last
+        for line in note.reads:
+            assert first <= line <= last

@@ -1,0 +1,127 @@
+"""What a memory map says of a plan, held against a walk over every position and byte."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from planning_oracles import problems
+
+from passes.planning import Buffer, Problem, solve
+from target_hw.memory import MemoryScope
+from tvm_ext.map import Listing, MemoryMap, Placement, ScopeMap, map_of_module, memory_map_of
+
+
+def live_at(problem, position):
+    return [b for b in problem.buffers if any(a <= position < z for a, z in b.live)]
+
+
+@given(problems(most_buffers=6))
+@settings(deadline=None, max_examples=150)
+def test_the_peak_is_where_the_plan_is_highest(problem):
+    plan = solve(problem, "best")
+    peak = Placement("best", problem, plan).peak()
+
+    def reaches(position):
+        return any(
+            max(plan.offsets[b.name]) + b.size == plan.peak for b in live_at(problem, position)
+        )
+
+    def nbytes(position):
+        return sum(b.size * b.slots for b in live_at(problem, position))
+
+    positions = range(0, 9)
+    highest = [p for p in positions if reaches(p)]
+    assert peak.position == min(highest, key=lambda p: (-nbytes(p), p))
+    live = live_at(problem, peak.position)
+    assert sorted(peak.live) == sorted(b.name for b in live)
+    sizes = [problem.buffers[problem.index[n]].size * len(plan.offsets[n]) for n in peak.live]
+    assert sizes == sorted(sizes, reverse=True)
+    used = {byte for b in live for o in plan.offsets[b.name] for byte in range(o, o + b.size)}
+    assert peak.occupied == len(used)
+
+
+def test_a_span_stays_within_the_listing():
+    listing = Listing("f", ("a", "b", "c"), (1, 1, 2))
+    assert listing.span(0, 2) == (1, 1)
+    assert listing.span(1, 3) == (1, 2)
+    assert listing.span(0, 99) == (1, 2)
+
+
+def test_nothing_to_show_is_an_error_that_says_what_is_left():
+    with pytest.raises(ValueError, match="f: there is no buffer to plan: x: too odd"):
+        MemoryMap("f", (), left=("x: too odd",))
+
+
+def test_the_planner_that_was_asked_is_named_first():
+    problem = Problem((Buffer("a", 4, ((0, 2),)),), MemoryScope("global"))
+    plan = solve(problem, "best")
+    assert Placement(plan.planner, problem, plan).label == plan.planner
+    assert Placement("best", problem, plan).label == f"best ({plan.planner})"
+    shown = MemoryMap("t", (ScopeMap("t", (Placement("best", problem, plan),)),))
+    assert shown.planners == ("best",)
+
+
+def test_several_planners_are_asked_the_same():
+    (scope,) = memory_map_of("ascend:gelu:lowest", names=("three_level", "bump", "best")).scopes
+    assert [p.planner for p in scope.placements] == ["three_level", "bump", "best"]
+    assert len({p.problem for p in scope.placements}) == 1
+    assert scope.placements[1].plan.peak == sum(b.size * b.slots for b in scope.problem.buffers)
+
+
+def test_a_plan_that_does_not_fit_is_shown():
+    (scope,) = memory_map_of("ascend:gelu:overflow").scopes
+    (placement,) = scope.placements
+    assert not placement.plan.fits
+    assert placement.plan.peak > scope.capacity
+
+
+def test_each_planner_of_an_ascend_kernel_is_simulated():
+    shown = memory_map_of("ascend:vector_add:lowest", names=("three_level", "bump"))
+    assert [run.planner for run in shown.runs] == ["three_level", "bump"]
+    assert shown.runs[1].simulation.makespan <= shown.runs[0].simulation.makespan
+
+
+def test_scopes_can_be_chosen_by_name():
+    shown = memory_map_of("ascend:matmul:reuse", scopes=("local.L0A", "local.L1"))
+    assert {scope.scope for scope in shown.scopes} == {"local.L0A", "local.L1"}
+    with pytest.raises(ValueError, match=r"no scope 'local\.UB'; there are: .*local\.L0A"):
+        memory_map_of("ascend:matmul:reuse", scopes=("local.UB",))
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("nosuch", "unknown workload 'nosuch'"),
+        ("ascend:nosuch", "unknown kernel 'nosuch'"),
+        ("ascend:gelu:huge", "size must be one of"),
+        ("missing.csv", "missing.csv: no such file"),
+        ("missing.py", "missing.py: no such file"),
+    ],
+)
+def test_what_is_not_there_is_an_error(what, message):
+    with pytest.raises(ValueError, match=message):
+        memory_map_of(what)
+
+
+def test_an_unknown_planner_is_an_error_before_any_work():
+    with pytest.raises(ValueError, match="unknown planner 'nosuch'"):
+        memory_map_of("ascend:gelu", names=("nosuch",))
+
+
+def test_a_capacity_is_for_tables():
+    with pytest.raises(ValueError, match="a program has its target's"):
+        memory_map_of("ascend:gelu", capacity=100)
+
+
+def test_the_module_stays_as_it_is():
+    from tvm_ffi import structural_equal
+
+    from tvm_ext import workloads
+
+    mod = workloads.ascend_kernel("softmax", "reuse").lower()
+    before = mod.script()
+    map_of_module(mod)
+    assert mod.script() == before
+    assert structural_equal(
+        mod, workloads.ascend_kernel("softmax", "reuse").lower(), map_free_vars=True
+    )
