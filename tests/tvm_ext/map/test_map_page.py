@@ -1,0 +1,353 @@
+"""The page in a real browser: what it says is what the plans say, and it answers to its user."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from passes.planning import Buffer, Problem, solve
+from target_hw.memory import MemoryScope
+from tvm_ext.map import MemoryMap, Placement, ScopeMap, memory_map_of
+from tvm_ext.map.html import html_page
+
+KERNEL = "ascend:gelu:lowest"
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return memory_map_of(KERNEL, names=("three_level", "bump"))
+
+
+def table_of(buffers, capacity=None, planners=("best",)) -> MemoryMap:
+    problem = Problem(tuple(buffers), MemoryScope("global", capacity), name="table")
+    placements = tuple(Placement(name, problem, solve(problem, name)) for name in planners)
+    return MemoryMap("table", (ScopeMap("table", placements),))
+
+
+def spread(count: int) -> list[Buffer]:
+    """Buffers whose sizes and lives look like those of a network, the same every time."""
+    found = []
+    for at in range(count):
+        size = 64 * (1 + (at * 7919) % 997)
+        found.append(Buffer(f"tensor{at}", size, ((at, at + 2 + (at * 31) % 40),)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "what", [KERNEL, "ascend:matmul_add_relu:lowest", "ascend:gelu:overflow", "resnet18"]
+)
+def test_nothing_is_complained_about(open_page, what):
+    page = open_page(memory_map_of(what))
+    for at in range(len(page.shown.scopes)):
+        page.run("memoryMap.page.showScope(arguments[0])", at)
+        page.settle()
+        for way in page.run(
+            "return [...document.getElementById('colour').options].map(o => o.value)"
+        ):
+            page.run(
+                "const select = document.getElementById('colour'); select.value = arguments[0];"
+                "select.dispatchEvent(new Event('change'))",
+                way,
+            )
+            page.settle()
+        page.run(
+            "const a = document.getElementById('arrows'); a.value = 'all';"
+            "a.dispatchEvent(new Event('change'))"
+        )
+        page.settle()
+        for buffer in page.shown.scopes[at].problem.buffers:
+            page.run(
+                "memoryMap.page.choose(memoryMap.page.memory.index.get(arguments[0]), true)",
+                buffer.name,
+            )
+            page.settle()
+    assert page.complaints() == []
+    assert page.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_the_numbers_are_the_plans(open_page, kernel):
+    page = open_page(kernel)
+    (scope,) = kernel.scopes
+    titles = page.run(
+        "return [...document.querySelectorAll('#plan-table td[title]')].map(e => e.title)"
+    )
+    assert titles == [f"{p.plan.peak:,} bytes" for p in scope.placements]
+    table = page.find("#plan-table")[0].text
+    assert f"lower bound {scope.bound() // 1024} KiB" in table
+    assert f"capacity {scope.capacity // 1024} KiB" in table
+    for run in kernel.runs:
+        assert f"{run.simulation.makespan:,}" in table
+    for buffer in scope.problem.buffers:
+        page.run(
+            "memoryMap.page.choose(memoryMap.page.memory.index.get(arguments[0]))", buffer.name
+        )
+        facts = page.find("#facts")[0].text
+        assert facts.startswith(buffer.name)
+        found = re.findall(r"^offsets? (.*)$", facts, re.MULTILINE)
+        offsets = [
+            [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) \(0x", line)]
+            for line in found
+        ]
+        assert offsets == [list(p.plan.offsets[buffer.name]) for p in scope.placements]
+        assert f"({buffer.size:,} B)" in facts
+        levels = re.findall(r"reuse level\s*(\d)", facts)
+        assert levels == [str(scope.placements[0].plan.reuse[buffer.name].level)]
+
+
+def test_the_peak_is_taken_apart(open_page, kernel):
+    page = open_page(kernel)
+    (scope,) = kernel.scopes
+    for at, placement in enumerate(scope.placements):
+        page.run(
+            "const select = document.querySelector('#peak select'); select.value = arguments[0];"
+            "select.dispatchEvent(new Event('change'))",
+            str(at),
+        )
+        peak, plan = placement.peak(), placement.plan
+        rows = page.run(
+            "return [...document.querySelectorAll('#peak-list tr[data-buffer]')].map(row =>"
+            "[row.dataset.buffer, row.cells[1].title, row.cells[2].textContent])"
+        )
+        sizes = {b.name: b.size * len(plan.offsets[b.name]) for b in scope.problem.buffers}
+        assert {name for name, _, _ in rows} == set(peak.live)
+        assert [nbytes for _, nbytes, _ in rows] == [f"{sizes[n]:,} bytes" for n, _, _ in rows]
+        assert [sizes[n] for n, _, _ in rows] == sorted((sizes[n] for n in peak.live), reverse=True)
+        for name, _, share in rows:
+            assert abs(float(share.rstrip("%")) - 100 * sizes[name] / plan.peak) <= 0.5
+        line = scope.listing.line_of[peak.position]
+        text = page.find("#peak")[0].text
+        assert f"{plan.peak:,} B) at line {line + 1};" in text
+
+
+def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
+    page = open_page(kernel)
+    (scope,) = kernel.scopes
+    for buffer in scope.problem.buffers:
+        page.run(
+            "memoryMap.page.choose(memoryMap.page.memory.index.get(arguments[0]), true);"
+            "memoryMap.page.choose(null)",
+            buffer.name,
+        )
+        page.settle()
+        for plan in range(2):
+            box = page.boxes(buffer.name, plan)[0]
+            # In the row that is its own, if there is one: in place, two buffers lie on each other.
+            page.run("memoryMap.page.hover(null)")
+            page.move_to(box["x"] + box["width"] / 2, box["y"] + min(box["height"] - 2, 8))
+            hovered = page.run(
+                "const at = memoryMap.page.state.hovered;"
+                "return at === null ? null : memoryMap.page.memory.buffers[at].name"
+            )
+            under = {
+                other.name
+                for other in scope.problem.buffers
+                for place in page.boxes(other.name, plan)
+                if place["x"] <= box["x"] + box["width"] / 2 <= place["x"] + place["width"]
+                and place["y"]
+                <= box["y"] + min(box["height"] - 2, 8)
+                <= place["y"] + place["height"]
+            }
+            assert hovered in under
+            if under == {buffer.name}:
+                assert hovered == buffer.name
+            note = scope.notes[hovered]
+            ((first, last),) = scope.lines_of(hovered)
+            in_sight = {int(e.get_attribute("data-line")) for e in page.find(".row")}
+            assert page.marked("alive") == set(range(first, last + 1)) & in_sight
+            touched = {note.allocated, *note.reads, *note.writes}
+            assert page.marked("touched") == touched & in_sight
+            assert page.texts("#tip b") == [hovered]
+
+
+def test_pointing_at_a_line_shows_what_lives_there(open_page, kernel):
+    page = open_page(kernel)
+    (scope,) = kernel.scopes
+    lines = [int(e.get_attribute("data-line")) for e in page.find(".row")]
+    shown = 0
+    for line in lines[4:-4:3]:
+        (row,) = page.find(f'.row[data-line="{line}"] .text')
+        place = row.rect
+        page.move_to(place["x"] + 5, place["y"] + place["height"] / 2)
+        live = {
+            b.name
+            for b in scope.problem.buffers
+            if any(first <= line <= last for first, last in scope.lines_of(b.name))
+        }
+        rows = page.find("#facts tr[data-buffer]")
+        assert {row.get_attribute("data-buffer") for row in rows} == live
+        used = {
+            name
+            for name, note in scope.notes.items()
+            if line in {note.allocated, *note.reads, *note.writes}
+        }
+        names = page.run(
+            "return memoryMap.page.state.touched.map(at => memoryMap.page.memory.buffers[at].name)"
+        )
+        assert set(names) == used
+        shown += len(live)
+    assert shown
+
+
+def test_boxes_stand_beside_their_lines(open_page, kernel):
+    page = open_page(kernel)
+    (scope,) = kernel.scopes
+    rows = {int(e.get_attribute("data-line")): e.rect for e in page.find(".row")}
+    for buffer in scope.problem.buffers:
+        ((first, last),) = scope.lines_of(buffer.name)
+        for box in page.boxes(buffer.name):
+            if first in rows:
+                assert rows[first]["y"] - 1 <= box["y"] < rows[first]["y"] + rows[first]["height"]
+            if last in rows:
+                bottom = rows[last]["y"] + rows[last]["height"]
+                assert rows[last]["y"] < box["y"] + box["height"] <= bottom + 1
+
+
+def test_both_plans_are_on_one_scale(open_page, kernel):
+    page = open_page(kernel)
+    (scope,) = kernel.scopes
+    scales = set()
+    for plan, placement in enumerate(scope.placements):
+        left = page.run(
+            "return memoryMap.page.drawings[arguments[0]].canvas.getBoundingClientRect().x", plan
+        )
+        for buffer in scope.problem.buffers:
+            for box, offset in zip(
+                page.boxes(buffer.name, plan), placement.plan.offsets[buffer.name], strict=True
+            ):
+                scales.add(round(box["width"] / buffer.size, 9))
+                if offset:
+                    scales.add(round((box["x"] - left - 4) / offset, 9))
+    assert len(scales) == 1
+
+
+def test_the_keyboard_is_enough(open_page, kernel):
+    from selenium.webdriver.common.keys import Keys
+
+    page = open_page(kernel)
+    (scope,) = kernel.scopes
+
+    def chosen():
+        return page.run(
+            "const at = memoryMap.page.state.chosen;"
+            "return at === null ? null : memoryMap.page.memory.buffers[at].name"
+        )
+
+    page.keys(Keys.ARROW_DOWN)
+    first = min(scope.problem.buffers, key=lambda b: b.live[0][0])
+    assert chosen() == first.name
+    page.keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP)
+    assert chosen() != first.name
+    page.keys("/", "result", Keys.ENTER)
+    assert "result" in chosen()
+    page.keys(Keys.ESCAPE)
+    page.keys(Keys.ESCAPE)
+    assert chosen() is None
+    before = page.run("return memoryMap.page.view.rowPixels")
+    page.keys("+")
+    assert page.run("return memoryMap.page.view.rowPixels") > before
+    page.keys("0")
+    page.keys("a")
+    assert page.run("return document.getElementById('arrows').value") == "chosen"
+    page.keys("?")
+    assert page.run("return document.getElementById('keys').open")
+    assert page.complaints() == []
+
+
+def test_memories_are_changed_by_keys(open_page):
+    page = open_page(memory_map_of("ascend:matmul:reuse"))
+    page.keys("]")
+    assert page.run("return document.getElementById('scope').value") == "1"
+    page.keys("[")
+    assert page.run("return document.getElementById('scope').value") == "0"
+
+
+def test_search_finds_buffers_and_lines(open_page, kernel):
+    page = open_page(kernel)
+    page.find("#find")[0].send_keys("divisor")
+    page.settle()
+    (scope,) = kernel.scopes
+    expected = {at for at, line in enumerate(scope.listing.lines) if "divisor" in line}
+    in_sight = {int(e.get_attribute("data-line")) for e in page.find(".row")}
+    assert page.marked("match") == expected & in_sight
+    assert "Found 1" in page.find("#results")[0].text
+
+
+def test_dark_mode_follows_the_system_and_the_button(open_page, kernel):
+    page = open_page(kernel)
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    light = page.run(colour)
+    page.browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
+    )
+    try:
+        dark = page.run(colour)
+        assert dark != light
+        page.find("#theme")[0].click()
+        assert page.run(colour) == light
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_names_are_only_names(open_page):
+    names = [
+        "</script><img src=x onerror=boom()>",
+        "<b>bold</b>",
+        "a&amp;b",
+        "{{DATA}}",
+        '"quote"',
+        "ünï",
+    ]
+    page = open_page(table_of(Buffer(name, 64, ((0, 2),)) for name in names))
+    assert page.run("return memoryMap.page.memory.buffers.map(b => b.name)") == names
+    page.run("memoryMap.page.choose(0)")
+    assert page.texts("#facts h2")[0] == names[0]
+    assert page.complaints() == []
+
+
+def test_twenty_thousand_buffers(open_page):
+    page = open_page(table_of(spread(20_000), planners=("first_fit", "bump")))
+    assert page.complaints() == []
+    assert page.run("return document.getElementsByTagName('*').length") < 2000
+    for factor in (3, 30, 300):
+        page.run("memoryMap.page.view.zoomRows(arguments[0], 200); memoryMap.page.draw()", factor)
+        page.settle()
+    buffer = page.shown.scopes[0].problem.buffers[12_345]
+    page.find("#find")[0].send_keys(buffer.name)
+    page.keys("\ue007")
+    page.keys("\ue00c")
+    page.run("memoryMap.page.zoomTo(memoryMap.page.memory.index.get(arguments[0]))", buffer.name)
+    page.settle()
+    (box,) = page.boxes(buffer.name)
+    page.move_to(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert page.texts("#tip b") == [buffer.name]
+    offset = page.shown.scopes[0].placements[0].plan.offsets[buffer.name][0]
+    assert f"at {offset:,}" in page.find("#tip")[0].text
+
+
+def test_only_the_lines_in_sight_are_in_the_page(open_page):
+    page = open_page(memory_map_of("mobilenet_v2"))
+    lines = len(page.shown.scopes[0].listing.lines)
+    assert lines > 100
+    assert len(page.find(".row")) < lines
+    page.run("memoryMap.page.goToLine(arguments[0])", lines - 1)
+    page.settle()
+    assert page.marked("chosen") == {lines - 1}
+
+
+def test_a_plan_above_the_capacity_says_so(open_page):
+    page = open_page(memory_map_of("ascend:gelu:overflow"))
+    assert "proven not to fit" in page.find(".plan .head")[0].text
+    assert page.find(".plan .over")
+
+
+def test_the_page_needs_nothing_else(kernel):
+    text = html_page(kernel)
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    read = json.loads(data[1])
+    assert [s["name"] for s in read["scopes"]] == [scope.name for scope in kernel.scopes]
+    for address in re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", text):
+        assert address.startswith("data:")
+    assert "{{" not in text.replace(data[1], "").replace("${{", "")
