@@ -21,6 +21,10 @@ Facts = tuple[tuple[str, int], ...]
 """What a chip's own passes need to know of a memory: named integers."""
 
 
+_LIMIT = 1 << 62
+"""Numbers of bytes stay below this: a target holds them as signed words of 64 bits."""
+
+
 @dataclass(frozen=True)
 class MemoryScope:
     """One memory of a chip, as the planners see it.
@@ -135,13 +139,16 @@ class MemoryHierarchy:
     Raises
     ------
     ValueError
-        If two entries have the same name.
+        If an entry is no `MemoryScope`, or two have the same name.
     """
 
     scopes: tuple[MemoryScope, ...] = ()
 
     def __post_init__(self) -> None:
         scopes = tuple(self.scopes)
+        for scope in scopes:
+            if not isinstance(scope, MemoryScope):
+                raise ValueError(f"memory hierarchy: needs MemoryScopes, got {scope!r}")
         names = [scope.name for scope in scopes]
         for name in names:
             if names.count(name) > 1:
@@ -271,6 +278,8 @@ def _check_positive(scope: MemoryScope, field: str, value: object) -> None:
         raise ValueError(f"memory scope {scope.name!r}: {field} must be an integer, got {value!r}")
     if isinstance(value, int) and value <= 0:
         raise ValueError(f"memory scope {scope.name!r}: {field} must be positive, got {value}")
+    if isinstance(value, int) and value >= _LIMIT:
+        raise ValueError(f"memory scope {scope.name!r}: {field} must be below 2**62, got {value}")
 
 
 def _check_alignment(scope: MemoryScope) -> None:
@@ -323,6 +332,8 @@ def _checked_reserved(scope: MemoryScope) -> tuple[ByteRange, ...]:
         begin, end = entry
         if begin < 0 or end <= begin:
             raise ValueError(f"{where} [{begin}, {end}) is empty or negative")
+        if end >= _LIMIT:
+            raise ValueError(f"{where} [{begin}, {end}) must end below 2**62")
         if scope.capacity is not None and end > scope.capacity:
             raise ValueError(f"{where} [{begin}, {end}) ends above the capacity {scope.capacity}")
         ranges.append((begin, end))
@@ -343,6 +354,8 @@ def _check_base(scope: MemoryScope) -> None:
             f"memory scope {scope.name!r}: base must be an integer of at least 0, "
             f"got {scope.base!r}"
         )
+    if scope.base >= _LIMIT:
+        raise ValueError(f"memory scope {scope.name!r}: base must be below 2**62, got {scope.base}")
     if scope.base % scope.alignment:
         raise ValueError(
             f"memory scope {scope.name!r}: base {scope.base} is not a multiple of its alignment "
@@ -362,6 +375,8 @@ def _checked_facts(scope: MemoryScope) -> Facts:
         name, value = entry
         if not is_byte_count(value):
             raise ValueError(f"{where}: {name!r} must be an integer, got {value!r}")
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"{where}: {name!r} must fit a word of 64 bits, got {value}")
         if name in facts:
             raise ValueError(f"{where}: {name!r} is given twice")
         facts[name] = value

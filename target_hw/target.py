@@ -60,12 +60,14 @@ def register_chip(
     Raises
     ------
     TypeError
-        When `memory` is not a `MemoryHierarchy`.
+        When `memory` is not a `MemoryHierarchy`, or `machine` not a `Machine`.
     ValueError
-        When the name is not of that form or is taken, when the kind is none of TVM's, or when
-        no memory is described. Then neither tag is registered.
+        When the name is not of that form or is taken, when the kind is none of TVM's, when the
+        keys are not a list of names, or when no memory is described. Then neither tag is
+        registered.
     """
     _check_chip(name, memory, kind)
+    _check_machine_and_keys(name, machine, keys)
     described: dict[str, Any] = {_FEATURE: memory.to_feature(), "model": name}
     if machine is not None:
         described[_MACHINE] = machine.to_feature()
@@ -98,7 +100,14 @@ def with_machine(target: Target | str | dict[str, Any], machine: Machine) -> Tar
     -------
     tvm.target.Target
         With all its options spelled out, as from `with_memory`.
+
+    Raises
+    ------
+    TypeError
+        When `machine` is not a `Machine`.
     """
+    if not isinstance(machine, Machine):
+        raise TypeError(f"with_machine: needs a Machine, got {machine!r}")
     return _with_feature(target, _MACHINE, machine.to_feature())
 
 
@@ -116,7 +125,14 @@ def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) 
     -------
     tvm.target.Target
         With all its options spelled out: its JSON does not refer to a tag.
+
+    Raises
+    ------
+    TypeError
+        When `memory` is not a `MemoryHierarchy`.
     """
+    if not isinstance(memory, MemoryHierarchy):
+        raise TypeError(f"with_memory: needs a MemoryHierarchy, got {memory!r}")
     return _with_feature(target, _FEATURE, memory.to_feature())
 
 
@@ -133,7 +149,8 @@ def _with_feature(
 def _check_chip(name: str, memory: MemoryHierarchy, kind: str) -> None:
     if not isinstance(memory, MemoryHierarchy):
         raise TypeError(f"chip {name!r}: needs a MemoryHierarchy, got {memory!r}")
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)+", name, re.ASCII) or name.endswith(TWIN_SUFFIX):
+    is_tag = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)+", name, re.ASCII)
+    if not is_tag or name.endswith(TWIN_SUFFIX):
         raise ValueError(
             f"chip {name!r}: the name must be 'vendor/chip', of letters, digits and any of _.-, "
             f"and must not end with {TWIN_SUFFIX!r}"
@@ -142,6 +159,14 @@ def _check_chip(name: str, memory: MemoryHierarchy, kind: str) -> None:
         raise ValueError(f"chip {name!r}: TVM has no target kind {kind!r}")
     if not memory:
         raise ValueError(f"chip {name!r}: no memory is described")
+
+
+def _check_machine_and_keys(name: str, machine: object, keys: object) -> None:
+    if machine is not None and not isinstance(machine, Machine):
+        raise TypeError(f"chip {name!r}: needs a Machine, got {machine!r}")
+    names = keys if isinstance(keys, Sequence) and not isinstance(keys, str) else (None,)
+    if not all(isinstance(key, str) and key for key in names):
+        raise ValueError(f"chip {name!r}: keys must be a list of names, got {keys!r}")
 
 
 def _find_tag(tag: str) -> Target | None:

@@ -1,4 +1,4 @@
-"""Programs in files: TVMScript, or a module saved as JSON."""
+"""Programs in files: TVMScript, a module saved as JSON, or an ONNX network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLAIN = range(64)
 
 
 def read_program(path: Path) -> IRModule:
-    """Read a module or function from a file of TVMScript or JSON.
+    """Read a module or function from a file of TVMScript, JSON or ONNX.
 
     Parameters
     ----------
@@ -44,13 +44,17 @@ def read_program(path: Path) -> IRModule:
     ValueError
         When there is no such program in it; the message names the file and, where that is known,
         the line.
+    ImportError
+        When the package ``onnx`` is needed and not there.
     """
     if not path.exists():
         raise ValueError(f"{path}: no such file")
     if path.is_dir():
         raise ValueError(f"{path}: is a directory")
-    if path.suffix not in _READERS:
-        raise ValueError(f"{path}: the name ends neither in .py (TVMScript) nor in .json")
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: the name ends neither in .py (TVMScript) nor in .json or .onnx")
+    if path.suffix == ONNX:
+        return _read_onnx(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -154,7 +158,7 @@ def _run(path: Path) -> dict[str, Any]:
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise _script_error(path, error) from error
     finally:
         sys.path.remove(str(path.parent))
@@ -199,7 +203,29 @@ def _one_module(path: Path, found: dict[str, Any]) -> IRModule:
     return mod
 
 
+def _read_onnx(path: Path) -> IRModule:
+    """Read a network by TVM's own frontend; its weights stay parameters of the function."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: reading it needs the package onnx; install it with: "
+            "pip install 'tvm-ext[onnx]'"
+        ) from error
+    from tvm.relax.frontend.onnx import from_onnx
+
+    try:
+        model = onnx.load(str(path))
+        mod = from_onnx(model, keep_params_in_input=True)
+    except Exception as error:  # the parser and the frontend raise whatever they stumble on
+        raise ValueError(f"{path}: not a network that TVM reads: {first_line(error)}") from error
+    mod, _ = relax.frontend.detach_params(mod)
+    return mod
+
+
 _READERS = {".json": _read_json, ".py": _read_script}
 
-SUFFIXES = tuple(_READERS)
+ONNX = ".onnx"
+
+SUFFIXES = (*_READERS, ONNX)
 """How the names of files that can be read end."""

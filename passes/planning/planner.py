@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from passes.planning.plan import Plan
+from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
+from target_hw.memory import is_byte_count
 
 _MODULES = {
     "best": "passes.planning.planners.portfolio",
@@ -96,8 +98,14 @@ class Meter:
         return self._stop is not None and time.monotonic() >= self._stop
 
 
-Run = Callable[[Problem, Budget], Plan]
-"""``run(problem, budget)`` returns a complete plan, also when that does not fit the capacity."""
+Offsets = Mapping[str, int | Sequence[int]]
+"""By buffer name: an offset in bytes, or one a slot."""
+
+Run = TypeVar("Run", bound=Callable[[Problem, Budget], Plan | Offsets])
+"""``run(problem, budget)`` returns where each buffer goes, also when it does not fit the capacity.
+
+It returns a complete plan, or the offsets alone.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,11 +117,11 @@ class Planner:
     name : str
         What users call it.
     run : callable
-        See `Run`. It takes every problem.
+        From a problem and a budget to a complete plan. It takes every problem.
     """
 
     name: str
-    run: Run
+    run: Callable[[Problem, Budget], Plan]
 
 
 _PLANNERS: dict[str, Planner] = {}
@@ -122,16 +130,23 @@ _PLANNERS: dict[str, Planner] = {}
 def register(name: str) -> Callable[[Run], Run]:
     """Return a decorator that makes ``run(problem, budget)`` the planner called `name`.
 
+    Parameters
+    ----------
+    name : str
+        What users call the planner.
+
     Raises
     ------
     ValueError
-        If the name is taken.
+        If the name is no text, or taken.
     """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a planner's name must be a text, got {name!r}")
 
     def decorate(run: Run) -> Run:
         if name in _PLANNERS or _MODULES.get(name, run.__module__) != run.__module__:
             raise ValueError(f"planner {name!r} is already registered")
-        _PLANNERS[name] = Planner(name, run)
+        _PLANNERS[name] = Planner(name, lambda p, budget: _completed(p, name, run(p, budget)))
         return run
 
     return decorate
@@ -162,7 +177,7 @@ def get_planner(name: str) -> Planner:
     return _PLANNERS[name]
 
 
-def solve(problem: Problem, planner: str = "best", budget: Budget | None = None) -> Plan:
+def solve(problem: Problem, planner: str = "best", budget: Budget | int | None = None) -> Plan:
     """Plan `problem` with the planner called `planner`.
 
     Parameters
@@ -171,8 +186,9 @@ def solve(problem: Problem, planner: str = "best", budget: Budget | None = None)
         What to place.
     planner : str
         A registered name.
-    budget : Budget, optional
-        Limits for planners that search; the default is deterministic.
+    budget : Budget or int, optional
+        Limits for planners that search, or the number of placements that one may try. The default
+        is deterministic.
 
     Returns
     -------
@@ -182,6 +198,53 @@ def solve(problem: Problem, planner: str = "best", budget: Budget | None = None)
     Raises
     ------
     ValueError
-        If no planner has this name.
+            If no planner has this name, the budget is none, or the planner returns no plan.
     """
-    return get_planner(planner).run(problem, budget or Budget())
+    return get_planner(planner).run(problem, as_budget(budget))
+
+
+def as_budget(budget: Budget | int | None) -> Budget:
+    """Return a budget: the default one for None, a number of placements for an integer.
+
+    Parameters
+    ----------
+    budget : Budget or int, optional
+        What a user gave.
+
+    Raises
+    ------
+    ValueError
+        If it is something else.
+    """
+    if budget is None:
+        return Budget()
+    if is_byte_count(budget):
+        return Budget(budget)  # type: ignore[arg-type]
+    if not isinstance(budget, Budget):
+        raise ValueError(f"a budget must be a Budget or a number of placements, got {budget!r}")
+    return budget
+
+
+def _completed(problem: Problem, planner: str, answer: object) -> Plan:
+    """Return a planner's plan; of mere offsets, the plan that has its peak, penalty and status."""
+    where = f"{problem.name}: planner {planner!r}"
+    if isinstance(answer, Plan):
+        if not isinstance(answer.status, Status):
+            raise ValueError(f"{where}: a plan's status must be a Status, got {answer.status!r}")
+        return answer
+    if not isinstance(answer, Mapping):
+        raise ValueError(f"{where}: must return a Plan, or offsets by buffer name, got {answer!r}")
+    offsets = {}
+    for buffer in problem.buffers:
+        given = answer.get(buffer.name, ())
+        slots = tuple(given) if isinstance(given, Sequence) else (given,)
+        if len(slots) < buffer.slots or not all(map(is_byte_count, slots)):
+            raise ValueError(
+                f"{where}: buffer {buffer.name!r} needs {buffer.slots} offsets in bytes, "
+                f"got {given!r}"
+            )
+        offsets[buffer.name] = slots
+    # Here, because it needs numpy, and a plan that is complete does not.
+    from passes.planning.engine.blocks import BlockList
+
+    return BlockList(problem).plan_of(offsets, planner)

@@ -7,7 +7,7 @@ sequence, and every range is half-open.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -191,8 +191,16 @@ class Problem:
     name: str = "problem"
 
     def __post_init__(self) -> None:
-        for what in ("buffers", "penalties"):
-            object.__setattr__(self, what, tuple(getattr(self, what)))
+        if not isinstance(self.memory, MemoryScope):
+            raise ValueError(f"{self.name}: memory must be a MemoryScope, got {self.memory!r}")
+        for what, kind in (("buffers", Buffer), ("penalties", Penalty)):
+            given = tuple(getattr(self, what))
+            for entry in given:
+                if not isinstance(entry, kind):
+                    raise ValueError(
+                        f"{self.name}: {what} must be of {kind.__name__}, got {entry!r}"
+                    )
+            object.__setattr__(self, what, given)
         for what in ("in_place", "separations"):
             object.__setattr__(self, what, tuple((a, b) for a, b in getattr(self, what)))
         _check_names(self)
@@ -235,10 +243,16 @@ def rotate_alike(first: Buffer, second: Buffer) -> bool:
     return first.use is None or second.use is None or first.use.loop == second.use.loop
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
     """Return the live ranges sorted and joined, or say which one is wrong."""
     where = f"buffer {buffer.name!r}: live range"
     previous: LiveRange | None = None
+    if not _is_list(buffer.live) or not all(map(_is_list, buffer.live)):
+        raise ValueError(f"{where}s must be pairs (begin, end), got {buffer.live!r}")
     for entry in sorted(buffer.live):
         if len(entry) != 2 or not all(is_byte_count(p) and abs(p) < ADDRESS_LIMIT for p in entry):
             raise ValueError(f"{where} must be two integers within 2**62, got {entry!r}")

@@ -40,6 +40,11 @@ def test_scopes_that_tvm_does_not_know(name):
         ({"capacity": True}, "capacity must be an integer, got True"),
         ({"alignment": 0}, "alignment must be positive, got 0"),
         ({"alignment": 24}, "alignment must be a power of two, got 24"),
+        ({"capacity": 1 << 80}, "capacity must be below 2\\*\\*62"),
+        ({"alignment": 1 << 62}, "alignment must be below 2\\*\\*62"),
+        ({"base": 1 << 62}, "base must be below 2\\*\\*62"),
+        ({"reserved": ((0, 1 << 62),)}, "must end below 2\\*\\*62"),
+        ({"facts": (("x", 1 << 63),)}, "'x' must fit a word of 64 bits"),
         ({"capacity": 16, "alignment": 32}, "capacity of 16 bytes is below its alignment"),
         ({"bank_count": 0}, "bank_count must be positive, got 0"),
         ({"bank_count": 2}, "2 banks need bank_bytes"),
@@ -67,6 +72,12 @@ def test_a_hierarchy_finds_scopes_by_name():
     assert [scope.name for scope in hierarchy] == ["global", "local.UB"]
     with pytest.raises(KeyError, match=r"no scope 'local.L1'; it has: global, local.UB"):
         hierarchy["local.L1"]
+
+
+@pytest.mark.parametrize("scopes", ["x", ("local.UB",), (None,)])
+def test_a_hierarchy_refuses_what_is_no_scope(scopes):
+    with pytest.raises(ValueError, match="memory hierarchy: needs MemoryScopes, got"):
+        MemoryHierarchy(scopes)
 
 
 def test_a_hierarchy_refuses_two_of_a_name():

@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm.target import Target, list_tags, register_tag
 
-from target_hw import MemoryHierarchy, MemoryScope, ascend, register_chip, sophgo, with_memory
+from target_hw import (
+    MemoryHierarchy,
+    MemoryScope,
+    ascend,
+    register_chip,
+    sophgo,
+    with_machine,
+    with_memory,
+)
 from target_hw.target import TWIN_SUFFIX
 
 KIB = 1024
@@ -342,6 +350,10 @@ def test_where_the_twin_is_taken_neither_is_registered():
         (("test_bad/chip", MINE), {"kind": "npu"}, ValueError, r"no target kind 'npu'"),
         (("test_bad/chip", MemoryHierarchy()), {}, ValueError, r"no memory is described"),
         (("test_bad/chip", MINE.to_feature()), {}, TypeError, r"needs a MemoryHierarchy, got {"),
+        (("test_bad/chip", MINE), {"machine": 5}, TypeError, r"needs a Machine, got 5"),
+        (("test_bad/chip", MINE), {"keys": "npu"}, ValueError, r"keys must be a list .* got 'npu'"),
+        (("test_bad/chip", MINE), {"keys": ("npu", 3)}, ValueError, r"keys must be a list"),
+        ((7, MINE), {}, ValueError, r"chip 7: the name must be 'vendor/chip'"),
     ],
 )
 def test_bad_chips_are_refused_by_name(arguments, options, error, message):
@@ -377,3 +389,10 @@ def test_a_target_with_a_malformed_description_is_refused_by_name(feature, messa
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         MemoryHierarchy.from_target(target)
     assert str(error.value).startswith("target 'test/chip' (llvm): ")
+
+
+def test_only_descriptions_are_added_to_a_target():
+    with pytest.raises(TypeError, match=r"with_memory: needs a MemoryHierarchy, got \{\}"):
+        with_memory("llvm", {})
+    with pytest.raises(TypeError, match="with_machine: needs a Machine, got None"):
+        with_machine("ascend/910b", None)

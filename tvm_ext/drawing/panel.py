@@ -70,6 +70,8 @@ class Panel:
     """One map, as data."""
 
     def __init__(self, problem: Problem, plan: Plan, title: str | None) -> None:
+        if not isinstance(problem, Problem) or not isinstance(plan, Plan):
+            raise TypeError(f"a map needs a Problem and a Plan, got {problem!r} and {plan!r}")
         self.problem, self.plan = problem, plan
         self.title = f"{problem.name}: {plan.planner}" if title is None else title
         self.slots = list(_slots(problem, plan))

@@ -11,6 +11,7 @@ from passes.planning import (
     Budget,
     Buffer,
     Penalty,
+    Plan,
     Problem,
     Status,
     lower_bound,
@@ -189,6 +190,78 @@ def test_a_planner_is_registered_once():
                 register(taken)(run)
     finally:
         del planner._PLANNERS["test only"]
+
+
+@pytest.fixture
+def registered():
+    """Register planners for a test alone."""
+    names = []
+
+    def add(run):
+        names.append(f"test only {len(names)}")
+        register(names[-1])(run)
+        return names[-1]
+
+    yield add
+    for name in names:
+        del planner._PLANNERS[name]
+
+
+def test_offsets_alone_are_completed(registered):
+    def stacked(problem, budget):
+        return {"a": 0, "b": (8, 16), "c": [0]}
+
+    problem = Problem(
+        (
+            Buffer("a", 8, ((0, 2),)),
+            Buffer("b", 8, ((1, 3),), slots=2),
+            Buffer("c", 4, ((2, 3),)),
+        ),
+        MemoryScope("local.UB", 24),
+        penalties=(Penalty("a", "c", 5), Penalty("a", "b", 7)),
+    )
+    name = registered(stacked)
+    plan = solve(problem, name)
+    assert (plan.peak, plan.penalty, plan.planner, plan.status) == (24, 5, name, Status.FEASIBLE)
+    assert plan.offsets == {"a": (0,), "b": (8, 16), "c": (0,)}
+    assert verify(problem, plan) == ()
+    too_small = replace(problem, memory=MemoryScope("local.UB", 20))
+    assert not solve(too_small, name).fits
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "must return a Plan, or offsets by buffer name, got None"),
+        ([0], r"must return a Plan, or offsets by buffer name, got \[0\]"),
+        ({}, "buffer 'a' needs 1 offsets in bytes"),
+        ({"a": "0"}, "buffer 'a' needs 1 offsets in bytes, got '0'"),
+        ({"a": 1.5}, "buffer 'a' needs 1 offsets in bytes, got 1.5"),
+        (Plan({"a": (0,)}, 8, 0, Status.FEASIBLE, "mine"), "status must be a Status, got 'mine'"),
+    ],
+)
+def test_what_is_no_plan_is_named(registered, answer, message):
+    problem = Problem((Buffer("a", 8, ((0, 2),)),), name="main")
+    name = registered(lambda problem, budget: answer)
+    with pytest.raises(ValueError, match=f"main: planner '{name}': .*{message}"):
+        solve(problem, name)
+
+
+@pytest.mark.parametrize("name", [5, None, ""])
+def test_a_planners_name_is_a_text(name):
+    with pytest.raises(ValueError, match="a planner's name must be a text, got"):
+        register(name)
+
+
+def test_a_budget_may_be_a_number(registered):
+    seen = []
+    name = registered(lambda problem, budget: seen.append(budget) or {})
+    for number, expected in ((7, Budget(7)), (None, Budget()), (Budget(3, 1.0), Budget(3, 1.0))):
+        solve(Problem(()), name, number)
+        assert seen[-1] == expected
+    for wrong in (1.5, "100", True):
+        with pytest.raises(ValueError, match="must be a Budget or a number of placements, got"):
+            solve(Problem(()), name, wrong)
 
 
 def test_every_name_has_a_planner():
