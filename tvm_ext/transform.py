@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendPlanMemory
 from passes.gmem import GMEMAllocate
+from passes.layer_group import LayerGroup
 from passes.plan_addresses import FORMS, DropAddresses, Form, PlanAddresses
 from passes.storage_rewrite import StorageRewrite
 
@@ -14,6 +15,7 @@ __all__ = [
     "DropAddresses",
     "Form",
     "GMEMAllocate",
+    "LayerGroup",
     "PlanAddresses",
     "StorageRewrite",
 ]
