@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from passes.analysis.layer_group.networks import BlockNetwork, read_networks
 from passes.ir.structural import structural_visit, type_index
-from passes.plan_addresses import FORMS, Form
+from passes.placement import FORMS, Form
 from passes.planning.layer_group.layer_groups import (
     HALOS,
     SEARCHES,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from threading import RLock
 from typing import Any
 
@@ -31,6 +32,9 @@ STOCK_PLANNING = "StaticPlanBlockMemory"
 
 FUSION = ("FuseOps", "FuseTIR")
 """The passes of TVM's Relax pipelines that make one kernel of several operators."""
+
+LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
+"""The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
 
 # TVM's pipelines look `StorageRewrite` up each time they run; while one of ours
 # runs, they find ours there. One thread at a time.
@@ -338,8 +342,41 @@ def before_planning(passes: list[Pass]) -> tuple[list[Pass], list[Pass]]:
     return passes[:at], passes[at + 1 :]
 
 
+def before_lowering(passes: list[Pass]) -> tuple[list[Pass], list[Pass]]:
+    """Split a list of passes behind legalization and fusion, where `LayerGroup` stands.
+
+    Parameters
+    ----------
+    passes : list of tvm.transform.Pass
+        As `relax_passes` returns them.
+
+    Returns
+    -------
+    tuple of two lists
+        The passes before it, and those behind it.
+
+    Raises
+    ------
+    ValueError
+        When the list does not lower dataflow blocks.
+    """
+    names = [str(stock.info.name) for stock in passes]
+    at = next((i for i, name in enumerate(names) if name in LOWERS_DATAFLOW), None)
+    if at is None:
+        raise ValueError(
+            f"the Relax pipeline has none of {', '.join(LOWERS_DATAFLOW)}; it is: "
+            f"{', '.join(names)}"
+        )
+    return passes[:at], passes[at:]
+
+
 def relax_pipeline(
-    target: Target | str, planner: str = "rec_tbl", *, fuse: bool = True, **options: Any
+    target: Target | str,
+    planner: str = "rec_tbl",
+    *,
+    fuse: bool = True,
+    layer_group: bool | Mapping[str, Any] = False,
+    **options: Any,
 ) -> Pass:
     """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
 
@@ -351,6 +388,9 @@ def relax_pipeline(
         The name of a planner.
     fuse : bool
         Whether to fuse operators.
+    layer_group : bool or mapping
+        Whether layers run together in local memory; a mapping holds options of
+        `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
 
@@ -371,12 +411,33 @@ def relax_pipeline(
     target = Target(target)
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
     before, behind = before_planning(relax_passes(target, fuse=fuse))
+    if layer_group is not False:
+        first, then = before_lowering(before)
+        before = [*first, _layer_group(target, layer_group), *then]
 
     def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
         with target:
             return Sequential([*before, allocate, *behind])(mod)
 
     return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")
+
+
+def _layer_group(target: Target, options: object) -> Pass:
+    if options is True:
+        return transform.LayerGroup(target)
+    if not isinstance(options, Mapping):
+        raise ValueError(
+            "layer_group must be True, False or a mapping of options of LayerGroup, "
+            f"got {options!r}"
+        )
+    given = {"target": target, **{str(name): value for name, value in options.items()}}
+    known = signature(transform.LayerGroup).parameters
+    for name in given:
+        if name not in known:
+            raise ValueError(
+                f"layer_group: LayerGroup has no option {name!r}; it has: {', '.join(known)}"
+            )
+    return transform.LayerGroup(**given)
 
 
 tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, tir_pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendPlanMemory
 from passes.gmem import GMEMAllocate
+from passes.layer_group import LayerGroup
 from passes.placement import FORMS, Form
 from passes.plan_addresses import DropAddresses, PlanAddresses
 from passes.storage_rewrite import StorageRewrite
@@ -15,6 +16,7 @@ __all__ = [
     "DropAddresses",
     "Form",
     "GMEMAllocate",
+    "LayerGroup",
     "PlanAddresses",
     "StorageRewrite",
 ]

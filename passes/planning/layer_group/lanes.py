@@ -96,7 +96,7 @@ def line_extents(slices: TensorSlices, cut: Cut) -> tuple[int, ...] | None:
     Where slices go along rows and their rows are kept, the rows that the next line of slices needs
     again wait, over all columns, while the window moves along. None where nothing waits so.
     """
-    outer, inner = cut.order[1:]
+    outer, inner = cut.order[1], cut.order[2]
     if cut.count(outer) == 1 or cut.count(inner) == 1 or outer not in slices.keep:
         return None
     kept = [axis.kept for axis in slices.axes if axis is not None and axis.letter == outer]
@@ -115,7 +115,7 @@ def line_extents(slices: TensorSlices, cut: Cut) -> tuple[int, ...] | None:
 
 def _outlasts(slices: TensorSlices, letter: str, cut: Cut) -> bool:
     """Whether all slices along `letter` must stay, because an outer axis comes back to them."""
-    outer, inner = cut.order[1:]
+    outer, inner = cut.order[1], cut.order[2]
     return (
         letter == inner
         and outer in slices.keep

@@ -10,8 +10,14 @@ from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_g
 from passes.planning.layer_group.slicing import Cut
 from passes.planning.layer_group.sweep import Estimate, LayerFacts, Sweep
 
-WINDOW = 24
+WINDOW = 16
 """Groups of more layers than this are made of smaller ones: see `dynamic_programming`."""
+
+PATIENCE = 2
+"""Numbers of slices that win nothing before larger ones are no longer tried."""
+
+LEAST_GAIN = 0.01
+"""Share of a group's cycles below which fewer of them count as nothing won."""
 
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 """For each way with halos, the letters of the cuts along which the search may keep them."""
@@ -54,11 +60,24 @@ class GroupSearch:
         """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
 
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
-        the rows.
+        the rows, until more slices win nothing.
         """
-        for cut in self._cuts(last):
-            for keep in self.keeps if cut.h > 1 else ("",):
-                yield from Sweep(self._facts, last, cut, keep).run(first)
+        for keep in self.keeps:
+            best: dict[int, int] = {}
+            vain = 0
+            for cut in self._cuts(last):
+                if cut.h == 1 and keep != self.keeps[0]:
+                    continue  # Without cut rows there is nothing to keep.
+                won = False
+                for estimate in Sweep(self._facts, last, cut, keep).run(first):
+                    known = best.get(estimate.first)
+                    if known is None or estimate.cycles < known:
+                        best[estimate.first] = estimate.cycles
+                        won = won or known is None or estimate.cycles < known * (1 - LEAST_GAIN)
+                    yield estimate
+                vain = 0 if won or not best else vain + 1
+                if vain == PATIENCE:
+                    break
 
     def _cuts(self, last: int) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
@@ -71,7 +90,7 @@ class GroupSearch:
 
 
 def counts(extent: int) -> list[int]:
-    """Return numbers of slices to try for an axis: 1 to 4, then steps of a third, up to all.
+    """Return numbers of slices to try for an axis: 1 to 4, then steps of a half, up to all.
 
     Of numbers with slices of one size only the smallest is there.
     """
@@ -81,7 +100,7 @@ def counts(extent: int) -> list[int]:
         size = -(-extent // count)
         if not found or size < -(-extent // found[-1]):
             found.append(-(-extent // size))
-        count = max(count + 1, count * 4 // 3)
+        count = max(count + 1, count * 3 // 2)
     if found[-1] != extent:
         found.append(extent)
     return found

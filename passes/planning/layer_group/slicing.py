@@ -418,7 +418,8 @@ class Spans:
 
     def sizes(self) -> _Ends:
         """Return the elements of each range."""
-        return np.maximum(self.end - self.begin, 0)
+        sizes: _Ends = np.maximum(self.end - self.begin, 0)
+        return sizes
 
     def covered(self) -> int:
         """Return how many elements any range has, each counted once."""
@@ -433,9 +434,11 @@ class Spans:
 
     def needed(self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool) -> Spans:
         """Return what they need through a map; see `needed_range`."""
-        begin = np.clip((self.begin * m.stride + m.first) // m.divide, 0, input_extent)
-        end = ((self.end - 1) * m.stride + m.last) // m.divide + 1
-        end = np.clip(end, 0, input_extent)
+        begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
+        if m.divide > 1:
+            begin, end = begin // m.divide, end // m.divide
+        # Empty ranges are far out: they stay empty.
+        begin, end = np.maximum(begin, 0), np.minimum(end + 1, input_extent)
         if to_end:
             end = np.where(self.end == output_extent, input_extent, end)
         return Spans(begin, end)._marked()

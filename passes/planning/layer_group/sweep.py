@@ -64,12 +64,18 @@ class LayerFacts:
         The network.
     chip : Chip
         What it runs on.
+
+    Attributes
+    ----------
+    whole : dict of str to (int, int)
+        Bytes a lane and elements of tensors that were loaded as a whole.
     """
 
     def __init__(self, index: NetworkIndex, chip: Chip) -> None:
         self.index = index
         self.chip = chip
         lanes = chip.lanes
+        self.whole: dict[str, tuple[int, int]] = {}
         self._work: list[tuple[float, float, int]] = []
         for layer in index.network.layers:
             output = index.tensors[layer.output]
@@ -282,8 +288,8 @@ class Sweep:
             for name, loaded in self._loaded.items()
             if loaded.reader == number
         ]
-        load_bytes = sum(l.measure.lane_bytes for _, l in first if not l.measure.everywhere)
-        load_cycles = sum(self._load_cycles(tensor, l) for tensor, l in first)
+        load_bytes = sum(x.measure.lane_bytes for _, x in first if not x.measure.everywhere)
+        load_cycles = sum(self._load_cycles(tensor, x) for tensor, x in first)
         head, tail = self._at(number), 0
         if number == self.last:
             cycles = load_cycles + self._compute[0] + stored_cycles
@@ -291,8 +297,8 @@ class Sweep:
                 self._everywhere + self._live[0],
                 cycles * self.cut.steps + self._held_cycles,
             )
-        late = [l for _, l in first if l.last_reader == self.last]
-        late_bytes = sum(l.measure.lane_bytes for l in late if not l.measure.everywhere)
+        late = [x for _, x in first if x.last_reader == self.last]
+        late_bytes = sum(x.measure.lane_bytes for x in late if not x.measure.everywhere)
         live = max(
             max(self._live),
             self._live[tail] + load_bytes - late_bytes,
@@ -322,6 +328,8 @@ class Sweep:
     def _measure(
         self, tensor: Tensor, needs: AxisSpans, *, loaded: bool
     ) -> tuple[_Measure, AxisSpans]:
+        if loaded and not any(needs):
+            return self._measure_whole(tensor), needs
         held, made = settle_spans(needs, self.keep)
         extents, elements, kept, repeats = [], 1, False, False
         sizes: dict[str, NDArray[np.int64]] = {}
@@ -334,12 +342,11 @@ class Sweep:
             extents.append(int(window[1].sizes().max()))
             sizes[letter] = sizes[letter] * new if letter in sizes else new
             kept = kept or (letter in self.keep and bool((new < window[1].sizes()).any()))
-            if letter == "h":
+            if letter == "h" and self.facts.chip.overlap_rule == "half":
                 repeats = 2 * (int(new.sum()) - fresh[1].covered()) > extent
         for by_slice in sizes.values():
             elements *= int(by_slice.sum())
-        resident = loaded and not sizes and self.cut.steps > 1
-        for letter in "" if resident else "nh":
+        for letter in "nh":
             count = self.cut.count(letter)
             if letter in sizes or count == 1:
                 continue
@@ -349,7 +356,15 @@ class Sweep:
                 elements *= count
                 repeats = repeats or letter == "h"
         nbytes = self.facts.chip.lanes.tensor_bytes(tensor, tuple(extents))
-        return _Measure(nbytes, elements, kept or resident, not sizes, repeats), made
+        return _Measure(nbytes, elements, kept, not sizes, repeats), made
+
+    def _measure_whole(self, tensor: Tensor) -> _Measure:
+        """Return what a tensor takes that is loaded as a whole, once if there is more than one."""
+        if tensor.name not in self.facts.whole:
+            nbytes = self.facts.chip.lanes.tensor_bytes(tensor, tensor.shape)
+            self.facts.whole[tensor.name] = (nbytes, element_count(tensor))
+        nbytes, elements = self.facts.whole[tensor.name]
+        return _Measure(nbytes, elements, self.cut.steps > 1, True, False)
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans) -> int:
         extents = tuple(

@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import PrimType, Var
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
     EQ,
     BufferLoad,
@@ -133,9 +134,9 @@ class _Writer:
         if turns > 1:
             body = For(turn, number(0), number(turns), ForKind.SERIAL, body)
         names = (*self.group.loaded, *self.group.outputs)
-        function = PrimFunc(
-            [self.outside[name] for name in names], SeqStmt([*self.memory.declarations, body])
-        )
+        # Passes of Relax look into a kernel's root block.
+        root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
+        function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", _OPAQUE)):
             function = function.with_attr(key, value)
         return GroupFunction(function, self.group.loaded, self.group.outputs)

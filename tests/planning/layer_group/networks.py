@@ -19,7 +19,7 @@ def conv_map(
 def source_map(
     kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, axis: int = 2
 ) -> AxisMap:
-    """As `conv_map`, but a slice reads up to the beginning of the next stride, as tpu-mlir has it."""
+    """As `conv_map`, but a slice reads up to the next stride, as tpu-mlir has it."""
     reach = max((kernel - 1) * dilation + 1, stride)
     return AxisMap(axis, stride, 1, -padding, reach - 1 - padding)
 

@@ -1,0 +1,95 @@
+"""Relax modules of one operator, and of small networks, for the tests of LayerGroup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+Shape = tuple[int, ...]
+
+
+def module(
+    shapes: Sequence[Shape],
+    body: Callable[..., Any],
+    *,
+    inputs: int = 1,
+    dtype: str = "float32",
+) -> tvm.IRModule:
+    """Return a module whose function `main` applies `body` to tensors of these shapes.
+
+    Parameters
+    ----------
+    shapes
+        Of the parameters: inputs first, then weights.
+    body
+        Called with the builder's `emit` and the parameters; returns the results.
+    inputs
+        How many parameters are inputs.
+    """
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"p{i}", relax.TensorType(shape, dtype)) for i, shape in enumerate(shapes)]
+    with builder.function("main", params, attrs={"num_input": inputs}):
+        with builder.dataflow():
+            results = body(builder.emit, *params)
+            result = builder.emit_output(
+                relax.Tuple(results) if isinstance(results, (list, tuple)) else results
+            )
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def lowered(mod: tvm.IRModule, *, fuse: bool = False) -> tvm.IRModule:
+    """Return a module with its operators as calls of kernels."""
+    passes = [relax.transform.LegalizeOps()]
+    if fuse:
+        passes += [
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+        ]
+    return tvm.ir.transform.Sequential(passes)(mod)
+
+
+def kernels(mod: tvm.IRModule) -> dict[str, tvm.tirx.PrimFunc]:
+    """Return the kernels of a module by name."""
+    return {
+        str(variable.name_hint): function
+        for variable, function in mod.functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
+
+
+def arrays(mod: tvm.IRModule, seed: int = 0, name: str = "main") -> list[np.ndarray]:
+    """Make random arguments for a function of a module."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for param in mod[name].params:
+        shape = [int(extent) for extent in param.ty.shape.values]
+        dtype = str(param.ty.dtype.dtype if hasattr(param.ty.dtype, "dtype") else param.ty.dtype)
+        if dtype.startswith("float"):
+            made.append(rng.uniform(-1, 1, shape).astype(dtype))
+        else:
+            made.append(rng.integers(-8, 8, shape).astype(dtype))
+    return made
+
+
+def run(mod: tvm.IRModule, args: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
+    """Build a module for the CPU with TVM's own pipeline, and call a function of it."""
+    executable = tvm.compile(mod, target="llvm")
+    return call(relax.VirtualMachine(executable, tvm.cpu()), args, name)
+
+
+def call(vm: Any, args: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
+    """Call a function; return its results, tuples flattened."""
+    return [t.numpy() for t in _flat(vm[name](*[tvm.runtime.tensor(array) for array in args]))]
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, tvm.runtime.Tensor):
+        return [value]
+    return [tensor for part in value for tensor in _flat(part)]

@@ -1,0 +1,411 @@
+"""What a slice needs of its operator's input: read off kernels, against rules and against runs."""
+
+from __future__ import annotations
+
+import backward_rules as rules
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from operator_modules import arrays, kernels, lowered, module, run
+from tvm import relax
+
+from passes.analysis.layer_group.axis_maps import fit_axis_map
+from passes.analysis.layer_group.kernels import read_kernel
+from passes.analysis.layer_group.networks import read_networks
+from passes.analysis.layer_group.regions import AxisReads, KernelReads
+from passes.planning.layer_group.network import AxisMap
+from passes.planning.layer_group.slicing import even_ranges, needed_range
+
+OPERATORS = settings(
+    deadline=None,
+    max_examples=12,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+ALL = settings(OPERATORS, max_examples=150)
+
+
+def maps_of(mod):
+    """Return the maps of the one layer's first input, and the shapes of input and output."""
+    (block,) = read_networks(lowered(mod))
+    (layer,) = block.network.layers
+    assert layer.reason == ""
+    shapes = {tensor.name: tensor.shape for tensor in block.network.tensors}
+    return layer.maps[0], shapes[layer.inputs[0]], shapes[layer.output]
+
+
+def conv2d(height, *, kernel, stride, pad, dilation=1, groups=1, channels=4):
+    return module(
+        [(1, channels, height, 5), (channels, channels // groups, kernel, 1)],
+        lambda emit, x, w: emit(
+            relax.op.nn.conv2d(
+                x,
+                w,
+                strides=(stride, 1),
+                padding=(pad, 0),
+                dilation=(dilation, 1),
+                groups=groups,
+            )
+        ),
+    )
+
+
+def pool2d(kind, height, *, kernel, stride, pad):
+    operator = {"max": relax.op.nn.max_pool2d, "avg": relax.op.nn.avg_pool2d}[kind]
+    return module(
+        [(1, 2, height, 5)],
+        lambda emit, x: emit(operator(x, (kernel, 1), (stride, 1), (pad, 0))),
+    )
+
+
+def deconv2d(height, *, kernel, stride, pad, output_pad=0):
+    return module(
+        [(1, 3, height, 5), (3, 2, kernel, 1)],
+        lambda emit, x, w: emit(
+            relax.op.nn.conv2d_transpose(
+                x, w, strides=(stride, 1), padding=(pad, 0), output_padding=(output_pad, 0)
+            )
+        ),
+    )
+
+
+# The worked numbers: (index, size) of an output's slice, and of the input's slice that it needs.
+WORKED = [
+    (
+        lambda: conv2d(56, kernel=3, stride=1, pad=1),
+        [((0, 14), (0, 15)), ((14, 14), (13, 16)), ((42, 14), (41, 15))],
+    ),
+    (lambda: conv2d(56, kernel=3, stride=1, pad=2, dilation=2), [((14, 14), (12, 18))]),
+    (lambda: conv2d(56, kernel=3, stride=2, pad=1), [((7, 7), (13, 15))]),
+    # A slice of tpu-mlir also has the last of the rows that the stride passes over.
+    (lambda: conv2d(56, kernel=1, stride=2, pad=0), [((7, 7), (14, 13)), ((21, 7), (42, 13))]),
+    (lambda: pool2d("max", 57, kernel=2, stride=2, pad=0), [((21, 7), (42, 14))]),
+    (
+        lambda: conv2d(224, kernel=7, stride=2, pad=3),
+        [((0, 28), (0, 58)), ((28, 28), (53, 61)), ((56, 28), (109, 61)), ((84, 28), (165, 59))],
+    ),
+    (
+        lambda: pool2d("avg", 112, kernel=3, stride=2, pad=1),
+        [((0, 14), (0, 28)), ((14, 14), (27, 29)), ((28, 14), (55, 29)), ((42, 14), (83, 29))],
+    ),
+    (lambda: deconv2d(28, kernel=4, stride=2, pad=1), [((14, 14), (6, 9))]),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WORKED)))
+def test_worked_slices(case):
+    make, slices = WORKED[case]
+    axis_maps, shape, out = maps_of(make())
+    for (index, size), (first, count) in slices:
+        begin, end = needed_range(axis_maps[2], (index, index + size), out[2], shape[2])
+        assert (begin, end - begin) == (first, count)
+
+
+def test_the_last_slice_reaches_the_end_as_the_original_has_it():
+    for make, output, expected in (
+        (WORKED[3][0], (21, 28), (42, 56)),
+        (WORKED[4][0], (21, 28), (42, 57)),
+    ):
+        axis_maps, shape, out = maps_of(make())
+        got = needed_range(axis_maps[2], output, out[2], shape[2], to_end=True)
+        assert got == expected
+
+
+@st.composite
+def windows(draw):
+    kernel = draw(st.integers(1, 5))
+    dilation = draw(st.integers(1, 3))
+    extent = (kernel - 1) * dilation + 1
+    height = draw(st.integers(extent, 24))
+    return {
+        "height": height,
+        "kernel": kernel,
+        "stride": draw(st.integers(1, 4)),
+        "pad": draw(st.integers(0, extent - 1)),
+        "dilation": dilation,
+    }
+
+
+def check_against_rule(mod, rule, output_height):
+    """Compare every slice of every even cut with what the rule says, and with a run."""
+    axis_maps, shape, out = maps_of(mod)
+    assert out[2] == output_height
+    height = shape[2]
+    for count in {1, 2, 3, output_height} & set(range(1, output_height + 1)):
+        for begin, end in even_ranges(output_height, count):
+            index, size = rule((begin, end - begin), height)
+            if size <= 0:
+                continue
+            axis_map = axis_maps[2]
+            got = (
+                (0, height)
+                if axis_map is None
+                else needed_range(axis_map, (begin, end), output_height, height)
+            )
+            assert got == (index, index + size), (count, begin, end)
+
+
+def influence(mod, output_height):
+    """Return for each output row the input rows that change it, by running the operator."""
+    first = arrays(mod, 1)
+    first[0] = np.abs(first[0])
+    base = run(mod, first)[0]
+    height = first[0].shape[2]
+    changes = np.zeros((output_height, height), bool)
+    executable_args = list(first)
+    for row in range(height):
+        changed = first[0].copy()
+        changed[:, :, row] += 1000
+        executable_args[0] = changed
+        changes[:, row] = (run(mod, executable_args)[0] != base).any(axis=(0, 1, 3))
+    return changes
+
+
+def conv_height(height, kernel, stride, pad, dilation=1):
+    return (height + 2 * pad - (kernel - 1) * dilation - 1) // stride + 1
+
+
+def conv_case(window, groups):
+    kernel, stride, pad, dilation = (window[k] for k in ("kernel", "stride", "pad", "dilation"))
+    # Where the stride passes over rows, tpu-mlir's slices hold some that nothing reads.
+    assume(stride <= (kernel - 1) * dilation + 1)
+    check_against_rule(
+        conv2d(**window, groups=groups),
+        lambda out, length: rules.conv(
+            out, length, kernel=kernel, stride=stride, pad=pad, dilation=dilation
+        ),
+        conv_height(window["height"], kernel, stride, pad, dilation),
+    )
+
+
+@OPERATORS
+@given(windows(), st.sampled_from([1, 2, 4]))
+def test_convolution(window, groups):
+    conv_case(window, groups)
+
+
+@pytest.mark.slow
+@ALL
+@given(windows(), st.sampled_from([1, 2, 4]))
+def test_many_convolutions(window, groups):
+    conv_case(window, groups)
+
+
+def pool_case(window, kind):
+    kernel, stride = window["kernel"], window["stride"]
+    pad = min(window["pad"], kernel // 2)
+    assume(window["height"] + 2 * pad >= kernel and stride <= kernel)
+    check_against_rule(
+        pool2d(kind, window["height"], kernel=kernel, stride=stride, pad=pad),
+        lambda out, length: rules.pool(out, length, kernel=kernel, stride=stride, pad=pad),
+        conv_height(window["height"], kernel, stride, pad),
+    )
+
+
+@OPERATORS
+@given(windows(), st.sampled_from(["max", "avg"]))
+def test_pooling(window, kind):
+    pool_case(window, kind)
+
+
+@pytest.mark.slow
+@ALL
+@given(windows(), st.sampled_from(["max", "avg"]))
+def test_many_poolings(window, kind):
+    pool_case(window, kind)
+
+
+def deconv_case(height, kernel, stride, pad):
+    assume(kernel >= stride and (height - 1) * stride - 2 * pad + kernel > 0)
+    check_against_rule(
+        deconv2d(height, kernel=kernel, stride=stride, pad=pad),
+        lambda out, length: rules.deconv(out, length, kernel=kernel, stride=stride, pad=pad),
+        (height - 1) * stride - 2 * pad + kernel,
+    )
+
+
+@OPERATORS
+@given(st.integers(3, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2))
+def test_transposed_convolution(height, kernel, stride, pad):
+    assume(pad < kernel)
+    deconv_case(height, kernel, stride, pad)
+
+
+@pytest.mark.slow
+@ALL
+@given(st.integers(3, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2))
+def test_many_transposed_convolutions(height, kernel, stride, pad):
+    assume(pad < kernel)
+    deconv_case(height, kernel, stride, pad)
+
+
+RUN = {
+    "convolution": lambda: conv2d(9, kernel=3, stride=2, pad=2, dilation=2),
+    "depthwise": lambda: conv2d(8, kernel=3, stride=1, pad=1, groups=4),
+    "max pooling": lambda: pool2d("max", 9, kernel=3, stride=2, pad=1),
+    "transposed convolution": lambda: deconv2d(6, kernel=4, stride=2, pad=1),
+    "slice": lambda: module(
+        [(1, 2, 12, 5)], lambda emit, x: emit(relax.op.strided_slice(x, [2], [1], [11], [3]))
+    ),
+    "pad": lambda: module(
+        [(1, 2, 6, 5)], lambda emit, x: emit(relax.op.nn.pad(x, (0, 0, 0, 0, 2, 1, 0, 0)))
+    ),
+    "nearest resize": lambda: module(
+        [(1, 2, 6, 5)],
+        lambda emit, x: emit(
+            relax.op.image.resize2d(x, (9, 5), method="nearest_neighbor", layout="NCHW")
+        ),
+    ),
+    "linear resize": lambda: module(
+        [(1, 2, 6, 5)],
+        lambda emit, x: emit(relax.op.image.resize2d(x, (12, 5), method="linear", layout="NCHW")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_rows_that_change_a_result_are_needed(name):
+    mod = RUN[name]()
+    axis_maps, shape, out = maps_of(mod)
+    axis_map = axis_maps[2]
+    assert axis_map is not None
+    changes = influence(mod, out[2])
+    for row in range(out[2]):
+        begin, end = needed_range(axis_map, (row, row + 1), out[2], shape[2])
+        rows = np.flatnonzero(changes[row])
+        if len(rows):
+            assert begin <= rows[0]
+            assert rows[-1] < end
+        if name in ("convolution", "depthwise", "max pooling", "slice", "pad"):
+            assert not len(rows) or (begin, end) == (rows[0], rows[-1] + 1)
+
+
+IDENTITY = AxisMap(2)
+
+
+def test_operators_without_a_window():
+    shape = (2, 4, 6, 5)
+
+    def first_map(body, *more, inputs=1):
+        return maps_of(module([shape, *more], body, inputs=inputs))[0]
+
+    relu = first_map(lambda emit, x: emit(relax.op.nn.relu(x)))
+    assert relu == (AxisMap(0), AxisMap(1), IDENTITY, AxisMap(3))
+    add = first_map(lambda emit, x, y: emit(relax.op.add(x, y)), (4, 1, 1))
+    assert add[2] == IDENTITY
+    concat = first_map(
+        lambda emit, x, y: emit(relax.op.concat([x, y], axis=1)), (2, 3, 6, 5), inputs=2
+    )
+    assert concat[2] == IDENTITY
+    softmax = first_map(lambda emit, x: emit(relax.op.nn.softmax(x, axis=3)))
+    assert softmax[2:] == (IDENTITY, None)
+    rows = first_map(lambda emit, x: emit(relax.op.nn.softmax(x, axis=2)))
+    assert rows == (AxisMap(0), AxisMap(1), None, AxisMap(3))
+    mean = first_map(lambda emit, x: emit(relax.op.mean(x, axis=[2, 3])))
+    assert mean == (AxisMap(0), AxisMap(1), None, None)
+    norm = first_map(
+        lambda emit, x, g, b: emit(relax.op.nn.layer_norm(x, g, b, axes=[-1])), (5,), (5,)
+    )
+    assert norm[2:] == (IDENTITY, None)
+    matmul = first_map(lambda emit, x, w: emit(relax.op.matmul(x, w)), (5, 7))
+    assert matmul[2:] == (IDENTITY, None)
+
+
+def test_concat_along_the_rows_takes_each_part_from_its_input():
+    mod = module(
+        [(1, 2, 4, 5), (1, 2, 6, 5)],
+        lambda emit, x, y: emit(relax.op.concat([x, y], axis=2)),
+        inputs=2,
+    )
+    (block,) = read_networks(lowered(mod))
+    (layer,) = block.network.layers
+    needs = [
+        needed_range(axis_maps[2], (3, 6), 10, height)
+        for axis_maps, height in zip(layer.maps, (4, 6), strict=True)
+    ]
+    assert needs == [(3, 4), (0, 2)]
+
+
+def test_reshape_and_transpose_where_an_axis_is_kept():
+    mod = module([(1, 16, 24)], lambda emit, x: emit(relax.op.reshape(x, (1, 16, 4, 6))))
+    axis_maps, _, _ = maps_of(mod)
+    assert axis_maps[1] == AxisMap(1)
+    mod = module([(1, 16, 4, 6)], lambda emit, x: emit(relax.op.permute_dims(x, [0, 2, 1, 3])))
+    axis_maps, _, _ = maps_of(mod)
+    assert axis_maps[1] == AxisMap(2)
+    assert axis_maps[2] == AxisMap(1)
+
+
+def test_an_operator_fused_with_its_neighbours_is_cut_too():
+    def body(emit, x, w, s):
+        y = emit(relax.op.nn.conv2d(x, w, strides=(2, 1), padding=(1, 0)))
+        return emit(relax.op.nn.relu(emit(relax.op.multiply(y, s))))
+
+    mod = module([(1, 3, 21, 5), (4, 3, 3, 1), (4, 1, 1)], body)
+    (block,) = read_networks(lowered(mod, fuse=True))
+    (layer,) = block.network.layers
+    assert layer.operator == "fused_conv2d_multiply_relu"
+    assert layer.maps[0][2] == AxisMap(2, stride=2, first=-1, last=1)
+    assert layer.buffer_bits == 0, "each step takes the place of the one before"
+
+
+axis_maps = st.builds(
+    AxisMap,
+    axis=st.just(0),
+    stride=st.integers(1, 5),
+    divide=st.integers(1, 4),
+    first=st.integers(-6, 6),
+    last=st.integers(0, 8),
+).map(lambda m: AxisMap(0, m.stride, m.divide, m.first, m.first + m.last))
+
+
+@settings(OPERATORS, max_examples=100)
+@given(axis_maps, st.integers(4, 30), st.integers(4, 40))
+def test_a_fitted_map_needs_what_is_read_and_little_more(axis_map, rows, extent):
+    first = np.arange(rows) * axis_map.stride + axis_map.first
+    last = np.arange(rows) * axis_map.stride + axis_map.last
+    first, last = first // axis_map.divide, last // axis_map.divide
+    read_first, read_last = np.maximum(first, 0), np.minimum(last, extent - 1)
+    empty = read_first > read_last
+    reads = AxisReads(
+        0, np.where(empty, 1 << 40, read_first), np.where(empty, -(1 << 40), read_last)
+    )
+    found = fit_axis_map(reads, extent)
+    for begin in range(rows):
+        for end in range(begin + 1, rows + 1):
+            needed = reads.of((begin, end))
+            got = (0, extent) if found is None else needed_range(found, (begin, end), rows, extent)
+            if needed != (0, 0):
+                assert got[0] <= needed[0]
+                assert needed[1] <= got[1]
+
+
+def test_a_kernel_that_nobody_wrote_a_rule_for():
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def blur(x: T.Buffer((1, 2, 20, 7), "float32"), y: T.Buffer((1, 2, 9, 7), "float32")):
+        for n, c, h, w in T.grid(1, 2, 9, 7):
+            with T.sblock("blur"):
+                vn, vc, vh, vw = T.axis.remap("SSSS", [n, c, h, w])
+                y[vn, vc, vh, vw] = (x[vn, vc, vh * 2, vw] + x[vn, vc, vh * 2 + 3, vw]) * T.float32(
+                    0.5
+                )
+
+    kernel = read_kernel(blur)
+    reads = KernelReads.of(kernel).of_parameters(1)
+    assert fit_axis_map(reads[0][2], 20) == AxisMap(2, stride=2, first=0, last=3)
+    assert fit_axis_map(reads[0][3], 7) == AxisMap(3)
+
+
+def test_kernels_are_read_once_for_all_calls():
+    def body(emit, x):
+        for _ in range(5):
+            x = emit(relax.op.nn.relu(x))
+        return x
+
+    mod = lowered(module([(1, 2, 6, 5)], body))
+    assert len(kernels(mod)) == 1
+    (block,) = read_networks(mod)
+    assert len({id(call.reads) for call in block.calls.values()}) == 1

@@ -1,0 +1,34 @@
+"""Bytes a lane, against the worked numbers of the source."""
+
+import pytest
+
+from passes.planning.layer_group.lanes import Lanes
+from passes.planning.layer_group.network import Tensor
+
+BM1684X = Lanes(64, 64)
+BM1688 = Lanes(32, 16)
+BM1684 = Lanes(64, 128, pack_bytes=4)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "shape", "bits", "aligned", "nbytes"),
+    [
+        (BM1684X, (1, 64, 56, 56), 32, True, 12544),
+        (BM1684X, (2, 130, 5, 5), 8, True, 384),
+        (BM1684X, (2, 130, 5, 5), 8, False, 150),
+        (BM1684X, (1, 1000, 1, 1), 32, True, 1024),
+        (BM1688, (1, 3, 224, 224), 8, True, 50176),
+        (BM1684, (1, 3, 224, 224), 8, True, 200704),
+        (BM1684, (4, 64, 7, 7), 32, True, 1024),
+        (BM1688, (1, 33, 3, 3), 4, False, 9),
+    ],
+)
+def test_bytes_a_lane(lanes, shape, bits, aligned, nbytes):
+    assert lanes.tensor_bytes(Tensor("x", shape, bits, "nchw", aligned=aligned), shape) == nbytes
+
+
+def test_other_axes():
+    # A sequence of embeddings: rows are positions, embeddings lie across the lanes.
+    assert BM1684X.tensor_bytes(Tensor("x", (2, 10, 768), 8, "nhc"), (2, 10, 768)) == 2 * 12 * 64
+    # Planes of several axes count together.
+    assert BM1684X.tensor_bytes(Tensor("x", (1, 12, 5, 6), 16, "nchw"), (1, 12, 2, 6)) == 64
