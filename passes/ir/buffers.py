@@ -13,6 +13,7 @@ from passes.planning.storage_rewrite.storage import ElementType
 
 _ADDRESS_OF = Op.get("tirx.address_of")
 _BUFFER_DATA = Op.get("tirx.buffer_data")
+_MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")
 _TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
 
 array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
@@ -82,6 +83,20 @@ def is_buffer_data(expr: Any) -> bool:
 def is_tvm_access_ptr(expr: Any) -> bool:
     """Whether an expression is `tvm_access_ptr(dtype, data, offset, extent, mask)`."""
     return type(expr) is Call and bool(expr.op.same_as(_TVM_ACCESS_PTR))
+
+
+def masked_index(expr: Any) -> int | None:
+    """Return which argument of a masked access is its index; None for other expressions.
+
+    The first argument of `masked_load(buffer, index, mask)` and of
+    `masked_store(buffer, value, index, mask)` is a buffer of one dimension.
+    """
+    if type(expr) is not Call:
+        return None
+    for op, index in ((_MASKED_LOAD, 1), (_MASKED_STORE, 2)):
+        if expr.op.same_as(op) and len(expr.args) == index + 2:
+            return index
+    return None
 
 
 def buffer_data_var(data: Any) -> Var | None:

@@ -40,6 +40,7 @@ from passes.ir.buffers import (
     is_address_of,
     is_buffer_data,
     is_tvm_access_ptr,
+    masked_index,
 )
 from passes.ir.structural import Callback, structural_mutate, type_index, with_body
 from passes.rewrite.attach import AttachedAllocations
@@ -265,6 +266,9 @@ class _ArenaRewriter:
     def _rewrite_call(self, op: Call, mutator: Any) -> Any:
         if is_tvm_access_ptr(op):
             return self._rewrite_access_ptr(op, mutator)
+        at = masked_index(op)
+        if at is not None:
+            return self._rewrite_masked(op, at, mutator)
         if is_buffer_data(op):
             place = self._place(op.args[0])
             return mutator.default_mutate(op) if place is None else self._first(op.args[0], place)
@@ -285,6 +289,16 @@ class _ArenaRewriter:
         shift = place.shift(buffer.name, element.bits * element.lanes, offset.ty.dtype)
         view = self._view[buffer.__chandle__()].data
         args = [dtype, view, offset + shift, mutator.mutate(extent), mask]
+        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+
+    def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
+        buffer = op.args[0]
+        place = self._place(buffer)
+        if place is None:
+            return mutator.default_mutate(op)
+        (index,) = self._indices(buffer, place, [op.args[at]], mutator)
+        rest = [mutator.mutate(arg) for arg in op.args]
+        args = [self._view[buffer.__chandle__()], *rest[1:at], index, *rest[at + 1 :]]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _check_takes_addresses(self, op: Call) -> None:

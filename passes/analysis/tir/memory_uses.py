@@ -31,7 +31,7 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
-from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr
+from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.structural import structural_visit, type_index
 
 _STMT, _CALL, _VAR, _LET = type_index(Stmt), type_index(Call), type_index(Var), type_index(Let)
@@ -308,6 +308,13 @@ class _Walk:
             self._keeper = "a structure"
         if is_address_of(op) and type(op.args[0]) is TensorLoad:
             self._hand_on(op.args[0].source)
+        at = masked_index(op)
+        if at is not None:
+            self._keeper = None  # A value is read or written, and no address is kept.
+            uses = self._uses(op.args[0].__chandle__())
+            value = op if at == 1 else op.args[1]
+            if uses is not None:
+                uses.accessed[value.ty.dtype] = None
         if is_tvm_access_ptr(op):
             source = buffer_data_var(op.args[1])
             uses = self._uses(source.__chandle__()) if source is not None else None
