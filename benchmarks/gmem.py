@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import geometric_mean
 
-from passes.planning import Budget, planners
+from passes.planning import Budget, planner_names
 from tvm_ext import workloads
 from tvm_ext.memory_comparison import SEARCH_NODES, ActivationMemory, activation_memory
 
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     every = ",".join(workloads.NETWORKS)
     parser.add_argument("--networks", default=every, help="default: %(default)s")
-    known = ",".join(planner.name for planner in planners())
+    known = ",".join(planner_names())
     parser.add_argument("--planners", default=known, help="default: %(default)s")
     parser.add_argument("--target", default="llvm", help="default: %(default)s")
     parser.add_argument("--nodes", type=int, default=SEARCH_NODES, help="placements a search")

@@ -109,7 +109,7 @@ def GMEMAllocate(  # noqa: N802
     Parameters
     ----------
     planner : str
-        The name of a planner; `passes.planning.planners` lists them.
+        The name of a planner; `passes.planning.planner_names` lists them.
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
         BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage

@@ -16,7 +16,7 @@ from tvm.target import Target
 
 import tvm_ext
 from passes.gmem import GMEMOptions, plan_gmem, read_layout
-from passes.planning import planners
+from passes.planning import planner_names
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import GMEMAllocate
 
@@ -238,7 +238,7 @@ class Module:
 """
 
 
-@pytest.mark.parametrize("planner", [planner.name for planner in planners()])
+@pytest.mark.parametrize("planner", list(planner_names()))
 def test_reshapes_in_both_branches_run(planner: str):
     """apache/tvm 20191: under the stock plan this reads a storage that the path has not made."""
     lowered = lower(parse(RESHAPES))
@@ -528,7 +528,7 @@ return (R.add(f, g), d)
 
 
 def test_every_planner_computes_what_the_stock_plan_does():
-    plans = {planner.name: GMEMAllocate(planner.name) for planner in planners()}
+    plans = {name: GMEMAllocate(name) for name in planner_names()}
     plans = {"none": None, "stock": relax.transform.StaticPlanBlockMemory(), **plans}
     vm = build_together(module(NETWORK), "main", plans)
     for seed in (1, 2):

@@ -16,7 +16,7 @@ from passes.analysis.sophgo.op_graph import read_op_graph
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.gmem_prim_func import ATTRIBUTE, lower_blocks, plan_gmem_prim_func, plan_prim_func
 from passes.plan_addresses import DropAddresses
-from passes.planning import Problem, lower_bound, planners
+from passes.planning import Problem, lower_bound, planner_names
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
 from passes.planning.sophgo.op_sequence import to_problem
 from passes.planning.sophgo.rec_tbl import Decision, allocate, trace
@@ -24,7 +24,7 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import workloads
 from tvm_ext.transform import GMEMAllocate
 
-PLANNERS = [planner.name for planner in planners()]
+PLANNERS = list(planner_names())
 HOST = GMEM(MemoryScope("global", alignment=64), 64, 64, 0, None)
 BM = GMEM(MemoryScope("global", alignment=4096, base=1 << 32), 4096, 4096, 1 << 32, None)
 POISON = 0xFF

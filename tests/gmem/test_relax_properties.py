@@ -17,9 +17,9 @@ from tvm import relax
 
 from passes.analysis.relax.graph import functions_in_order
 from passes.gmem import GMEMAllocate
-from passes.planning import planners
+from passes.planning import planner_names
 
-PLANNERS = tuple(planner.name for planner in planners())
+PLANNERS = planner_names()
 
 
 def replay_some_paths(mod: tvm.IRModule) -> None:

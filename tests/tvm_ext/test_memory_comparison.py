@@ -15,7 +15,7 @@ from tvm.relax.frontend.nn import op
 from tvm.target import Target
 
 from passes.gmem import RUNTIME_ALIGNMENT
-from passes.planning import planners
+from passes.planning import planner_names
 from target_hw import MemoryHierarchy, with_memory
 from tvm_ext import workloads
 from tvm_ext.memory_comparison import AllocatedMemory, activation_memory, allocated_memory
@@ -190,7 +190,7 @@ def test_a_plan_takes_what_the_pass_allocates(small: tvm.IRModule):
     """The peak that is shown is the storage that the pass writes into the IR."""
     (memory,) = activation_memory(small, "llvm", fuse=False)
     lowered = workloads.capture_relax(small, "llvm", fuse=False)
-    assert [plan.planner for plan in memory.plans] == [p.name for p in planners()]
+    assert [plan.planner for plan in memory.plans] == list(planner_names())
     for plan in memory.plans:
         planned = GMEMAllocate(plan.planner, target="llvm")(lowered)
         assert allocated_memory(planned["forward"]).nbytes == plan.nbytes
