@@ -37,7 +37,7 @@ from passes.planning import (
     Problem,
     check,
     lower_bound,
-    planners,
+    planner_names,
     solve,
 )
 from passes.planning.engine.ranking import rank
@@ -316,7 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, default=Path(DATA))
     parser.add_argument("--sets", default=",".join(SETS), help="default: %(default)s")
-    every = ",".join(planner.name for planner in planners())
+    every = ",".join(planner_names())
     parser.add_argument("--planners", default=every, help="default: %(default)s")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds a plan")
     parser.add_argument("--quiet", action="store_true", help="only the summaries")

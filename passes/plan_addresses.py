@@ -51,7 +51,7 @@ def PlanAddresses(  # noqa: N802
     Parameters
     ----------
     planner : str
-        The name of a planner; see `passes.planning.planners`.
+        The name of a planner; see `passes.planning.planner_names`.
     form : {"address", "arena"}
         ``address`` writes ``allocated_addr``, in bytes, one for each slot, onto each allocation,
         for a code generator; see `DropAddresses` for building such a module for a CPU.

@@ -12,7 +12,6 @@ from passes.planning.planner import (
     Planner,
     get_planner,
     planner_names,
-    planners,
     register,
     solve,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "live_bytes",
     "lower_bound",
     "planner_names",
-    "planners",
     "register",
     "solve",
     "verify",

@@ -157,11 +157,6 @@ def planner_names() -> tuple[str, ...]:
     return tuple(sorted({**_MODULES, **_PLANNERS}))
 
 
-def planners() -> tuple[Planner, ...]:
-    """Return all planners, sorted by name."""
-    return tuple(get_planner(name) for name in planner_names())
-
-
 def get_planner(name: str) -> Planner:
     """Return the planner called `name`.
 

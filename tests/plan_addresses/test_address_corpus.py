@@ -18,10 +18,10 @@ from tvm import tirx
 from passes.analysis.tir.problems import ProblemOptions
 from passes.placement import AddressPlan
 from passes.plan_addresses import PlanAddresses, plan_addresses
-from passes.planning import lower_bound, planners, verify
+from passes.planning import lower_bound, planner_names, verify
 from passes.storage_rewrite import plan_storage
 
-PLANNERS = [planner.name for planner in planners()]
+PLANNERS = list(planner_names())
 
 SCOPES = ("local.UB", "global", "shared.UB", "local.L1", "global.workspace")
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.problems import ProblemOptions
 from passes.plan_addresses import PlanAddresses, plan_addresses
-from passes.planning import planners
+from passes.planning import planner_names
 from passes.rewrite.address import drop_addresses
 
-PLANNERS = [planner.name for planner in planners()]
+PLANNERS = list(planner_names())
 ARENA = ProblemOptions(addressed=False)
 
 

@@ -12,12 +12,12 @@ import tvm_ext.pipeline
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.placement import live_at_the_peak
 from passes.plan_addresses import plan_addresses
-from passes.planning import Buffer, Problem, planners
+from passes.planning import Buffer, Problem, planner_names
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import workloads
 from tvm_ext.transform import PlanAddresses
 
-PLANNERS = [planner.name for planner in planners()]
+PLANNERS = list(planner_names())
 UB = MemoryHierarchy((MemoryScope("local.UB", capacity=1024, alignment=32),))
 
 

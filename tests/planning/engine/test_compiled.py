@@ -9,7 +9,7 @@ import pytest
 
 from passes.planning.engine import compiled
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 assert (ROOT / "passes").is_dir()
 
 # Buffers on which the search outlasts the turns that are taken without the compiled loop.
