@@ -1,9 +1,14 @@
 """Writes a plan into the IR as arenas: one allocation of bytes, and typed views of it.
 
-A view begins where its arena begins, and its offset is added to every index: after `FlattenBuffer`
-nothing reads a buffer's ``elem_offset`` any more. That is also the form that TVM's LLVM code
-generator is told the truth by: it takes accesses through all names of one allocation to be to one
-memory (a view's ``data`` is the arena's own), and reads their alignment off the index.
+A view of a buffer with one offset begins where its arena begins, and its offset is added to every
+index: after `FlattenBuffer` nothing reads a buffer's ``elem_offset`` any more. TVM's LLVM code
+generator takes accesses through all names of one allocation to be to one memory (a view's ``data``
+is the arena's own), and reads their alignment off the index.
+
+A buffer with several slots begins at an address of its own, which is computed once an iteration,
+where it was allocated. Its indices stay as the program has them. An index with the slot in it would
+be another one for the compiler, and LLVM compiles sums of a slot and a wrapped index wrongly:
+``docs/known-faults.md`` has the program.
 """
 
 from __future__ import annotations
@@ -56,6 +61,8 @@ _VAR = type_index(Var)
 
 _INT32_MAX = 2**31 - 1
 
+_NO_ALIAS = "tirx.noalias"
+
 _TAKE_ADDRESSES = frozenset(
     f"tirx.{name}"
     for name in (
@@ -101,36 +108,10 @@ class Arena:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """Where one allocation lives."""
+    """Where an allocation with one offset lives, in bytes."""
 
-    allocation: Allocation
     arena: Var
-    offsets: tuple[int, ...]
-
-    def shift(self, name: str, nbits: int, dtype: Any) -> Any:
-        """Return what to add to an index of elements of `nbits` bits; 0 for nothing.
-
-        Slots are taken in turns: iteration number modulo their number. The result is an
-        expression of the integer type `dtype`, or a constant.
-        """
-        shifts = [_elements(offset, nbits, name) for offset in self.offsets]
-        if len(shifts) == 1:
-            return shifts[0]
-        loop, count = self.allocation.loop, len(shifts)
-        assert loop is not None, "a multi-buffered allocation has a loop"
-        iteration = _iteration(loop)
-        slot = _cast(tirx.floormod(iteration, IntImm(iteration.ty, count)), dtype)
-        stride = shifts[1] - shifts[0]
-        if all(shift == shifts[0] + k * stride for k, shift in enumerate(shifts)):
-            return slot * IntImm(dtype, stride) + IntImm(dtype, shifts[0])
-        chosen: Any = IntImm(dtype, shifts[-1])
-        for k in range(count - 2, -1, -1):
-            chosen = Select(slot == IntImm(dtype, k), IntImm(dtype, shifts[k]), chosen)
-        return chosen
-
-    def end(self, name: str, nbits: int) -> int:
-        """Return the number of elements from the start of the arena to the last slot's start."""
-        return max(_elements(offset, nbits, name) for offset in self.offsets)
+    offset: int
 
 
 def write_arenas(
@@ -151,7 +132,8 @@ def write_arenas(
     -------
     tvm.tirx.PrimFunc
         The new function. A pointer to a member that is handed to a call becomes the address of
-        its first element in the arena, that of the slot in turn where there are several.
+        its first element in the arena. Where a member has several slots, the function no longer
+        says ``tirx.noalias``: that would tell LLVM that addresses of one arena are of several.
 
     Raises
     ------
@@ -162,7 +144,10 @@ def write_arenas(
     """
     if not arenas:
         return func
-    return with_body(func, _ArenaRewriter(access, uses, arenas)(func.body))
+    result = with_body(func, _ArenaRewriter(access, uses, arenas)(func.body))
+    if any(len(offsets) > 1 for arena in arenas for _, offsets in arena.members):
+        result = result.without_attr(_NO_ALIAS)
+    return result
 
 
 class _ArenaRewriter:
@@ -173,6 +158,9 @@ class _ArenaRewriter:
         self._places: dict[int, _Place] = {}
         self._attached = AttachedAllocations()
         self._view: dict[int, Var] = {}
+        # Of buffers with several slots: the address of the slot in turn, and the new name.
+        self._slotted: dict[int, Any] = {}
+        self._renamed: dict[int, Var] = {}
         for arena in arenas:
             name = "arena_" + re.sub(r"\W+", "_", arena.scope)
             memory = tirx.decl_buffer(
@@ -184,12 +172,23 @@ class _ArenaRewriter:
             )
             self._attached.add(arena.owner, AllocBuffer(memory))
             for allocation, offsets in arena.members:
-                place = _Place(allocation, memory, offsets)
+                buffer = allocation.statement.buffer
+                if len(offsets) > 1:
+                    self._add_slotted(buffer, _slot_address(memory, offsets, allocation.loop))
+                    continue
+                place = _Place(memory, offsets[0])
                 self._places[allocation.index] = place
-                for buffer in (allocation.statement.buffer, *uses[allocation.index].aliases):
-                    key = buffer.__chandle__()
+                for named in (buffer, *uses[allocation.index].aliases):
+                    key = named.__chandle__()
                     if key not in self._view:
-                        self._view[key] = _view(buffer, place)
+                        self._view[key] = _view(named, place)
+
+    def _add_slotted(self, buffer: Var, address: Any) -> None:
+        key = buffer.__chandle__()
+        self._slotted[key] = address
+        if len(buffer.ty.allocated_addr):
+            # An address of the program's own is not that in the arena.
+            self._renamed[key] = buffer.with_allocated_addr([])
 
     def __call__(self, body: Any) -> Any:
         callbacks: list[tuple[int, Callback]] = [
@@ -212,6 +211,9 @@ class _ArenaRewriter:
     # Definitions
 
     def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
+        address = self._slotted.get(op.buffer.__chandle__())
+        if address is not None:
+            return DeclBuffer(self._renamed.get(op.buffer.__chandle__(), op.buffer), data=address)
         place = self._place(op.buffer)
         if place is None:
             return mutator.default_mutate(op)
@@ -243,8 +245,7 @@ class _ArenaRewriter:
         nbits = dtype.bits * dtype.lanes
         if place.arena.ty.shape[0].value * 8 // nbits > _INT32_MAX and index.ty.dtype.bits < 64:
             index = _cast(index, f"int64x{index.ty.dtype.lanes}")
-        scalar = index.ty.dtype.with_lanes(1)
-        return [_moved(index, place.shift(buffer.name, nbits, scalar))]
+        return [_moved(index, _elements(place.offset, nbits, buffer.name))]
 
     def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
         place = self._place(op.source)
@@ -286,7 +287,7 @@ class _ArenaRewriter:
         if element.bits * element.lanes == 0:
             raise ValueError(f"buffer {buffer.name!r}: a pointer into it has no element type")
         offset = mutator.mutate(offset)
-        shift = place.shift(buffer.name, element.bits * element.lanes, offset.ty.dtype)
+        shift = _elements(place.offset, element.bits * element.lanes, buffer.name)
         view = self._view[buffer.__chandle__()].data
         args = [dtype, view, offset + shift, mutator.mutate(extent), mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
@@ -323,14 +324,17 @@ class _ArenaRewriter:
         return mutator.default_mutate(op)
 
     def _rewrite_var(self, op: Var, mutator: Any) -> Any:
+        if op.__chandle__() in self._renamed:
+            return self._renamed[op.__chandle__()]
         place = self._place(op)
         return mutator.default_mutate(op) if place is None else self._first(op, place)
 
     def _first(self, buffer: Var, place: _Place) -> Any:
         """Return the address of the first element of a buffer."""
         dtype = buffer.ty.dtype.dtype
-        shift = place.shift(buffer.name, dtype.bits * dtype.lanes, buffer.ty.shape[0].ty.dtype)
-        return address_of(BufferLoad(self._view[buffer.__chandle__()], [shift]))
+        shift = _elements(place.offset, dtype.bits * dtype.lanes, buffer.name)
+        index = IntImm(buffer.ty.shape[0].ty, shift)
+        return address_of(BufferLoad(self._view[buffer.__chandle__()], [index]))
 
 
 def _view(buffer: Var, place: _Place) -> Var:
@@ -346,7 +350,7 @@ def _view(buffer: Var, place: _Place) -> Var:
         raise ValueError(
             f"buffer {buffer.name!r} has an elem_offset, which nothing reads after FlattenBuffer"
         )
-    end = place.end(buffer.name, ty.dtype.dtype.bits * ty.dtype.dtype.lanes)
+    end = _elements(place.offset, ty.dtype.dtype.bits * ty.dtype.dtype.lanes, buffer.name)
     extent = ty.shape[0]
     return tirx.decl_buffer(
         (extent + IntImm(extent.ty, end),),
@@ -355,6 +359,21 @@ def _view(buffer: Var, place: _Place) -> Var:
         scope=ty.storage_scope,
         layout=None,
     )
+
+
+def _slot_address(arena: Var, offsets: Sequence[int], loop: For | None) -> Any:
+    """Return the address of the slot whose turn it is: iteration number modulo their number."""
+    assert loop is not None, "a multi-buffered allocation has a loop"
+    dtype, iteration, count = arena.ty.shape[0].ty, _iteration(loop), len(offsets)
+    slot = _cast(tirx.floormod(iteration, IntImm(iteration.ty, count)), dtype.dtype)
+    stride = offsets[1] - offsets[0]
+    if all(offset == offsets[0] + k * stride for k, offset in enumerate(offsets)):
+        index = slot * IntImm(dtype, stride) + IntImm(dtype, offsets[0])
+    else:
+        index = IntImm(dtype, offsets[-1])
+        for k in range(count - 2, -1, -1):
+            index = Select(slot == IntImm(dtype, k), IntImm(dtype, offsets[k]), index)
+    return address_of(BufferLoad(arena, [index]))
 
 
 def _iteration(loop: For) -> Any:
@@ -377,13 +396,12 @@ def _elements(offset: int, nbits: int, name: str) -> int:
     return offset * 8 // nbits
 
 
-def _moved(index: Any, shift: Any) -> Any:
+def _moved(index: Any, shift: int) -> Any:
     """Return an index, scalar or vector, with as much added to each lane."""
-    if isinstance(shift, int) and shift == 0:
+    if shift == 0:
         return index
     lanes = index.ty.dtype.lanes
-    scalar = index.ty.dtype.with_lanes(1)
-    amount = IntImm(str(scalar), shift) if isinstance(shift, int) else shift
+    amount = IntImm(str(index.ty.dtype.with_lanes(1)), shift)
     if isinstance(index, Ramp):
         return Ramp(index.base + amount, index.stride, index.lanes)
     if isinstance(index, Broadcast):

@@ -304,10 +304,12 @@ class _ProblemBuilder:
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins."""
         pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
+        # Memory that is used only through a pointer to it is touched by no statement that is seen.
+        seen = {name: a for name, a in allocations.items() if a.index in self._touched}
         beginning: dict[int, list[str]] = {}
-        for name, allocation in allocations.items():
+        for name, allocation in seen.items():
             beginning.setdefault(self._touched[allocation.index][0], []).append(name)
-        for source, allocation in allocations.items():
+        for source, allocation in seen.items():
             last = self._touched[allocation.index][1] - 1
             first = last + min(sequence[last].scope_pair_offset, 0)
             for destination in beginning.get(first, ()):

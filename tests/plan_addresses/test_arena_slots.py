@@ -1,0 +1,132 @@
+"""Double-buffered kernels in arenas, as a user builds them: every index pattern, every opt-level.
+
+Each kernel loads a row into one slot of a buffer, reads it back by several index patterns, and then
+does the same with a second buffer that takes the place of the first. What it computes is held
+against numpy, which knows no slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from address_runs import build, identity, poisoned
+from tvm.ir.transform import Pass
+from tvm.script import from_source
+
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from tvm_ext.transform import PlanAddresses
+
+ROWS, WIDTH = 9, 64
+LEVELS = (0, 1, 2, 3)
+
+# Of the row's elements, the one that element i of the result is: as TIR, and in Python.
+READS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "i": lambda i: i,
+    "(i + 3) % 64": lambda i: (i + 3) % 64,
+    "(i + 61) % 64": lambda i: (i + 61) % 64,
+    "63 - i": lambda i: 63 - i,
+    "63 - (i + 5) % 64": lambda i: 63 - (i + 5) % 64,
+    "i * 3 % 64": lambda i: i * 3 % 64,
+    "(i * 5 + 7) % 64": lambda i: (i * 5 + 7) % 64,
+    "(i + 7) % 48": lambda i: (i + 7) % 48,
+    "(i + 7) % 32": lambda i: (i + 7) % 32,
+    "(i + 5) % 8": lambda i: (i + 5) % 8,
+    "i % 8 * 8 + i // 8": lambda i: i % 8 * 8 + i // 8,
+    "i // 2 + (i + 1) % 2 * 32": lambda i: i // 2 + (i + 1) % 2 * 32,
+    "(i + 1) % 8 + i // 8 * 8": lambda i: (i + 1) % 8 + i // 8 * 8,
+    "T.bitwise_xor(i, 5)": lambda i: i ^ 5,
+}
+WRITES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "i": lambda i: i,
+    "(i + 9) % 64": lambda i: (i + 9) % 64,
+    "63 - i": lambda i: 63 - i,
+    "i % 2 * 32 + i // 2": lambda i: i % 2 * 32 + i // 2,
+}
+# With slots next to one another, and with room between them.
+SIZES = (WIDTH, 4 * WIDTH, WIDTH + 36)
+
+
+def kernel(slots: int, size: int, dtype: str, write: str, *, noalias: bool) -> tvm.IRModule:
+    """Return a kernel that reads rows back by all patterns."""
+    annotations = f'annotations={{"multi_buffer": {slots}}}'
+    attribute = f'T.func_attr({{"tirx.noalias": {noalias}, "global_symbol": "main"}})'
+    lines = [f"    {attribute}", f"    for t in range({ROWS}):"]
+    count = len(READS)
+    for number, buffer in enumerate("ab"):
+        scope = f'scope="local.UB", layout=None, {annotations}'
+        lines.append(f'        {buffer} = T.alloc_buffer(({size},), "{dtype}", {scope})')
+        lines.append(f"        for i in range({WIDTH}):")
+        lines.append(f"            {buffer}[{write}] = x[t * {WIDTH} + i]")
+        for pattern, read in enumerate(READS):
+            row = (number * count + pattern) * ROWS * WIDTH
+            lines.append(f"        for i in range({WIDTH}):")
+            lines.append(f"            y[{row} + t * {WIDTH} + i] = {buffer}[{read}]")
+    parameters = (
+        f'x: T.Buffer(({ROWS * WIDTH},), "{dtype}", layout=None), '
+        f'y: T.Buffer(({2 * count * ROWS * WIDTH},), "{dtype}", layout=None)'
+    )
+    body = "\n    ".join(lines)
+    return from_source(
+        f"@I.ir_module\nclass M:\n    @T.prim_func\n    def main({parameters}):\n    {body}\n"
+    )
+
+
+def result(mod: tvm.IRModule, plan: Pass, dtype: str, level: int) -> np.ndarray:
+    rows = np.arange(ROWS * WIDTH).astype(dtype)
+    out = tvm.runtime.tensor(np.zeros(2 * len(READS) * rows.size, dtype))
+    target = {"kind": "llvm", "opt-level": level}
+    build(mod, plan, target)["main"](tvm.runtime.tensor(rows), out)
+    return out.numpy().reshape(2, len(READS), ROWS, WIDTH)
+
+
+def assert_right(found: np.ndarray, dtype: str, write: str) -> None:
+    i = np.arange(WIDTH)
+    rows = np.zeros((ROWS, WIDTH), dtype)
+    rows[:, WRITES[write](i)] = np.arange(ROWS * WIDTH).astype(dtype).reshape(ROWS, WIDTH)
+    for buffer in range(2):
+        for pattern, (text, read) in enumerate(READS.items()):
+            np.testing.assert_array_equal(found[buffer, pattern], rows[:, read(i)], text)
+
+
+def arenas(alignment: int = 1) -> Pass:
+    memory = MemoryHierarchy((MemoryScope("local.UB", alignment=alignment),))
+    return poisoned(PlanAddresses(form="arena", memory=memory))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("slots", "size", "noalias"), [(2, 256, False), (2, 64, True), (3, 100, False), (4, 256, True)]
+)
+def test_slots_change_no_index(slots: int, size: int, noalias: bool, level: int):
+    mod = kernel(slots, size, "float32", "i", noalias=noalias)
+    assert_right(result(mod, arenas(32), "float32", level), "float32", "i")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+def test_slots_change_no_index_in_every_way(
+    slots: int, size: int, write: str, dtype: str, level: int
+):
+    for noalias in (False, True):
+        mod = kernel(slots, size, dtype, write, noalias=noalias)
+        for alignment in (1, 512):
+            assert_right(result(mod, arenas(alignment), dtype, level), dtype, write)
+
+
+def test_the_kernel_is_right_without_a_plan():
+    mod = kernel(2, 256, "float32", "i", noalias=False)
+    assert_right(result(mod, identity(), "float32", 2), "float32", "i")
+
+
+def test_addresses_of_one_arena_are_not_said_to_be_apart():
+    planned = arenas()(kernel(2, 64, "float32", "i", noalias=True))["main"]
+    assert "tirx.noalias" not in planned.attrs
+    alone = arenas()(kernel(1, 64, "float32", "i", noalias=True))["main"]
+    assert "tirx.noalias" in alone.attrs
