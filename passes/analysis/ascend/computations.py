@@ -57,6 +57,8 @@ class Computation:
         What the program says that it runs on.
     stores : tuple of tvm.tirx.BufferStore
         Its stores.
+    scalar_loop : bool
+        Whether an operator in their values has no vector instruction.
     starts : bool
         Whether it reads no memory.
     is_unconditional : bool
@@ -74,6 +76,7 @@ class Computation:
     element_bits: int = 8
     pipe: str | None = None
     stores: tuple[BufferStore, ...] = ()
+    scalar_loop: bool = False
     starts: bool = False
     is_unconditional: bool = True
     is_plain: bool = False
@@ -99,6 +102,7 @@ class Computation:
             moved_bits=self.moved_bits + other.moved_bits,
             element_bits=max(self.element_bits, other.element_bits),
             stores=self.stores + other.stores,
+            scalar_loop=self.scalar_loop or other.scalar_loop,
             starts=self.starts and other.starts,
             is_unconditional=self.is_unconditional and other.is_unconditional,
             is_plain=self.is_plain and other.is_plain,

@@ -54,6 +54,7 @@ from passes.analysis.ascend.computations import (
     union,
     write_the_same,
 )
+from passes.analysis.ascend.scalar_loops import needs_scalar_loop
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.ir.buffers import buffer_data_var, is_tvm_access_ptr
 from passes.ir.symbolic_bounds import Bound
@@ -187,6 +188,7 @@ class _Finder:
                 moved_bits=dtype.bits * lanes,
                 element_bits=max(dtype.bits, *(memory.bits for memory in reads), 1),
                 stores=(op,),
+                scalar_loop=needs_scalar_loop(op.value),
                 starts=not reads,
                 is_plain=lanes == 1,
             )

@@ -84,7 +84,10 @@ def isa_in_place(
     A pair must meet all of these:
 
     - neither is to be kept apart from all others, and the destination is no larger than the source;
-    - the vector unit runs the statement, which consists of one store;
+    - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
+      and it consists of one store;
+    - no element is wider than those of its operator's operands, down to the source: a cast may
+      narrow;
     - its value is an operator with one to three operands, or a chain of them: one operand of each
       is the next operator, and all others are loads or scalars. Only the last one of the chain,
       which is computed first, reads the source;
@@ -116,7 +119,7 @@ def isa_in_place(
             continue
         store = found.uses[indices[1]].stores[0].store
         context = pipelines.stores.get(store.__chandle__())
-        if context is None or context.pipe != "V" or context.stores != 1:
+        if context is None or not context.is_elementwise or context.stores != 1:
             continue
         source_buffer = attached.allocations[source].statement.buffer
         if not may_write_over(store, source_buffer, restrict):
@@ -181,8 +184,9 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
     bits, node = store.value.ty.dtype.bits, store.value
     while True:
         operands = _operands(node)
-        if operands is None or len(operands) > _MOST_INPUTS or node.ty.dtype.bits != bits:
+        if operands is None or len(operands) > _MOST_INPUTS or node.ty.dtype.bits % bits:
             return False
+        bits = node.ty.dtype.bits  # What is computed first may be wider, and is narrowed later.
         loads = [operand for operand in operands if type(operand) is TensorLoad]
         rest = [operand for operand in operands if type(operand) is not TensorLoad]
         inner = [operand for operand in rest if _reads(operand)]
@@ -190,7 +194,10 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
         always = isinstance(node, _ALWAYS) and shapes <= {"same"}
         if not always and (restrict or "other" in shapes):
             return False
-        reads_source = any(load.source.same_as(source) for load in loads)
+        sources = [load for load in loads if load.source.same_as(source)]
+        if any(load.ty.dtype.bits % bits for load in sources):
+            return False
+        reads_source = bool(sources)
         if not inner:
             return reads_source
         # What a later instruction reads must not be overwritten by an earlier one.

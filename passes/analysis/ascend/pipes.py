@@ -33,9 +33,6 @@ _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
 _GM, _UB, _L1, _L0C = "global", "local.UB", "local.L1", "local.L0C"
 _CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
 _FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
-_WIDEST_VECTOR_ELEMENT = 32
-"""Bits of the widest element that the vector unit computes on."""
-
 _UNIQUE = "mem_unique"
 """The annotation of an allocation that shares bytes with no other."""
 
@@ -99,10 +96,14 @@ class StoreContext:
         The pipe that runs it.
     stores : int
         How many stores it consists of.
+    is_elementwise : bool
+        Whether the vector unit runs it, or would if its operators were not run element by element
+        by the scalar unit.
     """
 
     pipe: str
     stores: int
+    is_elementwise: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,8 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
         `passes.analysis.ascend.find_computations` says what a statement is. It runs on the pipe
         that the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that
         key; else on the one of `route`. Of what would run on the vector unit, the scalar unit
-        runs what writes one element only, or has elements wider than the vector unit's.
+        runs what writes one element only, or has an operator that the vector unit lacks: see
+        `passes.analysis.ascend.scalar_loops`.
 
     Raises
     ------
@@ -190,7 +192,7 @@ def pipe_of(computation: Computation) -> str:
             )
         return computation.pipe
     pipe = _by_scopes(computation)
-    is_scalar = computation.elements <= 1 or computation.element_bits > _WIDEST_VECTOR_ELEMENT
+    is_scalar = computation.elements <= 1 or computation.scalar_loop
     return "S" if pipe == "V" and is_scalar else pipe
 
 
@@ -239,8 +241,9 @@ class _Builder:
 
     def _statement(self, node: Computation, runs: int) -> Statement:
         pipe = pipe_of(node)
+        is_elementwise = pipe == "V" or (node.scalar_loop and _by_scopes(node) == "V")
         for store in node.stores:
-            self._stores[store.__chandle__()] = StoreContext(pipe, len(node.stores))
+            self._stores[store.__chandle__()] = StoreContext(pipe, len(node.stores), is_elementwise)
         for memories, is_read in ((node.reads, True), (node.writes, False)):
             for memory in memories:
                 seen = None if memory.index is None else self._seen.get(memory.index)

@@ -171,17 +171,17 @@ def vector(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
 
 def test_vector_and_scalar_unit():
     steps = program(vector)
-    assert outline(steps) == [[8, "MTE2", "V", "S", "S", "S", "MTE3"]]
+    assert outline(steps) == [[8, "MTE2", "V", "S", "V", "V", "MTE3"]]
     found = list(statements(steps))
     # A reduction's work is what it reduces, not also what its first step clears.
     assert (found[1].work, found[1].reads) == (64, ("most", "a"))
     assert (found[2].work, found[3].element_bits) == (1, 64)
     assert uses(vector) == {
-        "a": PipelineUse(dma=True, scalar=True, loop=0, runs=8),
-        "b": PipelineUse(dma=True, scalar=True, loop=0, runs=8),
+        "a": PipelineUse(dma=True, loop=0, runs=8),
+        "b": PipelineUse(dma=True, loop=0, runs=8),
         "most": PipelineUse(scalar=True, loop=0, runs=8),
         "one": PipelineUse(scalar=True, loop=0, runs=8),
-        "wide": PipelineUse(scalar=True, loop=0, runs=8),
+        "wide": PipelineUse(loop=0, runs=8),
     }
 
 

@@ -1,0 +1,80 @@
+"""Operators that an Ascend core runs in a loop of its scalar unit, as vectors have none for them.
+
+Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect, which asks each operation whether it
+will be lowered to a scalar loop. Casts and selections never are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import TensorLoad
+from tvm.ir.expr import Call
+from tvm.ir.prim import (
+    EQ,
+    NE,
+    Add,
+    BinaryOpExpr,
+    CmpExpr,
+    Div,
+    FloorDiv,
+    FloorMod,
+    LShift,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    RShift,
+    Sub,
+)
+
+_WIDE = 64
+"""Bits of the elements that vectors do no arithmetic on."""
+_ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
+_CALLS = ("tirx.shift_left", "tirx.shift_right", "tirx.fabs")
+
+
+def needs_scalar_loop(value: Any) -> bool:
+    """Whether an operator in the value of a store has no vector instruction.
+
+    These are arithmetic and shifts of elements of 64 bits, a comparison of integers other than
+    ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Indices do not
+    count.
+
+    Parameters
+    ----------
+    value : tvm.ir.Expr
+        Of a store.
+    """
+    found: list[Any] = []
+
+    def visit(node: Any, visitor: Any) -> None:
+        if _has_no_instruction(node):
+            found.append(node)
+        visitor.default_visit(node)
+
+    def leave_out(_load: Any, _visitor: Any) -> None:
+        """Skip the index of a load."""
+
+    tvm_ffi.structural_visit(
+        value,
+        [(TensorLoad, leave_out), (BinaryOpExpr, visit), (CmpExpr, visit), (Call, visit)],
+    )
+    return bool(found)
+
+
+def _has_no_instruction(node: Any) -> bool:
+    if isinstance(node, Call):
+        return str(getattr(node.op, "name", "")) in _CALLS and _bits(node) >= _WIDE
+    bits = _bits(node.a)
+    is_integer = str(node.a.ty.dtype).startswith(("int", "uint"))
+    if isinstance(node, CmpExpr):
+        return is_integer and not (isinstance(node, (EQ, NE)) and bits == 32)
+    if isinstance(node, (FloorMod, Mod)):
+        return is_integer and bits >= 32
+    return isinstance(node, _ARITHMETIC) and bits >= _WIDE
+
+
+def _bits(expr: Any) -> int:
+    return int(expr.ty.dtype.bits)
