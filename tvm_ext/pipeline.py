@@ -339,7 +339,7 @@ def before_planning(passes: list[Pass]) -> tuple[list[Pass], list[Pass]]:
 
 
 def relax_pipeline(
-    target: Target | str, planner: str = "rec_tbl", *, fuse: bool = True, **options: Any
+    target: Target | str, planner: str = "best", *, fuse: bool = True, **options: Any
 ) -> Pass:
     """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
 
