@@ -372,7 +372,7 @@ def before_lowering(passes: list[Pass]) -> tuple[list[Pass], list[Pass]]:
 
 def relax_pipeline(
     target: Target | str,
-    planner: str = "rec_tbl",
+    planner: str = "best",
     *,
     fuse: bool = True,
     layer_group: bool | Mapping[str, Any] = False,

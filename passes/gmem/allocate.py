@@ -6,7 +6,7 @@ the other; the activations of a function share one storage, at byte offsets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax
@@ -14,6 +14,8 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
+from passes.analysis.relax.facts import RelaxMemory
+from passes.analysis.relax.tensors import RETURNED
 from passes.gmem.names import LOGGER, PASS
 from passes.gmem.options import GMEMOptions
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
@@ -24,9 +26,12 @@ from passes.planning.planner import get_planner
 from passes.planning.sophgo.gmem_layout import check_alignment, check_base
 from target_hw.memory import is_byte_count
 
+EXPECTED = (RETURNED, "nothing uses it", "it has no bytes")
+"""Reasons to leave a tensor to the run time that are as they should be, and no warning."""
+
 
 def GMEMAllocate(  # noqa: N802
-    planner: str = "rec_tbl",
+    planner: str = "best",
     *,
     alignment: int | None = None,
     base: int | None = None,
@@ -43,8 +48,16 @@ def GMEMAllocate(  # noqa: N802
     tensors at offsets in one storage, which its first binding allocates. Regions, names, addresses
     and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
 
-    A tensor that may outlive the function, that something unknown may keep, or whose bytes have
-    no bound is left to the run time; the logger ``tvm_ext.GMEMAllocate`` says which and why.
+    Tensors of other devices have a storage for each device. Tensors whose size is known at run time
+    only are planned too: those whose bytes are multiples of one symbolic product share storages of
+    a size that the running program computes. With upper bounds they join the tensors of constant
+    size.
+
+    A tensor that something unknown may keep, or whose shape is not known at all, is left to the
+    run time, and so is memory that the function allocates by itself; the logger
+    ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. A tensor that the function
+    returns is an allocation of its own. Where neither the target nor `base` says where the memory
+    is, the bytes of a returned tensor may hold others until it is written.
 
     The activations begin where the chip says (`activation_base`), or else right behind the
     weights. Those of a function begin behind those of the functions that call it, because both are
@@ -66,7 +79,8 @@ def GMEMAllocate(  # noqa: N802
         Where the memory is described. By default the target that is current when the pass runs.
     upper_bounds : mapping of str to int, optional
         Most elements of symbolic dimensions, by name, for functions whose attribute
-        ``tir_var_upper_bound`` does not name them. They are checked when the function runs.
+        ``tir_var_upper_bound`` does not name them. They are checked when the function runs. A name
+        that no function's signature has is an error.
     budget : Budget, optional
         Limits for planners that search.
 
@@ -115,19 +129,31 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     """Place the tensors of each Relax function; PrimFuncs stay as they are."""
     result = mod.clone()
     plans = plan_gmem(mod, planner, options)
-    bounded = {str(bound.variable.name) for planned in plans for bound in planned.memory.bounds}
-    for name in sorted(options.upper_bounds.keys() - bounded):
-        LOGGER.info("upper bound of %r is not used: no placed tensor's size rests on it", name)
+    _report([planned.memory for planned in plans])
     for planned in plans:
-        for left in planned.memory.left:
-            LOGGER.info(
-                "function %r: %r is left to the run time: %s",
-                planned.memory.name,
-                left.name,
-                left.reason,
-            )
         result[mod.get_global_var(planned.memory.name)] = write_function(planned)
     return result
+
+
+def _report(memories: Sequence[RelaxMemory]) -> None:
+    """Say what is not planned: in one warning how much and why, and each tensor at level INFO."""
+    reasons: dict[str, int] = {}
+    for memory in memories:
+        if memory.allocates:
+            LOGGER.info("function %r: what it allocates already stays as it is", memory.name)
+        for left in memory.left:
+            text = "function %r: %r is left to the run time: %s"
+            LOGGER.info(text, memory.name, left.name, left.reason)
+            if left.reason not in EXPECTED:
+                reasons[left.reason] = reasons.get(left.reason, 0) + 1
+    if reasons:
+        first, more = next(iter(reasons)), len(reasons) - 1
+        LOGGER.warning(
+            "%d tensors are left to the run time: %s%s; level INFO names each",
+            sum(reasons.values()),
+            first,
+            f", and {more} other reasons" if more else "",
+        )
 
 
 def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:

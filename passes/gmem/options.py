@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from tvm.target import Target
 
@@ -21,6 +21,9 @@ that is a multiple of this; at any other offset it would hand them a copy."""
 DEFAULT_ALIGNMENT = RUNTIME_ALIGNMENT
 """Bytes: what placed tensors are aligned to where no chip is described."""
 
+SHORT_NODES = 20_000
+"""Placements that a planner may try where a plan is known already and another may be better."""
+
 
 @dataclass(frozen=True)
 class GMEMOptions:
@@ -36,14 +39,41 @@ class GMEMOptions:
         """Return what asks a planner, within the budget."""
         return lambda problem: solve(problem, planner, self.budget)
 
+    def short_solver(self, planner: str) -> Solver:
+        """Return what asks a planner to try a second way, which has to pay off soon."""
+        budget = self.budget or Budget()
+        budget = replace(budget, nodes=min(budget.nodes, SHORT_NODES))
+        return lambda problem: solve(problem, planner, budget)
+
+    def has_addresses(self) -> bool:
+        """Whether the chip or the caller says where the memory is.
+
+        Then the activations stand in one region. Elsewhere the run time finds memory for them, in
+        one piece or several.
+        """
+        return self._described() is not None or self.base is not None
+
+    def offset_alignment(self) -> int:
+        """Return what offsets of tensors are multiples of, in bytes."""
+        return self.gmem().offset_alignment
+
+    def _target(self) -> Target | None:
+        return self.target or Target.current(allow_none=True)
+
+    def _described(self) -> MemoryScope | None:
+        """Return what the target says of its global memory, if it says anything."""
+        target = self._target()
+        if target is None or target.features.memory is None:
+            return None
+        memories = MemoryHierarchy.from_target(target)
+        if SCOPE not in memories:
+            return None
+        return memories[SCOPE]
+
     def gmem(self) -> GMEM:
         """Return the global memory that the options and the target describe."""
-        target = self.target or Target.current(allow_none=True)
-        scope = MemoryScope(SCOPE, alignment=DEFAULT_ALIGNMENT)
-        if target is not None and target.features.memory is not None:
-            memories = MemoryHierarchy.from_target(target)
-            if SCOPE in memories:
-                scope = memories[SCOPE]
+        target = self._target()
+        scope = self._described() or MemoryScope(SCOPE, alignment=DEFAULT_ALIGNMENT)
         alignment = scope.alignment if self.alignment is None else self.alignment
         runs_on_tvm = target is None or target.kind.name != "ext_dev"
         facts = dict(scope.facts)
@@ -56,3 +86,11 @@ class GMEMOptions:
                 base,
                 facts.get("activation_base"),
             )
+
+
+def check_bound_names(upper_bounds: Mapping[str, int], known: Iterable[str]) -> None:
+    """Raise ValueError for an upper bound of a dimension that nothing has."""
+    names = sorted(set(known))
+    for name in sorted(upper_bounds.keys() - set(names)):
+        there = f"there are: {', '.join(names)}" if names else "nothing here is symbolic"
+        raise ValueError(f"the upper bound of {name!r} names no symbolic dimension; {there}")

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tvm.tirx import PrimFunc
+from tvm.tirx import AllocBuffer, PrimFunc, Var, is_buffer_var
+from tvm_ffi import structural_walk
 
 from passes.analysis.sophgo.weights import WeightParameters, find_weights
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
+from passes.gmem.options import check_bound_names
 from passes.ir.lower_blocks import lower_blocks
 from passes.placement import AddressPlan, Solver, naming, place_function, write_address_plan
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
@@ -92,6 +94,7 @@ def plan_prim_funcs(
             weights[name] = find_weights(flat[name])
     with naming(PASS):
         regions = _place_weights(weights, gmem)
+        check_bound_names(upper_bounds or {}, [v for f in flat.values() for v in _variables(f)])
     bounds = tuple(sorted((upper_bounds or {}).items()))
     plans = {}
     for name, func in functions.items():
@@ -122,6 +125,20 @@ def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
         return planned.func
     result = write_address_plan(planned.flat, planned.plan, "arena")
     return result.with_attr(ATTRIBUTE, planned.layout.to_plain())
+
+
+def _variables(func: PrimFunc) -> set[str]:
+    """Return the names of the variables that sizes in a function can rest on."""
+    names = {str(param.name) for param in func.params if not is_buffer_var(param)}
+    shapes = [param.ty.shape for param in func.params if is_buffer_var(param)]
+
+    def note(op: AllocBuffer) -> None:
+        shapes.append(op.buffer.ty.shape)
+
+    structural_walk(func.body, (AllocBuffer, note))
+    for shape in shapes:
+        structural_walk(shape, (Var, lambda variable: names.add(str(variable.name))))
+    return names
 
 
 def _place_weights(weights: Mapping[str, WeightParameters], gmem: GMEM) -> dict[str, Region]:

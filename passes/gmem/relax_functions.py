@@ -1,22 +1,29 @@
-"""Global memory of Relax functions: weights first, then each function's activations."""
+"""Global memory of Relax functions: weights first, then each function's activations.
+
+The tensors of constant size on the main device have addresses, and one plan. Those of other
+devices, and those whose size is known at run time only, are planned in groups of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.analysis.relax.graph import RelaxMemory, functions_in_order, read_relax_memory
-from passes.gmem.names import ATTRIBUTE, PASS
-from passes.gmem.options import GMEMOptions
+from passes.analysis.relax.facts import RelaxMemory, StorageGroup
+from passes.analysis.relax.graph import functions_in_order, read_relax_memory
+from passes.gmem.names import ATTRIBUTE, PASS, SCOPE
+from passes.gmem.options import GMEMOptions, check_bound_names
 from passes.placement import does_not_fit, naming, place
 from passes.planning import Plan, Problem
+from passes.planning.relax.pieces import Piece, constant_pieces, in_one_piece, symbolic_pieces
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
 from passes.planning.sophgo.regions import PlacedTensor, Region
-from passes.rewrite.relax_memory import write_storage
+from passes.rewrite.relax_memory import NewStorage, write_storages
+from target_hw.memory import MemoryScope
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,21 +35,24 @@ class FunctionPlan:
     memory : RelaxMemory
         What was read: also which tensors are left to the run time, and why.
     problem : Problem
-        What was planned: offsets from the start of the function's storage.
+        The tensors of constant size on the main device: offsets from the start of their memory.
     plan : Plan
-        Verified, and within the capacity.
+        Of that problem; verified, and within the capacity.
     layout : GMEMLayout
-        The addresses.
+        The addresses that follow.
+    storages : tuple of NewStorage
+        What is allocated at run time: of all groups, the tensors of the plan too.
     """
 
     memory: RelaxMemory
     problem: Problem
     plan: Plan
     layout: GMEMLayout
+    storages: tuple[NewStorage, ...]
 
 
 def plan_gmem(
-    mod: IRModule, planner: str = "rec_tbl", options: GMEMOptions | None = None
+    mod: IRModule, planner: str = "best", options: GMEMOptions | None = None
 ) -> tuple[FunctionPlan, ...]:
     """Decide where the weights and activations of a module's Relax functions live.
 
@@ -68,6 +78,8 @@ def plan_gmem(
     options = options or GMEMOptions()
     gmem = options.gmem()
     read = _read(mod, options)
+    with naming(PASS):
+        check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
     read = [
         memory.all_left("its function may be called again while it runs")
@@ -88,13 +100,14 @@ def plan_gmem(
             first = gmem.activation_start(weights[memory.name])
             start = max((aligned(region.end, gmem.alignment) for region in behind), default=first)
             scope = gmem.memory_from(start, weights[memory.name].size + start - first)
-            problem = memory.problem(scope)
+            problem = memory.main.problem(scope, memory.name)
             overflow = partial(does_not_fit, position=memory.binding_at)
             plan = place(problem, options.solver(planner), overflow=overflow)
             layout = GMEMLayout(
                 planner, gmem.alignment, weights[memory.name], _activations(problem, plan, start)
             )
-            planned[memory.name] = FunctionPlan(memory, problem, plan, layout)
+            storages = _storages(memory, plan, planner, options)
+            planned[memory.name] = FunctionPlan(memory, problem, plan, layout, storages)
     return tuple(planned[name] for name in sorted(planned))
 
 
@@ -109,14 +122,46 @@ def write_function(planned: FunctionPlan) -> relax.Function:
     Returns
     -------
     tvm.relax.Function
-        With one storage where anything is placed, and with the attribute ``tvm_ext.gmem``.
+        With the storages, and with the attribute ``tvm_ext.gmem``; the same function where memory
+        was planned before and nothing is left to place.
     """
-    offsets = {
-        handle: planned.plan.offsets[storage][0]
-        for handle, storage in planned.memory.storage_of.items()
-    }
-    func = write_storage(planned.memory.func, planned.plan.peak, offsets, planned.memory.bounds)
+    memory = planned.memory
+    has_layout = bool(memory.func.attrs) and ATTRIBUTE in memory.func.attrs
+    if not planned.storages and has_layout:
+        return memory.func
+    func = write_storages(memory.func, planned.storages, memory.bounds, memory.name)
     return func.with_attr(ATTRIBUTE, planned.layout.to_plain())
+
+
+def _storages(
+    memory: RelaxMemory, plan: Plan, planner: str, options: GMEMOptions
+) -> tuple[NewStorage, ...]:
+    """Return what a function allocates, group by group."""
+    solver = options.solver(planner)
+    unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
+    handles: dict[str, list[int]] = {}
+    for handle, name in memory.storage_of.items():
+        handles.setdefault(name, []).append(handle)
+    storages = []
+    for group in memory.groups:
+        problem = group.problem(unaddressed, memory.name)
+        returned = tuple(storage.buffer() for storage in group.returned)
+        if group.is_main and options.has_addresses():
+            pieces = in_one_piece(plan)
+        elif group.unit is None:
+            own = plan if group.is_main else place(problem, solver)
+            pieces = constant_pieces(problem, returned, own, options.short_solver(planner))
+        else:
+            pieces = symbolic_pieces(problem, returned, solver, options.short_solver(planner))
+        storages += [_new_storage(piece, group, handles) for piece in pieces]
+    return tuple(storages)
+
+
+def _new_storage(
+    piece: Piece, group: StorageGroup, handles: Mapping[str, Sequence[int]]
+) -> NewStorage:
+    offsets = {handle: offset for name, offset in piece.offsets.items() for handle in handles[name]}
+    return NewStorage(piece.size, group.unit, group.device, offsets, group.before)
 
 
 def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:

@@ -1,26 +1,60 @@
-"""Write planned memory into a Relax function: one storage, tensors at byte offsets in it."""
+"""Write planned memory into a Relax function: storages, and tensors at byte offsets in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, tirx
+from tvm.ir import StringImm
 from tvm.tirx import IntImm
 
-from passes.analysis.relax.graph import SCOPE
+from passes.analysis.relax.facts import SCOPE
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.ir.symbolic_bounds import Bound
 
-_BLOCK = type_index(relax.BindingBlock)
+_BLOCKS = (type_index(relax.DataflowBlock), type_index(relax.BindingBlock))
+
+_ASSERT = relax.ExternFunc("relax.run.assert_op")
+"""What `LegalizeOps` makes of ``R.assert_op``."""
 
 
-def write_storage(
-    func: relax.Function, size: int, offsets: Mapping[int, int], bounds: Sequence[Bound] = ()
+@dataclass(frozen=True, eq=False)
+class NewStorage:
+    """One allocation, and the tensors in it.
+
+    Attributes
+    ----------
+    size : int
+        Bytes, or bytes for each of the unit.
+    unit : tvm.ir.Expr or None
+        What size and offsets are multiplied with at run time.
+    device : int
+        The index of its device.
+    offsets : mapping of int to int
+        By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the
+        start of the storage, or bytes for each of the unit.
+    before : int or None
+        The handle of the variable before whose binding it is allocated. By default that is done
+        when the function begins, so that the storage is there on all paths.
+    """
+
+    size: int
+    unit: Any | None
+    device: int
+    offsets: Mapping[int, int]
+    before: int | None = None
+
+
+def write_storages(
+    func: relax.Function,
+    storages: Sequence[NewStorage],
+    bounds: Sequence[Bound] = (),
+    name: str = "",
 ) -> relax.Function:
-    """Give tensors their places in one storage.
+    """Allocate storages, and give tensors their places in them.
 
-    The storage is allocated by the first binding of the function, so it is there on all paths.
     The run time makes a tensor at an offset by a pointer and an offset, and kernels built by TVM
     take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer. That is free on CPUs
     and CUDA where the offset is a multiple of the run time's alignment (64 bytes); where it is
@@ -31,74 +65,110 @@ def write_storage(
     ----------
     func : tvm.relax.Function
         It stays as it is.
-    size : int
-        Bytes of the storage.
-    offsets : mapping of int to int
-        By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the
-        start of the storage.
+    storages : sequence of NewStorage
+        What to allocate.
     bounds : sequence of Bound
         What the sizes rest on. The function then begins with a check of each at run time:
         within one storage, a tensor that is larger than was planned would end in its neighbour.
+    name : str
+        The function's, for the messages of those checks.
 
     Returns
     -------
     tvm.relax.Function
         The new function; `func` itself where no tensor is placed.
     """
-    if not offsets:
+    if not storages:
         return func
     typed = relax.BlockBuilder().normalize
-    allocation = typed(_alloc_storage(size))
-    storage = relax.Var("storage", allocation.ty)
-    pending = [*_checks(bounds), relax.VarBinding(storage, allocation)]
+    entry = _checks(bounds, name, typed)
+    earlier: dict[int, list[Any]] = {}
+    places: dict[int, tuple[Any, NewStorage]] = {}
+    for number, storage in enumerate(storages):
+        allocation = typed(_alloc_storage(storage))
+        variable = relax.Var(f"storage{number or ''}", allocation.ty)
+        binding = relax.VarBinding(variable, allocation)
+        if storage.before is None:
+            entry.append(binding)
+        else:
+            earlier.setdefault(storage.before, []).append(binding)
+        places.update((handle, (variable, storage)) for handle in storage.offsets)
 
     def rewrite(block: Any, mutator: Any) -> Any:
-        bindings = list(pending)
-        pending.clear()  # The outermost first block is the first to come here.
         block = mutator.default_mutate(block)
-        changed = bool(bindings)
+        changed = False
+        bindings: list[Any] = []
         for binding in block.bindings:
-            offset = offsets.get(binding.var.__chandle__())
-            if offset is None:
-                bindings.append(binding)
-            else:
-                bindings += _placed(binding, storage, offset, typed)
+            handle = binding.var.__chandle__()
+            bindings += earlier.get(handle, ())
+            if handle in places:
+                bindings += _placed(binding, *places[handle], typed)
                 changed = True
-        return relax.BindingBlock(bindings) if changed else block
+            else:
+                bindings.append(binding)
+        return type(block)(bindings) if changed else block
 
-    callbacks: list[tuple[int, Callback]] = [(_BLOCK, rewrite)]
-    return structural_mutate(func, callbacks)
+    callbacks: list[tuple[int, Callback]] = [(index, rewrite) for index in _BLOCKS]
+    return _entered(structural_mutate(func, callbacks), entry)
 
 
-def _alloc_storage(size: int) -> Any:
+def _entered(func: relax.Function, bindings: Sequence[Any]) -> relax.Function:
+    """Return a function that begins with bindings, in its first block where that takes them."""
+    if not bindings:
+        return func
+    blocks = list(func.body.blocks)
+    if blocks and not isinstance(blocks[0], relax.DataflowBlock):
+        bindings = [*bindings, *blocks.pop(0).bindings]
+    body = relax.SeqExpr([relax.BindingBlock(bindings), *blocks], func.body.body)
+    typed = relax.BlockBuilder().normalize(body)
+    return relax.Function(func.params, typed, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+
+def _alloc_storage(storage: NewStorage) -> Any:
     return relax.op.memory.alloc_storage(
-        relax.ShapeExpr([IntImm("int64", size)]), 0, SCOPE, "uint8"
+        relax.ShapeExpr([_times(storage.size, storage.unit)]), storage.device, SCOPE, "uint8"
     )
 
 
-def _placed(binding: Any, storage: Any, offset: int, typed: Callable[[Any], Any]) -> list[Any]:
+def _times(count: int, unit: Any | None) -> Any:
+    number = IntImm("int64", count)
+    if unit is None:
+        return number
+    whole = unit if str(unit.ty.dtype) == "int64" else tirx.Cast("int64", unit)
+    return whole * number
+
+
+def _placed(
+    binding: Any, variable: Any, storage: NewStorage, typed: Callable[[Any], Any]
+) -> list[Any]:
     """Return the bindings that stand for an ``R.builtin.alloc_tensor``."""
     shape, dtype, device, _ = binding.value.args
-    alloc = typed(relax.op.memory.alloc_tensor(storage, offset, shape, dtype.value, device))
-    if offset == 0:
+    count = storage.offsets[binding.var.__chandle__()]
+    offset = count if storage.unit is None or count == 0 else _times(count, storage.unit)
+    alloc = typed(relax.op.memory.alloc_tensor(variable, offset, shape, dtype.value, device))
+    if count == 0:
         return [relax.VarBinding(binding.var, alloc)]
-    placed = relax.Var(f"{binding.var.name}_at_{offset}", binding.var.ty)
+    make = type(binding.var)
+    placed = make(f"{binding.var.name}_at_{count}", binding.var.ty)
     return [
         relax.VarBinding(placed, alloc),
         relax.VarBinding(binding.var, typed(relax.op.memory.ensure_zero_offset(placed))),
     ]
 
 
-def _checks(bounds: Sequence[Bound]) -> list[Any]:
+def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:
     """Return bindings that fail at run time where a dimension is out of its bounds."""
     checks = []
     for bound in bounds:
-        dtype = bound.variable.ty.dtype
-        within = tirx.min(bound.variable, IntImm(dtype, bound.upper))
+        name, variable = bound.variable.name, bound.variable
+        limits = [(variable <= bound.upper, f"above {bound.upper}")]
         if bound.lower > 0:
-            within = tirx.max(within, IntImm(dtype, bound.lower))
-        result = relax.Var(f"{bound.variable.name}_within_bounds", relax.ShapeType([within]))
-        checks.append(
-            relax.MatchCast(result, relax.ShapeExpr([bound.variable]), relax.ShapeType([within]))
-        )
+            limits.append((variable >= bound.lower, f"below {bound.lower}"))
+        for condition, fault in limits:
+            text = f"function {function!r}: {name} is {{}}, {fault}, for which memory was planned"
+            call = relax.Call(
+                _ASSERT, [condition, StringImm(text), variable], ty_args=[relax.TupleType([])]
+            )
+            result = relax.Var(f"{name}_within_bounds", relax.TupleType([]))
+            checks.append(relax.VarBinding(result, typed(call)))
     return checks

@@ -19,11 +19,15 @@ from tvm.tirx import PrimFunc
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A tensor in the storage: bytes from `begin` up to `end`."""
+    """A tensor in a storage: bytes from `begin` up to `end`.
+
+    `owner` is the storage: for each byte, which tensor's it is.
+    """
 
     name: str
     begin: int
     end: int
+    owner: np.ndarray
 
 
 class Replay:
@@ -42,7 +46,6 @@ class Replay:
     def __init__(self, mod: tvm.IRModule, name: str, take: Callable[[], bool]) -> None:
         self.mod, self.func, self.take = mod, mod[name], take
         self.values: dict[int, Any] = {}
-        self.owner: np.ndarray | None = None
         self.written: dict[int, Piece] = {}
         self.kept: list[Any] = []
         self.storages = 0
@@ -86,9 +89,8 @@ class Replay:
         op = call.op
         if isinstance(op, tvm.ir.Op):
             if op.name == "relax.memory.alloc_storage":
-                assert self.owner is None, "a second storage"
-                self.owner = np.zeros(int(call.args[0].values[0]), "int64")
-                return None
+                self.storages += 1
+                return np.zeros(int(call.args[0].values[0]), "int64")
             if op.name == "relax.memory.alloc_tensor":
                 return self.piece(call, name)
             if op.name in ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset"):
@@ -105,12 +107,13 @@ class Replay:
         return None
 
     def piece(self, call: Any, name: str) -> Piece:
-        assert self.owner is not None, f"{name} comes before its storage"
+        owner = self.value(call.args[0], name)
+        assert isinstance(owner, np.ndarray), f"{name} comes before its storage"
         dims = [int(dim) for dim in call.args[2].values]
         dtype = np.dtype(str(call.args[3].value))
         begin = int(call.args[1])
-        piece = Piece(name, begin, begin + int(np.prod(dims)) * dtype.itemsize)
-        assert piece.end <= len(self.owner), f"{name} ends behind its storage"
+        piece = Piece(name, begin, begin + int(np.prod(dims)) * dtype.itemsize, owner)
+        assert piece.end <= len(owner), f"{name} ends behind its storage"
         assert begin % 64 == 0, f"{name} is at {begin}"
         return piece
 
@@ -122,15 +125,15 @@ class Replay:
         for piece in touched:
             self.touches += 1
             self.written[id(piece)] = piece
-            self.owner[piece.begin : piece.end] = id(piece)
+            piece.owner[piece.begin : piece.end] = id(piece)
 
     def check(self, piece: Piece, where: str) -> None:
-        lost = np.flatnonzero(self.owner[piece.begin : piece.end] != id(piece))
+        lost = np.flatnonzero(piece.owner[piece.begin : piece.end] != id(piece))
         assert not len(lost), f"{piece.name} has lost {len(lost)} bytes before {where}"
 
 
 def pieces(value: Any) -> list[Piece]:
-    """Return the tensors in the storage that a value refers to."""
+    """Return the tensors in storages that a value refers to."""
     if isinstance(value, tuple):
         return [piece for part in value for piece in pieces(part)]
     return [] if value is None else [value]

@@ -62,6 +62,23 @@ _PACKED = {
     # What `LegalizeOps` makes of `R.print` and `R.assert_op`.
     "relax.run.print": Callee.READS,
     "relax.run.assert_op": Callee.READS,
+    # TVM's caches of keys and values copy what they are given into memory of their own
+    # (`src/runtime/vm/lm_support.cc`, `src/runtime/vm/kv_state.cc`).
+    **{
+        f"vm.builtin.attention_kv_cache_{name}": Callee.READS
+        for name in (
+            "create",
+            "update",
+            "append",
+            "window_override",
+            "window_override_with_sinks",
+            "attention_with_fused_qkv",
+            "attention_with_shared_kv",
+            "self_attention",
+            "cross_attention",
+            "append_mla_kv",
+        )
+    },
 }
 
 

@@ -6,157 +6,26 @@ writes is made by ``R.builtin.alloc_tensor``, and kernels are called on tensors.
 A variable may refer to several of these tensors: through names, reshapes, views and tuples, and
 through an `if` to those of either branch. Each touch of a variable touches all that it may refer
 to. A tensor that may outlive the function, or that something unknown may keep, is left to the run
-time, and so is one whose size has no bound.
+time, and so is one whose shape is not known at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst, GlobalVar, PrimType, StringImm
-from tvm.runtime import Tensor
 from tvm.tirx import IntImm, PrimFunc
 
-from passes.analysis.relax.branch_ranges import BlockStack, Branches, live_ranges
+from passes.analysis.relax.branch_ranges import BlockStack, Branches
 from passes.analysis.relax.callees import CALL_TIR_DYN, Callee, classify
+from passes.analysis.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.analysis.relax.sizes import Sizes, UnknownSizeError
-from passes.ir.symbolic_bounds import Bound
-from passes.planning import Buffer, Problem
-from passes.planning.problem import LiveRange
-from passes.planning.ranges import join_ranges
-from target_hw.memory import MemoryScope
-
-SCOPE = "global"
-"""The memory that is planned: that of device 0."""
-
-NUM_INPUT = "num_input"
-"""The function attribute that says how many parameters come before the weights."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Memory for one tensor, or for tensors of different branches that become one value.
-
-    Parameters
-    ----------
-    name : str
-        The name of the first tensor's binding; made unique within the function.
-    size : int
-        Bytes of the largest tensor, as its shape's upper bounds have it.
-    live : tuple of LiveRange
-        Positions from the first touch to the last, on each path.
-    tensors : tuple of str
-        The names of the bindings that allocate the tensors, in program order.
-    """
-
-    name: str
-    size: int
-    live: tuple[LiveRange, ...]
-    tensors: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LeftToRuntime:
-    """A tensor that is not planned, and why.
-
-    Parameters
-    ----------
-    name : str
-        The name of the binding, or of the parameter.
-    size : int or None
-        Bytes, or their upper bound; None where not even that is known.
-    reason : str
-        In a few words.
-    """
-
-    name: str
-    size: int | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A tensor that is there before the function runs, and stays.
-
-    Parameters
-    ----------
-    name : str
-        That of the parameter (with the way into it, where it is a tuple), or ``constant_0``,
-        ``constant_1``, ... in the order in which they are first met.
-    size : int
-        Bytes.
-    data : int or None
-        Tells one constant's data from another's, within one process; None for a parameter.
-    """
-
-    name: str
-    size: int
-    data: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class RelaxMemory:
-    """What there is to plan in one Relax function.
-
-    Attributes
-    ----------
-    name : str
-        Its global name.
-    func : tvm.relax.Function
-        What was read.
-    storages : tuple of Storage
-        In the order in which they are first touched.
-    left : tuple of LeftToRuntime
-        In program order.
-    weights : tuple of Weight
-        Parameters first, then constants.
-    bounds : tuple of Bound
-        Of the symbolic dimensions that the sizes of the storages rest on.
-    bindings : tuple of str
-        The name of the binding at each position.
-    calls : tuple of str
-        Relax functions of the module that it calls or hands on, sorted.
-    hands_on : tuple of str
-        Those of them that it hands on as values, sorted.
-    calls_unknown : bool
-        Whether it calls something that may call any function that was handed on.
-    storage_of : mapping of int to str
-        By handle of the variable of an allocating binding: its storage's name.
-    """
-
-    name: str
-    func: relax.Function
-    storages: tuple[Storage, ...]
-    left: tuple[LeftToRuntime, ...]
-    weights: tuple[Weight, ...]
-    bounds: tuple[Bound, ...]
-    bindings: tuple[str, ...]
-    calls: tuple[str, ...]
-    hands_on: tuple[str, ...]
-    calls_unknown: bool
-    storage_of: Mapping[int, str]
-
-    def all_left(self, reason: str) -> RelaxMemory:
-        """Return the same with every storage left to the run time."""
-        left = (
-            LeftToRuntime(tensor, storage.size, reason)
-            for storage in self.storages
-            for tensor in storage.tensors
-        )
-        return replace(self, storages=(), storage_of={}, bounds=(), left=(*self.left, *left))
-
-    def problem(self, memory: MemoryScope) -> Problem:
-        """Return the storages as buffers that compete for a memory."""
-        buffers = tuple(Buffer(s.name, s.size, s.live) for s in self.storages)
-        return Problem(buffers, memory, name=f"function {self.name!r}")
-
-    def binding_at(self, position: int) -> str:
-        """Return how messages call a position."""
-        return f"binding {self.bindings[position]!r}"
+from passes.analysis.relax.tensors import RETURNED, Tensor, TensorClasses, group_tensors
+from passes.analysis.relax.weights import Constants, parameter_weights
 
 
 def read_relax_memory(
@@ -182,9 +51,8 @@ def read_relax_memory(
     Raises
     ------
     ValueError
-        When the function is not in the form that this reads: a dataflow block is left in, an
-        operator has yet to be lowered, memory is planned already, a variable is used where it is
-        not defined. The message names the binding.
+        When the function is not in the form that this reads: an operator has yet to be lowered, or
+        a variable is used where it is not defined. The message names the binding.
     """
     return _Reader(mod, variable, upper_bounds or {}).read()
 
@@ -212,29 +80,6 @@ def _tuple(fields: Iterable[_Value]) -> _Value:
     return _Value(_union(fields), fields)
 
 
-@dataclass(eq=False)
-class _Tensor:
-    """One ``R.builtin.alloc_tensor``."""
-
-    name: str
-    variable: Any
-    path: tuple[tuple[int, int], ...]
-    size: int | None = None
-    bounds: tuple[Bound, ...] = ()
-    left: str | None = None
-    touched: bool = False
-
-
-def _are_exclusive(first: _Tensor, second: _Tensor) -> bool:
-    """Whether no path through the function allocates both: they are in two branches of one `if`."""
-    for (one, taken), (other, other_taken) in zip(first.path, second.path, strict=False):
-        if one != other:
-            return False
-        if taken != other_taken:
-            return True
-    return False
-
-
 # ------------------------------------------------------------------------------------ the reader
 
 
@@ -251,39 +96,48 @@ class _Reader:
         self._blocks = BlockStack()
         self._path: list[tuple[int, int]] = []
         self._bindings: list[str] = []
-        self._tensors: list[_Tensor] = []
+        self._tensors: list[Tensor] = []
+        self._classes = TensorClasses(self._tensors)
+        self._constants = Constants(self._func, self._sizes)
         self._inner: list[LeftToRuntime] = []
-        self._same: list[int] = []
-        self._members: dict[int, list[int]] = {}
-        self._constants: dict[int, Weight] = {}
-        self._unsized: list[LeftToRuntime] = []
         self._calls: set[str] = set()
         self._hands_on: set[str] = set()
         self._calls_unknown = False
+        self._allocates = False
         self._used: set[int] | None = None
         self._callees: dict[int, tuple[Callee, str]] = {}
 
     def read(self) -> RelaxMemory:
         func = self._func
-        parameters = list(self._parameter_weights())
+        parameters = list(parameter_weights(func, self._sizes))
         for param in func.params:
             self._define(param, _NOTHING)
-        self._leave(self._sequence(func.body), "returned")
+        self._leave(self._sequence(func.body), RETURNED)
         self._blocks.root.end = len(self._bindings)
-        storages, storage_of, bounds = self._storages()
-        left = [LeftToRuntime(t.name, t.size, t.left) for t in self._tensors if t.left is not None]
+        found = group_tensors(
+            self._tensors, self._classes, self._blocks.root, _known_at_entry(func)
+        )
+        unsized = (weight for weight in parameters if isinstance(weight, LeftToRuntime))
+        left = (
+            LeftToRuntime(t.name, _constant_bytes(t), t.left)
+            for t in self._tensors
+            if t.left is not None
+        )
+        weights = (weight for weight in parameters if isinstance(weight, Weight))
         return RelaxMemory(
             name=self._name,
             func=func,
-            storages=storages,
-            left=(*self._unsized, *left, *self._inner),
-            weights=(*parameters, *self._constants.values()),
-            bounds=bounds,
+            groups=found.groups,
+            left=(*unsized, *left, *self._inner),
+            weights=(*weights, *self._constants.weights()),
+            bounds=found.bounds,
+            variables=self._sizes.variables,
             bindings=tuple(self._bindings),
             calls=tuple(sorted(self._calls)),
             hands_on=tuple(sorted(self._hands_on)),
             calls_unknown=self._calls_unknown,
-            storage_of=storage_of,
+            allocates=self._allocates,
+            storage_of=found.storage_of,
         )
 
     # Bindings
@@ -292,11 +146,6 @@ class _Reader:
         if not isinstance(expr, relax.SeqExpr):
             return self._value(expr)
         for block in expr.blocks:
-            if isinstance(block, relax.DataflowBlock):
-                first = (
-                    f", with binding {str(block.bindings[0].var.name)!r}" if block.bindings else ""
-                )
-                raise ValueError(f"a dataflow block is left in{first}: run ToNonDataflow first")
             for binding in block.bindings:
                 self._bind(binding)
         return self._value(expr.body)
@@ -337,7 +186,7 @@ class _Reader:
         elif isinstance(expr, relax.Call):
             return self._call(expr, None)
         elif isinstance(expr, GenericConst):
-            self._constant(expr)
+            self._constants.note(expr)
         elif isinstance(expr, relax.If):
             return self._if(expr)
         elif isinstance(expr, relax.SeqExpr):
@@ -415,7 +264,7 @@ class _Reader:
         if one is not None and other is not None and len(one) == len(other):
             return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])
         if one is None and other is None and len(first.tensors) == len(second.tensors) == 1:
-            self._become_one(first.tensors[0], second.tensors[0])
+            self._classes.join(first.tensors[0], second.tensors[0])
         return _Value(_union((first, second)))
 
     def _local_function(self, function: Any) -> None:
@@ -430,7 +279,7 @@ class _Reader:
                     for binding in block.bindings:
                         self._note_inner(binding)
             elif isinstance(expr, GenericConst):
-                self._constant(expr)
+                self._constants.note(expr)
             elif isinstance(expr, GlobalVar):
                 self._hand_on(expr)
 
@@ -453,6 +302,9 @@ class _Reader:
         self._refuse(callee, what)
         if callee is Callee.ALLOCATES:
             return self._allocate(call, variable)
+        if callee is Callee.PLANNED:
+            self._allocates = True
+            return _NOTHING
         if isinstance(call.op, relax.Var) and not isinstance(call.op, GlobalVar):
             self._value(call.op)
         arguments = list(call.args)
@@ -478,11 +330,6 @@ class _Reader:
             raise ValueError(
                 f"{self._here()}: {what} has yet to be lowered: run LegalizeOps and "
                 "CallTIRRewrite first"
-            )
-        if callee is Callee.PLANNED:
-            raise ValueError(
-                f"{self._here()}: {what} is memory that is planned already: this pass takes the "
-                "place of StaticPlanBlockMemory, and runs once"
             )
 
     def _is_destination_passing(self, call: Any, variable: Any, values: list[_Value]) -> bool:
@@ -527,11 +374,9 @@ class _Reader:
     # Tensors
 
     def _allocate(self, call: Any, variable: Any) -> _Value:
-        tensor = _Tensor(self._bindings[-1], variable, tuple(self._path))
+        tensor = Tensor(self._bindings[-1], variable, tuple(self._path))
         index = len(self._tensors)
         self._tensors.append(tensor)
-        self._same.append(index)
-        self._members[index] = [index]
         shape, dtype, device, scope = call.args
         values = shape.values if isinstance(shape, relax.ShapeExpr) else None
         if values is None and isinstance(shape.ty, relax.ShapeType):
@@ -540,17 +385,19 @@ class _Reader:
             tensor.left = "its shape is known at run time only"
             return _Value((index,))
         try:
-            tensor.size, tensor.bounds = self._sizes.bytes_of(values, dtype.value)
+            tensor.size = self._sizes.of(values, dtype.value)
         except UnknownSizeError as error:
             tensor.left = str(error)
         if variable is None:
             tensor.left = "it is not bound to a variable"
         elif not isinstance(scope, StringImm) or str(scope.value) != SCOPE:
             tensor.left = f"it is in scope {str(scope.value)!r}, not in {SCOPE!r}"
-        elif not isinstance(device, IntImm) or int(device.value) != 0:
-            tensor.left = f"it is on device {device}, not on device 0"
-        elif tensor.size == 0:
+        elif not isinstance(device, IntImm):
+            tensor.left = f"its device, {device}, is known at run time only"
+        elif tensor.size is not None and tensor.size.count == 0:
             tensor.left = "it has no bytes"
+        else:
+            tensor.device = int(device.value)
         return _Value((index,))
 
     def _touch(self, value: _Value) -> None:
@@ -565,98 +412,19 @@ class _Reader:
             if tensor.left is None:
                 tensor.left = reason
 
-    # One memory for the tensors of different branches
 
-    def _class_of(self, index: int) -> int:
-        while self._same[index] != index:
-            self._same[index] = self._same[self._same[index]]
-            index = self._same[index]
-        return index
-
-    def _become_one(self, first: int, second: int) -> None:
-        one, other = sorted((self._class_of(first), self._class_of(second)))
-        if one == other:
-            return
-        ones, others = self._members[one], self._members[other]
-        if all(_are_exclusive(self._tensors[a], self._tensors[b]) for a in ones for b in others):
-            self._same[other] = one
-            ones += self._members.pop(other)
-
-    def _storages(self) -> tuple[tuple[Storage, ...], dict[int, str], tuple[Bound, ...]]:
-        classes: dict[int, list[tuple[_Tensor, tuple[LiveRange, ...]]]] = {}
-        for index, tensor in enumerate(self._tensors):
-            if tensor.left is not None:
-                continue
-            live = live_ranges(self._blocks.root, index)
-            if live:
-                classes.setdefault(self._class_of(index), []).append((tensor, live))
-            else:
-                tensor.left = "nothing uses it"
-        found = []
-        taken: set[str] = set()
-        storage_of: dict[int, str] = {}
-        bounds: dict[int, Bound] = {}
-        for members in classes.values():
-            name = _unique(members[0][0].name, taken)
-            live = join_ranges(span for _, spans in members for span in spans)
-            size = max(tensor.size or 0 for tensor, _ in members)
-            found.append(Storage(name, size, live, tuple(tensor.name for tensor, _ in members)))
-            for tensor, _ in members:
-                storage_of[tensor.variable.__chandle__()] = name
-                bounds.update((b.variable.__chandle__(), b) for b in tensor.bounds)
-        found.sort(key=lambda storage: storage.live[0][0])
-        return tuple(found), storage_of, tuple(bounds.values())
-
-    # Weights
-
-    def _parameter_weights(self) -> Iterator[Weight]:
-        inputs = self._func.attrs.get(NUM_INPUT) if self._func.attrs else None
-        if inputs is None:
-            return
-        if not 0 <= int(inputs) <= len(self._func.params):
-            raise ValueError(
-                f"attribute {NUM_INPUT!r} is {int(inputs)}, the function has "
-                f"{len(self._func.params)} parameters"
-            )
-        for param in self._func.params[int(inputs) :]:
-            yield from self._weights_within(str(param.name), param.ty)
-
-    def _weights_within(self, name: str, ty: Any) -> Iterator[Weight]:
-        if isinstance(ty, relax.TupleType):
-            for index, field in enumerate(ty.fields):
-                yield from self._weights_within(f"{name}[{index}]", field)
-            return
-        reason = "a weight that is no tensor"
-        if isinstance(ty, relax.TensorType):
-            reason = "a weight whose shape or type is not known"
-            if isinstance(ty.shape, relax.ShapeExpr) and ty.dtype is not None:
-                try:
-                    yield Weight(name, self._sizes.bytes_of(ty.shape.values, ty.dtype.dtype)[0])
-                    return
-                except UnknownSizeError as error:
-                    reason = f"a weight whose {error}"
-        self._unsized.append(LeftToRuntime(name, None, reason))
-
-    def _constant(self, constant: Any) -> None:
-        data = constant.value
-        if not isinstance(data, Tensor):
-            return
-        handle = data.__chandle__()
-        if handle not in self._constants:
-            size, _ = self._sizes.bytes_of(constant.ty.shape.values, constant.ty.dtype.dtype)
-            names = {str(param.name) for param in self._func.params}
-            name = _unique(f"constant_{len(self._constants)}", names)
-            self._constants[handle] = Weight(name, size, handle)
+def _known_at_entry(func: relax.Function) -> set[int]:
+    """Return the handles of the symbolic variables that the arguments of a call give values."""
+    known = set()
+    for param in func.params:
+        for variable in relax.analysis.definable_tir_vars_in_type(param.ty):
+            known.add(variable.__chandle__())
+    return known
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, with a number where needed, and take it."""
-    chosen, count = name, 0
-    while chosen in taken:
-        count += 1
-        chosen = f"{name}_{count}"
-    taken.add(chosen)
-    return chosen
+def _constant_bytes(tensor: Tensor) -> int | None:
+    """Return the bytes of a tensor, or their upper bound, where they are known."""
+    return None if tensor.size is None or tensor.size.factors else tensor.size.count
 
 
 def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:

@@ -1,13 +1,16 @@
-"""Bytes of Relax tensors, or upper bounds of them where a shape has symbolic dimensions."""
+"""Bytes of Relax tensors: a number, times the symbolic factors of the shape that have no bound."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
-from tvm.tirx import IntImm
+from tvm.sym import Analyzer
+from tvm.tirx import IntImm, Mul, Var
+from tvm_ffi import structural_equal
 
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import ADDRESS_LIMIT
@@ -19,6 +22,63 @@ LOWER_BOUND = "tir_var_lower_bound"
 
 class UnknownSizeError(ValueError):
     """Why the bytes of a tensor cannot be said at compile time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Size:
+    """What a tensor takes: `count` bytes for each of the `factors`' product.
+
+    Attributes
+    ----------
+    count : int
+        Bytes; of dimensions with an upper bound, the most that they can be.
+    factors : tuple of tvm.ir.Expr
+        Symbolic dimensions without an upper bound; empty where the bytes are a constant.
+    bounds : tuple of Bound
+        What `count` rests on.
+    """
+
+    count: int
+    factors: tuple[Any, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+
+
+class Units:
+    """The products of symbolic factors that the sizes of one function are multiples of.
+
+    Two sizes have one unit when their factors are the same, or when TVM's analyzer proves that
+    their bytes are equal.
+    """
+
+    def __init__(self) -> None:
+        self._analyzer = Analyzer()
+        self._units: list[tuple[Any, ...]] = [()]
+        self._bytes: list[list[tuple[int, Any]]] = [[]]
+
+    def of(self, size: Size) -> tuple[int, int]:
+        """Return the number of a size's unit, and how many bytes it has for each of the unit."""
+        factors = sorted(size.factors, key=str)
+        for number, unit in enumerate(self._units):
+            if len(unit) == len(factors) and all(map(structural_equal, unit, factors)):
+                if factors:
+                    self._note(number, size.count, factors)
+                return number, size.count
+        total = _product(factors) * size.count
+        for number, known in enumerate(self._bytes):
+            for count, other in known:
+                if self._analyzer.can_prove_equal(other, total):
+                    return number, count
+        self._units.append(tuple(factors))
+        self._bytes.append([(size.count, total)])
+        return len(self._units) - 1, size.count
+
+    def product(self, number: int) -> Any:
+        """Return a unit as one expression; None for the unit of constant sizes."""
+        return _product(self._units[number]) if number else None
+
+    def _note(self, number: int, count: int, factors: Sequence[Any]) -> None:
+        if all(count != known for known, _ in self._bytes[number]):
+            self._bytes[number].append((count, _product(factors) * count))
 
 
 class Sizes:
@@ -34,6 +94,11 @@ class Sizes:
     upper_bounds : mapping of str to int
         Used for the variables that the attribute does not name.
 
+    Attributes
+    ----------
+    variables : tuple of str
+        The names of the symbolic variables of the signature, sorted.
+
     Raises
     ------
     ValueError
@@ -44,43 +109,102 @@ class Sizes:
         bounds = []
         upper = {**upper_bounds, **_attribute(func, UPPER_BOUND)}
         lower = _attribute(func, LOWER_BOUND)
-        for variable in relax.analysis.tir_vars_in_type(
-            relax.FuncType([param.ty for param in func.params], func.ret_ty)
-        ):
+        signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
+        variables = list(relax.analysis.tir_vars_in_type(signature))
+        for variable in variables:
             name = str(variable.name)
             if name in upper:
                 bounds.append(_checked(variable, lower.get(name, 0), upper[name]))
+        self.variables = tuple(sorted({str(variable.name) for variable in variables}))
         self._bounds = SymbolicBounds(bounds)
+        self._analyzer = Analyzer()
 
-    def bytes_of(self, shape: Sequence[Any], dtype: Any) -> tuple[int, tuple[Bound, ...]]:
-        """Return the bytes that a tensor has at most, and the bounds that this rests on.
+    def of(self, shape: Sequence[Any], dtype: Any) -> Size:
+        """Return the bytes of a tensor.
+
+        Raises
+        ------
+        UnknownSizeError
+            When the constant part does not fit 62 bits.
+        """
+        count = element_bytes(dtype)
+        factors: list[Any] = []
+        used: dict[int, Bound] = {}
+        for dim in shape:
+            for factor in self._factors(dim):
+                known = self._most(factor, used)
+                if known is None:
+                    factors.append(factor)
+                else:
+                    count *= known
+        if count >= ADDRESS_LIMIT:
+            raise UnknownSizeError(f"{count} bytes are above 2**62")
+        return Size(count, tuple(factors) if count else (), tuple(used.values()))
+
+    def constant(self, shape: Sequence[Any], dtype: Any) -> int:
+        """Return the bytes of a tensor whose bytes have an upper bound.
 
         Raises
         ------
         UnknownSizeError
             When a dimension has no upper bound, or when the bytes do not fit 62 bits.
         """
-        dims = []
-        used: dict[int, Bound] = {}
-        for dim in shape:
-            if isinstance(dim, IntImm):
-                dims.append(int(dim.value))
-                continue
-            found = self._bounds.most(dim)
-            if found is None:
-                raise UnknownSizeError(f"dimension {dim} has no upper bound")
-            most, rests_on = found
-            dims.append(max(most, 0))
-            used.update((bound.variable.__chandle__(), bound) for bound in rests_on)
-        size = math.prod(dims) * element_bytes(dtype)
-        if size >= ADDRESS_LIMIT:
-            raise UnknownSizeError(f"{size} bytes are above 2**62")
-        return size, tuple(used.values())
+        size = self.of(shape, dtype)
+        if size.factors:
+            raise UnknownSizeError(f"dimension {size.factors[0]} has no upper bound")
+        return size.count
+
+    def _most(self, factor: Any, used: dict[int, Bound]) -> int | None:
+        """Return the most that a factor can be, and note the bounds that this rests on."""
+        if isinstance(factor, IntImm):
+            return max(int(factor.value), 0)
+        found = self._bounds.most(factor)
+        if found is None:
+            return None
+        most, rests_on = found
+        used.update((bound.variable.__chandle__(), bound) for bound in rests_on)
+        return max(most, 0)
+
+    def _factors(self, dim: Any) -> Iterator[Any]:
+        """Yield what a dimension is the product of, a constant first where there is one.
+
+        A dimension with an upper bound as a whole stays whole. Only variables are taken out of a
+        product one by one: of two other factors both may be negative.
+        """
+        if isinstance(dim, IntImm) or self._bounds.most(dim) is not None:
+            yield dim
+            return
+        simple = self._analyzer.simplify(dim)
+        multiple = self._analyzer.modular_set(simple)
+        content = math.gcd(int(multiple.coeff), int(multiple.base))
+        if content > 1:
+            yield IntImm("int64", content)
+            simple = self._analyzer.simplify(simple // content)
+        flat = list(_flattened(simple))
+        if all(isinstance(factor, (Var, IntImm)) for factor in flat):
+            yield from flat
+        else:
+            yield simple
 
 
 def element_bytes(dtype: Any) -> int:
     """Return the bytes of one element, a vector's lanes together, rounded up."""
     return (int(dtype.bits) * int(dtype.lanes) + 7) // 8
+
+
+def _flattened(expr: Any) -> Iterator[Any]:
+    if isinstance(expr, Mul):
+        yield from _flattened(expr.a)
+        yield from _flattened(expr.b)
+    else:
+        yield expr
+
+
+def _product(factors: Sequence[Any]) -> Any:
+    product = factors[0]
+    for factor in factors[1:]:
+        product = product * factor
+    return product
 
 
 def _attribute(func: relax.Function, name: str) -> dict[str, int]:

@@ -1,0 +1,203 @@
+"""What a Relax function keeps in memory, as plain facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import relax
+
+from passes.ir.symbolic_bounds import Bound
+from passes.planning import Buffer, Problem
+from passes.planning.problem import LiveRange
+from target_hw.memory import MemoryScope
+
+SCOPE = "global"
+"""The memory that is planned, on each device."""
+
+MAIN_DEVICE = 0
+"""The index of the device whose memory has addresses."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Memory for one tensor, or for tensors of different branches that become one value.
+
+    Parameters
+    ----------
+    name : str
+        The name of the first tensor's binding; made unique within the function.
+    size : int
+        Bytes of the largest tensor, as its shape's upper bounds have it; in a group with a unit,
+        bytes for each of the unit.
+    live : tuple of LiveRange
+        Positions from the first touch to the last, on each path.
+    tensors : tuple of str
+        The names of the bindings that allocate the tensors, in program order.
+    """
+
+    name: str
+    size: int
+    live: tuple[LiveRange, ...]
+    tensors: tuple[str, ...]
+
+    def buffer(self) -> Buffer:
+        """Return it as planners see it."""
+        return Buffer(self.name, self.size, self.live)
+
+
+@dataclass(frozen=True, eq=False)
+class StorageGroup:
+    """Storages that may share memory.
+
+    Attributes
+    ----------
+    device : int
+        The index of the device that they are on.
+    unit : tvm.ir.Expr or None
+        What their sizes are multiples of, where that is known at run time only: a product of
+        symbolic dimensions without an upper bound. None where sizes are constant.
+    storages : tuple of Storage
+        In the order in which they are first touched.
+    returned : tuple of Storage
+        Tensors that the function returns, of this device and unit, and of a known size: from their
+        first touch on they need memory of their own.
+    before : int or None
+        The handle of the variable before whose binding the memory must be allocated, because the
+        unit is not known earlier. None where it is known when the function begins.
+    """
+
+    device: int
+    unit: Any | None
+    storages: tuple[Storage, ...]
+    returned: tuple[Storage, ...] = ()
+    before: int | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether these are the constant sizes on the main device, which have addresses."""
+        return self.device == MAIN_DEVICE and self.unit is None
+
+    def problem(self, memory: MemoryScope, function: str) -> Problem:
+        """Return the storages as buffers that compete for a memory."""
+        buffers = tuple(storage.buffer() for storage in self.storages)
+        return Problem(buffers, memory, name=f"function {function!r}")
+
+
+@dataclass(frozen=True)
+class LeftToRuntime:
+    """A tensor that is not planned, and why.
+
+    Parameters
+    ----------
+    name : str
+        The name of the binding, or of the parameter.
+    size : int or None
+        Bytes, or their upper bound; None where not even that is known.
+    reason : str
+        In a few words.
+    """
+
+    name: str
+    size: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor that is there before the function runs, and stays.
+
+    Parameters
+    ----------
+    name : str
+        That of the parameter (with the way into it, where it is a tuple), or ``constant_0``,
+        ``constant_1``, ... in the order in which they are first met.
+    size : int
+        Bytes.
+    data : int or None
+        Tells one constant's data from another's, within one process; None for a parameter.
+    """
+
+    name: str
+    size: int
+    data: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RelaxMemory:
+    """What there is to plan in one Relax function.
+
+    Attributes
+    ----------
+    name : str
+        Its global name.
+    func : tvm.relax.Function
+        What was read.
+    groups : tuple of StorageGroup
+        The main one first, also where it is empty.
+    left : tuple of LeftToRuntime
+        In program order.
+    weights : tuple of Weight
+        Parameters first, then constants.
+    bounds : tuple of Bound
+        Of the symbolic dimensions that the sizes of the storages rest on.
+    variables : tuple of str
+        The names of the symbolic dimensions of the signature, sorted.
+    bindings : tuple of str
+        The name of the binding at each position.
+    calls : tuple of str
+        Relax functions of the module that it calls or hands on, sorted.
+    hands_on : tuple of str
+        Those of them that it hands on as values, sorted.
+    calls_unknown : bool
+        Whether it calls something that may call any function that was handed on.
+    allocates : bool
+        Whether it allocates memory of its own, which stays as it is.
+    storage_of : mapping of int to str
+        By handle of the variable of an allocating binding: its storage's name.
+    """
+
+    name: str
+    func: relax.Function
+    groups: tuple[StorageGroup, ...]
+    left: tuple[LeftToRuntime, ...]
+    weights: tuple[Weight, ...]
+    bounds: tuple[Bound, ...]
+    variables: tuple[str, ...]
+    bindings: tuple[str, ...]
+    calls: tuple[str, ...]
+    hands_on: tuple[str, ...]
+    calls_unknown: bool
+    allocates: bool
+    storage_of: Mapping[int, str]
+
+    @property
+    def main(self) -> StorageGroup:
+        """The storages of constant size on the main device."""
+        return self.groups[0]
+
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """Those of the main group."""
+        return self.main.storages
+
+    def all_left(self, reason: str) -> RelaxMemory:
+        """Return the same with every storage left to the run time."""
+        left = (
+            LeftToRuntime(tensor, storage.size if group.unit is None else None, reason)
+            for group in self.groups
+            for storage in group.storages
+            for tensor in storage.tensors
+        )
+        return replace(
+            self,
+            groups=(StorageGroup(MAIN_DEVICE, None, ()),),
+            storage_of={},
+            bounds=(),
+            left=(*self.left, *left),
+        )
+
+    def binding_at(self, position: int) -> str:
+        """Return how messages call a position."""
+        return f"binding {self.bindings[position]!r}"

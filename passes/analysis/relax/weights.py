@@ -1,0 +1,86 @@
+"""The weights of a Relax function: parameters from ``num_input`` on, and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tvm import relax
+from tvm.runtime import Tensor
+
+from passes.analysis.relax.facts import LeftToRuntime, Weight
+from passes.analysis.relax.sizes import Sizes, UnknownSizeError
+
+NUM_INPUT = "num_input"
+"""The function attribute that says how many parameters come before the weights."""
+
+
+def parameter_weights(func: relax.Function, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:
+    """Yield the parameters that are weights; of a tuple each field, as ``name[0]``.
+
+    Raises
+    ------
+    ValueError
+        When the attribute says that there are more inputs than parameters.
+    """
+    inputs = func.attrs.get(NUM_INPUT) if func.attrs else None
+    if inputs is None:
+        return
+    if not 0 <= int(inputs) <= len(func.params):
+        raise ValueError(
+            f"attribute {NUM_INPUT!r} is {int(inputs)}, the function has {len(func.params)} "
+            "parameters"
+        )
+    for param in func.params[int(inputs) :]:
+        yield from _weights_within(str(param.name), param.ty, sizes)
+
+
+def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:
+    if isinstance(ty, relax.TupleType):
+        for index, field in enumerate(ty.fields):
+            yield from _weights_within(f"{name}[{index}]", field, sizes)
+        return
+    reason = "a weight that is no tensor"
+    if isinstance(ty, relax.TensorType):
+        reason = "a weight whose shape or type is not known"
+        if isinstance(ty.shape, relax.ShapeExpr) and ty.dtype is not None:
+            try:
+                yield Weight(name, sizes.constant(ty.shape.values, ty.dtype.dtype))
+                return
+            except UnknownSizeError as error:
+                reason = f"a weight whose {error}"
+    yield LeftToRuntime(name, None, reason)
+
+
+class Constants:
+    """The constants of one function, each counted once."""
+
+    def __init__(self, func: relax.Function, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._taken = {str(param.name) for param in func.params}
+        self._weights: dict[int, Weight] = {}
+
+    def note(self, constant: Any) -> None:
+        """Count a constant, unless it is no tensor or known already."""
+        data = constant.value
+        if not isinstance(data, Tensor):
+            return
+        handle = data.__chandle__()
+        if handle not in self._weights:
+            size = self._sizes.constant(constant.ty.shape.values, constant.ty.dtype.dtype)
+            name = unique_name(f"constant_{len(self._weights)}", self._taken)
+            self._weights[handle] = Weight(name, size, handle)
+
+    def weights(self) -> tuple[Weight, ...]:
+        """Return them in the order in which they were first met."""
+        return tuple(self._weights.values())
+
+
+def unique_name(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken, with a number where needed, and take it."""
+    chosen, count = name, 0
+    while chosen in taken:
+        count += 1
+        chosen = f"{name}_{count}"
+    taken.add(chosen)
+    return chosen

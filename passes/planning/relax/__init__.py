@@ -1,0 +1,1 @@
+"""Plans as the Relax virtual machine allocates memory: in one piece, or in several."""
