@@ -1,4 +1,4 @@
-"""The memories of Sophgo TPUs: the lanes' local memory, L2 and global memory.
+"""The memories and the pipelines of Sophgo TPUs: the lanes' local memory, L2 and global memory.
 
 Sources, by the names used in the comments below:
 
@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from target_hw.machine import Machine, Pipe
 from target_hw.memory import Facts, MemoryHierarchy, MemoryScope
 
 _KIB = 1024
 _PAGE = 4096  # Chip header, ALIGNMENT: the same for all chips that have one.
 
 
-def _local(kib: int, *, banks: int, lanes: int, eu_bytes: int) -> MemoryScope:
+def _local(kib: int, *, banks: int, lanes: int, eu_bytes: int, facts: Facts = ()) -> MemoryScope:
     """Return the local memory of one lane; each lane holds its part at the same offset.
 
     An offset is a multiple of what the execution units of a lane read at once: the local memory
@@ -33,7 +34,7 @@ def _local(kib: int, *, banks: int, lanes: int, eu_bytes: int) -> MemoryScope:
         alignment=eu_bytes,
         bank_count=banks,
         bank_bytes=kib * _KIB // banks,
-        facts=(("lanes", lanes), ("eu_bytes", eu_bytes)),
+        facts=(("lanes", lanes), ("eu_bytes", eu_bytes), *facts),
     )
 
 
@@ -82,7 +83,9 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
         # right after the weights.
         "sophgo/bm1684": MemoryHierarchy(
             (
-                _local(512, banks=8, lanes=64, eu_bytes=128),
+                # Entries of the batch share these bytes: four of 8 bits, two of 16 (the 4N layout
+                # of ``Arch.cpp``).
+                _local(512, banks=8, lanes=64, eu_bytes=128, facts=(("pack_bytes", 4),)),
                 MemoryScope(
                     "global",
                     alignment=_PAGE,
@@ -152,3 +155,50 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
     }
 )
 """Target tag to memories. See ``docs/targets.md`` for the facts."""
+
+
+_MACHINE_BASIS = "estimate: from the lanes and their execution units, and the memory's data rate"
+
+
+def _machine(memory: MemoryHierarchy, global_rate: int) -> Machine:
+    """Return the two pipes of a chip: transfers with global memory (GDMA), and the lanes (TIU).
+
+    In a cycle, each execution unit of a lane does one multiply-add of 32 bits. The matrix unit of
+    BM1684X does eight times as many of 16 bits and sixteen times as many of 8 bits (SOPHGO
+    BM1684X, MICRO 2024: 64 pairs of INT8 each; product brief: 32 TOPS, 16 and 2 TFLOPS). Other
+    chips are taken to be alike.
+
+    Parameters
+    ----------
+    memory : MemoryHierarchy
+        The chip's memories.
+    global_rate : int
+        Bytes a cycle between global and local memory.
+    """
+    local = memory["local.LMEM"]
+    lane_bytes = local.fact("lanes") * local.fact("eu_bytes")
+    rates = (("8", lane_bytes * 4), ("16", lane_bytes * 2), ("32", lane_bytes // 4))
+    return Machine(
+        (
+            Pipe("GDMA", "bytes", global_rate, 100, basis=_MACHINE_BASIS),
+            Pipe("TIU", "multiply-adds", rates[-1][1], 32, at_bits=rates, basis=_MACHINE_BASIS),
+        )
+    )
+
+
+_GLOBAL_RATES = {
+    # Bytes a cycle: the width and rate of the external memory in product briefs, over the clock.
+    "sophgo/bm1684": 64,
+    "sophgo/bm1684x": 64,
+    "sophgo/bm1688": 16,
+    "sophgo/bm1690": 64,
+    "sophgo/cv184x": 8,
+    "sophgo/cv183x": 8,
+    "sophgo/cv181x": 4,
+    "sophgo/cv180x": 4,
+}
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {tag: _machine(CHIPS[tag], rate) for tag, rate in _GLOBAL_RATES.items()}
+)
+"""Target tag to pipes. All figures are estimates: they compare plans, they time nothing."""

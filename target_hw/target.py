@@ -176,6 +176,9 @@ def _find_tag(tag: str) -> Target | None:
         return None
 
 
-for _chips, _vendor in ((ascend.CHIPS, "ascend"), (sophgo.CHIPS, "sophgo")):
+for _chips, _machines, _vendor in (
+    (ascend.CHIPS, ascend.MACHINES, "ascend"),
+    (sophgo.CHIPS, sophgo.MACHINES, "sophgo"),
+):
     for _name, _memory in _chips.items():
-        register_chip(_name, _memory, machine=ascend.MACHINES.get(_name), keys=("npu", _vendor))
+        register_chip(_name, _memory, machine=_machines.get(_name), keys=("npu", _vendor))

@@ -117,7 +117,12 @@ def test_sophgo_table(chip):
             banks,
             bank_bytes,
             0,
-            {"lanes": lanes, "eu_bytes": eu_bytes},
+            # Only one chip packs entries of the batch.
+            {
+                "lanes": lanes,
+                "eu_bytes": eu_bytes,
+                **({"pack_bytes": 4} if chip == "bm1684" else {}),
+            },
         ),
         "global": (None, alignment, 1, None, base, facts),
     }

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from passes.analysis.layer_group.axis_maps import fit_axis_map
 from passes.analysis.layer_group.regions import KernelReads
 from passes.planning.layer_group.network import Box, InputMap
 
@@ -38,17 +37,11 @@ class KernelCall:
     inputs: tuple[int, ...]
     letters: str = ""
 
-    @cached_property
+    @property
     def maps(self) -> tuple[InputMap, ...]:
         """For each of the layer's inputs, the maps of its axes."""
-        of_parameters = self.reads.of_parameters(self.parameter)
-        return tuple(
-            tuple(
-                None if axis is None else fit_axis_map(axis, extent)
-                for axis, extent in zip(of_parameters[p], self.reads.kernel.shape(p), strict=True)
-            )
-            for p in self.inputs
-        )
+        of_parameters = self.reads.maps(self.parameter)
+        return tuple(of_parameters[p] for p in self.inputs)
 
     @property
     def operations(self) -> int:

@@ -261,7 +261,7 @@ class _BlockReader:
         elif kernel.producer(parameter) is None:
             layer.reason = "its kernel does not write its result"
         else:
-            of_parameters = reads.of_parameters(parameter)
+            of_parameters = reads.maps(parameter)
             if any(p >= len(inputs) for p in of_parameters):
                 layer.reason = "its kernel reads what it writes"
                 return

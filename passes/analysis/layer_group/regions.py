@@ -11,7 +11,7 @@ and are exact. Large ones are bounded by TVM's own interval analysis (`tvm.sym.A
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -23,10 +23,11 @@ from tvm.ir.prim.expr import And
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
+from passes.analysis.layer_group.axis_maps import fit_axis_map
 from passes.analysis.layer_group.index_values import NotAnIndexError, values_of
 from passes.analysis.layer_group.kernels import Access, Kernel, Stage
 from passes.ir.structural import structural_visit, type_index
-from passes.planning.layer_group.network import Box, Range
+from passes.planning.layer_group.network import Box, InputMap, Range
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,6 +77,8 @@ class AxisReads:
 
     def after(self, reads: AxisReads) -> AxisReads:
         """Return what is read for the axis of `reads`, whose indices are those of this output."""
+        if bool((reads.first == reads.last).all()):
+            return AxisReads(reads.axis, self.first[reads.first], self.last[reads.first])
         first = np.full(len(reads.first), NOWHERE)
         last = np.full(len(reads.first), -NOWHERE)
         for i, (a, b) in enumerate(zip(reads.first.tolist(), reads.last.tolist(), strict=True)):
@@ -102,11 +105,35 @@ class KernelReads:
 
     kernel: Kernel
     stages: tuple[dict[int, BufferReads], ...]
+    _maps: dict[int, dict[int, InputMap]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, kernel: Kernel) -> KernelReads:
         """Look at all loads of a kernel."""
         return cls(kernel, tuple(_stage_reads(kernel, stage) for stage in kernel.stages))
+
+    def maps(self, output: int) -> dict[int, InputMap]:
+        """Return the axis maps of each parameter that an output is computed from.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+
+        Returns
+        -------
+        dict of int to InputMap
+            By the number of the parameter; those that are not read are left out.
+        """
+        if output not in self._maps:
+            self._maps[output] = {
+                parameter: tuple(
+                    None if axis is None else fit_axis_map(axis, extent)
+                    for axis, extent in zip(axes, self.kernel.shape(parameter), strict=True)
+                )
+                for parameter, axes in self.of_parameters(output).items()
+            }
+        return self._maps[output]
 
     def of_parameters(self, output: int) -> dict[int, BufferReads]:
         """Return what the kernel reads of each parameter for the axes of an output.

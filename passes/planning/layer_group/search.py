@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from passes.planning.layer_group.group import NetworkIndex
 from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_group
@@ -51,10 +51,17 @@ class GroupSearch:
             self._planned[key] = plan_group(group, estimate.cut, self.chip, estimate.keep)
         return self._planned[key]
 
-    def is_refused(self, estimate: Estimate) -> bool:
-        """Whether a group was planned and does not fit."""
+    def cycles(self, estimate: Estimate) -> int | None:
+        """Return a group's cycles, estimated or of its plan; None if it was found not to fit."""
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
-        return self._planned.get(key, self) is None
+        if key not in self._planned:
+            return estimate.cycles
+        planned = self._planned[key]
+        return None if planned is None else planned.cost.cycles
+
+    def is_planned(self, estimate: Estimate) -> bool:
+        """Whether a group was planned, or found not to fit."""
+        return (estimate.first, estimate.last, estimate.cut, estimate.keep) in self._planned
 
     def ending_with(self, last: int, first: int) -> Iterator[Estimate]:
         """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
@@ -173,42 +180,71 @@ def _estimate(
 def _cheapest(
     search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
 ) -> list[PlannedGroup | int]:
-    """Return the cheapest groups; those that cannot be planned are left out and it starts again."""
+    """Return the cheapest groups, all planned.
+
+    Plans correct the estimates, so the choice is made again until it has only plans.
+    """
     while True:
-        chosen = _shortest_path(search, known, first, last)
-        parts = [part if isinstance(part, int) else search.plan(part) for part in chosen]
-        planned = [part for part in parts if part is not None]
-        if len(planned) == len(parts):
-            return planned
+        chosen = _choose(search, known, first, last)
+        groups = [part for part in chosen if isinstance(part, Estimate)]
+        if all(map(search.is_planned, groups)):
+            planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
+            return [part for part in planned if part is not None]
+        for group in groups:
+            search.plan(group)
 
 
-def _shortest_path(
+def _choose(
     search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
 ) -> list[Estimate | int]:
-    """Return groups, and layers that fit in none, from `first` to `last` with the fewest cycles.
+    """Return the cheapest groups as far as is known, and the layers that are in none."""
+    options: dict[tuple[int, int], Estimate] = {}
+    costs: dict[tuple[int, int], int] = {}
+    for end, by_first in known.items():
+        for start, estimates in by_first.items():
+            for estimate in estimates:
+                cycles = search.cycles(estimate)
+                if cycles is not None and cycles < costs.get((start, end), cycles + 1):
+                    options[start, end], costs[start, end] = estimate, cycles
+    parts = shortest_path(first, last, costs)
+    return [options[part] if part in options else part[0] for part in parts]
 
-    A layer is left alone only where all other ways leave as many layers.
+
+def shortest_path(
+    first: int, last: int, costs: Mapping[tuple[int, int], int]
+) -> list[tuple[int, int]]:
+    """Cut the numbers from `first` to `last` into the parts that cost least together.
+
+    Parameters
+    ----------
+    first, last : int
+        Both included.
+    costs : Mapping of (int, int) to int
+        What a part from one number to another costs. A number of which no part is listed can be
+        alone at any time, but as few of these as possible are.
+
+    Returns
+    -------
+    list of (int, int)
+        First and last number of each part, in their order.
     """
-    best: dict[int, tuple[int, int, int]] = {first: (0, 0, 0)}
-    choice: dict[int, Estimate | int] = {}
+    starts: dict[int, list[int]] = {}
+    for start, end in sorted(costs):
+        starts.setdefault(end, []).append(start)
+    # How many are alone, and what the rest costs, for all numbers before one.
+    best: dict[int, tuple[int, int]] = {first: (0, 0)}
+    choice: dict[int, int] = {}
     for end in range(first, last + 1):
-        options: list[tuple[tuple[int, int, int], int, Estimate | int]] = []
-        if end in best:
-            left, cycles, parts = best[end]
-            options.append(((left + 1, cycles, parts + 1), end, end))
-        for start, estimates in sorted(known.get(end, {}).items()):
-            estimate = next((e for e in estimates if not search.is_refused(e)), None)
-            if estimate is not None and start in best:
-                left, cycles, parts = best[start]
-                total = (left, cycles + estimate.cycles, parts + 1)
-                options.append((total, start, estimate))
-        if options:
-            total, _, part = min(options, key=lambda option: option[:2])
-            best[end + 1], choice[end] = total, part
-    found: list[Estimate | int] = []
+        alone, cost = best[end]
+        options = [((alone + 1, cost), end)]
+        for start in starts.get(end, []):
+            if start >= first:
+                alone, cost = best[start]
+                options.append(((alone, cost + costs[start, end]), start))
+        best[end + 1], choice[end] = min(options)
+    parts: list[tuple[int, int]] = []
     end = last
     while end >= first:
-        part = choice[end]
-        found.append(part)
-        end = (part if isinstance(part, int) else part.first) - 1
-    return found[::-1]
+        parts.append((choice[end], end))
+        end = choice[end] - 1
+    return parts[::-1]

@@ -2,8 +2,8 @@
 
 A group that begins one layer earlier has the same slices of all tensors that it had, but for what
 the new layer reads. So slices, live bytes and cycles of all groups with one end and one cut come
-from one walk, where each step looks at one layer only. The cycles leave out re-balancing and count
-filling and draining as one turn of the first loads and last stores; `cost` has the full model.
+from one walk, where each step looks at one layer only. The cycles are estimates: `cost` has the
+full model of filling, draining and re-balancing.
 """
 
 from __future__ import annotations
@@ -304,13 +304,26 @@ class Sweep:
             self._live[tail] + load_bytes - late_bytes,
             self._live[head] + stored_bytes,
         )
-        rows = sum(map(max, self._compute, self._move))
-        rows += max(self._compute[tail], self._move[tail] + load_cycles)
-        rows -= max(self._compute[tail], self._move[tail])
-        rows += max(self._compute[head], self._move[head] + stored_cycles)
-        rows -= max(self._compute[head], self._move[head])
-        cycles = rows * self.cut.steps + self._held_cycles + load_cycles + stored_cycles
+        count = self.cut.steps
+        cycles = self._held_cycles + load_cycles + stored_cycles
+        if count == 1:
+            cycles += self._turn(0.0, 0.0)
+        else:
+            # The first turn has nothing to store yet, and the last one nothing to load.
+            cycles += self._turn(load_cycles, 0.0) + self._turn(0.0, stored_cycles)
+            if count > 2:
+                cycles += (count - 2) * self._turn(load_cycles, stored_cycles)
         return self._everywhere + live, cycles
+
+    def _turn(self, load_cycles: float, stored_cycles: float) -> float:
+        """Return the cycles of all rows, with loads in the last and stores in the first one.
+
+        Re-balancing moves transfers to where layers take longer: half of what that can win.
+        """
+        move = list(self._move)
+        move[0] += load_cycles
+        move[-1] += stored_cycles
+        return (sum(map(max, self._compute, move)) + max(sum(self._compute), sum(move))) / 2
 
     def _cut_output(self, tensor: Tensor) -> AxisSpans | None:
         spans: AxisSpans = [None] * len(tensor.shape)

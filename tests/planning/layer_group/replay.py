@@ -38,17 +38,18 @@ class Replay:
                     self.row(row, [turn] * 3)
 
     def row(self, row, turns: list[int]) -> None:
-        used = set()
+        used, made = set(), set()
         if row.layer is not None:
             layer = self.group.layers[row.layer]
-            used = {*layer.inputs, layer.output}
+            used, made = {*layer.inputs, layer.output}, {layer.output}
         for transfer in row.transfers:
-            assert transfer.tensor not in used
+            # A result may be stored while another layer reads it.
+            assert transfer.tensor not in (used if transfer.kind == "load" else made)
             turn = turns[transfer.stage]
             once = transfer.tensor in self.slices.resident
             if transfer.kind == "load" and 0 <= turn < (1 if once else len(self.indices)):
-                made = self.slices.tensors[transfer.tensor].made(self.indices[turn])
-                self.write(transfer.tensor, turn, made)
+                box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
+                self.write(transfer.tensor, turn, box)
         if row.layer is not None and 0 <= turns[1] < len(self.indices):
             self.compute(row.layer, turns[1])
         for transfer in row.transfers:

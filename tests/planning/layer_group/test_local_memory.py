@@ -1,4 +1,4 @@
-"""Time steps, lives and addresses: the worked example of the source, and replays of random groups."""
+"""Time steps, lives and addresses: the source's worked example, and replays of groups."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ from passes.planning.layer_group.lanes import Lanes
 from passes.planning.layer_group.local_memory import item_bytes, of_periods, of_time_steps
 from passes.planning.layer_group.op_order import op_order
 from passes.planning.layer_group.periods import periods
-from passes.planning.layer_group.planned_group import STRATEGIES, PlannedGroup, place, plan_group
-from passes.planning.layer_group.planned_group import Chip
+from passes.planning.layer_group.planned_group import (
+    STRATEGIES,
+    Chip,
+    PlannedGroup,
+    place,
+    plan_group,
+)
 from passes.planning.layer_group.slicing import Cut, slice_group
 from passes.planning.layer_group.time_steps import nearest, pipeline, rebalance
 from passes.planning.plan import Status
@@ -281,7 +286,7 @@ def test_a_chip_that_cannot_be_planned_for_is_refused():
         Chip(MemoryScope("local.LMEM", facts=FACTS), MACHINE)
     with pytest.raises(ValueError, match=r"overlap_rule must be one of None, 'half', got 'third'"):
         Chip(T8, MACHINE, overlap_rule="third")
-    with pytest.raises(ValueError, match="unknown planner 'mine'.*bank_aware, op_order"):
+    with pytest.raises(ValueError, match=r"unknown planner 'mine'.*bank_aware, op_order"):
         Chip(T8, MACHINE, planner="mine")
     with pytest.raises(ValueError, match="no pipe 'TIU'"):
         Chip(T8, Machine((Pipe("GDMA", "bytes", 16),)))
