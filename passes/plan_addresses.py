@@ -14,6 +14,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
 from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.ir.sink_allocations import sink_allocations
 from passes.placement import (
     FORMS,
     AddressPlan,
@@ -153,12 +154,16 @@ def plan_function(
     options = options or ProblemOptions()
     if options.memory is None:
         options = replace(options, memory=memory_of(func))
-    plan = plan_addresses(func, planner, options, budget)
+    sunk = sink_allocations(func)
+    plan = plan_addresses(sunk, planner, options, budget)
     for note in plan.found.left_alone:
         LOGGER.info("left alone: %s", note)
     for note in plan.found.remarks:
         LOGGER.info("%s", note)
-    return write_address_plan(func, plan, "address" if options.addressed else "arena")
+    if options.addressed:
+        # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
+        return write_address_plan(func, plan, "address")
+    return write_address_plan(sunk, plan, "arena")
 
 
 def plan_addresses(

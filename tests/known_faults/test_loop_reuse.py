@@ -122,8 +122,8 @@ def test_what_the_next_iteration_reads_is_not_overwritten(calls: list[Call]):
 
 
 def test_the_same_with_all_allocations_in_front(calls: list[Call]):
-    # What is allocated outside of a loop lives through all of it.
-    assert least_bytes(allocated_in_front) == {"arena": 5376, "address": 5376}
+    # Each round writes `part`, `mask`, `kept` and `merged` anew, so they live in it alone.
+    assert least_bytes(allocated_in_front) == {"arena": 4096, "address": 4096}
     assert_right(allocated_in_front, calls, capacity=5376)
 
 

@@ -217,7 +217,10 @@ def expected_of_growing(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its expected result, the fewest bytes that it needs, and what shows a fault."""
+    """A program, its expected result, the fewest bytes that it needs, and what shows a fault.
+
+    `capacity` is what an Ascend core needs where that is more.
+    """
 
     func: Any
     expected: Callable[..., np.ndarray]
@@ -225,6 +228,7 @@ class Case:
     over: tuple[str, str] | None
     elements: tuple[int, int]
     conditions: tuple[tuple[int, ...], ...] = ()
+    capacity: int | None = None
 
 
 CASES = {
@@ -257,7 +261,7 @@ CASES = {
     "either or": Case(
         either_or,
         expected_of_either_or,
-        512,  # Both are allocated in front of the branches, and so live through them.
+        256,  # Each buffer lives in its branch, though all are allocated in front.
         None,
         (192, 128),
         ((0,), (1,)),
@@ -288,7 +292,7 @@ def calls_of(case: Case) -> list[Call]:
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_right_under_every_plan(name: str):
     case = CASES[name]
-    assert_right(case.func, calls_of(case), capacity=case.least)
+    assert_right(case.func, calls_of(case), capacity=case.capacity or case.least)
 
 
 @pytest.mark.parametrize("name", CASES)

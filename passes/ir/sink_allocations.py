@@ -1,0 +1,230 @@
+"""Moves allocations into the loop body or the branch that uses them, where they mean the same.
+
+People allocate in front of everything, and a loop then uses the buffers anew in each iteration. An
+allocation in front of a loop keeps its contents from one iteration to the next, so its life spans
+the loop, unless no iteration reads what an earlier one left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import PointerType, Var
+from tvm.ir.expr import Call
+from tvm.sym import Analyzer, detect_linear_equation
+from tvm.tirx import (
+    AllocBuffer,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    IntImm,
+    PrimFunc,
+    Ramp,
+    SeqStmt,
+)
+
+_ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
+
+
+def sink_allocations(func: PrimFunc) -> PrimFunc:
+    """Return a function with allocations moved inwards: itself if there is nothing to move.
+
+    An allocation of constant size, without annotations and without an address, moves into
+
+    - the branch of an ``if`` that alone uses it;
+    - the body of a serial loop that alone uses it.
+
+    Where it comes into a loop, the first statement there that uses it must write all of it and
+    read none of it: a nest of loops of constant extents around one store, whose index takes each
+    value below the size once.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat; it stays as it is.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        Computes the same.
+    """
+    body = _Sinker()(func.body)
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
+@dataclass(frozen=True, eq=False)
+class _Contents:
+    """What stands in a statement or expression.
+
+    Attributes
+    ----------
+    op : object
+        The statement or expression itself, kept so that its handle is not used again.
+    variables : frozenset of int
+        The handles of all variables in it.
+    keeps_pointers : bool
+        Whether it stores an address, which a later iteration may find.
+    """
+
+    op: Any
+    variables: frozenset[int]
+    keeps_pointers: bool
+
+
+def _contents_of(op: Any) -> _Contents:
+    variables: list[int] = []
+    stored: list[Any] = []
+
+    def note_call(call: Call) -> None:
+        if getattr(call.op, "name", "") == "tirx.tvm_struct_set":
+            stored.append(call)
+
+    def note_store(store: BufferStore) -> None:
+        if isinstance(store.value.ty, PointerType):
+            stored.append(store)
+
+    notes = [(Var, lambda var: variables.append(var.__chandle__()))]
+    tvm_ffi.structural_walk(op, [*notes, (Call, note_call), (BufferStore, note_store)])
+    return _Contents(op, frozenset(variables), bool(stored))
+
+
+class _Sinker:
+    """Moves allocations inwards, list of statements by list of statements, outer ones first."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Contents] = {}
+
+    def __call__(self, body: Any) -> Any:
+        return tvm_ffi.structural_mutate(body, (SeqStmt, self._sink))
+
+    def _sink(self, op: SeqStmt, mutator: Any) -> Any:
+        old = list(op.seq)
+        new = [mutator.mutate(statement) for statement in self._sink_within(old)]
+        if len(new) == len(old) and all(a.same_as(b) for a, b in zip(new, old, strict=True)):
+            return op
+        return new[0] if len(new) == 1 else SeqStmt(new)
+
+    def _sink_within(self, statements: list[Any]) -> list[Any]:
+        """Move allocations of a list into the one statement of it that uses them."""
+        for alloc in [op for op in statements if isinstance(op, AllocBuffer) and _may_move(op)]:
+            kept = [op for op in statements if op is not alloc]
+            statements = self._handed_down(kept, alloc, False) or statements
+        return statements
+
+    def _handed_down(
+        self, statements: list[Any], alloc: AllocBuffer, is_repeated: bool
+    ) -> list[Any] | None:
+        """Return a list in whose one user the allocation has its place, or None."""
+        users = [op for op in statements if self._mentions(op, alloc)]
+        if len(users) != 1:
+            return None
+        inner = self._with_allocation(users[0], alloc, is_repeated)
+        return inner and [inner if op is users[0] else op for op in statements]
+
+    def _contents(self, op: Any) -> _Contents:
+        handle = op.__chandle__()
+        if handle not in self._known:
+            self._known[handle] = _contents_of(op)
+        return self._known[handle]
+
+    def _mentions(self, op: Any, alloc: AllocBuffer) -> bool:
+        """Whether a statement or expression uses a buffer, by whatever way."""
+        return alloc.buffer.__chandle__() in self._contents(op).variables
+
+    def _with_allocation(self, op: Any, alloc: AllocBuffer, is_repeated: bool) -> Any:
+        """Return a statement with an allocation in its body, or None if it may not go there.
+
+        If the statement is repeated where the allocation was not, what is left of an earlier time
+        must not be read.
+        """
+        if isinstance(op, IfThenElse):
+            branches = [op.then_case, op.else_case]
+            uses = [case is not None and self._mentions(case, alloc) for case in branches]
+            if self._mentions(op.condition, alloc) or all(uses):
+                return None
+            at = uses.index(True)
+            branches[at] = self._body_with_allocation(branches[at], alloc, is_repeated)
+            return branches[at] and IfThenElse(op.condition, *branches)
+        if not isinstance(op, For) or op.kind not in _ONE_AFTER_THE_OTHER:
+            return None
+        bounds = [part for part in (op.min, op.extent, op.step) if part is not None]
+        if any(self._mentions(part, alloc) for part in bounds) or self._contents(op).keeps_pointers:
+            return None
+        body = self._body_with_allocation(op.body, alloc, True)
+        parts = (op.loop_var, op.min, op.extent, op.kind, body, op.thread_binding, op.annotations)
+        return body and For(*parts, step=op.step)
+
+    def _body_with_allocation(self, body: Any, alloc: AllocBuffer, is_repeated: bool) -> Any:
+        statements = _statements(body)
+        deeper = self._handed_down(statements, alloc, is_repeated)
+        if deeper is not None:
+            return SeqStmt(deeper) if len(deeper) > 1 else deeper[0]
+        first = next(op for op in statements if self._mentions(op, alloc))
+        if is_repeated and not self._writes_all(first, alloc):
+            return None
+        return SeqStmt([alloc, *statements])
+
+    def _writes_all(self, op: Any, alloc: AllocBuffer) -> bool:
+        """Whether a statement writes each element of a buffer, and reads none of them."""
+        loops = []
+        while isinstance(op, For):
+            is_counted = isinstance(op.min, IntImm) and isinstance(op.extent, IntImm)
+            if op.kind not in _ONE_AFTER_THE_OTHER or not is_counted or op.step is not None:
+                return False
+            loops.append(op)
+            inner = _statements(op.body)
+            op = inner[0] if len(inner) == 1 else None
+        if not isinstance(op, BufferStore) or not op.buffer.same_as(alloc.buffer):
+            return False
+        if self._mentions(op.value, alloc) or len(op.indices) != 1:
+            return False
+        return _counts_through(op.indices[0], loops, int(alloc.buffer.ty.shape[0].value))
+
+
+def _may_move(alloc: AllocBuffer) -> bool:
+    ty = alloc.buffer.ty
+    is_constant = len(ty.shape) == 1 and isinstance(ty.shape[0], IntImm)
+    return is_constant and not len(alloc.annotations) and not len(ty.allocated_addr)
+
+
+def _statements(body: Any) -> list[Any]:
+    return list(body.seq) if isinstance(body, SeqStmt) else [body]
+
+
+def _counts_through(index: Any, loops: list[For], size: int) -> bool:
+    """Whether an index takes each value from 0 to `size` over nested loops.
+
+    It must be a sum of loop variables with constant factors in which each factor is, up to its
+    sign, the product of the extents of those with smaller ones, as in a mixed-radix number.
+    """
+    width = 1
+    if isinstance(index, Ramp):
+        if not all(isinstance(part, IntImm) for part in (index.stride, index.lanes)):
+            return False
+        if index.stride.value != 1:
+            return False
+        width, index = int(index.lanes.value), index.base
+    loops = [loop for loop in loops if loop.extent.value != 1 or loop.min.value != 0]
+    analyzer = Analyzer()
+    if loops:
+        factors = list(
+            detect_linear_equation(analyzer.simplify(index), [loop.loop_var for loop in loops])
+        )
+    else:
+        factors = [analyzer.simplify(index)]
+    if len(factors) != len(loops) + 1 or not all(isinstance(f, IntImm) for f in factors):
+        return False
+    least = int(factors[-1].value)
+    digits = []
+    for loop, factor in zip(loops, factors, strict=False):
+        step, extent = int(factor.value), int(loop.extent.value)
+        least += step * int(loop.min.value) + min(step * (extent - 1), 0)
+        digits.append((abs(step), extent))
+    for step, extent in sorted(digits):
+        if extent < 1 or (extent > 1 and step != width):
+            return False
+        width *= extent
+    return least == 0 and width == size
