@@ -75,6 +75,15 @@ class Meter:
             share._stop = now + max(0.0, self._stop - now) / part
         return share
 
+    def all_but(self, part: int) -> Meter:
+        """Return a meter of all nodes and time left but one `part`-th; it spends them here too."""
+        rest = Meter(Budget(self.left - self.left // part))
+        rest._whole = self
+        if self._stop is not None:
+            now = time.monotonic()
+            rest._stop = self._stop - max(0.0, self._stop - now) / part
+        return rest
+
     def rest(self) -> Budget:
         """Return what is left as a budget of its own."""
         if self._stop is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from passes.planning import Status, check, lower_bound, solve
+from passes.planning import Budget, Status, check, lower_bound, solve
 from passes.planning.files.csv_format import read_problem
 from passes.planning.files.kernel_format import kernel_problems
 from target_hw.memory import MemoryScope
@@ -50,6 +50,23 @@ def test_models_reach_the_bound(model):
     plan = solve(problem)
     check(problem, plan)
     assert (plan.peak, plan.status) == (lower_bound(problem), Status.OPTIMAL)
+
+
+def with_penalties():
+    with gzip.open(DATA / "reuse_penalties" / "minimalloc.jsonl.gz", "rt") as stream:
+        return [json.loads(line) for line in stream]
+
+
+@pytest.mark.parametrize(
+    "number", [0, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5))]
+)
+def test_large_sets_with_penalties_cost_less_than_the_best_published(number):
+    kernel = with_penalties()[number]
+    (problem,) = kernel_problems(kernel)
+    plan = solve(problem, "best", Budget(40_000))
+    check(problem, plan)
+    assert plan.fits
+    assert plan.penalty <= kernel["best_known_cost"]
 
 
 def kernels():

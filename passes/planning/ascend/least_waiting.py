@@ -3,7 +3,7 @@
 A dense set of penalties has far too many to branch on. So the engine is asked what it is good at,
 whether there is a plan at all, with all pairs separated that cost as much as a limit or more: the
 lowest limit that can be met is found by bisection. From there buffers are moved a few at a time
-(see `passes.planning.engine.relocate`). Those that stall a multi-buffered one get all of its
+(see `passes.planning.engine.improve`). Those that stall a multi-buffered one get all of its
 offsets, where that costs less. At last the peak is brought down, with all that is not shared kept
 apart.
 """
@@ -15,14 +15,20 @@ from dataclasses import replace
 from itertools import pairwise
 
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.improve import MOST_BLOCKS, improved
 from passes.planning.engine.question import Decider
 from passes.planning.engine.ranking import on_each_coalescing, rank
-from passes.planning.engine.relocate import MOST_BLOCKS, Relocation
-from passes.planning.engine.reorder import cost_free
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Meter
-from passes.planning.planners.search import EXACT_BLOCKS, exactly, minimise
+from passes.planning.planners.search import (
+    EXACT_BLOCKS,
+    cost_free,
+    exactly,
+    is_due,
+    lowered,
+    minimise,
+)
 from passes.planning.problem import Penalty, Problem
 
 NAME = "three_level"
@@ -135,9 +141,7 @@ def _relocated(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     wide = _as_wide(problem, plan)
     if len(wide) > MOST_BLOCKS or plan.penalty == 0:
         return plan
-    moved = Relocation(wide, wide.flat(plan))
-    moved.run(meter)
-    return _better(problem, plan, wide.plan(moved.best, NAME))
+    return _better(problem, plan, wide.plan(improved(wide, wide.flat(plan), meter), NAME))
 
 
 def _as_wide(problem: Problem, plan: Plan) -> BlockList:
@@ -175,7 +179,7 @@ def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
             penalty.cost_in_step < penalty.cost
             and len(plan.offsets[single]) < len(plan.offsets[multiple])
             and problem.buffers[problem.index[single]].may_widen
-            and _is_due(wide, flat, penalty)
+            and is_due(wide, flat, penalty)
         ):
             found.append((single, multiple))
     return found
@@ -201,22 +205,8 @@ def _is_free(block_list: BlockList, offsets: Mapping[str, tuple[int, ...]], name
 
 def _lowered(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares."""
-    wide = _as_wide(problem, plan)
-    block_list = BlockList(problem)
     if plan.penalty == 0 or problem.in_place:
         return plan
-    flat = wide.flat(plan)
-    free = [p for p in wide.problem.penalties if not _is_due(wide, flat, p)]
-    found = minimise(BlockList(cost_free(replace(wide.problem, penalties=tuple(free)))), meter)
-    return _better(problem, plan, block_list.plan_of(found.offsets, NAME))
-
-
-def _is_due(block_list: BlockList, flat: list[int], penalty: Penalty) -> bool:
-    """Whether the buffers of a penalty share bytes."""
-    return any(
-        flat[one] < flat[two] + block_list.sizes[two]
-        and flat[two] < flat[one] + block_list.sizes[one]
-        for one in block_list.blocks_of(penalty.first)
-        for two in block_list.blocks_of(penalty.second)
-        if block_list.sizes[one] and block_list.sizes[two]
-    )
+    wide = _as_wide(problem, plan)
+    found = lowered(wide, wide.plan(wide.flat(plan), NAME), meter)
+    return _better(problem, plan, found)

@@ -32,7 +32,10 @@ OFF = "off"
 ALIGNMENT = 64
 """Bytes that compiled code takes the begin of every array to be a multiple of."""
 
-_MODULES = {"advance": "passes.planning.engine.canonical_kernel"}
+_MODULES = {
+    "advance": "passes.planning.engine.canonical_kernel",
+    "relocate": "passes.planning.engine.relocate_kernel",
+}
 """The module that holds each loop in TVMScript."""
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")
 _SUFFIX = ".so"

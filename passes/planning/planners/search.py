@@ -9,16 +9,17 @@ from dataclasses import replace
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.canonical import Outcome
 from passes.planning.engine.exact import WeightedSearch
+from passes.planning.engine.improve import MOST_BLOCKS, improved
 from passes.planning.engine.orders import FAST_ORDERS
+from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.question import WHOLE_BLOCKS, Decider
-from passes.planning.engine.ranking import better, on_each_coalescing
-from passes.planning.engine.reorder import cost_free, reorder
+from passes.planning.engine.ranking import better, on_each_coalescing, rank
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.planners.fit import fit
 from passes.planning.planners.skyline import rise
-from passes.planning.problem import Problem
+from passes.planning.problem import Penalty, Problem
 
 EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
@@ -26,6 +27,10 @@ EXACT_NODES = 6000
 """Nodes that this may take: each takes ten times as long as in the other search."""
 EXACT_WIDENINGS = 64
 """Ways to give buffers more offsets than slots, up to which all are searched."""
+FREE_PART = 4
+"""The part of the budget for a plan that pays nothing."""
+PEAK_PART = 10
+"""The part of what is left for a lower peak at the same penalty."""
 QUESTION_NODES = 50_000
 """Nodes for each question of the first round below the best plan."""
 WORST = (1 << 62, 1 << 62)
@@ -43,7 +48,7 @@ def search(problem: Problem, budget: Budget) -> Plan:
     plan = on_each_coalescing(problem, lambda block_list: _search(block_list, meter))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = exactly(problem, plan, meter)
-    return replace(plan, planner="search", nodes=meter.used)
+    return replace(_judged(problem, plan), planner="search", nodes=meter.used)
 
 
 def _search(block_list: BlockList, meter: Meter) -> Plan:
@@ -51,10 +56,9 @@ def _search(block_list: BlockList, meter: Meter) -> Plan:
     if not block_list.soft:
         return minimise(block_list, meter)
     free = BlockList(cost_free(block_list.problem))
-    found = minimise(free, meter.share(2))
-    plan = block_list.plan(free.flat(found), "search")
+    found = minimise(free, meter.share(FREE_PART))
     if found.fits:
-        return replace(plan, status=found.status)
+        return replace(block_list.plan(free.flat(found), "search"), status=found.status)
     return _cheapen(block_list, meter)
 
 
@@ -135,20 +139,88 @@ def _granularity(block_list: BlockList) -> int:
 
 def _cheapen(block_list: BlockList, meter: Meter) -> Plan:
     """Return the plan of least penalty found where some penalty seems to be needed."""
-    blind = BlockList(replace(block_list.problem, penalties=()))
-    best = better(block_list.problem, _starts(block_list, blind, meter), meter)
-    if best.status is Status.INFEASIBLE:
-        return best
-    return reorder(block_list, best, meter)
+    best = better(block_list.problem, _starts(block_list, meter), meter)
+    if not best.fits:
+        blind = BlockList(replace(block_list.problem, penalties=()))
+        found = minimise(blind, meter.share(2))
+        best = block_list.plan(blind.flat(found), "search")
+        if not found.fits:
+            return replace(best, status=found.status)
+    if len(block_list) <= MOST_BLOCKS:
+        offsets = improved(block_list, block_list.flat(best), meter.all_but(PEAK_PART))
+        best = block_list.plan(offsets, "search")
+    return lowered(block_list, best, meter)
 
 
-def _starts(block_list: BlockList, blind: BlockList, meter: Meter) -> Iterator[Plan]:
-    yield fit(block_list, meter, "first")
+def _starts(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
+    yield fit(block_list, meter, "first", FAST_ORDERS)
     yield rise(block_list, meter)
-    found = minimise(blind, meter.share(2))
-    # A plan of the blind problem is as good as the search can tell only if it does not fit.
-    status = found.status if not found.fits else Status.FEASIBLE
-    yield replace(block_list.plan(blind.flat(found), "search"), status=status)
+
+
+def lowered(block_list: BlockList, plan: Plan, meter: Meter) -> Plan:
+    """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares.
+
+    Parameters
+    ----------
+    block_list : BlockList
+        Without in-place pairs.
+    plan : Plan
+        It fits, with as many offsets for each buffer as there are slots.
+    meter : Meter
+        What the search for it may spend.
+
+    Returns
+    -------
+    Plan
+        `plan` itself where no better one was found.
+    """
+    problem, flat = block_list.problem, block_list.flat(plan)
+    kept = tuple(p for p in problem.penalties if not is_due(block_list, flat, p))
+    free = BlockList(cost_free(replace(problem, penalties=kept)))
+    found = minimise(free, meter)
+    other = block_list.plan(free.flat(found), plan.planner)
+    return other if rank(problem, other) < rank(problem, plan) else plan
+
+
+def is_due(block_list: BlockList, flat: list[int], penalty: Penalty) -> bool:
+    """Whether the buffers of a penalty share bytes; `flat` is an offset in bytes for each block."""
+    sizes = block_list.sizes
+    return any(
+        flat[one] < flat[two] + sizes[two] and flat[two] < flat[one] + sizes[one]
+        for one in block_list.blocks_of(penalty.first)
+        for two in block_list.blocks_of(penalty.second)
+        if sizes[one] and sizes[two]
+    )
+
+
+def cost_free(problem: Problem) -> Problem:
+    """Return the problem in which all that has a cost is separated.
+
+    What pinned buffers share cannot be changed, so it is left out.
+    """
+    apart = {frozenset(pair) for pair in problem.kept_apart}
+    pairs = [
+        (penalty.first, penalty.second)
+        for penalty in problem.penalties
+        if frozenset((penalty.first, penalty.second)) not in apart
+        and any(
+            problem.buffers[problem.index[name]].pinned is None
+            for name in (penalty.first, penalty.second)
+        )
+    ]
+    return replace(problem, separations=(*problem.separations, *pairs), penalties=())
+
+
+def _judged(problem: Problem, plan: Plan) -> Plan:
+    """Return `plan` as optimal if the lower bounds prove that no plan is better."""
+    if not problem.penalties or plan.status is not Status.FEASIBLE:
+        return plan
+    block_list = BlockList(problem)
+    if plan.penalty > penalty_bound(block_list, problem.capacity):
+        return plan
+    if plan.peak > block_list.bound and plan.penalty >= penalty_bound(block_list, plan.peak - 1):
+        return plan
+    return replace(plan, status=Status.OPTIMAL)
 
 
 def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:

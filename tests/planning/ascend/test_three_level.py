@@ -27,11 +27,7 @@ from passes.planning import (
 )
 from passes.planning.ascend.levels import pipes_conflict, reuse_of, with_level_penalties
 from passes.planning.ascend.planner import plan_levels
-from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.relocate import Relocation
-from passes.planning.engine.widen import widened
 from passes.planning.files.kernel_format import kernel_problems
-from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 
 BUDGET = Budget(nodes=20_000)
@@ -139,24 +135,6 @@ def test_a_plan_pays_if_and_only_if_a_buffer_fell(problem):
     levels = reuse_of(problem, plan.offsets, cross_loop=False)
     assert (plan.penalty > 0) == any(reuse.level < 2 for reuse in levels.values())
     assert all(bool(reuse.reason) == (reuse.level < 2) for reuse in levels.values())
-
-
-@given(problem=problems(most_buffers=7, most_slots=10))
-@settings(max_examples=60, deadline=None, print_blob=True)
-def test_moving_buffers_keeps_a_plan_right_and_makes_it_no_worse(problem):
-    start = solve(problem, "first_fit")
-    # In-place pairs of unequal slots are widened there: what moves has as many as it has now.
-    counts = {name: len(offsets) for name, offsets in start.offsets.items()}
-    block_list = BlockList(widened(problem, counts))
-    if not start.fits:
-        return
-    moved = Relocation(block_list, block_list.flat(start))
-    assert moved.score == (start.penalty, start.peak)
-    moved.run(Meter(Budget(300)))
-    plan = block_list.plan(moved.best, "moved")
-    check(block_list.problem, plan)
-    assert moved.score == (plan.penalty, plan.peak)
-    assert moved.score <= (start.penalty, start.peak)
 
 
 ROLES = {"plain": {}, "dma": {"dma": True}, "scalar": {"scalar": True}}

@@ -1,0 +1,141 @@
+"""Moving buffers: right plans that are no worse, and a compiled twin that takes the same steps."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from planning_oracles import problems
+
+from passes.planning import Budget, Buffer, Penalty, Problem, check, solve
+from passes.planning.engine import compiled
+from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.compiled_relocate import CompiledRelocation
+from passes.planning.engine.improve import improved
+from passes.planning.engine.relocate import FIXED_POINT, Relocation
+from passes.planning.engine.widen import widened
+from passes.planning.planner import Meter
+from target_hw.memory import MemoryScope
+
+
+@pytest.fixture(scope="module")
+def with_compiler():
+    if compiled.loop("relocate") is None:
+        pytest.skip("TVM is not installed, or has no llvm")
+
+
+def as_placed(problem, plan):
+    """Return the blocks of a plan: in-place pairs of unequal slots are widened there."""
+    counts = {name: len(offsets) for name, offsets in plan.offsets.items()}
+    return BlockList(widened(problem, counts))
+
+
+def crowded(seed, count, slots=(1,)):
+    """Return a problem at the peak of first fit, with many penalties and in-place pairs."""
+    rng = random.Random(seed)
+    buffers = []
+    for index in range(count):
+        begin = rng.randrange(2 * count)
+        live = ((begin, begin + rng.randint(1, count // 2)),)
+        alignment = rng.choice([1, 1, 32])
+        size = rng.randrange(1, 40) * 8
+        buffers.append(Buffer(f"b{index}", size, live, alignment, rng.choice(slots)))
+    names = [buffer.name for buffer in buffers]
+    roles = {}
+    for _ in range(6 * count):
+        pair = tuple(sorted(rng.sample(names, 2)))
+        roles.setdefault(pair, rng.choice(["penalty", "penalty", "penalty", "in place"]))
+    charges = {pair: rng.randint(1, 9) for pair, role in roles.items() if role == "penalty"}
+    penalties = [Penalty(*p, cost, rng.randint(1, cost)) for p, cost in charges.items()]
+    in_place = [pair for pair, role in roles.items() if role == "in place"]
+    memory = MemoryScope("local", reserved=((96, 128),))
+    problem = Problem(tuple(buffers), memory, in_place, penalties=penalties)
+    peak = solve(replace(problem, penalties=()), "first_fit").peak
+    memory = MemoryScope("local", peak, reserved=((96, 128),))
+    return Problem(tuple(buffers), memory, in_place, penalties=penalties)
+
+
+def penalty_blind(problem):
+    """Return the blocks, and a plan that pays for much."""
+    start = solve(replace(problem, penalties=()), "first_fit")
+    block_list = as_placed(problem, start)
+    return block_list, block_list.plan(block_list.flat(start), "first_fit")
+
+
+@given(problem=problems(most_buffers=7, most_slots=10))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_moving_buffers_keeps_a_plan_right_and_makes_it_no_worse(problem):
+    start = solve(problem, "first_fit")
+    if not start.fits:
+        return
+    block_list = as_placed(problem, start)
+    moved = Relocation(block_list, block_list.flat(start))
+    assert moved.score == (start.penalty, start.peak)
+    for _ in range(5):
+        moved.advance(30, FIXED_POINT, 1 << 60)
+        now = block_list.plan(moved.low, "moved")
+        check(block_list.problem, now)
+        assert now.penalty == moved.cost
+    plan = block_list.plan(moved.best, "moved")
+    check(block_list.problem, plan)
+    assert moved.score == (plan.penalty, plan.peak)
+    assert moved.score <= (start.penalty, start.peak)
+    moved.restart()
+    assert moved.low == moved.best
+
+
+def assert_same_steps(plain, fast, chunks):
+    for steps, heat in chunks:
+        plain.advance(steps, heat, 1 << 60)
+        fast.advance(steps, heat, 1 << 60)
+        assert (plain.nodes, plain.score) == (fast.nodes, fast.score)
+        assert (plain.low, plain.best) == (fast.low, fast.best)
+        # Both go back, each by its own copy of what is remembered.
+        again = Relocation.__new__(Relocation)
+        again.__dict__.update(plain.__dict__)
+        fast.restart()
+        plain.restart()
+        assert plain.low == fast.low
+
+
+@given(problem=problems(most_buffers=7, most_slots=10))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_both_versions_take_the_same_steps_on_small_problems(with_compiler, problem):
+    start = solve(problem, "first_fit")
+    if not start.fits or not problem.penalties:
+        return
+    block_list = as_placed(problem, start)
+    flat = block_list.flat(start)
+    twins = Relocation(block_list, flat), CompiledRelocation(Relocation(block_list, flat))
+    assert_same_steps(*twins, [(1, 0), (2, FIXED_POINT), (50, 3 * FIXED_POINT)])
+
+
+@pytest.mark.parametrize("slots", [(1,), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, seed, slots):
+    problem = crowded(seed, 60, slots)
+    block_list, start = penalty_blind(problem)
+    flat = block_list.flat(start)
+    assert block_list.penalty(flat) > 0
+    twins = Relocation(block_list, flat), CompiledRelocation(Relocation(block_list, flat))
+    assert_same_steps(*twins, [(20, 8 * FIXED_POINT), (60, 2 * FIXED_POINT), (60, 100)])
+
+
+def test_without_a_compiler_the_result_is_the_same(with_compiler, monkeypatch):
+    problem = crowded(5, 60)
+    block_list, start = penalty_blind(problem)
+    best = improved(block_list, block_list.flat(start), Meter(Budget(3000)))
+    assert block_list.penalty(best) < start.penalty
+    monkeypatch.setitem(compiled._loaded, "relocate", None)
+    assert improved(block_list, block_list.flat(start), Meter(Budget(3000))) == best
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 50, 700])
+def test_no_more_nodes_are_taken_than_allowed(nodes):
+    problem = crowded(2, 40, (1, 2))
+    block_list, start = penalty_blind(problem)
+    meter = Meter(Budget(nodes))
+    plan = block_list.plan(improved(block_list, block_list.flat(start), meter), "moved")
+    check(block_list.problem, plan)
+    assert meter.used <= nodes
+    assert plan.penalty <= start.penalty
