@@ -9,7 +9,7 @@ from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_n
 from passes.planning.files.csv_format import read_problem, write_plan
 from target_hw.memory import MemoryScope
 from tvm_ext.byte_sizes import parse_bytes
-from tvm_ext.planner_names import known_planner
+from tvm_ext.named_planners import known_planner
 
 FITS, DOES_NOT_FIT = 0, 1
 UNLIMITED_NODES = 1 << 60

@@ -32,6 +32,12 @@ def test_every_name_is_there_and_listed_once():
     assert all(getattr(tvm_ext, name) is not None for name in names)
 
 
+def test_no_name_is_a_module_of_another_kind():
+    # Importing such a module would put it in the place of what is meant.
+    modules = {path.stem for path in (ROOT / "tvm_ext").glob("*")}
+    assert modules & set(tvm_ext.__all__) == {"transform"}
+
+
 def test_importing_makes_pipelines_and_chips_known(tmp_path):
     # In the order that is easy to get wrong: ours first.
     code = (

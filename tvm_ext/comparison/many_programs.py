@@ -12,7 +12,7 @@ from passes.planning import Budget
 from passes.planning.files.csv_format import read_problem
 from target_hw.memory import MemoryScope
 from tvm_ext.comparison.planners import PlannerComparison, compare_planners, compare_problem
-from tvm_ext.planner_names import EVERY
+from tvm_ext.named_planners import EVERY
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import load_program
 

@@ -21,7 +21,7 @@ from tvm_ext.comparison.many_programs import (
     programs_in,
 )
 from tvm_ext.comparison.planner_tables import Table, summary, tables
-from tvm_ext.planner_names import EVERY, known_planner
+from tvm_ext.named_planners import EVERY, known_planner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

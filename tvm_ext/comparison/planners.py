@@ -21,7 +21,7 @@ from passes.simulation import simulate
 from target_hw.machine import Machine
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import SEARCH_NODES, activation_memory
-from tvm_ext.planner_names import EVERY, planners_for
+from tvm_ext.named_planners import EVERY, planners_for
 from tvm_ext.programs import Program
 
 REGISTER_BITS = 32

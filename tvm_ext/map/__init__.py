@@ -1,7 +1,7 @@
 """Memory maps: who is where in which memory, beside the lines of the program.
 
-`memory_map_of` and `map_of_module` make a `MemoryMap`, which is plain data; `write_map` writes it
-as a page, a picture, a snapshot or a trace.
+`memory_map_of`, `map_of_module` and `map_of_problem` make a `MemoryMap`, which is plain data;
+`write_map` writes it as a page, a picture, a snapshot or a trace.
 """
 
 from tvm_ext.map.model import (
@@ -13,18 +13,20 @@ from tvm_ext.map.model import (
     PlannedRun,
     ScopeMap,
 )
-from tvm_ext.map.source import map_of_module, memory_map_of
+from tvm_ext.map.source import MapOptions, map_of_module, map_of_problem, memory_map_of
 from tvm_ext.map.write import write_map
 
 __all__ = [
     "BufferNote",
     "Listing",
+    "MapOptions",
     "MemoryMap",
     "Peak",
     "Placement",
     "PlannedRun",
     "ScopeMap",
     "map_of_module",
+    "map_of_problem",
     "memory_map_of",
     "write_map",
 ]

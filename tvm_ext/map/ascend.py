@@ -6,28 +6,25 @@ simulated on the chip's pipelines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 
 from tvm.tirx import PrimFunc
 
-from passes.analysis.ascend.problems import ascend_problems
-from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.analysis.ascend.problems import read_kernel
+from passes.ascend_kernel import WORKSPACE
+from passes.ir.program import Branch, Loop, Statement, Step
 from passes.placement import memory_of, target_of
 from passes.planning import Budget, Plan, Problem, solve
-from passes.planning.ascend.levels import with_level_penalties
 from passes.planning.ascend.workspace import plan_workspace
 from passes.planning.engine.positions import compressed
 from passes.simulation import simulate
 from target_hw.machine import Machine
+from target_hw.memory import MemoryHierarchy
 from tvm_ext.map.model import PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import Solver, scope_maps
 
-PLANNERS = ("three_level",)
-"""Asked by default: what `AscendPlanMemory` does."""
-
 _LEVELS = ("three_level", "three_level_mirror")
-_WORKSPACE = "global.workspace"
 
 
 def is_ascend(func: PrimFunc) -> bool:
@@ -37,8 +34,11 @@ def is_ascend(func: PrimFunc) -> bool:
 
 
 def ascend_maps(
-    name: str, func: PrimFunc, planners: Sequence[str], budget: Budget | None = None
-) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...]]:
+    name: str,
+    func: PrimFunc,
+    planners_of: Callable[[Problem], Sequence[str]],
+    budget: Budget | None = None,
+) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
     """Plan every memory of a kernel with every planner, and run the kernel under each.
 
     Parameters
@@ -47,8 +47,8 @@ def ascend_maps(
         The function's name.
     func : tvm.tirx.PrimFunc
         Flat, with the target of a chip.
-    planners : sequence of str
-        Names of planners.
+    planners_of : callable
+        Which planners are asked to solve such a problem.
     budget : Budget, optional
         Limits for planners that search.
 
@@ -58,37 +58,57 @@ def ascend_maps(
         One for each memory that it uses.
     runs : tuple of PlannedRun
         One for each planner; none where the chip's pipelines are not described.
+    left : list of str
+        One line for each allocation that is not planned.
 
     Raises
     ------
     ValueError
-        When the function cannot be read, or a planner does not support what it asks for.
+        When the function cannot be read.
     """
-    found = find_problems(func, ProblemOptions(memory=memory_of(func), unequal_slots=True))
-    found, pipelines = ascend_problems(func, found)
-    problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
-    found = replace(found, problems=tuple(problems))
-    pipes = {
-        index: pipelines.readers[index] | pipelines.writers[index] for index in pipelines.readers
-    }
-    scopes = scope_maps(name, func, found, {p: _solver(p, budget) for p in planners}, pipes)
+    kernel = read_kernel(func, memory_of(func) or MemoryHierarchy())
+    left = [f"{name}: {note}" for note in kernel.found.left_alone]
+    if not kernel.problems:
+        return (), (), left
+    planners = planners_of(kernel.problems[0])
+    solvers = {planner: _solver(planner, budget) for planner in planners}
+    scopes = scope_maps(name, func, kernel.found, solvers, _pipes(kernel.program))
     target = target_of(func)
     if target is None or target.features.machine is None:
-        return scopes, ()
+        return scopes, (), left
     machine = Machine.from_target(target)
     runs = []
     for at, planner in enumerate(planners):
         placed = [(s.placements[at].problem, s.placements[at].plan) for s in scopes]
-        runs.append(PlannedRun(name, planner, simulate(pipelines.program, placed, machine)))
-    return scopes, tuple(runs)
+        runs.append(PlannedRun(name, planner, simulate(kernel.program, placed, machine)))
+    return scopes, tuple(runs), left
 
 
 def _solver(planner: str, budget: Budget | None) -> Solver:
     def run(problem: Problem) -> Plan:
         if planner not in _LEVELS:
             return solve(problem, planner, budget)
-        if problem.memory.name == _WORKSPACE:
+        if problem.memory.name == WORKSPACE:
             return plan_workspace(problem, budget)
         return solve(compressed(problem), planner, budget)
 
     return run
+
+
+def _pipes(program: Sequence[Step]) -> dict[str, list[str]]:
+    """Return the pipelines that touch each buffer, sorted."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for statement in _statements(program):
+        for buffer in (*statement.reads, *statement.writes):
+            found[buffer].add(statement.pipe)
+    return {buffer: sorted(pipes) for buffer, pipes in found.items()}
+
+
+def _statements(steps: Sequence[Step]) -> Iterator[Statement]:
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from _statements(step.body)
+        elif isinstance(step, Branch):
+            yield from _statements((*step.then, *step.otherwise))
+        else:
+            yield step

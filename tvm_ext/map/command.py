@@ -5,24 +5,31 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from passes.planning import Budget, planners
-from tvm_ext.drawing import format_bytes
+from passes.planning import Budget, planner_names
+from tvm_ext.byte_sizes import format_bytes, parse_bytes
 from tvm_ext.map.model import MemoryMap
-from tvm_ext.map.source import memory_map_of
+from tvm_ext.map.source import MapOptions, memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
 
-UNLIMITED_NODES = 1 << 60
 FITS, DOES_NOT_FIT = 0, 1
+UNLIMITED_NODES = 1 << 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to a parser or subparser."""
+    """Add the command's description and arguments to a parser or subparser."""
+    parser.description = (
+        "Plan the memories of a program and show them: as a page with the map beside the program's "
+        "lines, as a picture, or for viewers of snapshots and traces."
+    )
+    parser.epilog = (
+        "Exit status: 0 when every plan fits, 1 when one does not, 2 on bad input. A .py file is "
+        "run, as Python runs it: give only files that you trust."
+    )
     parser.add_argument(
         "program",
         metavar="WORKLOAD | ascend:KERNEL[:SIZE] | FILE",
-        help="a workload or network that 'compare --list' names, a kernel for an Ascend core, a "
-        "TVMScript file (.py), a module saved with tvm.ir.save_json (.json), or a table of buffers "
-        "(.csv)",
+        help="a workload or kernel that 'compare --list' names, a TVMScript file (.py), a module "
+        "saved with tvm.ir.save_json (.json), or a table of buffers (.csv)",
     )
     parser.add_argument(
         "-o",
@@ -32,31 +39,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to write, by its ending: .html a page for a browser; .svg, .png or .pdf a "
         "picture; .pickle a snapshot for PyTorch's memory visualiser; .json a trace for Perfetto",
     )
-    parser.add_argument(
-        "--planner",
-        action="append",
-        default=[],
-        metavar="NAME[,NAME...]",
-        help="planners to show side by side; by default 'best', and for Ascend kernels "
-        f"'three_level'. There are: {', '.join(planner.name for planner in planners())}",
-    )
     parser.add_argument("--target", metavar="T", help="lower the program for this target")
+    for option, what, example in (
+        ("planner", "planners to show side by side", _planners()),
+        ("scope", "show these memories only", "such as local.UB"),
+        ("function", "show these functions only", "by default the Relax functions, if any"),
+    ):
+        parser.add_argument(
+            f"--{option}",
+            action="append",
+            default=[],
+            metavar="NAME[,NAME...]",
+            help=f"{what}; {example}",
+        )
     parser.add_argument(
-        "--scope",
-        action="append",
-        default=[],
-        metavar="NAME[,NAME...]",
-        help="show these memories only, such as local.UB",
-    )
-    parser.add_argument(
-        "--capacity", type=int, metavar="BYTES", help="of the memory for a table of buffers"
+        "--capacity", type=_bytes, metavar="BYTES", help="of the memory for a table of buffers"
     )
     parser.add_argument(
         "--alignment",
-        type=int,
+        type=_bytes,
         default=1,
         metavar="BYTES",
-        help="of a table's offsets (default: 1)",
+        help="of the offsets of a table's buffers (default: 1)",
     )
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="for each planner and memory"
@@ -77,26 +81,38 @@ def run(args: argparse.Namespace) -> int:
     budget = None if args.time_limit is None else Budget(UNLIMITED_NODES, args.time_limit)
     shown = memory_map_of(
         args.program,
-        names=_listed(args.planner),
         target=args.target,
-        scopes=_listed(args.scope),
         capacity=args.capacity,
         alignment=args.alignment,
-        budget=budget,
+        options=MapOptions(
+            _listed(args.planner), _listed(args.scope), _listed(args.function), budget
+        ),
     )
-    try:
-        write_map(shown, args.output)
-    except ImportError as error:
-        raise ValueError(str(error)) from error
+    write_map(shown, args.output)
     for line in _report(shown):
         print(line)
     fits = all(placement.plan.fits for scope in shown.scopes for placement in scope.placements)
     return FITS if fits else DOES_NOT_FIT
 
 
-def _listed(options: list[str]) -> list[str]:
+def _planners() -> str:
+    return (
+        f"there are: {', '.join(planner_names())}; 'all' for those that are made for such buffers, "
+        "module:function for one of your own. By default best, and for Ascend kernels three_level"
+    )
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        # With this type, argparse shows the message and not only the text that it is about.
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _listed(options: list[str]) -> tuple[str, ...]:
     names = [name.strip() for option in options for name in option.split(",")]
-    return list(dict.fromkeys(name for name in names if name))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _report(shown: MemoryMap) -> list[str]:

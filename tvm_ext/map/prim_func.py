@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_walk
 
-from passes.analysis.tir.problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.placement import above
 from passes.planning import Plan, Problem
 from tvm_ext.map.listing import last_line, printed
@@ -34,7 +34,7 @@ def scope_maps(
     func: PrimFunc,
     found: FunctionProblems,
     solvers: Mapping[str, Solver],
-    pipes: Mapping[int, Iterable[str]] | None = None,
+    pipes: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[ScopeMap, ...]:
     """Plan every memory of a function with every planner.
 
@@ -48,8 +48,8 @@ def scope_maps(
         Its problems.
     solvers : mapping of str to callable
         By the name of the planner: from a problem to a complete plan, also when that does not fit.
-    pipes : mapping of int to iterable of str, optional
-        The pipelines that touch each allocation, by its index.
+    pipes : mapping of str to sequence of str, optional
+        The pipelines that touch each buffer, by its name.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def scope_maps(
                 _short(buffer, attached.problem.memory.name),
                 uses,
                 allocation.statement,
-                sorted((pipes or {}).get(allocation.index, ())),
+                (pipes or {}).get(buffer, ()),
             )
             for buffer, allocation in attached.allocations.items()
         }
@@ -102,7 +102,7 @@ def _short(name: str, scope: str) -> str:
     return name
 
 
-def _note(label: str, uses: _Uses, statement: AllocBuffer, pipes: list[str]) -> BufferNote:
+def _note(label: str, uses: _Uses, statement: AllocBuffer, pipes: Sequence[str]) -> BufferNote:
     handle, ty = statement.buffer.__chandle__(), statement.buffer.ty
     shape = " × ".join(str(extent) for extent in ty.shape)
     return BufferNote(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax
@@ -12,7 +12,8 @@ from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
-from passes.planning import Budget, solve
+from passes.planning import Budget, Problem, solve
+from tvm_ext.lowering import capture_relax, first_line
 from tvm_ext.map.listing import printed
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 
@@ -21,18 +22,21 @@ _READER = "best"
 
 
 def relax_maps(
-    mod: IRModule, target: Target, planners: Sequence[str], budget: Budget | None = None
+    mod: IRModule,
+    target: Target,
+    planners_of: Callable[[Problem], Sequence[str]],
+    budget: Budget | None = None,
 ) -> tuple[tuple[ScopeMap, ...], tuple[str, ...]]:
     """Plan the activations of each Relax function with every planner.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        As ``StaticPlanBlockMemory`` is given it.
+        It is lowered by the stock pipeline up to the planning of its memory.
     target : tvm.target.Target
-        Whose ``global`` memory it is for.
-    planners : sequence of str
-        Names of planners.
+        What it is lowered for.
+    planners_of : callable
+        Which planners are asked to solve such a problem.
     budget : Budget, optional
         Limits for planners that search.
 
@@ -46,21 +50,34 @@ def relax_maps(
     Raises
     ------
     ValueError
-        When the module cannot be read, a planner does not support what it asks for, or nothing
-        fits the target's memory.
+        When the module cannot be lowered or read, or nothing fits the target's memory.
     """
     maps, left = [], []
-    for found in plan_gmem(mod, _READER, GMEMOptions(target=target, budget=budget)):
+    for found in plan_gmem(
+        _lowered(mod, target), _READER, GMEMOptions(target=target, budget=budget)
+    ):
         left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
         if not found.memory.storages:
             continue
         listing, notes = _read(found)
         placements = tuple(
             Placement(planner, found.problem, solve(found.problem, planner, budget))
-            for planner in planners
+            for planner in planners_of(found.problem)
         )
         maps.append(ScopeMap(found.memory.name, placements, listing, notes))
     return tuple(maps), tuple(left)
+
+
+def _lowered(mod: IRModule, target: Target) -> IRModule:
+    try:
+        return capture_relax(mod, target)
+    except ValueError:
+        raise
+    except Exception as error:  # any pass of the pipeline may raise anything
+        raise ValueError(
+            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
+            f"{first_line(error)}"
+        ) from error
 
 
 def _bindings(body: Any) -> Iterator[Any]:

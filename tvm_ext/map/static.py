@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tvm_ext.drawing import memory_map, memory_maps
+from tvm_ext.drawing.memory_map import memory_map, memory_maps
+from tvm_ext.drawing.picture import need_matplotlib
 from tvm_ext.map.model import MemoryMap, Placement, ScopeMap
-from tvm_ext.picture import need_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ def picture(shown: MemoryMap) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        `tvm_ext.picture.save` writes it to a file.
+        `tvm_ext.save_picture` writes it to a file.
 
     Raises
     ------

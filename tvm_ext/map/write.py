@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tvm_ext.drawing.picture import save
 from tvm_ext.map.html import html_page
 from tvm_ext.map.model import MemoryMap
 from tvm_ext.map.snapshot import write_snapshot
 from tvm_ext.map.static import picture
 from tvm_ext.map.trace import write_trace
-from tvm_ext.picture import save
 
 
 def write_map(shown: MemoryMap, path: str | Path) -> None:

@@ -8,7 +8,15 @@ from planning_oracles import problems
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import Listing, MemoryMap, Placement, ScopeMap, map_of_module, memory_map_of
+from tvm_ext.map import (
+    Listing,
+    MapOptions,
+    MemoryMap,
+    Placement,
+    ScopeMap,
+    map_of_module,
+    memory_map_of,
+)
 
 
 def live_at(problem, position):
@@ -62,7 +70,9 @@ def test_the_planner_that_was_asked_is_named_first():
 
 
 def test_several_planners_are_asked_the_same():
-    (scope,) = memory_map_of("ascend:gelu:lowest", names=("three_level", "bump", "best")).scopes
+    (scope,) = memory_map_of(
+        "ascend:gelu:lowest", options=MapOptions(planners=("three_level", "bump", "best"))
+    ).scopes
     assert [p.planner for p in scope.placements] == ["three_level", "bump", "best"]
     assert len({p.problem for p in scope.placements}) == 1
     assert scope.placements[1].plan.peak == sum(b.size * b.slots for b in scope.problem.buffers)
@@ -76,16 +86,20 @@ def test_a_plan_that_does_not_fit_is_shown():
 
 
 def test_each_planner_of_an_ascend_kernel_is_simulated():
-    shown = memory_map_of("ascend:vector_add:lowest", names=("three_level", "bump"))
+    shown = memory_map_of(
+        "ascend:vector_add:lowest", options=MapOptions(planners=("three_level", "bump"))
+    )
     assert [run.planner for run in shown.runs] == ["three_level", "bump"]
     assert shown.runs[1].simulation.makespan <= shown.runs[0].simulation.makespan
 
 
 def test_scopes_can_be_chosen_by_name():
-    shown = memory_map_of("ascend:matmul:reuse", scopes=("local.L0A", "local.L1"))
+    shown = memory_map_of(
+        "ascend:matmul:reuse", options=MapOptions(scopes=("local.L0A", "local.L1"))
+    )
     assert {scope.scope for scope in shown.scopes} == {"local.L0A", "local.L1"}
-    with pytest.raises(ValueError, match=r"no scope 'local\.UB'; there are: .*local\.L0A"):
-        memory_map_of("ascend:matmul:reuse", scopes=("local.UB",))
+    with pytest.raises(ValueError, match=r"no scope 'local\.UB' to show; there are: .*local\.L0A"):
+        memory_map_of("ascend:matmul:reuse", options=MapOptions(scopes=("local.UB",)))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +119,7 @@ def test_what_is_not_there_is_an_error(what, message):
 
 def test_an_unknown_planner_is_an_error_before_any_work():
     with pytest.raises(ValueError, match="unknown planner 'nosuch'"):
-        memory_map_of("ascend:gelu", names=("nosuch",))
+        memory_map_of("ascend:gelu", options=MapOptions(planners=("nosuch",)))
 
 
 def test_a_capacity_is_for_tables():

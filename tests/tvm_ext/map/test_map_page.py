@@ -9,7 +9,7 @@ import pytest
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MemoryMap, Placement, ScopeMap, memory_map_of
+from tvm_ext.map import MapOptions, MemoryMap, Placement, ScopeMap, memory_map_of
 from tvm_ext.map.html import html_page
 
 KERNEL = "ascend:gelu:lowest"
@@ -17,7 +17,7 @@ KERNEL = "ascend:gelu:lowest"
 
 @pytest.fixture(scope="module")
 def kernel():
-    return memory_map_of(KERNEL, names=("three_level", "bump"))
+    return memory_map_of(KERNEL, options=MapOptions(planners=("three_level", "bump")))
 
 
 def table_of(buffers, capacity=None, planners=("best",)) -> MemoryMap:

@@ -11,7 +11,7 @@ from planning_oracles import problems
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MemoryMap, Placement, ScopeMap, memory_map_of
+from tvm_ext.map import MapOptions, MemoryMap, Placement, ScopeMap, memory_map_of
 from tvm_ext.map.snapshot import snapshot, write_snapshot
 
 #: What the reader in ``MemoryViz.js`` knows.
@@ -97,7 +97,9 @@ def test_no_two_allocations_share_bytes(problem):
 
 
 def test_a_kernels_totals_are_those_of_its_map():
-    shown = memory_map_of("ascend:matmul_add_relu:lowest", names=("three_level", "bump"))
+    shown = memory_map_of(
+        "ascend:matmul_add_relu:lowest", options=MapOptions(planners=("three_level", "bump"))
+    )
     read = pickle.loads(write_snapshot(shown))
     check_structure(read)
     devices = [(scope, p) for scope in shown.scopes for p in scope.placements]

@@ -11,7 +11,7 @@ from planning_oracles import problems
 
 from passes.planning import solve
 from passes.simulation import Cause
-from tvm_ext.map import MemoryMap, Placement, ScopeMap, memory_map_of
+from tvm_ext.map import MapOptions, MemoryMap, Placement, ScopeMap, memory_map_of
 from tvm_ext.map.trace import write_trace
 
 
@@ -77,7 +77,9 @@ def test_each_slot_is_there_as_long_as_it_lives(problem):
 
 
 def test_pipelines_are_tracks_whose_times_add_up():
-    shown = memory_map_of("ascend:vector_add:lowest", names=("three_level", "bump"))
+    shown = memory_map_of(
+        "ascend:vector_add:lowest", options=MapOptions(planners=("three_level", "bump"))
+    )
     found = read(shown)
     by_track = tracks(found)
     names = {

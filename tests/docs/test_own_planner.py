@@ -1,0 +1,33 @@
+"""The planner of docs/own_planner.py: right on every problem, as its page says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from planning_oracles import problems
+
+from passes.planning import planner
+from tvm_ext import Problem, lower_bound, solve, verify
+
+PATH = Path(__file__).parents[2] / "docs" / "own_planner.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """Run the example, which registers its planner, and forget that planner again."""
+    planner._PLANNERS.pop("largest_first", None)
+    spec = importlib.util.spec_from_file_location("own_planner_example", PATH)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    yield
+    del planner._PLANNERS["largest_first"]
+
+
+@given(problems())
+def test_it_is_right_on_every_problem(problem: Problem):
+    assume(problem.kept_apart == problem.separations)
+    plan = solve(problem, "largest_first")
+    assert [v for v in verify(problem, plan) if v.kind != "capacity"] == []
+    assert plan.peak >= lower_bound(problem)

@@ -1,0 +1,163 @@
+"""The pages: their links lead somewhere, their Python runs, their commands are understood."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import tvm
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+import tvm_ext
+from tvm_ext.__main__ import _parser, main
+from tvm_ext.lowering import capture_relax
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FRAGMENTS = "stock-differences.md"
+"""A page whose blocks are parts of TVMScript functions: they are parsed, and not run."""
+ELSEWHERE = "targets.md"
+"""A page whose blocks the tests of the targets run."""
+
+
+def named(pages: list[Path]) -> list[object]:
+    return [pytest.param(page, id=page.name) for page in pages]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the code blocks of a page, with those in list items moved to the left."""
+    found = re.findall(
+        rf"^( *)```{language}\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.DOTALL | re.M
+    )
+    return [re.sub(f"^{indent}", "", text, flags=re.M) for indent, text in found]
+
+
+# -------------------------------------------------------------------------------------- links
+
+
+def without_blocks(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.M)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names by which GitHub links to a page's headings."""
+    headings = re.findall(r"^#+ +(.*?) *$", without_blocks(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_every_link_leads_somewhere(page):
+    text = re.sub(r"`[^`\n]*`", "", without_blocks(page)).replace("\n", " ")
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    for link in links:
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = unquote(link).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert target.is_relative_to(ROOT), f"{page.name}: {link}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+# ------------------------------------------------------------------------------------- Python
+
+
+@T.prim_func(s_tir=True)
+def kernel(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    x = T.alloc_buffer((64,), "float32")
+    y = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        x[i] = a[63 - i]
+    for i in range(64):
+        y[i] = x[63 - i]
+    for i in range(64):
+        b[i] = y[63 - i]
+
+
+@tvm.script.ir_module
+class Network:
+    @R.function
+    def main(
+        x: R.Tensor((32, 32), "float32"),  # noqa: N805
+        weight: R.Tensor((32, 32), "float32"),
+    ) -> R.Tensor((32, 32), "float32"):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            a = R.matmul(x, weight)
+            b = R.tanh(a)
+            c = R.matmul(b, weight)
+            R.output(c)
+        return c
+
+
+def names_for(page: Path) -> dict[str, object]:
+    """Return what a page's first block may take for granted."""
+    names = {"tvm": tvm, "tvm_ext": tvm_ext, "relax_mod": Network}
+    names["mod"] = Network if page.name == "gmem.md" else tvm.IRModule({"main": kernel})
+    names["lowered"] = capture_relax(Network, "llvm", fuse=False)
+    return names
+
+
+@pytest.mark.parametrize("page", named([p for p in PAGES if p.name not in (FRAGMENTS, ELSEWHERE)]))
+def test_python_runs_from_the_top_of_a_page_down(page, monkeypatch):
+    monkeypatch.syspath_prepend(str(page.parent))
+    names = names_for(page)
+    for at, block in enumerate(blocks(page, "python")):
+        exec(compile(block, f"{page.name}, block {at}", "exec"), names)
+
+
+def test_parts_of_functions_are_python():
+    page = ROOT / "docs" / FRAGMENTS
+    found = blocks(page, "python")
+    assert found
+    for at, block in enumerate(found):
+        compile(block, f"{page.name}, block {at}", "exec")
+
+
+# ----------------------------------------------------------------------------------- commands
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of each command of a page, where ``&&`` or a new line begins another."""
+    found = []
+    for block in blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            for command in line.split("&&"):
+                words = shlex.split(command, comments=True)
+                if words:
+                    found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_commands_are_understood(page):
+    for words in commands(page):
+        program = Path(words[0]).name
+        if program == "tvm-ext":
+            arguments = words[1:]
+        elif program.startswith("python") and words[1:3] == ["-m", "tvm_ext"]:
+            arguments = words[3:]
+        elif program.startswith("python") and words[1].endswith(".py"):
+            assert (ROOT / words[1]).is_file(), words
+            continue
+        else:
+            continue
+        assert _parser(arguments).parse_args(arguments).run, words
+
+
+def test_the_table_of_the_readme_is_planned(tmp_path, monkeypatch, capsys):
+    page = ROOT / "README.md"
+    (name,) = re.findall(r"<!-- file: (.*) -->\n```csv\n", page.read_text(encoding="utf-8"))
+    (tmp_path / name).write_text(blocks(page, "csv")[0])
+    monkeypatch.chdir(tmp_path)
+    (words,) = (words for words in commands(page) if words[1] == "plan")
+    assert name in words
+    assert main(words[1:]) == 0
+    assert "optimal" in capsys.readouterr().out
+    assert (tmp_path / words[words.index("--output") + 1]).is_file()

@@ -1,0 +1,97 @@
+"""``python -m tvm_ext map``: files, exit statuses, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from tvm_ext.__main__ import main
+from tvm_ext.map import memory_map_of
+
+TABLE = "id,lower,upper,size\na,0,4,64\nb,2,6,32\nc,4,8,64\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "buffers.csv"
+    path.write_text(TABLE)
+    return str(path)
+
+
+def test_a_page_is_written_and_the_plans_are_named(table, tmp_path, capsys):
+    out = tmp_path / "map.html"
+    assert main(["map", table, "-o", str(out), "--planner", "best,bump"]) == 0
+    assert out.read_text().startswith("<!doctype html>")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("buffers.csv global: best")
+    assert "needs 96 B, lower bound 96 B, optimal" in lines[0]
+    assert "needs 160 B" in lines[1]
+
+
+def test_a_plan_above_the_capacity_is_written_and_exits_with_one(table, tmp_path):
+    out = tmp_path / "map.html"
+    assert main(["map", table, "-o", str(out), "--capacity", "64B"]) == 1
+    assert out.exists()
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pickle", "json"])
+def test_the_ending_names_the_format(table, tmp_path, suffix):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / f"map.{suffix}"
+    assert main(["map", table, "-o", str(out), "--planner", "best"]) == 0
+    data = out.read_bytes()
+    if suffix == "svg":
+        assert data.startswith(b"<?xml")
+    elif suffix == "png":
+        assert data.startswith(b"\x89PNG")
+    elif suffix == "pickle":
+        assert len(pickle.loads(data)["segments"]) == 1
+    else:
+        assert json.loads(data)["traceEvents"]
+
+
+@pytest.mark.parametrize("suffix", ["html", "svg", "pickle", "json"])
+def test_the_same_map_gives_the_same_bytes(tmp_path, suffix):
+    pytest.importorskip("matplotlib")
+    written = []
+    for name in ("one", "two"):
+        out = tmp_path / f"{name}.{suffix}"
+        assert main(["map", "ascend:matmul:reuse", "-o", str(out)]) == 0
+        written.append(out.read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch", "-o", "{}/a.html"], "unknown workload 'nosuch'"),
+        (["ascend:gelu", "-o", "{}/a.txt"], "the name must end in one of .html, .svg"),
+        (["ascend:gelu", "-o", "{}/none/a.html"], "there is no such directory"),
+        (["ascend:gelu", "-o", "{}/a.html", "--planner", "nosuch"], "unknown planner 'nosuch'"),
+        (["ascend:gelu", "-o", "{}/a.html", "--scope", "local.XX"], "no scope 'local.XX' to show"),
+        (["ascend:gelu", "-o", "{}/a.html", "--function", "f"], "there is no buffer to plan"),
+        (["ascend:gelu", "-o", "{}/a.html", "--capacity", "9"], "a program has its target's"),
+        (["ascend:gelu", "-o", "{}/a.html", "--target", "nosuch"], "unknown target 'nosuch'"),
+        (["ascend:gelu"], "-o/--output"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, capsys):
+    assert main(["map", *(argument.format(tmp_path) for argument in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_all_planners_that_are_made_for_the_buffers_are_asked(tmp_path, capsys):
+    out = tmp_path / "map.json"
+    assert main(["map", "ascend:gelu:reuse", "-o", str(out), "--planner", "all"]) == 0
+    text = capsys.readouterr().out
+    assert "three_level_mirror" in text
+    assert "rec_tbl" not in text
+
+
+def test_a_kernel_of_a_network_can_be_chosen(tmp_path):
+    shown = memory_map_of("bert_layer")
+    assert {scope.function for scope in shown.scopes} == {"forward"}
