@@ -359,9 +359,7 @@ RUNTIME_SHAPES: dict[str, RuntimeShapes] = {
     "vit_batch": RuntimeShapes(
         "a vision transformer, any batch", lambda: _images(_vit, 128, _dim("batch")), {"batch": 8}
     ),
-    "depthwise": RuntimeShapes(
-        "a depthwise network, batch 8", lambda: _images(_depthwise, 64, 8)
-    ),
+    "depthwise": RuntimeShapes("a depthwise network, batch 8", lambda: _images(_depthwise, 64, 8)),
     "depthwise_batch": RuntimeShapes(
         "a depthwise network, any batch",
         lambda: _images(_depthwise, 64, _dim("batch")),
