@@ -24,7 +24,7 @@ WORKSPACE_BYTES = "tvm_ext.workspace_bytes"
 """The attribute of a function that says how much workspace one call of it needs, in bytes."""
 
 LOGGER = logging.getLogger("tvm_ext.AscendPlanMemory")
-"""Warns where pipelines wait because buffers share bytes.
+"""Warns where pipelines wait because buffers share bytes, and where a statement's pipe is a guess.
 
 Says at level INFO which buffers are not at level 2, and why.
 """
@@ -121,7 +121,16 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
     ValueError
         As `AscendPlanMemory` does.
     """
-    plan = ascend_plan(func, options)
+    kernel = options.read(func)
+    if kernel.guesses:
+        LOGGER.warning(
+            "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
+            "assumed: %s; name it by T.attr({'pipe': ...})",
+            _name(func),
+            len(kernel.guesses),
+            "; ".join(kernel.guesses[:3]),
+        )
+    plan = plan_kernel(kernel, options)
     for scope in plan.scopes:
         _log_levels(func, scope)
     func = write_address_plan(func, plan, options.form)
@@ -135,6 +144,10 @@ def ascend_plan(func: PrimFunc, options: AscendOptions) -> AddressPlan:
     return plan_kernel(options.read(func), options)
 
 
+def _name(func: PrimFunc) -> str:
+    return str(func.attrs.get("global_symbol", "main")) if func.attrs else "main"
+
+
 def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
     """Warn as the original does where pipelines wait, and say which buffers make them."""
     memory, plan = scope.problem.memory, scope.plan
@@ -142,7 +155,7 @@ def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
         LOGGER.warning(
             "function %r: There reused some dma buffers in %s address space, which may stall pipe. "
             "Not reusing dma buffer needs %d bits while %d bits available!",
-            str(func.attrs.get("global_symbol", "main")) if func.attrs else "main",
+            _name(func),
             printed(memory.name),
             plan.apart * 8,
             (memory.capacity or 0) * 8,

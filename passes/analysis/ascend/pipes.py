@@ -31,19 +31,20 @@ DRAINS = ("MTE3", "FIX")
 
 _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
 _GM, _UB, _L1, _L0C = "global", "local.UB", "local.L1", "local.L0C"
+_REGISTER = "local"
 _CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
 _FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
 _UNIQUE = "mem_unique"
 """The annotation of an allocation that shares bytes with no other."""
 
 
-def route(reads: Iterable[str], writes: Iterable[str]) -> str:
-    """Return the pipe that moves or computes from some memories to others.
+def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
+    """Return the pipe that moves or computes from some memories to others, if these decide it.
 
     ================================= ==================== ====
     reads                             writes               pipe
     ================================= ==================== ====
-    L0A, L0B, BT; or nothing          L0C                  M
+    L0A, L0B, BT, L1; or nothing      L0C                  M
     L0C, with or without others       all but L0C          FIX
     global                            on chip              MTE2
     L1                                L0A, L0B, BT, FP     MTE1
@@ -51,21 +52,29 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str:
     UB; or nothing                    UB                   V
     nothing                           L1                   MTE2
     nothing                           L0A, L0B, BT, FP     MTE1
-    any other                                              S
+    any                               a register           S
+    any                               nothing              S
+    any other                                              none
     ================================= ==================== ====
+
+    A product that reads L1 itself is an instruction that loads L0A and L0B on its way.
 
     Parameters
     ----------
     reads : iterable of str
-        Storage scopes; without the one that is written where it is only added to.
+        Storage scopes; without the one that is written where it is only added to. Registers do
+        not count.
     writes : iterable of str
         Storage scopes. ``global`` stands for all scopes of that rank.
     """
     sources, targets = ({_GM if _is_global(s) else s for s in scopes} for scopes in (reads, writes))
-    if len(targets) != 1:
+    sources -= {_REGISTER}
+    if targets <= {_REGISTER}:
         return "S"
+    if len(targets) != 1:
+        return None
     (target,) = targets
-    if target == _L0C and sources <= set(_CUBE_OPERANDS):
+    if target == _L0C and sources <= {*_CUBE_OPERANDS, _L1}:
         return "M"
     if _L0C in sources and target != _L0C:
         return "FIX"
@@ -79,7 +88,7 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str:
         return "V"
     if target == _L1 and not sources:
         return FILLS_FROM_GLOBAL
-    return "S"
+    return None
 
 
 def _is_global(scope: str) -> bool:
@@ -119,6 +128,9 @@ class Pipelines:
         By the index of the allocation in ``access.allocs``, for those that are planned.
     readers, writers : mapping of int to frozenset of str
         The pipes that read and that write a planned allocation, by index.
+    guesses : tuple of str
+        The statements on planned memory of which neither the program nor the memories say where
+        they run, by name. They are taken to be the scalar unit's.
     unique : frozenset of int
         The planned allocations that are annotated to share bytes with no other, by index.
     stores : mapping of int to StoreContext
@@ -129,6 +141,7 @@ class Pipelines:
     uses: Mapping[int, PipelineUse]
     readers: Mapping[int, frozenset[str]]
     writers: Mapping[int, frozenset[str]]
+    guesses: tuple[str, ...]
     unique: frozenset[int]
     stores: Mapping[int, StoreContext]
 
@@ -162,18 +175,22 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
         for attached in found.problems
         for name, allocation in attached.allocations.items()
     }
-    nodes = find_computations(func.body, found.access, names, _by_scopes, found.bounds)
+    nodes = find_computations(func.body, found.access, names, _route, found.bounds)
     return _Builder(names, found).build(nodes)
 
 
-def _by_scopes(computation: Computation) -> str:
+def _by_scopes(computation: Computation) -> str | None:
     written = {memory.key for memory in computation.writes}
     sources = [memory.scope for memory in computation.reads if memory.key not in written]
     return route(sources, [memory.scope for memory in computation.writes])
 
 
+def _route(computation: Computation) -> str:
+    return _by_scopes(computation) or "S"
+
+
 def pipe_of(computation: Computation) -> str:
-    """Return the pipe that runs a computation.
+    """Return the pipe that runs a computation: the scalar unit where nothing decides it.
 
     Raises
     ------
@@ -191,7 +208,7 @@ def pipe_of(computation: Computation) -> str:
                 f"there are: {', '.join(PIPES)}"
             )
         return computation.pipe
-    pipe = _by_scopes(computation)
+    pipe = _route(computation)
     is_scalar = computation.elements <= 1 or computation.scalar_loop
     return "S" if pipe == "V" and is_scalar else pipe
 
@@ -213,6 +230,7 @@ class _Builder:
         self._found = found
         self._seen = {index: _Seen() for index in names}
         self._stores: dict[int, StoreContext] = {}
+        self._guesses: list[str] = []
         self._numbers: dict[int, int] = {}  # of the loops, by handle
 
     def build(self, nodes: Sequence[Node]) -> Pipelines:
@@ -222,6 +240,7 @@ class _Builder:
             {index: self._use(index, seen) for index, seen in self._seen.items()},
             {index: frozenset(seen.reads) for index, seen in self._seen.items()},
             {index: frozenset(seen.writes) for index, seen in self._seen.items()},
+            tuple(dict.fromkeys(self._guesses)),
             frozenset(index for index in self._seen if self._is_unique(index)),
             self._stores,
         )
@@ -250,6 +269,9 @@ class _Builder:
                 if seen is not None:
                     seen.runs = max(seen.runs, runs)
                     (seen.reads if is_read else seen.writes)[pipe] = None
+        is_planned = any(memory.index in self._seen for memory in (*node.reads, *node.writes))
+        if is_planned and node.pipe is None and node.elements > 1 and _by_scopes(node) is None:
+            self._guesses.append(_described(node))
         return Statement(
             _described(node),
             pipe,

@@ -36,12 +36,15 @@ class CoreKernel:
         have the penalties of the reuse levels.
     program : tuple of Step
         The statements.
+    guesses : tuple of str
+        Those whose pipe is a guess, by name; see `Pipelines`.
     """
 
     func: PrimFunc
     memory: MemoryHierarchy
     found: FunctionProblems
     program: tuple[Step, ...]
+    guesses: tuple[str, ...]
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -80,7 +83,13 @@ def read_kernel(
     _check_scopes(found, memory)
     found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
-    return CoreKernel(func, memory, replace(found, problems=tuple(problems)), pipelines.program)
+    return CoreKernel(
+        func,
+        memory,
+        replace(found, problems=tuple(problems)),
+        pipelines.program,
+        pipelines.guesses,
+    )
 
 
 def _check_scopes(found: FunctionProblems, memory: MemoryHierarchy) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm.ir import TensorLoad
 from tvm.ir.expr import Call
 from tvm.ir.prim import (
@@ -18,6 +17,7 @@ from tvm.ir.prim import (
     BinaryOpExpr,
     CmpExpr,
     Div,
+    Expr,
     FloorDiv,
     FloorMod,
     LShift,
@@ -28,6 +28,11 @@ from tvm.ir.prim import (
     RShift,
     Sub,
 )
+
+from passes.ir.structural import structural_visit, type_index
+
+_TENSOR_LOAD = type_index(TensorLoad)
+_EXPR = type_index(Expr)
 
 _WIDE = 64
 """Bits of the elements that vectors do no arithmetic on."""
@@ -57,9 +62,9 @@ def needs_scalar_loop(value: Any) -> bool:
     def leave_out(_load: Any, _visitor: Any) -> None:
         """Skip the index of a load."""
 
-    tvm_ffi.structural_visit(
+    structural_visit(
         value,
-        [(TensorLoad, leave_out), (BinaryOpExpr, visit), (CmpExpr, visit), (Call, visit)],
+        [(_TENSOR_LOAD, leave_out), (_EXPR, visit)],
     )
     return bool(found)
 
@@ -67,6 +72,8 @@ def needs_scalar_loop(value: Any) -> bool:
 def _has_no_instruction(node: Any) -> bool:
     if isinstance(node, Call):
         return str(getattr(node.op, "name", "")) in _CALLS and _bits(node) >= _WIDE
+    if not isinstance(node, (BinaryOpExpr, CmpExpr)):
+        return False
     bits = _bits(node.a)
     is_integer = str(node.a.ty.dtype).startswith(("int", "uint"))
     if isinstance(node, CmpExpr):

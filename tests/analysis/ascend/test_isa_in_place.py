@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import tvm
 from tvm import tirx
+from tvm.ir import StringImm
 from tvm.script import tirx as T
+from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.ascend.problems import ascend_problems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
@@ -104,12 +106,20 @@ def test_a_result_has_one_partner():
     assert problem_of(both).in_place == (("a", "b"),)
 
 
-def test_the_scalar_unit_writes_over_nothing():
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_what_vectors_do_element_by_element_may_be_in_place(dtype: str):
     def wide(a, c, i, j):
-        return a[i * 8 + j] + c[i * 8 + j]
+        return tirx.max(a[i * 8 + j] + tirx.const(1, dtype), c[i * 8 + j])
 
-    assert problem_of(chain(wide, "int64")).in_place == ()
-    assert problem_of(chain(wide, "int32")).in_place == (("a", "b"),)
+    assert problem_of(chain(wide, dtype)).in_place == (("a", "b"),)
+
+
+def test_the_scalar_unit_writes_over_nothing():
+    func = chain(lambda a, c, i, j: a[i * 8 + j] + c[i * 8 + j])
+    parts = list(func.body.seq)
+    at = [isinstance(part, tirx.AllocBuffer) for part in parts].index(True, 2) + 1
+    parts[at] = AttrStmt(tirx.const(0), "pipe", StringImm("S"), parts[at])
+    assert problem_of(func.with_body(tirx.SeqStmt(parts))).in_place == ()
 
 
 @T.prim_func(s_tir=True)

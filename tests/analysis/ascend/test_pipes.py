@@ -78,6 +78,11 @@ def outline(steps: tuple[Step, ...]) -> list:
         ([L0A, L0B], [L0C], "M"),
         ([L0A, L0B, "local.BT"], [L0C], "M"),
         ([], [L0C], "M"),
+        ([L1, L1], [L0C], "M"),
+        ([UB, "local"], [UB], "V"),
+        (["global", "local"], [UB], "MTE2"),
+        ([UB], ["local"], "S"),
+        ([UB], [], "S"),
         ([L0C], ["global"], "FIX"),
         ([L0C], [UB], "FIX"),
         ([L0C, "local.FP"], ["global.workspace"], "FIX"),
@@ -85,14 +90,14 @@ def outline(steps: tuple[Step, ...]) -> list:
         ([UB], [L1], "MTE3"),
         ([UB, UB], [UB], "V"),
         ([], [UB], "V"),
-        ([UB, "global"], [UB], "S"),
-        (["global"], ["global"], "S"),
-        ([], ["global"], "S"),
-        ([L1], [UB], "S"),
-        ([UB], [UB, "global"], "S"),
+        ([UB, "global"], [UB], None),
+        (["global"], ["global"], None),
+        ([], ["global"], None),
+        ([L1], [UB], None),
+        ([UB], [UB, "global"], None),
     ],
 )
-def test_scopes_tell_the_pipe(reads: list[str], writes: list[str], pipe: str):
+def test_scopes_tell_the_pipe(reads: list[str], writes: list[str], pipe: str | None):
     assert route(reads, writes) == pipe
 
 
@@ -397,3 +402,73 @@ def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
     found = find_problems(func, ProblemOptions(memory=MEMORY))
     made = find_pipelines(func, found)
     assert [s.pipe for s in statements(made.program)] == [i.pipe for i in instructions(func)]
+
+
+@T.prim_func(s_tir=True)
+def short_matmul(
+    x: T.Buffer((16384,), "float16"),
+    w: T.Buffer((16384,), "float16"),
+    y: T.Buffer((16384,), "float32"),
+):
+    a = T.alloc_buffer((16384,), "float16", scope="local.L1")
+    b = T.alloc_buffer((16384,), "float16", scope="local.L1")
+    c = T.alloc_buffer((16384,), "float32", scope="local.L0C")
+    for i in range(16384):
+        a[i] = x[i]
+    for i in range(16384):
+        b[i] = w[i]
+    for i, j, k in T.grid(128, 128, 128):
+        if k == 0:
+            c[i * 128 + j] = T.float32(0)
+        c[i * 128 + j] = c[i * 128 + j] + T.Cast("float32", a[i * 128 + k]) * T.Cast(
+            "float32", b[k * 128 + j]
+        )
+    for i in range(16384):
+        y[i] = c[i]
+
+
+@T.prim_func(s_tir=True)
+def offset_by_a_register(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    n = T.alloc_buffer((1,), "int32", scope="local")
+    n[0] = 0
+    while n[0] < 8:
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        b = T.alloc_buffer((64,), "float32", scope="local.L1")
+        for i in range(64):
+            a[i] = x[i + n[0] * 64]
+        for i in range(64):
+            b[i] = a[i]
+        for i in range(64):
+            y[i + n[0] * 64] = a[i] + T.float32(1)
+        n[0] = n[0] + 1
+
+
+def pipes(func) -> list[str]:
+    return [statement.pipe for statement in statements(program(func))]
+
+
+def test_a_product_that_reads_l1_is_the_cube_units():
+    assert pipes(short_matmul) == ["MTE2", "MTE2", "M", "FIX"]
+    assert not pipelines(short_matmul)[1].guesses
+
+
+def test_a_register_in_an_index_decides_nothing():
+    assert [pipe for pipe in pipes(offset_by_a_register) if pipe != "S"] == ["MTE2", "MTE3", "MTE3"]
+    assert not pipelines(offset_by_a_register)[1].guesses
+
+
+@T.prim_func(s_tir=True)
+def undecided(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    for i in range(64):
+        b[i] = a[i] + x[i]
+    for i in range(64):
+        y[i] = b[i]
+
+
+def test_a_pipe_that_nothing_decides_is_a_guess():
+    assert pipes(undecided) == ["MTE2", "S", "MTE3"]
+    assert pipelines(undecided)[1].guesses == ("b from a, x",)
