@@ -22,6 +22,8 @@ class Writer:
     counter: list[int]
     helpers: tuple[tuple[str, int], ...]
     lines: list[str] = field(default_factory=list)
+    keeps: bool = True
+    """Whether packed functions that keep what they are given are called."""
 
     def emit(self, depth: int, line: str) -> None:
         self.lines.append("    " * depth + line)
@@ -37,7 +39,8 @@ class Writer:
 
     def statements(self, depth: int, known: dict[str, int], count: int, nesting: int) -> None:
         kinds = [self.unary, self.unary, self.binary, self.binary, self.join, self.halve]
-        kinds += [self.view, self.pair, self.keep, self.double]
+        kinds += [self.view, self.pair, self.double]
+        kinds += [self.keep] if self.keeps else []
         kinds += [self.call] if self.helpers else []
         for _ in range(count):
             if nesting and self.draw(st.integers(0, 5)) == 0:
@@ -157,14 +160,17 @@ class Writer:
 
 
 @st.composite
-def relax_sources(draw: Callable[[st.SearchStrategy], object]) -> str:
-    """Draw the source of a module: ``main``, and up to two functions that it may call."""
+def relax_sources(draw: Callable[[st.SearchStrategy], object], plain: bool = False) -> str:
+    """Draw the source of a module: ``main``, and up to two functions that it may call.
+
+    A plain one has ``main`` alone, without branches, and calls no function that keeps a tensor.
+    """
     counter, helpers, text = [0], [], []
-    for index in range(draw(st.integers(0, 2))):
+    for index in range(0 if plain else draw(st.integers(0, 2))):
         size = draw(st.sampled_from(SIZES))
         text += _function(draw, counter, tuple(helpers), f"helper{index}", (size,))
         helpers.append((f"helper{index}", size))
-    text += _function(draw, counter, tuple(helpers), "main", SIZES)
+    text += _function(draw, counter, tuple(helpers), "main", SIZES, plain)
     return "\n".join(["@I.ir_module", "class Module:", *text])
 
 
@@ -174,11 +180,12 @@ def _function(
     helpers: tuple[tuple[str, int], ...],
     name: str,
     sizes: tuple[int, ...],
+    plain: bool = False,
 ) -> list[str]:
     params = {f"x{index}": size for index, size in enumerate(sizes)}
-    writer = Writer(draw, counter, helpers)
+    writer = Writer(draw, counter, helpers, keeps=not plain)
     known = dict(params)
-    writer.statements(2, known, draw(st.integers(1, 12)), 2)
+    writer.statements(2, known, draw(st.integers(1, 12)), 0 if plain else 2)
     if name == "main":
         results = [writer.pick(known) for _ in range(draw(st.integers(1, 3)))]
         result = f"({', '.join(results)},)"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from tvm import DataType, relax
 from tvm.ir import IRModule, Op
 from tvm.target import Target
-from tvm.tirx import IntImm
 
+from passes.analysis.relax.facts import SCOPE, StorageGroup
+from passes.analysis.relax.sizes import UPPER_BOUND, Sizes, product
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
+from passes.gmem.relax_functions import write_function
 from passes.planning import Budget, Problem, Status, check, lower_bound, planner_names, solve
+from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, first_line, known_target
 
 SEARCH_NODES = 100_000
@@ -37,12 +39,15 @@ class AllocatedMemory:
         Bytes of those of constant size.
     symbolic : int
         Storages of a size that only the running program knows.
+    units : tuple of (str, int)
+        What those take: for each product of symbolic dimensions, the bytes for each of it.
     """
 
     nbytes: int = 0
     left: int = 0
     left_bytes: int = 0
     symbolic: int = 0
+    units: tuple[tuple[str, int], ...] = ()
 
     def then(self, other: AllocatedMemory) -> AllocatedMemory:
         """Return what both allocate together."""
@@ -52,8 +57,19 @@ class AllocatedMemory:
         """Return what one of the two allocates at most."""
         return self._joined(other, max)
 
+    def bytes_per(self, unit: str) -> int:
+        """Return the bytes of storages for each of a product of symbolic dimensions."""
+        return dict(self.units).get(unit, 0)
+
     def _joined(self, other: AllocatedMemory, join: Callable[[int, int], int]) -> AllocatedMemory:
-        return AllocatedMemory(*map(join, astuple(self), astuple(other)))
+        units = sorted({unit for unit, _ in (*self.units, *other.units)})
+        return AllocatedMemory(
+            join(self.nbytes, other.nbytes),
+            join(self.left, other.left),
+            join(self.left_bytes, other.left_bytes),
+            join(self.symbolic, other.symbolic),
+            tuple((unit, join(self.bytes_per(unit), other.bytes_per(unit))) for unit in units),
+        )
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,37 @@ class PlannedMemory:
 
 
 @dataclass(frozen=True)
+class SymbolicMemory:
+    """The tensors of one function whose bytes are multiples of one symbolic product.
+
+    All numbers of bytes are for each of that product.
+
+    Attributes
+    ----------
+    unit : str
+        The product of symbolic dimensions without an upper bound.
+    tensors : int
+        Pieces of memory that are planned.
+    no_reuse : int
+        The sum of the tensors' bytes.
+    stock : int
+        What storages of that unit take after ``StaticPlanBlockMemory``.
+    planned : int
+        What `GMEMAllocate` allocates by its default plan. Where tensors are in the memory of one
+        that the function returns, that one's bytes count too.
+    lower_bound : int
+        Bytes that no plan of these tensors can do with less than.
+    """
+
+    unit: str
+    tensors: int
+    no_reuse: int
+    stock: int
+    planned: int
+    lower_bound: int
+
+
+@dataclass(frozen=True)
 class ActivationMemory:
     """The memory of one Relax function.
 
@@ -107,6 +154,8 @@ class ActivationMemory:
         Parameters and constants that lie in the region of weights.
     weight_bytes : int
         The size of that region.
+    symbolic : tuple of SymbolicMemory
+        The tensors whose sizes are known at run time only; none of them is in the numbers above.
     """
 
     function: str
@@ -119,6 +168,7 @@ class ActivationMemory:
     lower_bound: int
     weights: int
     weight_bytes: int
+    symbolic: tuple[SymbolicMemory, ...] = ()
 
     def bytes_of(self, planner: str) -> int:
         """Return the peak of a planner's plan; KeyError if the planner was not asked."""
@@ -132,6 +182,7 @@ def activation_memory(
     fuse: bool = True,
     names: Iterable[str] | None = None,
     budget: Budget | None = None,
+    upper_bounds: Mapping[str, int] | None = None,
 ) -> tuple[ActivationMemory, ...]:
     """Plan the tensors of a Relax module's functions in every way, and say what each takes.
 
@@ -150,6 +201,8 @@ def activation_memory(
         The planners to ask; by default all.
     budget : Budget, optional
         What each planner may spend; by default `SEARCH_NODES` placements.
+    upper_bounds : mapping of str to int, optional
+        Most elements of symbolic dimensions, by name, for the stock pass too.
 
     Returns
     -------
@@ -163,12 +216,12 @@ def activation_memory(
         module or plan its memory, or nothing fits the target's memory.
     """
     resolved = known_target(target)
-    lowered, stock = _lowered(mod, resolved, fuse)
+    lowered, stock = _lowered(mod, resolved, fuse, upper_bounds or {})
     budget = budget or Budget(SEARCH_NODES)
-    options = GMEMOptions(target=resolved, budget=budget)
+    options = GMEMOptions(target=resolved, budget=budget, upper_bounds=upper_bounds or {})
     rows = []
     for found in plan_gmem(lowered, _READER, options):
-        if found.memory.storages:
+        if any(group.storages for group in found.memory.groups):
             asked = planner_names() if names is None else names
             plans = tuple(_planned(found.problem, name, budget) for name in sorted(asked))
             allocated = allocated_memory(stock[found.memory.name])
@@ -176,10 +229,17 @@ def activation_memory(
     return tuple(rows)
 
 
-def _lowered(mod: IRModule, target: Target, fuse: bool) -> tuple[IRModule, IRModule]:
+def _lowered(
+    mod: IRModule, target: Target, fuse: bool, upper_bounds: Mapping[str, int]
+) -> tuple[IRModule, IRModule]:
     """Return a module as the stock pass is given it, and as it leaves it."""
     try:
         lowered = capture_relax(mod, target, fuse=fuse)
+        for variable in lowered.get_global_vars():
+            func = lowered[variable]
+            if upper_bounds and isinstance(func, relax.Function):
+                own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
+                lowered[variable] = func.with_attr(UPPER_BOUND, {**upper_bounds, **own})
         return lowered, relax.transform.StaticPlanBlockMemory()(lowered)
     except ValueError:
         raise
@@ -208,7 +268,28 @@ def _row(
         lower_bound=lower_bound(problem),
         weights=len(weights.tensors),
         weight_bytes=weights.size,
+        symbolic=tuple(_symbolic(found, stock)),
     )
+
+
+def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicMemory]:
+    """Yield what the tensors of sizes known at run time take, unit by unit."""
+    planned = allocated_memory(write_function(found))
+    groups: dict[str, list[StorageGroup]] = {}
+    for group in found.memory.groups:
+        if group.unit is not None:
+            groups.setdefault(str(group.unit), []).append(group)
+    for unit, same in groups.items():
+        sizes = [storage.size for group in same for storage in group.storages]
+        problems = (group.problem(MemoryScope(SCOPE), found.memory.name) for group in same)
+        yield SymbolicMemory(
+            unit,
+            len(sizes),
+            sum(sizes),
+            stock.bytes_per(unit),
+            planned.bytes_per(unit),
+            sum(lower_bound(problem) for problem in problems),
+        )
 
 
 def _padded(size: int, alignment: int) -> int:
@@ -235,39 +316,34 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
     func : tvm.relax.Function
         After its memory was planned, and before allocations are lowered to calls of the runtime.
     """
-    return _allocated(func.body)
+    return _allocated(func.body, Sizes(func, {}))
 
 
 _ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")
 _ALLOC_TENSOR = Op.get("relax.builtin.alloc_tensor")
 
 
-def _allocated(body: relax.Expr) -> AllocatedMemory:
+def _allocated(body: relax.Expr, sizes: Sizes) -> AllocatedMemory:
     total = AllocatedMemory()
     if isinstance(body, relax.SeqExpr):
         for block in body.blocks:
             for binding in block.bindings:
-                total = total.then(_allocated_by(binding.value))
+                total = total.then(_allocated_by(binding.value, sizes))
     return total
 
 
-def _allocated_by(value: relax.Expr) -> AllocatedMemory:
+def _allocated_by(value: relax.Expr, sizes: Sizes) -> AllocatedMemory:
     if isinstance(value, relax.If):
-        return _allocated(value.true_branch).instead(_allocated(value.false_branch))
+        one, other = (_allocated(side, sizes) for side in (value.true_branch, value.false_branch))
+        return one.instead(other)
     if not isinstance(value, relax.Call) or value.op not in (_ALLOC_STORAGE, _ALLOC_TENSOR):
         return AllocatedMemory()
-    count = _constant_size(value.args[0])
-    if value.op == _ALLOC_STORAGE:
-        return AllocatedMemory(symbolic=1) if count is None else AllocatedMemory(nbytes=count)
-    if count is None:
-        return AllocatedMemory(left=1)
-    dtype = DataType(value.args[1].value)
-    return AllocatedMemory(left=1, left_bytes=-(-count * dtype.bits * dtype.lanes // 8))
-
-
-def _constant_size(shape: relax.ShapeExpr) -> int | None:
-    """Return the product of the extents, or None if one of them is not constant."""
-    extents = list(shape.values)
-    if not all(isinstance(extent, IntImm) for extent in extents):
-        return None
-    return math.prod(int(extent) for extent in extents)
+    is_storage = value.op == _ALLOC_STORAGE
+    dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
+    size = sizes.of(value.args[0].values, dtype)
+    if is_storage and size.factors:
+        unit = str(product(sorted(size.factors, key=str)))
+        return AllocatedMemory(symbolic=1, units=((unit, size.count),))
+    if is_storage:
+        return AllocatedMemory(nbytes=size.count)
+    return AllocatedMemory(left=1, left_bytes=0 if size.factors else size.count)

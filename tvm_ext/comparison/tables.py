@@ -193,12 +193,14 @@ def _notes(memories: Sequence[ActivationMemory]) -> list[str]:
 
 def _left_to_the_runtime(memory: ActivationMemory) -> list[str]:
     """Say what the table does not count, where that is not the same for the stock pass and ours."""
-    stock = memory.stock
-    if memory.left == stock.left and not stock.symbolic:
-        return []
-    lines = [f"{memory.left} tensors are left to the runtime, by the stock pass {stock.left}"]
-    if stock.symbolic:
-        lines.append(f"the stock pass has {stock.symbolic} more storages, of unknown size")
+    lines = [
+        f"{one.tensors} tensors of {one.unit} times some bytes: {one.planned:,} bytes planned for "
+        f"each, {one.stock:,} by the stock pass"
+        for one in memory.symbolic
+    ]
+    if memory.left != memory.stock.left:
+        stock = memory.stock.left
+        lines.append(f"{memory.left} tensors are left to the runtime, by the stock pass {stock}")
     return lines
 
 

@@ -215,6 +215,14 @@ class EncoderDecoder(nn.Module):
         return self.decoder(target + self.cross(target, memory))
 
 
+class SizedUNet(UNet):
+    """A U-Net that is told an eighth of its image's size, since TVM does not divide for it."""
+
+    def forward(self, image: nn.Tensor, _size: Any = None) -> nn.Tensor:
+        """Map an image of shape ``(1, 3, 8 * h, 8 * w)`` to scores."""
+        return super().forward(image)
+
+
 # -------------------------------------------------------------------------------------- export
 
 
@@ -249,6 +257,8 @@ class RuntimeShapes:
         return [self._argument(param, known, rng) for param in function.params]
 
     def _argument(self, param: Any, known: Mapping[int, int], rng: np.random.Generator) -> Any:
+        if isinstance(param.ty, relax.ShapeType):
+            return tvm.runtime.ShapeTuple([_value(one, known) for one in param.ty.values])
         if not isinstance(param.ty, relax.TensorType):
             create = tvm.get_global_func("vm.builtin.attention_kv_cache_create")
             (seen,) = self.sizes.values()
@@ -343,7 +353,8 @@ def _translate(source: Any, target: Any) -> tvm.IRModule:
 
 def _unet(rows: Any, columns: Any) -> tvm.IRModule:
     image = _tensor(1, 3, rows * 8, columns * 8)
-    return export(UNet(8, 3, 2), {"forward": {"image": image}})
+    size = relax.ShapeType([rows, columns])
+    return export(SizedUNet(8, 3, 2), {"forward": {"image": image, "size": size}})
 
 
 def _vit() -> nn.Module:

@@ -63,7 +63,7 @@ class Units:
                 if factors:
                     self._note(number, size.count, factors)
                 return number, size.count
-        total = _product(factors) * size.count
+        total = product(factors) * size.count
         for number, known in enumerate(self._bytes):
             for count, other in known:
                 if self._analyzer.can_prove_equal(other, total):
@@ -74,11 +74,11 @@ class Units:
 
     def product(self, number: int) -> Any:
         """Return a unit as one expression; None for the unit of constant sizes."""
-        return _product(self._units[number]) if number else None
+        return product(self._units[number]) if number else None
 
     def _note(self, number: int, count: int, factors: Sequence[Any]) -> None:
         if all(count != known for known, _ in self._bytes[number]):
-            self._bytes[number].append((count, _product(factors) * count))
+            self._bytes[number].append((count, product(factors) * count))
 
 
 class Sizes:
@@ -200,11 +200,12 @@ def _flattened(expr: Any) -> Iterator[Any]:
         yield expr
 
 
-def _product(factors: Sequence[Any]) -> Any:
-    product = factors[0]
+def product(factors: Sequence[Any]) -> Any:
+    """Return the product of symbolic factors as one expression."""
+    result = factors[0]
     for factor in factors[1:]:
-        product = product * factor
-    return product
+        result = result * factor
+    return result
 
 
 def _attribute(func: relax.Function, name: str) -> dict[str, int]:

@@ -18,11 +18,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from passes.planning.plan import Plan
-from passes.planning.planner import Budget
+from passes.planning.plan import Plan, Status
 from passes.planning.problem import Buffer, Problem
-from passes.planning.sophgo.rec_tbl import rec_tbl
 from passes.planning.verify import check
+from target_hw.memory import MemoryScope
 
 PAGE = 4096
 """Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)."""
@@ -57,6 +56,8 @@ def constant_pieces(
 ) -> tuple[Piece, ...]:
     """Return the pieces for which TVM's pooled allocator hands out the fewest bytes.
 
+    Only those are looked at that ask for no more bytes than slots do, which need no padding.
+
     Parameters
     ----------
     problem : Problem
@@ -68,10 +69,14 @@ def constant_pieces(
     solver : callable
         From a problem with pinned buffers and reserved ranges to a plan.
     """
-    candidates = [in_one_piece(plan)]
+    slots = [in_growing_slots(problem, returned, PAGE), in_slots_of_one_size(problem, returned)]
+    most = min(_bytes(pieces, returned) for pieces in slots)
+    candidates = [in_one_piece(plan), *slots]
     if can_gain(problem, returned, plan.peak):
         candidates += (with_returned(problem, returned, solver, room) for room in (1, PAGE))
-    return min(candidates, key=lambda pieces: _handed_out(pieces, returned))
+    few = [pieces for pieces in candidates if _bytes(pieces, returned) <= most]
+    best = min(few, key=lambda pieces: _handed_out(pieces, returned))
+    return _checked(problem, returned, best)
 
 
 def symbolic_pieces(
@@ -90,13 +95,35 @@ def symbolic_pieces(
     """
     if not problem.buffers:
         return ()
-    slots = in_slots_of_one_size(problem, returned)
     plan = solver(problem)
     check(problem, plan)
-    candidates = [in_one_piece(plan), in_slots(problem), slots]
+    slots = [in_growing_slots(problem, returned), in_slots_of_one_size(problem, returned)]
+    candidates = [in_one_piece(plan), *slots]
     if can_gain(problem, returned, plan.peak):
         candidates.append(with_returned(problem, returned, short_solver))
-    return min(candidates, key=lambda pieces: _bytes(pieces, returned))
+    best = min(candidates, key=lambda pieces: (_bytes(pieces, returned), len(pieces)))
+    return _checked(problem, returned, best)
+
+
+def _checked(
+    problem: Problem, returned: Sequence[Buffer], pieces: tuple[Piece, ...]
+) -> tuple[Piece, ...]:
+    """Return pieces, or raise `PlanError` where two buffers of one piece share bytes."""
+    buffers = {buffer.name: buffer for buffer in (*problem.buffers, *returned)}
+    placed = [name for piece in pieces for name in piece.offsets]
+    missing = {buffer.name for buffer in problem.buffers} - set(placed)
+    if missing or len(placed) != len(set(placed)):
+        raise AssertionError(f"{problem.name}: buffers are in no piece or in two: {placed}")
+    for piece in pieces:
+        part = Problem(
+            tuple(buffers[name] for name in piece.offsets),
+            MemoryScope(problem.memory.name, max(piece.size, 1)),
+            name=problem.name,
+        )
+        peak = max(offset + buffers[name].size for name, offset in piece.offsets.items())
+        offsets = {name: (offset,) for name, offset in piece.offsets.items()}
+        check(part, Plan(offsets, peak, 0, "pieces", Status.FEASIBLE))
+    return pieces
 
 
 def _handed_out(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> tuple[int, int, int]:
@@ -105,9 +132,9 @@ def _handed_out(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> tuple[in
     return sum(-(-size // PAGE) * PAGE for size in sizes), sum(sizes), len(sizes)
 
 
-def _bytes(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> tuple[int, int]:
-    sizes = [piece.size for piece in pieces] + _alone(pieces, returned)
-    return sum(sizes), len(sizes)
+def _bytes(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> int:
+    """Return the bytes that are asked for."""
+    return sum(piece.size for piece in pieces) + sum(_alone(pieces, returned))
 
 
 def _alone(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> list[int]:
@@ -210,35 +237,82 @@ def _most_live(problem: Problem, position: int) -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------- in slots
 
 
-def in_slots(problem: Problem) -> tuple[Piece, ...]:
-    """Return pieces of one slot each, in which buffers that are never live together take turns.
+@dataclass
+class _Slot:
+    """A piece that holds one buffer at a time."""
 
-    A slot is as large as the first buffer in it; the strategy is `rec_tbl`.
+    size: int
+    buffers: list[Buffer]
+
+    @property
+    def end(self) -> int:
+        """The position from which on it is free."""
+        return max(buffer.live[-1][1] for buffer in self.buffers)
+
+    def piece(self) -> Piece:
+        return Piece(self.size, {buffer.name: 0 for buffer in self.buffers})
+
+
+REACH = 16
+"""A slot is given to a buffer of at most so many times its size, or at least that part of it."""
+
+
+def in_growing_slots(
+    problem: Problem, returned: Sequence[Buffer] = (), page: int = 1
+) -> tuple[Piece, ...]:
+    """Return slots by the rule of TVM's own plan, `StaticPlanBlockMemory`.
+
+    In the order in which buffers begin, each takes the smallest free slot that is large enough, or
+    else the largest of those that are not, which grows; within `REACH`. A returned tensor takes a
+    slot that is free by then and has as many pages, as TVM's pooled allocator would hand it out
+    again.
     """
-    packed = replace(problem, memory=replace(problem.memory, alignment=1))
-    plan = rec_tbl(packed, Budget())
-    check(packed, plan)
-    slots: dict[int, list[Buffer]] = defaultdict(list)
-    for buffer in problem.buffers:
-        slots[plan.offsets[buffer.name][0]].append(buffer)
-    return tuple(
-        Piece(max(buffer.size for buffer in slot), {buffer.name: 0 for buffer in slot})
-        for _, slot in sorted(slots.items())
-    )
+    slots: list[_Slot] = []
+    for buffer in sorted(problem.buffers, key=lambda buffer: buffer.live[0][0]):
+        free = [slot for slot in slots if slot.end <= buffer.live[0][0]]
+        larger = [slot for slot in free if buffer.size <= slot.size <= buffer.size * REACH]
+        smaller = [slot for slot in free if buffer.size // REACH <= slot.size < buffer.size]
+        if larger or smaller:
+            slot = min(larger, key=_size) if larger else max(smaller, key=_size)
+            slot.size = max(slot.size, buffer.size)
+            slot.buffers.append(buffer)
+        else:
+            slots.append(_Slot(buffer.size, [buffer]))
+    _give_to_returned(slots, returned, page)
+    return tuple(slot.piece() for slot in slots)
+
+
+def _size(slot: _Slot) -> int:
+    return slot.size
+
+
+def _give_to_returned(slots: Sequence[_Slot], returned: Sequence[Buffer], page: int) -> None:
+    taken: set[int] = set()
+    for buffer in returned:
+        for number, slot in enumerate(slots):
+            pages = -(-slot.size // page), -(-buffer.size // page)
+            if number not in taken and slot.end <= buffer.live[0][0] and pages[0] == pages[1]:
+                taken.add(number)
+                slot.size = max(slot.size, buffer.size)
+                slot.buffers.append(buffer)
+                break
 
 
 def in_slots_of_one_size(problem: Problem, returned: Sequence[Buffer] = ()) -> tuple[Piece, ...]:
     """Return slots that only buffers of equal size share, each with at most one returned tensor.
 
-    There are as few of each size as can be, so these never take more than TVM's own plan, which
-    shares a storage of a symbolic size among tensors of that size alone.
+    There are as few of each size as can be, so these never take more than TVM's own plan of
+    symbolic sizes, which shares a storage among tensors of one size alone.
     """
     names = {buffer.name for buffer in returned}
-    by_size: dict[int, list[Buffer]] = defaultdict(list)
-    for buffer in (*problem.buffers, *returned):
-        by_size[buffer.size].append(buffer)
-    pieces = []
-    for _, buffers in sorted(by_size.items(), reverse=True):
-        found = in_slots(Problem(tuple(buffers), problem.memory, name=problem.name))
-        pieces += [piece for piece in found if not piece.offsets.keys() <= names]
-    return tuple(pieces)
+    slots: list[_Slot] = []
+    for buffer in sorted((*problem.buffers, *returned), key=lambda buffer: buffer.live[0][0]):
+        begin = buffer.live[0][0]
+        same = (slot for slot in slots if slot.size == buffer.size and slot.end <= begin)
+        slot = next(same, None)
+        if slot is None:
+            slots.append(_Slot(buffer.size, [buffer]))
+        else:
+            slot.buffers.append(buffer)
+    pieces = (slot.piece() for slot in slots)
+    return tuple(piece for piece in pieces if not piece.offsets.keys() <= names)
