@@ -20,6 +20,7 @@ from tvm.target import Target
 from passes.analysis.layer_group.networks import BlockNetwork, read_networks
 from passes.ir.structural import structural_visit, type_index
 from passes.placement import FORMS, Form
+from passes.planning.layer_group.group import bytes_of
 from passes.planning.layer_group.layer_groups import (
     HALOS,
     SEARCHES,
@@ -38,6 +39,9 @@ LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 """Says at level INFO which layers are left alone, and why."""
 
 _CALL = type_index(Call)
+
+ALONE = "no group with a neighbour fits or costs less, and alone it moves as many bytes as before"
+"""Why a layer is left that fits local memory."""
 
 
 @dataclass(frozen=True)
@@ -198,21 +202,44 @@ def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock
     ValueError
         As `LayerGroup` says.
     """
-    target = _target(options)
-    memory = local_memory(target)
+    grouped = local_memory(_target(options)) is not None
+    chip = chip_of(options)
     found = []
     for block in read_networks(mod):
-        if memory is None:
-            reason = f"the target has no memory {SCOPE!r}"
-            chip = Chip(_NO_MEMORY, ESTIMATE)
-            groups = plan_layer_groups(_left_alone(block.network, reason), chip)
-        else:
-            chip = Chip(memory, _machine(target), options.planner, options.overlap_rule)
-            groups = plan_layer_groups(
-                block.network, chip, search=options.search, halo=options.halo
-            )
-        found.append(PlannedBlock(block, groups))
+        network = block.network
+        if not grouped:
+            network = _left_alone(network, f"the target has no memory {SCOPE!r}")
+        groups = plan_layer_groups(network, chip, search=options.search, halo=options.halo)
+        found.append(PlannedBlock(block, _without_single_layers(groups)))
     return tuple(found)
+
+
+def _without_single_layers(groups: LayerGroups) -> LayerGroups:
+    """Leave layers alone that are in no group with another one: nothing is won by slicing them."""
+    kept = tuple(group for group in groups.groups if len(group.group.layers) > 1)
+    left, moved = dict(groups.left), groups.moved_after
+    for group in groups.groups:
+        if len(group.group.layers) == 1:
+            (layer,) = group.group.layers
+            left[layer.name] = ALONE
+            names = (*dict.fromkeys(layer.inputs), layer.output)
+            moved += sum(bytes_of(group.group.tensor(name)) for name in names) - group.cost.moved
+    reasons = {
+        layer.name: left[layer.name] for layer in groups.network.layers if layer.name in left
+    }
+    return replace(groups, groups=kept, left=reasons, moved_after=moved)
+
+
+def chip_of(options: LayerGroupOptions) -> Chip:
+    """Return what groups are planned for; a chip without memory where the target has none."""
+    target = _target(options)
+    memory = local_memory(target)
+    return Chip(
+        _NO_MEMORY if memory is None else memory,
+        _machine(target),
+        options.planner,
+        options.overlap_rule,
+    )
 
 
 def legalized(mod: IRModule) -> IRModule:

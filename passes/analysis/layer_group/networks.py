@@ -16,7 +16,7 @@ from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, 
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
-from passes.analysis.layer_group.kernel_calls import KernelCall
+from passes.analysis.layer_group.kernel_calls import CUT_LETTERS, KernelCall
 from passes.analysis.layer_group.kernels import NotSliceableError, read_kernel
 from passes.analysis.layer_group.letters import (
     is_identity,
@@ -331,14 +331,27 @@ class _BlockReader:
         params = [flat(self.names.of(param)) for param in self.function.params]
         if count is not None:
             return weights.union(*params[int(count) :])
-        cut = {name for call in self.calls if call.source is None for name in call.inputs}
+        letters = self._letters(weights)
+        return weights.union(
+            name
+            for names in params[1:]
+            for name in names
+            if self._letters_read(name, letters).isdisjoint(CUT_LETTERS)
+        )
+
+    def _letters_read(self, name: str, letters: Mapping[str, str]) -> set[str]:
+        """Return the letters of the axes that a tensor's axes are mapped onto by its readers.
+
+        What something reads that is no kernel call counts as rows.
+        """
+        found: set[str] = set()
         for call in self.calls:
-            rank = len(self.names.shapes[call.output] or ())
-            rows = [0, *range(2, rank)] if rank > 2 else [0]
-            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
-                if any(m is not None and m.axis in rows for m in axis_maps):
-                    cut.add(name)
-        return weights.union(*[[n for n in names if n not in cut] for names in params[1:]])
+            if name in call.inputs and call.source is None:
+                found.update(CUT_LETTERS)
+            for read, axis_maps in zip(call.inputs, call.maps, strict=False):
+                if read == name:
+                    found.update(letters[call.output][m.axis] for m in axis_maps if m is not None)
+        return found
 
     def _letters(self, weights: set[str]) -> dict[str, str]:
         shapes = self.names.shapes
@@ -355,12 +368,18 @@ class _BlockReader:
             ]
             known = output_letters(shape, sources) if sources else usual_letters(len(shape))
             letters[call.output] = known
-            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
-                if name in weights and name not in letters:
-                    letters[name] = weight_letters(known, axis_maps)
+        self._lay_operands(letters)
         for name, shape_or_none in shapes.items():
             letters.setdefault(name, usual_letters(len(shape_or_none or ())))
         return letters
+
+    def _lay_operands(self, letters: dict[str, str]) -> None:
+        """Lay what every slice needs whole, such as weights, as its readers' channels lie."""
+        for call in reversed(self.calls):
+            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+                read = self._letters_read(name, letters)
+                if read.isdisjoint(CUT_LETTERS) and (name not in letters or "c" in read):
+                    letters[name] = weight_letters(letters[call.output], axis_maps)
 
     def _input_letters(self, name: str) -> str:
         """Return the letters of a tensor from outside, as the operators that read it tell them."""

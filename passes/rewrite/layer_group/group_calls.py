@@ -118,9 +118,14 @@ def _with_calls(
         for value in [network.values[name]]
         if isinstance(value, TupleGetItem)
     }
+    dead = {block.bindings[at].var.__chandle__() for at in gone}
     for at, binding in enumerate(block.bindings):
-        if at not in gone:
-            nodes.append(_Node(at, [_from_group(binding, taken_out)]))
+        if at in gone:
+            continue
+        new = _from_group(binding, taken_out)
+        value = getattr(new, "value", None)
+        if not (isinstance(value, TupleGetItem) and value.tuple_value.__chandle__() in dead):
+            nodes.append(_Node(at, [new]))
     bindings = [binding for node in _in_order(nodes) for binding in node.bindings]
     return relax.DataflowBlock(bindings) if is_dataflow else relax.BindingBlock(bindings)
 

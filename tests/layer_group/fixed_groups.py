@@ -1,0 +1,98 @@
+"""Groups that a test chooses, written and built without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+
+from passes.analysis.layer_group.networks import read_networks
+from passes.planning import check
+from passes.planning.layer_group.group import NetworkIndex
+from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_group
+from passes.planning.layer_group.slicing import Cut
+from passes.rewrite.layer_group.group_calls import GroupCall, call_groups
+from passes.rewrite.layer_group.group_function import group_function
+from target_hw.machine import Machine, Pipe
+from target_hw.memory import MemoryScope
+
+LANES = 8
+
+
+def chip(kib: int = 64, planner: str = "best") -> Chip:
+    """Return a small chip: eight lanes of `kib` KiB."""
+    memory = MemoryScope(
+        "local.LMEM",
+        kib * 1024,
+        alignment=16,
+        bank_count=16,
+        bank_bytes=kib * 64,
+        facts=(("eu_bytes", 16), ("lanes", LANES)),
+    )
+    pipes = (Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20))
+    return Chip(memory, Machine(pipes), planner)
+
+
+def grouped(
+    mod: tvm.IRModule,
+    groups: Mapping[tuple[int, ...], Cut],
+    *,
+    keep: str = "",
+    form: str = "arena",
+    kib: int = 64,
+    planner: str = "best",
+) -> tuple[tvm.IRModule, list[PlannedGroup]] | None:
+    """Return a lowered module with some of its layers grouped; None where they do not fit.
+
+    Parameters
+    ----------
+    mod
+        Lowered, with one block.
+    groups
+        Numbers of layers, with the cut of each group.
+    """
+    (block,) = read_networks(mod)
+    index = NetworkIndex(block.network)
+    planned = []
+    calls = []
+    for number, (layers, cut) in enumerate(groups.items()):
+        plan = plan_group(index.group(layers), cut, chip(kib, planner), keep)
+        if plan is None:
+            return None
+        check(plan.local.problem, plan.plan)
+        assert plan.plan.peak <= kib * 1024
+        names = tuple(layer.name for layer in plan.group.layers)
+        kernel = group_function(plan, block.calls, LANES, form)
+        calls.append(GroupCall(f"group_{number}", names, kernel))
+        planned.append(plan)
+    return call_groups(mod, [(block, calls)]), planned
+
+
+def kernel_texts(mod: tvm.IRModule) -> dict[str, str]:
+    """Return the text of each kernel by name."""
+    return {
+        str(variable.name_hint): function.script()
+        for variable, function in mod.functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
+
+
+def allocations(function: Any, scope: str = "local.LMEM") -> list[Any]:
+    """Return the buffers that a kernel allocates in a scope."""
+    found = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvm.tirx.AllocBuffer) and node.buffer.ty.storage_scope == scope:
+            found.append(node.buffer)
+
+    body = function.body.block.body
+    for part in body.seq if isinstance(body, tvm.tirx.SeqStmt) else [body]:
+        visit(part)
+    return found
+
+
+def everything(mod: tvm.IRModule) -> tuple[int, ...]:
+    """Return the numbers of all layers of a module with one block."""
+    (block,) = read_networks(mod)
+    return tuple(range(len(block.network.layers)))

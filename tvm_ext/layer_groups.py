@@ -1,0 +1,216 @@
+"""What `LayerGroup` makes of a network, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.ir.transform import Sequential
+from tvm.target import Target
+
+from passes.layer_group import (
+    LayerGroupOptions,
+    PlannedBlock,
+    checked_options,
+    chip_of,
+    legalized,
+    plan_groups,
+)
+from passes.layer_group_cost import makespans
+from passes.planning.layer_group.planned_group import PlannedGroup
+
+
+@dataclass(frozen=True)
+class LayerGroupSummary:
+    """One group of layers that run together in local memory.
+
+    Attributes
+    ----------
+    layers : tuple of str
+        Names of its layers, ``operator:tensor``, in order.
+    operators : tuple of str
+        What its layers are.
+    n_slices, h_slices : int
+        How many slices the batch and the rows of its outputs are cut into.
+    halo : str
+        ``keep`` if the rows that two slices need stay in local memory, ``recompute`` if they are
+        made again or there are none, ``mixed`` if some stay.
+    lmem_peak, lmem_capacity : int
+        Bytes a lane: what its plan takes, and what there is.
+    moved : int
+        Bytes between global and local memory.
+    bank_conflicts : int
+        Pairs of buffers that meet in a bank in one time step.
+    repeated_rows : int
+        Rows of tensors that are computed again.
+    cycles : int
+        By the cost model.
+    planned : PlannedGroup
+        All that was decided: slices, time steps and addresses.
+    """
+
+    layers: tuple[str, ...]
+    operators: tuple[str, ...]
+    n_slices: int
+    h_slices: int
+    halo: str
+    lmem_peak: int
+    lmem_capacity: int
+    moved: int
+    bank_conflicts: int
+    repeated_rows: int
+    cycles: int
+    planned: PlannedGroup
+
+
+class LeftLayer(NamedTuple):
+    """A layer in no group, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LayerGroupReport:
+    """A network in groups.
+
+    Attributes
+    ----------
+    groups : tuple of LayerGroupSummary
+        In the order in which they run.
+    left : tuple of LeftLayer
+        The layers in no group, each with its reason, in order.
+    moved_before : int
+        Bytes between global and local memory if each layer loads its inputs and stores its
+        output.
+    moved_after : int
+        Bytes with the groups.
+    moved_least : int
+        Bytes if every input, weight and output of the network moves once.
+    makespan_before, makespan_after : int
+        Cycles of the simulator without groups and with them.
+    """
+
+    groups: tuple[LayerGroupSummary, ...]
+    left: tuple[LeftLayer, ...]
+    moved_before: int
+    moved_after: int
+    moved_least: int
+    makespan_before: int
+    makespan_after: int
+
+
+def layer_groups(
+    mod: IRModule,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    search: str = "dynamic_programming",
+    halo: str = "cheapest",
+    planner: str = "best",
+    overlap_rule: str | None = None,
+    fuse: bool = True,
+    function: str | None = None,
+) -> LayerGroupReport:
+    """Say which layers of a network would run together in local memory, and what that saves.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax module; it stays as it is. Operators that are not lowered yet are, as
+        `tvm_ext.relax_pipeline` lowers them.
+    target : Target or str or mapping, optional
+        The chip. By default the target that is current.
+    search, halo, planner, overlap_rule
+        As in `tvm_ext.transform.LayerGroup`.
+    fuse : bool
+        Whether operators that are lowered here are fused.
+    function : str, optional
+        Name of the Relax function to speak of. By default all of the module are added up.
+
+    Returns
+    -------
+    LayerGroupReport
+        Of groups and of the layers that are left.
+
+    Raises
+    ------
+    ValueError
+        As `LayerGroup` does, and when there is no such function.
+    """
+    options = checked_options(
+        LayerGroupOptions(
+            None if target is None else Target(target), search, halo, planner, overlap_rule
+        )
+    )
+    if function is not None:
+        names = [
+            str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)
+        ]
+        if function not in names:
+            raise ValueError(
+                f"layer_groups: there is no Relax function {function!r}; there are: "
+                f"{', '.join(sorted(names)) or 'none'}"
+            )
+    blocks = [
+        planned
+        for planned in plan_groups(lowered(mod, fuse=fuse), options)
+        if function in (None, planned.groups.network.name)
+    ]
+    return _report(blocks, options)
+
+
+def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
+    """Return a module with its operators as calls of kernels; `mod` itself where they are.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        It stays as it is.
+    fuse : bool
+        Whether operators that are lowered here are fused.
+    """
+    calls = legalized(mod)
+    if calls is mod or not fuse:
+        return calls
+    passes = (
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    )
+    return Sequential(list(passes))(calls)
+
+
+def _report(blocks: list[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:
+    chip = chip_of(options)
+    spans = [makespans(block.groups, chip) for block in blocks]
+    return LayerGroupReport(
+        tuple(_summary(group, chip.capacity) for block in blocks for group in block.groups.groups),
+        tuple(LeftLayer(*left) for block in blocks for left in block.groups.left.items()),
+        sum(block.groups.moved_before for block in blocks),
+        sum(block.groups.moved_after for block in blocks),
+        sum(block.groups.moved_least for block in blocks),
+        sum(before for before, _ in spans),
+        sum(after for _, after in spans),
+    )
+
+
+def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
+    layers = group.group.layers
+    return LayerGroupSummary(
+        tuple(layer.name for layer in layers),
+        tuple(layer.operator for layer in layers),
+        group.cut.n,
+        group.cut.h,
+        group.halo,
+        group.plan.peak,
+        capacity,
+        group.cost.moved,
+        len(group.conflicts),
+        group.cost.repeated_rows,
+        group.cost.cycles,
+        group,
+    )
