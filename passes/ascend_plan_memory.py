@@ -114,17 +114,18 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
     Returns
     -------
     tvm.tirx.PrimFunc
-        The new function; the same one where there is nothing to plan.
+        The new function; the same one where there is nothing to plan or to move inwards.
 
     Raises
     ------
     ValueError
         As `AscendPlanMemory` does.
     """
-    plan = ascend_plan(func, options)
+    kernel = options.read(func)
+    plan = plan_kernel(kernel, options)
     for scope in plan.scopes:
         _log_levels(func, scope)
-    func = write_address_plan(func, plan, options.form)
+    func = write_address_plan(kernel.func, plan, options.form)
     if options.mode == "global-work-space-plan":
         func = func.with_attr(WORKSPACE_BYTES, _workspace_bytes(plan))
     return func
