@@ -114,7 +114,7 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
     Returns
     -------
     tvm.tirx.PrimFunc
-        The new function; the same one where there is nothing to plan.
+        The new function; the same one where there is nothing to plan or to move inwards.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
     plan = plan_kernel(kernel, options)
     for scope in plan.scopes:
         _log_levels(func, scope)
-    func = write_address_plan(func, plan, options.form)
+    func = write_address_plan(kernel.func, plan, options.form)
     if options.mode == "global-work-space-plan":
         func = func.with_attr(WORKSPACE_BYTES, _workspace_bytes(plan))
     return func

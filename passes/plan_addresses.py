@@ -47,7 +47,8 @@ def PlanAddresses(  # noqa: N802
     """Give the allocations of each function byte offsets in the memory of their scope.
 
     The pass stands where `StorageRewrite` stands, and in its place: after `FlattenBuffer`,
-    `VectorizeLoop` and `InjectDoubleBuffer`.
+    `VectorizeLoop` and `InjectDoubleBuffer`. What a loop or a branch alone uses is taken to be
+    allocated there, wherever it is, if that means the same: see `sink_allocations`.
 
     Parameters
     ----------

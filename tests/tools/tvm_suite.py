@@ -1,11 +1,12 @@
 """Run TVM's own tests with our passes in the place of the stock ones, and print the differences.
 
-    python tests/tools/tvm_suite.py CHECKOUT [--mode MODE ...] [--folder NAME ...] [--output FILE]
+    python tests/tools/tvm_suite.py CHECKOUT [--mode MODE ...] [--folder NAME ...]
 
 ``CHECKOUT`` is a directory with the ``tests/python`` of the TVM that is installed. Each folder runs
 once as it is, which says which tests pass and which of them run one of the passes that we replace;
 these run again in each mode. What passes there with stock and not with ours is printed, with the
-last lines of its error. The exit status is 1 when there is such a test.
+last lines of its error. The exit status is 1 when there is such a test. With ``--stock FILE`` the
+first run is made once, and its outcomes are kept in the file.
 
 A test that crashes its process, or takes longer than ``--limit`` seconds, is noted as such, and the
 rest of its folder runs in a new process. Code that a test runs in a process of its own is not
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 FOLDERS = (
@@ -173,6 +174,26 @@ def _read_log(log: Path, outcomes: Outcomes, ended_how: str | None) -> None:
         outcomes.text[running] = f"the process {ended_how or 'crashed'}"
 
 
+def stock_outcomes(checkout: Path, folder: str, limit: float, kept: Path | None) -> Outcomes:
+    """Return what the tests of a folder do with TVM as it is: from a file, or by running them.
+
+    Parameters
+    ----------
+    checkout, folder, limit
+        As in `run_folder`.
+    kept : Path, optional
+        A JSON file with the outcomes by folder. What is not in it is added.
+    """
+    known = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}
+    if folder in known:
+        return Outcomes(**known[folder])
+    outcomes = run_folder(checkout, folder, STOCK, limit)
+    if kept is not None:
+        known[folder] = asdict(outcomes)
+        kept.write_text(json.dumps(known) + "\n")
+    return outcomes
+
+
 def concerned(stock: Outcomes, name: str) -> list[str]:
     """Return the tests that pass with stock and ask for a pass, themselves or by a fixture."""
 
@@ -198,13 +219,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mode", action="append", choices=list(REPLACED))
     parser.add_argument("--folder", action="append", help="a folder or file in tests/python")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one test")
+    parser.add_argument("--stock", type=Path, help="a JSON file that keeps what stock does")
     parser.add_argument("--output", type=Path, help="a JSON file for the differences")
     options = parser.parse_args(arguments)
     if not (options.checkout / "tests" / "python").is_dir():
         parser.error(f"{options.checkout} has no tests/python")
     found: dict[str, dict[str, dict[str, str]]] = {}
     for folder in options.folder or FOLDERS:
-        stock = run_folder(options.checkout, folder, STOCK, options.limit)
+        stock = stock_outcomes(options.checkout, folder, options.limit, options.stock)
         passed = sum(outcome == "passed" for outcome in stock.outcome.values())
         print(
             f"{folder}: {len(stock.outcome)} tests, {passed} pass with stock, "
