@@ -49,16 +49,11 @@ def problems(draw, most_buffers=4, most_slots=5):
     names = [buffer.name for buffer in buffers]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     roles = draw(st.lists(st.sampled_from("-----ispq"), min_size=len(pairs), max_size=len(pairs)))
-    unique = {buffer.name for buffer in buffers if buffer.use and buffer.use.unique}
     try:
         return Problem(
             tuple(buffers),
             draw(memories()),
-            in_place=[
-                p
-                for p, role in zip(pairs, roles, strict=True)
-                if role in "iq" and not unique & set(p)
-            ],
+            in_place=[p for p, role in zip(pairs, roles, strict=True) if role in "iq"],
             separations=[p for p, role in zip(pairs, roles, strict=True) if role == "s"],
             penalties=[
                 Penalty(*p, *draw(charges()))
@@ -73,8 +68,6 @@ def problems(draw, most_buffers=4, most_slots=5):
 @st.composite
 def uses(draw):
     kind = draw(st.integers(0, 11))
-    if kind == 0:
-        return PipelineUse(unique=True)
     return PipelineUse(loop=max(0, kind - 2)) if kind < 4 else None
 
 
@@ -108,8 +101,6 @@ def pair_is_right(problem, one, at, two, to):
         return True
     names = {first.name, second.name}
     if any(set(pair) == names for pair in problem.separations):
-        return False
-    if first is not second and any(b.use and b.use.unique for b in (first, second)):
         return False
     times = [{p for begin, end in b.live for p in range(begin, end)} for b in (first, second)]
     if not times[0] & times[1]:

@@ -48,7 +48,7 @@ def lower_bound(problem: Problem) -> int:
     for alignment in sorted({problem.alignment_of(buffer) for buffer in problem.buffers}):
         live = _most_live(problem, alignment)
         bound = max(bound, _with_reserved(problem, live, alignment))
-    if problem.kept_apart and len(problem.buffers) <= CLIQUE_BUFFERS:
+    if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
         unit = math.gcd(*(problem.alignment_of(buffer) for buffer in problem.buffers))
         bound = max(bound, _with_reserved(problem, _heaviest_clique(problem, unit), unit))
     return bound
@@ -159,7 +159,7 @@ def _heaviest_clique(problem: Problem, unit: int) -> int:
     weights = [b.slots * _round_up(b.size, unit) for b in problem.buffers]
     slack = max(_round_up(b.size, unit) - b.size for b in problem.buffers)
     enemies = _enemies(problem)
-    separated = {problem.index[name] for pair in problem.kept_apart for name in pair}
+    separated = {problem.index[name] for pair in problem.separations for name in pair}
     steps = CLIQUE_STEPS
 
     def grow(weight: int, candidates: list[int], best: int) -> int:
@@ -189,7 +189,7 @@ def _enemies(problem: Problem) -> dict[int, set[int]]:
     In-place pairs may share, so they are left out.
     """
     enemies: defaultdict[int, set[int]] = defaultdict(set)
-    for first, second in problem.kept_apart:
+    for first, second in problem.separations:
         enemies[problem.index[first]].add(problem.index[second])
         enemies[problem.index[second]].add(problem.index[first])
     in_place = {frozenset(problem.index[name] for name in pair) for pair in problem.in_place}

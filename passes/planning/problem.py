@@ -37,8 +37,6 @@ class PipelineUse:
         there is no such loop. Equal numbers are equal loops; they have no other meaning.
     runs : int
         How often a statement that uses it runs in one call of the kernel, at most; at least 1.
-    unique : bool
-        Whether it shares bytes with no other buffer, whatever their live ranges.
 
     Raises
     ------
@@ -50,7 +48,6 @@ class PipelineUse:
     scalar: bool = False
     loop: int | None = None
     runs: int = 1
-    unique: bool = False
 
     def __post_init__(self) -> None:
         if not is_byte_count(self.runs) or not 0 < self.runs < ADDRESS_LIMIT:
@@ -113,11 +110,6 @@ class Buffer:
     def may_widen(self) -> bool:
         """Whether a plan may give it more offsets than it has slots: a loop's iterations rotate."""
         return self.use is not None and self.use.loop is not None and self.pinned is None
-
-    @property
-    def is_unique(self) -> bool:
-        """Whether it shares bytes with no other buffer."""
-        return self.use is not None and self.use.unique
 
 
 @dataclass(frozen=True)
@@ -218,18 +210,6 @@ class Problem:
         """Position of each buffer in `buffers`, by name."""
         return {buffer.name: i for i, buffer in enumerate(self.buffers)}
 
-    @cached_property
-    def kept_apart(self) -> tuple[tuple[str, str], ...]:
-        """The separations, then each unique buffer with each other buffer: no pair twice."""
-        pairs = {frozenset(pair): pair for pair in self.separations}
-        for buffer in self.buffers:
-            if buffer.is_unique:
-                for other in self.buffers:
-                    if other is not buffer:
-                        pair = (buffer.name, other.name)
-                        pairs.setdefault(frozenset(pair), pair)
-        return tuple(pairs.values())
-
     def alignment_of(self, buffer: Buffer) -> int:
         """Bytes that every offset of `buffer` is a multiple of: its own and the memory's."""
         return math.lcm(buffer.alignment, self.memory.alignment)
@@ -328,12 +308,6 @@ def _check_pairs(problem: Problem) -> None:
                 f"{problem.name}: {pair[0]!r} and {pair[1]!r} are both an in-place pair and "
                 "separated"
             )
-        for name in pair:
-            if problem.buffers[problem.index[name]].is_unique:
-                raise ValueError(
-                    f"{problem.name}: {name!r} is unique, but {pair[0]!r} and {pair[1]!r} are an "
-                    "in-place pair"
-                )
 
 
 def _check_pins(problem: Problem) -> None:
@@ -346,9 +320,9 @@ def _check_pins(problem: Problem) -> None:
             for begin, end in problem.memory.reserved:
                 if max(begin, offset) < min(end, offset + buffer.size):
                     raise ValueError(f"{where}, inside the reserved range [{begin}, {end})")
-    kept_apart = {frozenset(pair) for pair in problem.kept_apart}
+    separated = {frozenset(pair) for pair in problem.separations}
     for first, second, begin, other_begin, same_place in _pinned_overlaps(problem):
-        apart = frozenset((first.name, second.name)) in kept_apart
+        apart = frozenset((first.name, second.name)) in separated
         if apart or _may_not_share(problem, first, second, same_place):
             raise ValueError(
                 f"{problem.name}: buffers {first.name!r} and {second.name!r} may not share bytes, "

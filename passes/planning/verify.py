@@ -22,7 +22,7 @@ class Violation:
     ----------
     kind : str
         ``unplaced``, ``unknown``, ``slots``, ``offset``, ``misaligned``, ``capacity``,
-        ``reserved``, ``pinned``, ``overlap``, ``in place``, ``separated``, ``unique``, ``peak``
+        ``reserved``, ``pinned``, ``overlap``, ``in place``, ``separated``, ``peak``
         or ``penalty``.
     buffers : tuple of str
         The names of the buffers concerned.
@@ -80,9 +80,6 @@ def _violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         if _share(problem, plan, first, second):
             message = f"{first!r} and {second!r} are separated but share bytes"
             yield Violation("separated", (first, second), message)
-    for buffer in problem.buffers:
-        if buffer.use is not None and buffer.use.unique:
-            yield from _sharing_with(problem, plan, buffer.name)
     if not unplaced:
         yield from _misstated(problem, plan)
 
@@ -109,14 +106,6 @@ def _loops(problem: Problem, names: tuple[str, str]) -> set[int | None]:
     """Return the loops that are known to move buffers from offset to offset."""
     buffers = [problem.buffers[problem.index[name]] for name in names]
     return {buffer.use.loop for buffer in buffers if buffer.use is not None}
-
-
-def _sharing_with(problem: Problem, plan: Plan, unique: str) -> Iterator[Violation]:
-    """Yield each buffer that shares bytes with one that is to share with none."""
-    for other in problem.index:
-        if other != unique and _share(problem, plan, unique, other):
-            message = f"{unique!r} is unique but shares bytes with {other!r}"
-            yield Violation("unique", (unique, other), message)
 
 
 def _offsets(plan: Plan, buffer: Buffer) -> tuple[int, ...]:

@@ -42,12 +42,6 @@ def test_bad_buffers_are_refused_by_name(fields, message):
     assert "'acc'" in str(error.value)
 
 
-def test_a_unique_buffer_is_kept_apart_from_each_other_one():
-    unique = Buffer("unique", 8, ((4, 5),), use=PipelineUse(unique=True))
-    problem = Problem((ONE, TWO, unique), separations=(("one", "unique"),))
-    assert problem.kept_apart == (("one", "unique"), ("unique", "two"))
-
-
 def test_use_says_how_often():
     with pytest.raises(ValueError, match="runs must be an integer from 1, got 0"):
         PipelineUse(runs=0)
@@ -71,13 +65,6 @@ def pinned(name, offset, live=((0, 2),), size=8):
         (
             {"in_place": (("one", "two"),), "separations": (("two", "one"),)},
             "'one' and 'two' are both an in-place pair and separated",
-        ),
-        (
-            {
-                "buffers": (ONE, Buffer("two", 8, ((1, 2),), use=PipelineUse(unique=True))),
-                "in_place": (("one", "two"),),
-            },
-            "'two' is unique, but 'one' and 'two' are an in-place pair",
         ),
         (
             {"penalties": (Penalty("one", "two", 3, in_step=4),)},

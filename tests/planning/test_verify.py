@@ -108,9 +108,9 @@ C = Buffer("c", 8, ((6, 8),))
             ("c", "a"),
         ),
         (
-            Problem((replace(A, use=PipelineUse(loop=3, unique=True)), C)),
+            Problem((replace(A, use=PipelineUse(loop=3)), C), separations=(("a", "c"),)),
             plan_of({"a": (0, 8), "c": (12,)}, 20),
-            "unique",
+            "separated",
             ("a", "c"),
         ),
         (

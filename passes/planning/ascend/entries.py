@@ -49,10 +49,8 @@ class Entry:
 
     @property
     def kind(self) -> int:
-        """Its place in the order: unique, used by a transfer, by neither, by the scalar unit."""
+        """Its place in the order: used by a transfer, by neither, by the scalar unit."""
         for member in self.members:
-            if member.use is not None and member.use.unique:
-                return 0
             if member.use is not None and member.use.dma:
                 return 1
             if member.use is not None and member.use.scalar:
@@ -123,14 +121,14 @@ def sequence(entries: Sequence[Entry]) -> list[Item]:
 def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> list[Item]:
     """Return all slots in the order in which they look for a place.
 
-    In the unified buffer: unique entries, those of transfers, the plain ones, the scalar ones, each
-    followed by its other slots; with "largest-first", all but the unique ones by falling size. In
-    other scopes as in `sequence`.
+    In the unified buffer: entries that are separated from all others, those of transfers, the plain
+    ones, the scalar ones, each followed by its other slots; with "largest-first", all but the
+    separated ones by falling size. In other scopes as in `sequence`.
     """
     if problem.memory.name != _REORDERED:
         return sequence(entries)
 
-    alone = _kept_apart_from_all(problem)
+    alone = _separated_from_all(problem)
 
     def key(number: int) -> tuple[int, int]:
         entry = entries[number]
@@ -142,9 +140,9 @@ def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> lis
     return [Item(number, slot) for number in numbers for slot in range(entries[number].slots)]
 
 
-def _kept_apart_from_all(problem: Problem) -> set[str]:
+def _separated_from_all(problem: Problem) -> set[str]:
     """Return the buffers that share bytes with no other one, whatever their live ranges."""
-    others = Counter(name for pair in problem.kept_apart for name in pair)
+    others = Counter(name for pair in problem.separations for name in pair)
     return {name for name, count in others.items() if count == len(problem.buffers) - 1}
 
 

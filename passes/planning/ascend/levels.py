@@ -52,7 +52,7 @@ def with_level_penalties(problem: Problem) -> Problem:
         Each buffer's `use` says what is known.
     """
     decided = {frozenset((p.first, p.second)) for p in problem.penalties}
-    decided.update(frozenset(pair) for pair in problem.kept_apart)
+    decided.update(frozenset(pair) for pair in problem.separations)
     groups = _in_place_groups(problem)
     added = [
         _penalty(first, second, first.use, second.use)

@@ -237,7 +237,7 @@ def _set(rows: list[int], pair: tuple[int, int], holds: bool) -> None:
 def _tie(rules: SharingRules, one: Entry, two: Entry) -> tuple[bool, bool]:
     """Return whether two entries may not share bytes, and whether they may touch all the same."""
     pairs = [(a, b) for a in one.members for b in two.members]
-    if any(rules.are_kept_apart(a, b) for a, b in pairs):
+    if any(rules.are_separated(a, b) for a, b in pairs):
         return True, False
     overlaps = [(live_overlap(a, b), a, b) for a, b in pairs]
     met = [(a, b) for length, a, b in overlaps if length]

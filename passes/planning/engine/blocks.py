@@ -84,7 +84,7 @@ class BlockList:
         """
         rows = _live_together(self)
         extra: dict[int, list[int]] = {}
-        for first, second in self.problem.kept_apart:
+        for first, second in self.problem.separations:
             for one in self.blocks_of(first):
                 for two in self.blocks_of(second):
                     if self.sizes[one] and self.sizes[two]:

@@ -100,7 +100,7 @@ def _loop_of(members: Sequence[Buffer]) -> PipelineUse | None:
 
 def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]) -> Problem:
     """Return the problem of the merged buffers, with separations and penalties between them."""
-    separations = sorted({_ordered(leader[a], leader[b]) for a, b in problem.kept_apart})
+    separations = sorted({_ordered(leader[a], leader[b]) for a, b in problem.separations})
     costs: dict[tuple[str, str], tuple[int, int]] = {}
     for penalty in problem.penalties:
         pair = _ordered(leader[penalty.first], leader[penalty.second])

@@ -25,16 +25,16 @@ class SharingRules:
         self._at_a_cost = at_a_cost
         self._in_place = {frozenset(pair) for pair in problem.in_place}
         self._penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
-        self._kept_apart = {frozenset(pair) for pair in problem.kept_apart}
+        self._separated = {frozenset(pair) for pair in problem.separations}
 
     def stalls(self, one: Buffer, two: Buffer) -> bool:
         """Whether two buffers are an in-place pair that has a penalty, too."""
         pair = frozenset((one.name, two.name))
         return pair in self._in_place and pair in self._penalized
 
-    def are_kept_apart(self, one: Buffer, two: Buffer) -> bool:
+    def are_separated(self, one: Buffer, two: Buffer) -> bool:
         """Whether two buffers must share no byte although they need not be live together."""
-        return frozenset((one.name, two.name)) in self._kept_apart
+        return frozenset((one.name, two.name)) in self._separated
 
     def may_merge(self, one: Buffer, two: Buffer) -> bool:
         """Whether two buffers may have the same offsets.
@@ -42,7 +42,7 @@ class SharingRules:
         Of two with unequal slots, the one with fewer must be able to have more offsets.
         """
         pair = frozenset((one.name, two.name))
-        if pair in self._kept_apart or one.pinned is not None or two.pinned is not None:
+        if pair in self._separated or one.pinned is not None or two.pinned is not None:
             return False
         if one.slots != two.slots and not min(one, two, key=lambda b: b.slots).may_widen:
             return False

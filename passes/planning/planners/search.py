@@ -198,7 +198,7 @@ def cost_free(problem: Problem) -> Problem:
 
     What pinned buffers share cannot be changed, so it is left out.
     """
-    apart = {frozenset(pair) for pair in problem.kept_apart}
+    apart = {frozenset(pair) for pair in problem.separations}
     pairs = [
         (penalty.first, penalty.second)
         for penalty in problem.penalties

@@ -317,7 +317,7 @@ class _Table:
 def _separated(block_list: BlockList) -> dict[int, list[int]]:
     """Return for each block of a separated buffer the blocks of its partners."""
     partners: defaultdict[int, list[int]] = defaultdict(list)
-    for first, second in block_list.problem.kept_apart:
+    for first, second in block_list.problem.separations:
         for one in block_list.blocks_of(first):
             for two in block_list.blocks_of(second):
                 partners[one].append(two)

@@ -65,7 +65,6 @@ def _apart(block_list: BlockList) -> list[int]:
     """Return the separated blocks that are not pinned: each is a piece of its own."""
     problem = block_list.problem
     names = {name for pair in problem.separations for name in pair}
-    names.update(buffer.name for buffer in problem.buffers if buffer.is_unique)
     blocks = (block for name in sorted(names) for block in block_list.blocks_of(name))
     return sorted(block for block in blocks if block not in block_list.pinned)
 

@@ -18,6 +18,7 @@ on a shuffle, the order of the `B` line is taken.
 
 import re
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from passes.planning import Buffer, Penalty, PipelineUse, Problem
 from target_hw.memory import MemoryScope
@@ -366,6 +367,11 @@ def problems_of(case):
                 tuple(buffers),
                 memory,
                 in_place=[p for p in [*pairs, *stalls] if set(p) <= here],
+                separations=[
+                    (one.name, two.name)
+                    for one, two in combinations(buffers, 2)
+                    if reader.unique & {one.name, two.name}
+                ],
                 penalties=[Penalty(*p, 1) for p in stalls if set(p) <= here],
                 name=case.name,
             )
@@ -416,7 +422,6 @@ def _uses(reader):
             dma=row.name in dma,
             scalar=row.name in scalar,
             loop=_loop(reader, row),
-            unique=row.name in reader.unique,
         )
         for row in reader.rows.values()
     }

@@ -46,19 +46,22 @@ def pipelined(draw, most_buffers=4):
             scalar=draw(st.integers(0, 5)) == 0,
             loop=loop,
             runs=1 if loop is None else draw(st.sampled_from([2, 3])),
-            unique=draw(st.integers(0, 9)) == 0,
         )
         slots = 1 if loop is None else draw(st.sampled_from([1, 1, 2]))
         live = draw(live_ranges(most=1))
         buffers.append(Buffer(f"b{index}", draw(st.integers(1, 3)), live, slots=slots, use=use))
-    names = [buffer.name for buffer in buffers if not buffer.use.unique]
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    alone = {buffer.name for buffer in buffers if draw(st.integers(0, 9)) == 0}
+    pairs = list(combinations((buffer.name for buffer in buffers), 2))
     chosen = draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))
+    chosen = [
+        is_in_place and not alone & set(p) for p, is_in_place in zip(pairs, chosen, strict=True)
+    ]
     memory = MemoryScope("local.UB", draw(st.integers(3, 10)))
     problem = Problem(
         tuple(buffers),
         memory,
         in_place=[pair for pair, is_in_place in zip(pairs, chosen, strict=True) if is_in_place],
+        separations=[pair for pair in pairs if alone & set(pair)],
     )
     return with_level_penalties(problem)
 
@@ -178,8 +181,9 @@ def test_penalties_say_how_often_a_pipeline_waits():
                 buffer("vector", 8, 11, 12, loop=1, runs=16),
                 Buffer("unknown", 8, ((13, 14),)),
                 buffer("with double", 8, 2, 3, **LOAD),
-                buffer("unique", 8, 15, 16, dma=True, loop=1, unique=True),
-            )
+                buffer("separated", 8, 15, 16, dma=True, loop=1),
+            ),
+            separations=(("separated", "double"),),
         )
     )
     found = {(p.first, p.second): (p.cost, p.in_step) for p in problem.penalties}
@@ -190,7 +194,7 @@ def test_penalties_say_how_often_a_pipeline_waits():
     assert found[("single", "rare")] == (4, None)
     assert found[("single", "plain")] == (16, None)
     absent = [("plain", "vector"), ("double", "unknown"), ("double", "with double")]
-    assert not {*absent, ("double", "unique")} & {*found}
+    assert not {*absent, ("double", "separated")} & {*found}
 
 
 def test_what_goes_in_place_is_free_but_for_stall_pairs():
