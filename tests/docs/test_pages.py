@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -107,6 +108,7 @@ def names_for(page: Path) -> dict[str, object]:
 @pytest.mark.parametrize("page", named([p for p in PAGES if p.name not in (FRAGMENTS, ELSEWHERE)]))
 def test_python_runs_from_the_top_of_a_page_down(page, monkeypatch):
     monkeypatch.syspath_prepend(str(page.parent))
+    monkeypatch.delitem(sys.modules, "own_planner", raising=False)  # it registers when imported
     names = names_for(page)
     for at, block in enumerate(blocks(page, "python")):
         exec(compile(block, f"{page.name}, block {at}", "exec"), names)
