@@ -6,25 +6,23 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from planning_oracles import problems
 
-from passes.planning import planner
 from tvm_ext import Problem, lower_bound, solve, verify
 
 PATH = Path(__file__).parents[2] / "docs" / "own_planner.py"
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def registered():
-    """Run the example, which registers its planner, and forget that planner again."""
-    planner._PLANNERS.pop("largest_first", None)
+    """Run the example, which registers its planner."""
     spec = importlib.util.spec_from_file_location("own_planner_example", PATH)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    yield
-    del planner._PLANNERS["largest_first"]
 
 
+@pytest.mark.usefixtures("registered")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problems())
 def test_it_is_right_on_every_problem(problem: Problem):
     assume(problem.kept_apart == problem.separations)

@@ -21,7 +21,7 @@ from tvm_ext.map.ascend import ascend_maps, is_ascend
 from tvm_ext.map.model import MemoryMap, Placement, PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import scope_maps
 from tvm_ext.map.relax_function import relax_maps
-from tvm_ext.planner_names import EVERY, known_planner, planners_for
+from tvm_ext.named_planners import EVERY, known_planner, planners_for
 from tvm_ext.programs import Program, load_program, program_of
 
 PLANNERS = ("best",)
