@@ -12,9 +12,9 @@ from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
+from passes.ir.script_lines import printed
 from passes.planning import Budget, Problem, solve
 from tvm_ext.lowering import capture_relax, first_line
-from tvm_ext.map.listing import printed
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 
 _READER = "best"
