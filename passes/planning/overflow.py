@@ -60,6 +60,38 @@ class Bindings(Places):
         return f"from {self.at(begin)} to {self.names[last]!r}"
 
 
+@dataclass(frozen=True)
+class TextPlaces(Places):
+    """The positions of a function are lines of its text.
+
+    Parameters
+    ----------
+    lines : tuple of str
+        The text, without line ends.
+    line_of : tuple of int
+        For each position the line that it belongs to, counted from 0. It never goes back. A
+        statement with a body has two positions: its first line, and the last line of its body.
+    """
+
+    lines: tuple[str, ...]
+    line_of: tuple[int, ...]
+
+    def span(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the first and the last line of the positions ``[begin, end)``."""
+        last = len(self.line_of) - 1
+        return self.line_of[max(0, min(begin, last))], self.line_of[max(0, min(end - 1, last))]
+
+    def at(self, position: int) -> str:
+        """Return the line and what is written there."""
+        line, _ = self.span(position, position + 1)
+        return f"line {line + 1} ({self.lines[line].strip()})"
+
+    def during(self, begin: int, end: int) -> str:
+        """Return the first and the last line."""
+        first, last = self.span(begin, end)
+        return f"on line {first + 1}" if first == last else f"on lines {first + 1} to {last + 1}"
+
+
 def does_not_fit(
     problem: Problem,
     plan: Plan,

@@ -469,7 +469,7 @@ def test_overflow_says_what_the_original_says_and_more(search: str):
         "  it fits with one of these changes, each of which was planned:",
         "    a smaller 'a', at most 128 of its 256 bytes: 128 bytes",
         "    smaller tiles, every buffer at most 1/2 of its bytes: 128 bytes",
-        "  lines are those of the function's script, as the pass is given it, without target",
+        "  lines are those of the function's script, as it is planned, without target",
     ]
 
 

@@ -57,7 +57,7 @@ def scope_maps(
         as each planner planned that.
     """
     text = statement_lines(func, found)
-    listing, uses = Listing(name, text.lines, text.line_of), _uses(func, text.begins)
+    listing, uses = Listing(text.lines, text.line_of, name), _uses(func, text.begins)
     placements = [_placements(found.problems, *planner) for planner in solvers.items()]
     maps = []
     for at, attached in enumerate(found.problems):

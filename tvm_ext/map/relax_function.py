@@ -99,7 +99,7 @@ def _read(found: FunctionPlan) -> tuple[Listing, dict[str, BufferNote]]:
     for binding in bindings:
         line = max(line, *at.get(binding.__chandle__(), (line,)))
         line_of.append(line)
-    return Listing(found.memory.name, lines, tuple(line_of)), _notes(found, bindings, line_of)
+    return Listing(lines, tuple(line_of), found.memory.name), _notes(found, bindings, line_of)
 
 
 def _notes(

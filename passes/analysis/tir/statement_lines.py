@@ -12,33 +12,23 @@ from tvm_ffi import structural_walk
 
 from passes.analysis.tir.function_problems import FunctionProblems
 from passes.ir.script_lines import last_line, printed
-from passes.planning.overflow import Places
+from passes.planning.overflow import Places, TextPlaces
 
 
 @dataclass(frozen=True)
-class StatementLines:
-    """The text of a function, and where its statements are in it.
+class StatementLines(TextPlaces):
+    """The text of a function, as TVMScript, and where its statements are in it.
 
-    Attributes
+    The function's target is left out: it is long and says nothing about memory.
+
+    Parameters
     ----------
-    lines : tuple of str
-        The function as TVMScript, without its target, which is long and says nothing about memory.
-    line_of : tuple of int
-        For each position of the linear sequence its line, from 0. It never goes back. A statement
-        with a body has two positions: its first line, and the last line of its body.
     begins : mapping of int to tuple of int
         By the handle of a statement, the lines on which it begins: several where the function
         holds one statement several times.
     """
 
-    lines: tuple[str, ...]
-    line_of: tuple[int, ...]
     begins: Mapping[int, tuple[int, ...]]
-
-    def span(self, begin: int, end: int) -> tuple[int, int]:
-        """Return the first and the last line of the positions ``[begin, end)``."""
-        last = len(self.line_of) - 1
-        return self.line_of[max(0, min(begin, last))], self.line_of[max(0, min(end - 1, last))]
 
 
 def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
@@ -107,16 +97,12 @@ class Lines(Places):
 
     def at(self, position: int) -> str:
         """Return the line and what is written there."""
-        line, _ = self._text.span(position, position + 1)
-        return f"line {line + 1} ({self._text.lines[line].strip()})"
+        return self._text.at(position)
 
     def during(self, begin: int, end: int) -> str:
         """Return the first and the last line."""
-        first, last = self._text.span(begin, end)
-        if first == last:
-            return f"on line {first + 1}"
-        return f"on lines {first + 1} to {last + 1}"
+        return self._text.during(begin, end)
 
     def legend(self) -> str:
         """Say which text the lines are of."""
-        return "lines are those of the function's script, as the pass is given it, without target"
+        return "lines are those of the function's script, as it is planned, without target"
