@@ -20,11 +20,15 @@ from passes.analysis.ascend.problems import (
     without_pipelines,
 )
 from passes.analysis.tir.function_problems import AttachedProblem
-from passes.placement import FORMS, AddressPlan, Form, does_not_fit, memory_of, place_function
-from passes.planning import Budget, Plan, Problem
+from passes.analysis.tir.statement_lines import Lines
+from passes.placement import FORMS, AddressPlan, Form, memory_of, place_function, target_of
+from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.ascend.planner import plan_levels
 from passes.planning.ascend.workspace import plan_workspace
 from passes.planning.engine.positions import compressed
+from passes.planning.overflow import Cost, Overflow, does_not_fit
+from passes.simulation import simulate
+from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
@@ -145,7 +149,7 @@ def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[s
     def is_local(attached: AttachedProblem) -> bool:
         return attached.problem.memory.name in scopes
 
-    return place_function(kernel.found, solver, overflow=_overflow, where=is_local)
+    return place_function(kernel.found, solver, overflow=_overflow(kernel), where=is_local)
 
 
 def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
@@ -169,18 +173,49 @@ def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     return place_function(replace(kernel.found, problems=tuple(problems)), solver)
 
 
-def _overflow(problem: Problem, plan: Plan, base: int) -> str:
-    """Say what does not fit, first as the original does."""
-    name, capacity = problem.memory.name, problem.capacity or 0
-    first = (
-        f"{printed(name)} overflow, requires {plan.peak * 8} bits while {capacity * 8} "
-        f"bits available! ({_REASON})"
-    )
-    rest = does_not_fit(
-        problem,
-        plan,
-        base,
+def _overflow(kernel: CoreKernel) -> Overflow:
+    """Return what to say of what does not fit: first what the original says."""
+    explained = partial(
+        does_not_fit,
+        places=Lines(kernel.func, kernel.found),
         rules=" where only what the instruction set allows is in place",
-        advice="try search='search', or a budget",
+        cost=_cost(kernel),
     )
-    return f"{first}\n  {rest}"
+
+    def overflow(problem: Problem, plan: Plan, base: int) -> str:
+        name, capacity = problem.memory.name, problem.capacity or 0
+        first = (
+            f"{printed(name)} overflow, requires {plan.peak * 8} bits while {capacity * 8} "
+            f"bits available! ({_REASON})"
+        )
+        return f"{first}\n  {explained(problem, plan, base)}"
+
+    return overflow
+
+
+def _cost(kernel: CoreKernel) -> Cost | None:
+    """Return how to price a change: simulated, with the other memories taken to have no end.
+
+    None where the pipelines of the function's target are not described.
+    """
+    target = target_of(kernel.func)
+    if target is None or target.features.machine is None:
+        return None
+    machine = Machine.from_target(target)
+
+    def cycles(changed: Problem | None = None, plan: Plan | None = None) -> int:
+        placed = []
+        for problem in kernel.problems:
+            if changed is not None and plan is not None and is_of(problem, changed):
+                placed.append((changed, plan))
+            else:
+                placed.append((problem, solve(problem, "bump")))
+        return simulate(kernel.program, placed, machine).makespan
+
+    def is_of(problem: Problem, changed: Problem) -> bool:
+        return [b.name for b in problem.buffers] == [b.name for b in changed.buffers]
+
+    return lambda changed, plan: (
+        f"{cycles(changed, plan)} cycles in simulation, where memory without end would give "
+        f"{cycles()}"
+    )

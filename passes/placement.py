@@ -20,7 +20,8 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
-from passes.planning import Plan, Problem, Status, check, live_bytes, lower_bound
+from passes.planning import Plan, Problem, check
+from passes.planning.overflow import Overflow, does_not_fit
 from passes.planning.ranges import join_ranges
 from passes.rewrite.address import write_addresses
 from passes.rewrite.arena import Arena, write_arenas
@@ -36,10 +37,6 @@ EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
 
 Solver = Callable[[Problem], Plan]
 """From a problem to a complete plan, also when that does not fit."""
-
-Overflow = Callable[[Problem, Plan, int], str]
-"""What to say of a plan that does not fit: from the problem, the plan, and the bytes at the start
-of the memory that enclosing scopes have taken."""
 
 
 # Any problem
@@ -78,89 +75,6 @@ def place(
         raise ValueError((overflow or does_not_fit)(problem, plan, base))
     check(problem, plan)
     return plan
-
-
-def does_not_fit(
-    problem: Problem,
-    plan: Plan,
-    base: int = 0,
-    *,
-    position: Callable[[int], str] = "position {}".format,
-    rules: str = "",
-    advice: str = "try the planner 'search', or a budget",
-) -> str:
-    """Say what does not fit: what is live at the peak, and whether it could fit at all.
-
-    Parameters
-    ----------
-    problem : Problem
-        What was planned.
-    plan : Plan
-        A complete plan above the capacity.
-    base : int
-        Bytes at the start of the memory that enclosing scopes have taken.
-    position : callable
-        What to call a position of the problem.
-    rules : str
-        Which rules the lower bound rests on, where they are not the problem's alone.
-    advice : str
-        What to try where it is not known whether another plan fits.
-
-    Returns
-    -------
-    str
-        Several lines; the first names the scope and the bytes needed and available.
-    """
-    memory, bound = problem.memory, lower_bound(problem)
-    lines = [
-        f"scope {memory.name!r} needs {plan.peak} bytes as planned by {plan.planner!r}, "
-        f"and has {memory.capacity}"
-    ]
-    if memory.reserved:
-        taken = sum(end - begin for begin, end in memory.reserved)
-        outer = f", {base} of them by enclosing scopes" if base else ""
-        lines.append(f"{taken} bytes are reserved{outer}")
-    lines += live_at_the_peak(problem, position)
-    if plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0):
-        verdict = "it is proven that no plan fits"
-    else:
-        verdict = f"whether another plan fits is not known: {advice}"
-    lines.append(f"no plan needs less than {bound} bytes{rules}; {verdict}")
-    return "\n  ".join(lines)
-
-
-def live_at_the_peak(
-    problem: Problem, position: Callable[[int], str] = "position {}".format
-) -> Iterator[str]:
-    """Yield lines that say which buffers are live where most bytes are.
-
-    Parameters
-    ----------
-    problem : Problem
-        With at least one buffer.
-    position : callable
-        What to call a position of the problem.
-    """
-    peak, total = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]))
-    live = {
-        buffer.name: (buffer, begin, end)
-        for buffer in problem.buffers
-        for begin, end in buffer.live
-        if begin <= peak < end
-    }
-    sources: dict[str, list[str]] = {}
-    for source, destination in problem.in_place:
-        if source in live and destination in live:
-            sources.setdefault(destination, []).append(source)
-    apart = " with nothing in place" if sources else ""
-    yield f"most is live at {position(peak)}, {total} bytes{apart}:"
-    for buffer, begin, end in sorted(
-        live.values(), key=lambda entry: (-entry[0].size, entry[0].name)
-    ):
-        slots = f" in each of {buffer.slots} slots" if buffer.slots > 1 else ""
-        places = " or ".join(map(repr, sources.get(buffer.name, ())))
-        place = f", may be in place of {places}" if places else ""
-        yield f"  {buffer.name}: {buffer.size} bytes{slots}, live in [{begin}, {end}){place}"
 
 
 # Modules and functions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm.ir import IRModule
@@ -14,6 +15,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
 from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.analysis.tir.statement_lines import Lines
 from passes.ir.sink_allocations import sink_allocations
 from passes.placement import (
     FORMS,
@@ -25,6 +27,7 @@ from passes.placement import (
     write_address_plan,
 )
 from passes.planning import Budget, solve
+from passes.planning.overflow import does_not_fit
 from passes.planning.planner import get_planner
 from passes.rewrite.address import drop_addresses
 from target_hw.memory import MemoryHierarchy
@@ -198,6 +201,9 @@ def plan_addresses(
     PlanError
         When a plan is wrong, which would be a fault of the planner.
     """
+    found = find_problems(func, options)
     return place_function(
-        find_problems(func, options), lambda problem: solve(problem, planner, budget)
+        found,
+        lambda problem: solve(problem, planner, budget),
+        overflow=partial(does_not_fit, places=Lines(func, found)),
     )

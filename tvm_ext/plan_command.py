@@ -7,6 +7,7 @@ from pathlib import Path
 
 from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
 from passes.planning.files.csv_format import read_problem, write_plan
+from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
 from tvm_ext.byte_sizes import parse_bytes
 from tvm_ext.named_planners import known_planner
@@ -105,3 +106,5 @@ def _report(problem: Problem, plan: Plan) -> None:
         f"{len(problem.buffers)} buffers by {plan.planner}: peak {plan.peak} bytes, lower bound "
         f"{bound} bytes, ratio {ratio:.4f}, {plan.status.value}"
     )
+    if not plan.fits:
+        print(does_not_fit(problem, plan))

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm.tirx import AllocBuffer, PrimFunc, Var, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.analysis.sophgo.weights import WeightParameters, find_weights
 from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.analysis.tir.statement_lines import Lines
 from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
 from passes.gmem.options import check_bound_names
 from passes.ir.lower_blocks import lower_blocks
 from passes.placement import AddressPlan, Solver, naming, place_function, write_address_plan
+from passes.planning.overflow import does_not_fit
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
 from passes.planning.sophgo.regions import PlacedTensor, Region
 from target_hw.memory import MemoryHierarchy
@@ -102,7 +105,9 @@ def plan_prim_funcs(
             start = gmem.activation_start(regions[name])
             memory = MemoryHierarchy((gmem.memory_from(start, regions[name].size),))
             options = ProblemOptions((SCOPE,), memory, bounds, addressed=False)
-            plan = place_function(find_problems(flat[name], options), solver)
+            found = find_problems(flat[name], options)
+            overflow = partial(does_not_fit, places=Lines(flat[name], found))
+            plan = place_function(found, solver, overflow=overflow)
             layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
             plans[name] = PrimFuncPlan(func, flat[name], weights[name], plan, layout)
     return plans

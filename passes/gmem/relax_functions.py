@@ -17,8 +17,9 @@ from passes.analysis.relax.facts import RelaxMemory, StorageGroup
 from passes.analysis.relax.graph import functions_in_order, read_relax_memory
 from passes.gmem.names import ATTRIBUTE, PASS, SCOPE
 from passes.gmem.options import GMEMOptions, check_bound_names
-from passes.placement import does_not_fit, naming, place
+from passes.placement import naming, place
 from passes.planning import Plan, Problem
+from passes.planning.overflow import Bindings, does_not_fit
 from passes.planning.relax.pieces import Piece, constant_pieces, in_one_piece, symbolic_pieces
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
 from passes.planning.sophgo.regions import PlacedTensor, Region
@@ -101,7 +102,7 @@ def plan_gmem(
             start = max((aligned(region.end, gmem.alignment) for region in behind), default=first)
             scope = gmem.memory_from(start, weights[memory.name].size + start - first)
             problem = memory.main.problem(scope, memory.name)
-            overflow = partial(does_not_fit, position=memory.binding_at)
+            overflow = partial(does_not_fit, places=Bindings(memory.bindings))
             plan = place(problem, options.solver(planner), overflow=overflow)
             layout = GMEMLayout(
                 planner, gmem.alignment, weights[memory.name], _activations(problem, plan, start)

@@ -462,10 +462,14 @@ def test_overflow_says_what_the_original_says_and_more(search: str):
         "block is too large or block number is more than what user expect due to multi-buffer "
         "feature is enabled and some ops need extra local buffer.)",
         f"  scope 'local.UB' needs 256 bytes as planned by {planner!r}, and has 128",
-        "  most is live at position 0, 256 bytes:",
-        "    a: 256 bytes, live in [0, 4)",
+        "  most is live at line 6 (for i in range(64):), 256 bytes:",
+        "    a: 256 bytes, live on lines 6 to 9",
         "  no plan needs less than 256 bytes where only what the instruction set allows is in "
         "place; it is proven that no plan fits",
+        "  it fits with one of these changes, each of which was planned:",
+        "    a smaller 'a', at most 128 of its 256 bytes: 128 bytes",
+        "    smaller tiles, every buffer at most 1/2 of its bytes: 128 bytes",
+        "  lines are those of the function's script, as it is planned, without target",
     ]
 
 

@@ -292,7 +292,7 @@ def test_a_plan_above_the_capacity_is_an_error():
 
     message = (
         r"GMEMAllocate: function 'main': scope 'global' needs 10240 bytes .* and has 8192"
-        r"(.|\n)*most is live at position"
+        r"(.|\n)*most is live at line 18"
     )
     with pytest.raises(ValueError, match=message):
         planned(GRAPHS["residual"]()[0], target=small(8192))

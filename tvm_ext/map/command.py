@@ -127,6 +127,7 @@ def _report(shown: MemoryMap) -> list[str]:
                 f"{format_bytes(plan.peak)}{there}, lower bound {format_bytes(bound)}, "
                 f"{plan.status.value}"
             )
+            lines += [f"  {line}" for line in scope.explain(placement).splitlines()]
     for run in shown.runs:
         lines.append(f"{run.function}: {run.planner} takes {run.simulation.makespan:,} cycles")
     return lines

@@ -11,33 +11,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from passes.planning import Plan, Problem, lower_bound
+from passes.planning.overflow import TextPlaces, does_not_fit
 from passes.simulation import Simulation
 
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(TextPlaces):
     """The text of a function, and where its positions are in it.
 
     Parameters
     ----------
     name : str
         The function's name.
-    lines : tuple of str
-        Its text, without line ends.
-    line_of : tuple of int
-        For each position of the function's problems, the line that it belongs to, counted from 0.
-        It never goes back. A statement with a body has two positions: its first line, and the last
-        line of its body.
     """
 
     name: str
-    lines: tuple[str, ...]
-    line_of: tuple[int, ...]
-
-    def span(self, begin: int, end: int) -> tuple[int, int]:
-        """Return the first and the last line of the positions ``[begin, end)``."""
-        last = len(self.line_of) - 1
-        return self.line_of[max(0, min(begin, last))], self.line_of[max(0, min(end - 1, last))]
 
 
 @dataclass(frozen=True)
@@ -187,6 +175,12 @@ class ScopeMap:
         live = [pair for buffer in self.problem.buffers for pair in buffer.live]
         begin = min((begin for begin, _ in live), default=0)
         return begin, max((end for _, end in live), default=begin + 1)
+
+    def explain(self, placement: Placement) -> str:
+        """Say why a plan does not fit, and what would help; empty if it does."""
+        if placement.plan.fits:
+            return ""
+        return does_not_fit(placement.problem, placement.plan, places=self.listing)
 
     def lines_of(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield the first and the last line of each live range of a buffer."""

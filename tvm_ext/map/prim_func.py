@@ -14,16 +14,15 @@ from tvm.tirx import (
     BufferStore,
     DeclBuffer,
     PrimFunc,
-    SeqStmt,
     Stmt,
     is_buffer_var,
 )
 from tvm_ffi import structural_walk
 
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.statement_lines import statement_lines
 from passes.placement import above
 from passes.planning import Plan, Problem
-from tvm_ext.map.listing import last_line, printed
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 
 Solver = Callable[[Problem], Plan]
@@ -57,7 +56,8 @@ def scope_maps(
         One for each problem. Memory of a parallel loop lies behind that of the function around it,
         as each planner planned that.
     """
-    listing, uses = _read(name, func, found)
+    text = statement_lines(func, found)
+    listing, uses = Listing(text.lines, text.line_of, name), _uses(func, text.begins)
     placements = [_placements(found.problems, *planner) for planner in solvers.items()]
     maps = []
     for at, attached in enumerate(found.problems):
@@ -113,40 +113,6 @@ def _note(label: str, uses: _Uses, statement: AllocBuffer, pipes: Sequence[str])
         tuple(sorted(uses.writes[handle])),
         tuple(pipes),
     )
-
-
-def _read(name: str, func: PrimFunc, found: FunctionProblems) -> tuple[Listing, _Uses]:
-    """Print a function, and find the lines of its positions and of the uses of its buffers."""
-    statements: list[Stmt] = []
-
-    def collect(statement: Stmt) -> None:
-        if not isinstance(statement, SeqStmt):
-            statements.append(statement)
-
-    structural_walk(func.body, ((Stmt, collect),), order="pre")
-    # A target takes thousands of characters, and says nothing about memory.
-    shown = func.without_attr("target") if func.attrs and "target" in func.attrs else func
-    lines, at = printed(shown, statements)
-    return Listing(name, lines, _lines_of_positions(lines, at, found)), _uses(func, at)
-
-
-def _lines_of_positions(
-    lines: Sequence[str], at: Mapping[int, tuple[int, ...]], found: FunctionProblems
-) -> tuple[int, ...]:
-    seen: defaultdict[int, int] = defaultdict(int)
-    line_of: list[int] = []
-    line = 0
-    for position, entry in enumerate(found.access.sequence):
-        if entry.scope_pair_offset < 0:
-            # The end of a statement: no position of its body is behind it.
-            line = max(line, last_line(lines, line_of[position + entry.scope_pair_offset]))
-        elif entry.key in at:
-            # A function may hold one statement object several times.
-            places = at[entry.key]
-            line = max(line, places[min(seen[entry.key], len(places) - 1)])
-            seen[entry.key] += 1
-        line_of.append(line)  # An inner loop of T.grid is on the line of the loop around it.
-    return tuple(line_of)
 
 
 def _uses(func: PrimFunc, at: Mapping[int, tuple[int, ...]]) -> _Uses:

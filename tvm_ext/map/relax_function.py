@@ -12,9 +12,9 @@ from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
+from passes.ir.script_lines import printed
 from passes.planning import Budget, Problem, solve
 from tvm_ext.lowering import capture_relax, first_line
-from tvm_ext.map.listing import printed
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 
 _READER = "best"
@@ -99,7 +99,7 @@ def _read(found: FunctionPlan) -> tuple[Listing, dict[str, BufferNote]]:
     for binding in bindings:
         line = max(line, *at.get(binding.__chandle__(), (line,)))
         line_of.append(line)
-    return Listing(found.memory.name, lines, tuple(line_of)), _notes(found, bindings, line_of)
+    return Listing(lines, tuple(line_of), found.memory.name), _notes(found, bindings, line_of)
 
 
 def _notes(

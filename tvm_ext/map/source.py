@@ -12,6 +12,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.analysis.tir.problems import ProblemOptions, find_problems
+from passes.ir.sink_allocations import sink_allocations
 from passes.placement import memory_of
 from passes.planning import Budget, Problem, solve
 from passes.planning.files.csv_format import read_problem
@@ -211,6 +212,7 @@ def _of_function(
     if is_ascend(func):
         return ascend_maps(name, func, partial(options.names, ASCEND_PLANNERS), options.budget)
     memory = memory_of(func)
+    func = sink_allocations(func)  # As `PlanAddresses` does, so that the plans are the same.
     problems = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
     left = [f"{name}: {note}" for note in problems.left_alone]
     if not problems.problems:

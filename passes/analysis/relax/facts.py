@@ -197,7 +197,3 @@ class RelaxMemory:
             bounds=(),
             left=(*self.left, *left),
         )
-
-    def binding_at(self, position: int) -> str:
-        """Return how messages call a position."""
-        return f"binding {self.bindings[position]!r}"

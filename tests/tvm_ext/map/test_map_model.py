@@ -49,7 +49,7 @@ def test_the_peak_is_where_the_plan_is_highest(problem):
 
 
 def test_a_span_stays_within_the_listing():
-    listing = Listing("f", ("a", "b", "c"), (1, 1, 2))
+    listing = Listing(("a", "b", "c"), (1, 1, 2), "f")
     assert listing.span(0, 2) == (1, 1)
     assert listing.span(1, 3) == (1, 2)
     assert listing.span(0, 99) == (1, 2)
@@ -139,3 +139,13 @@ def test_the_module_stays_as_it_is():
     assert structural_equal(
         mod, workloads.ascend_kernel("softmax", "reuse").lower(), map_free_vars=True
     )
+
+
+def test_what_does_not_fit_is_explained_beside_the_lines():
+    (scope,) = memory_map_of("ascend:vector_add:overflow").scopes
+    text = scope.explain(scope.placements[0])
+    assert text.splitlines()[0].endswith("and has 196608")
+    assert "most is live at line 18 (for ax0 in range" in text
+    assert "drop the slots of 'x_local.UB'" in text
+    (fits,) = memory_map_of("ascend:vector_add:fits").scopes
+    assert fits.explain(fits.placements[0]) == ""

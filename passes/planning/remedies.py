@@ -1,0 +1,274 @@
+"""What would make a problem fit that does not: changes that are tried, not guessed.
+
+Each remedy is a problem changed in one way, with a verified plan of it within the capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from passes.planning.bound import live_bytes, lower_bound
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, solve
+from passes.planning.problem import Buffer, Problem
+from passes.planning.verify import verify
+
+NODES = 2_000
+"""Placements that may be tried for one change."""
+
+PLANNER_NODES = 50_000
+"""Placements that may be tried for the problem as it is."""
+
+MOST_BUFFERS = 500
+"""Buffers beyond which only quick planners are asked, and only for changes of many buffers."""
+
+MOST_TRIED = 6
+"""Buffers, and pairs of them, that are looked at for each kind of change."""
+
+TRIES = 5
+"""Sizes of one buffer, or of all, that are planned."""
+
+SHOWN = 2
+"""Remedies of one kind that are returned, the best first."""
+
+PARTS = 16
+"""All sizes are tried at so many parts of what they are."""
+
+
+class Change(Enum):
+    """What a remedy changes."""
+
+    PLANNER = "another planner"
+    SLOTS = "fewer slots"
+    IN_PLACE = "in place"
+    SMALLER = "a smaller buffer"
+    ALL_SMALLER = "all buffers smaller"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change under which a problem fits.
+
+    Parameters
+    ----------
+    change : Change
+        What is changed.
+    buffers : tuple of str
+        The buffers concerned; source and destination of each pair for `Change.IN_PLACE`, and empty
+        where it is all or none.
+    problem : Problem
+        The problem with the change.
+    plan : Plan
+        A plan of it that was verified and fits.
+    parts : int
+        For `Change.ALL_SMALLER`: of `PARTS` parts of its bytes, those that each buffer keeps.
+    """
+
+    change: Change
+    buffers: tuple[str, ...]
+    problem: Problem
+    plan: Plan
+    parts: int = PARTS
+
+
+def remedies(problem: Problem) -> tuple[Remedy, ...]:
+    """Look for changes under which a problem fits.
+
+    Tried are: the problem as it is, with more effort; one slot in the place of several; pairs of
+    which one is live no longer than the statement in which the other begins, in place; smaller
+    buffers, one by one and all together. The first three keep what the program computes with; the
+    sizes are the largest that were found, by bisection.
+
+    Parameters
+    ----------
+    problem : Problem
+        With a capacity, and buffers that some plan did not fit into it.
+
+    Returns
+    -------
+    tuple of Remedy
+        At most `SHOWN` of each kind, and none but another plan where there is one that fits;
+        empty where nothing that was tried helps.
+    """
+    if as_it_is := tuple(_by_planner(problem)):
+        return as_it_is
+    kinds: tuple[Callable[[Problem], Iterator[Remedy]], ...] = (_by_smaller_buffers,)
+    if len(problem.buffers) <= MOST_BUFFERS:
+        kinds = (_by_slots, _by_in_place, _by_smaller_buffer, *kinds)
+    return tuple(remedy for kind in kinds for remedy in _first(kind(problem)))
+
+
+def _first(found: Iterator[Remedy]) -> Iterator[Remedy]:
+    for _, remedy in zip(range(SHOWN), found, strict=False):
+        yield remedy
+
+
+def _fitting(problem: Problem, nodes: int | None = None) -> Plan | None:
+    """Return a verified plan that fits, if one is found; by first fit alone without `nodes`."""
+    searches = nodes is not None and len(problem.buffers) <= MOST_BUFFERS
+    for planner in ("first_fit", "best") if searches else ("first_fit",):
+        plan = solve(problem, planner, Budget(nodes or 0)) if _may_fit(problem) else None
+        if plan is not None and plan.fits and not verify(problem, plan, limit=1):
+            return plan
+    return None
+
+
+def _may_fit(problem: Problem) -> bool:
+    return problem.capacity is None or lower_bound(problem) <= problem.capacity
+
+
+def _tried(
+    change: Change, buffers: Sequence[str], problem: Problem, nodes: int = NODES
+) -> Iterator[Remedy]:
+    plan = _fitting(problem, nodes)
+    if plan is not None:
+        yield Remedy(change, tuple(buffers), problem, plan)
+
+
+def _by_planner(problem: Problem) -> Iterator[Remedy]:
+    yield from _tried(Change.PLANNER, (), problem, PLANNER_NODES)
+
+
+def _at_the_peak(problem: Problem) -> list[Buffer]:
+    """Return what is live where the most bytes are, largest first."""
+    peak, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
+    live = [b for b in problem.buffers if any(begin <= peak < end for begin, end in b.live)]
+    return sorted(live, key=lambda b: (-b.size * b.slots, b.name))
+
+
+def _by_slots(problem: Problem) -> Iterator[Remedy]:
+    """Yield buffers that may have one slot only; if no single one helps, as many as do."""
+    at_peak = [buffer.name for buffer in _at_the_peak(problem)]
+    several = [b for b in problem.buffers if b.slots > 1 and b.pinned is None]
+    several.sort(key=lambda b: (b.name not in at_peak, -b.size * (b.slots - 1), b.name))
+    several = several[:MOST_TRIED]
+    single = [
+        remedy
+        for buffer in several
+        for remedy in _tried(Change.SLOTS, [buffer.name], with_one_slot(problem, [buffer.name]))
+    ]
+    yield from single
+    for count in range(2, len(several) + 1 if not single else 0):
+        names = [buffer.name for buffer in several[:count]]
+        found = list(_tried(Change.SLOTS, names, with_one_slot(problem, names)))
+        yield from found
+        if found:
+            return
+
+
+def with_one_slot(problem: Problem, names: Iterable[str]) -> Problem:
+    """Return a problem in which some buffers have one slot."""
+    chosen = frozenset(names)
+    return replace(
+        problem,
+        buffers=tuple(replace(b, slots=1) if b.name in chosen else b for b in problem.buffers),
+    )
+
+
+def _by_in_place(problem: Problem) -> Iterator[Remedy]:
+    """Yield pairs that may be in place; if no single one helps, all of them."""
+    pairs = list(_meeting(problem, _at_the_peak(problem)))[:MOST_TRIED]
+    single = [
+        remedy
+        for pair in pairs
+        for remedy in _tried(Change.IN_PLACE, pair, _in_place(problem, [pair]))
+    ]
+    yield from single
+    if not single and len(pairs) > 1:
+        names = [name for pair in pairs for name in pair]
+        yield from _tried(Change.IN_PLACE, names, _in_place(problem, pairs))
+
+
+def _in_place(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Problem:
+    return replace(problem, in_place=(*problem.in_place, *pairs))
+
+
+def _meeting(problem: Problem, buffers: Sequence[Buffer]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of which the second begins in the last statement that the first is live in.
+
+    Nothing else begins or ends while both are live, and no rule speaks against sharing.
+    """
+    changes = sorted({at for b in problem.buffers for live in b.live for at in live})
+    decided = {frozenset(pair) for pair in (*problem.in_place, *problem.kept_apart)}
+    for source in buffers:
+        for result in buffers:
+            begin, end = result.live[0][0], source.live[-1][1]
+            if (
+                source.live[0][0] < begin < end < result.live[-1][1]
+                and source.slots == result.slots
+                and source.pinned is None
+                and result.pinned is None
+                and frozenset((source.name, result.name)) not in decided
+                and not any(begin < at < end for at in changes)
+                and len(source.live) == len(result.live) == 1
+            ):
+                yield source.name, result.name
+
+
+def _by_smaller_buffer(problem: Problem) -> Iterator[Remedy]:
+    """Yield buffers of which a part would fit, those that keep most of their bytes first."""
+    found = []
+    for buffer in _at_the_peak(problem)[:MOST_TRIED]:
+        unit = problem.alignment_of(buffer)
+        units = -(-buffer.size // unit)
+
+        def sized(count: int, name: str = buffer.name, unit: int = unit) -> Problem:
+            return replace(
+                problem,
+                buffers=tuple(
+                    replace(b, size=count * unit) if b.name == name else b for b in problem.buffers
+                ),
+            )
+
+        largest = None if buffer.pinned else _largest(sized, units)
+        if largest is not None:
+            count, plan = largest
+            remedy = Remedy(Change.SMALLER, (buffer.name,), sized(count), plan)
+            found.append((count / units, remedy))
+    found.sort(key=lambda entry: -entry[0])
+    yield from (remedy for _, remedy in found)
+
+
+def _by_smaller_buffers(problem: Problem) -> Iterator[Remedy]:
+    """Yield the part of their bytes that all buffers can keep."""
+
+    def sized(parts: int) -> Problem:
+        return replace(
+            problem,
+            buffers=tuple(
+                b if b.pinned else replace(b, size=-(-b.size * parts // PARTS))
+                for b in problem.buffers
+            ),
+        )
+
+    largest = _largest(sized, PARTS)
+    if largest is not None:
+        parts, plan = largest
+        yield Remedy(Change.ALL_SMALLER, (), sized(parts), plan, parts)
+
+
+def _largest(sized: Callable[[int], Problem], whole: int) -> tuple[int, Plan] | None:
+    """Return the largest count found, from 1 below `whole`, for which there is a plan.
+
+    No larger one than the lower bound allows is planned; `TRIES` are, by bisection.
+    """
+    low, high = 1, whole - 1
+    while low <= high:
+        middle = (low + high) // 2
+        if _may_fit(sized(middle)):
+            low = middle + 1
+        else:
+            high = middle - 1
+    low, best, middle = 1, None, high
+    for _ in range(TRIES):
+        if low > high:
+            break
+        plan = _fitting(sized(middle))
+        if plan is None:
+            high = middle - 1
+        else:
+            best, low = (middle, plan), middle + 1
+        middle = (low + high) // 2
+    return best

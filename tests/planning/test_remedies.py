@@ -1,0 +1,143 @@
+"""What would make a problem fit: every remedy is judged by the verifier and by brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_oracles import problems
+
+from passes.planning import Buffer, Problem, lower_bound, solve, verify
+from passes.planning.remedies import PARTS, SHOWN, Change, remedies, with_one_slot
+from target_hw.memory import MemoryScope
+
+
+def memory(capacity: int, alignment: int = 1) -> MemoryScope:
+    return MemoryScope("local.UB", capacity, alignment)
+
+
+def undone(problem: Problem, remedy) -> Problem:
+    """Return the remedy's problem with the change taken back by hand."""
+    changed = remedy.problem
+    before = {b.name: b for b in problem.buffers}
+    if remedy.change is Change.PLANNER:
+        return changed
+    if remedy.change is Change.SLOTS:
+        buffers = [
+            replace(b, slots=before[b.name].slots) if b.name in remedy.buffers else b
+            for b in changed.buffers
+        ]
+        assert all(b.slots == 1 for b in changed.buffers if b.name in remedy.buffers)
+        return replace(changed, buffers=tuple(buffers))
+    if remedy.change is Change.IN_PLACE:
+        count = len(remedy.buffers) // 2
+        pairs = list(zip(remedy.buffers[::2], remedy.buffers[1::2], strict=True))
+        assert list(changed.in_place[-count:]) == pairs
+        return replace(changed, in_place=changed.in_place[:-count])
+    if remedy.change is Change.SMALLER:
+        (name,) = remedy.buffers
+        buffers = [
+            replace(b, size=before[name].size) if b.name == name else b for b in changed.buffers
+        ]
+        assert changed.buffers[changed.index[name]].size < before[name].size
+        return replace(changed, buffers=tuple(buffers))
+    for old, new in zip(problem.buffers, changed.buffers, strict=True):
+        if old.pinned is None:
+            assert new.size == -(-old.size * remedy.parts // PARTS)
+    buffers = [replace(b, size=before[b.name].size) for b in changed.buffers]
+    return replace(changed, buffers=tuple(buffers))
+
+
+@given(problems(most_buffers=4), st.data())
+@settings(deadline=None, max_examples=60)
+def test_every_remedy_fits_and_changes_what_it_says_and_nothing_else(problem, data):
+    # A byte less than it needs, or less than first fit does.
+    peak = solve(problem, data.draw(st.sampled_from(["best", "first_fit"]))).peak
+    taken = max((end for _, end in problem.memory.reserved), default=4)
+    capacity = max(peak - data.draw(st.integers(1, 2)), taken)
+    problem = replace(problem, memory=replace(problem.memory, capacity=capacity))
+    found = remedies(problem)
+    assert found == remedies(problem)
+    for change in Change:
+        assert sum(remedy.change is change for remedy in found) <= SHOWN
+    for remedy in found:
+        assert remedy.plan.fits
+        assert verify(remedy.problem, remedy.plan) == ()
+        assert undone(problem, remedy) == problem
+
+
+def test_dropping_slots_is_found():
+    problem = Problem(
+        (Buffer("x", 40, ((0, 4),), slots=2), Buffer("y", 10, ((0, 4),), slots=2)), memory(60)
+    )
+    found = [r for r in remedies(problem) if r.change is Change.SLOTS]
+    assert [r.buffers for r in found] == [("x",)]
+    assert found[0].plan.peak == 60
+
+
+def test_several_slots_are_dropped_where_one_is_not_enough():
+    problem = Problem(tuple(Buffer(name, 20, ((0, 4),), slots=2) for name in "xyz"), memory(80))
+    (found,) = [r for r in remedies(problem) if r.change is Change.SLOTS]
+    assert found.buffers == ("x", "y")
+    assert with_one_slot(problem, found.buffers) == found.problem
+
+
+def test_a_result_in_place_of_what_ends_in_its_statement_is_found():
+    problem = Problem(
+        (Buffer("a", 30, ((0, 3),)), Buffer("b", 30, ((2, 6),)), Buffer("c", 10, ((0, 6),))),
+        memory(50),
+    )
+    (found,) = [r for r in remedies(problem) if r.change is Change.IN_PLACE]
+    assert found.buffers == ("a", "b")
+    assert found.plan.peak == 40
+
+
+def test_buffers_that_do_work_together_are_not_put_in_place():
+    # Both are live while a third one begins and ends.
+    problem = Problem(
+        (Buffer("a", 30, ((0, 6),)), Buffer("b", 30, ((2, 8),)), Buffer("t", 1, ((3, 4),))),
+        memory(50),
+    )
+    assert not [r for r in remedies(problem) if r.change is Change.IN_PLACE]
+
+
+@pytest.mark.parametrize("alignment", [1, 8, 32])
+def test_the_largest_size_that_fits_is_found(alignment):
+    problem = Problem(
+        (Buffer("w", 1000, ((0, 4),)), Buffer("x", 320, ((0, 4),))), memory(1024, alignment)
+    )
+    (found,) = [r for r in remedies(problem) if r.change is Change.SMALLER and r.buffers == ("w",)]
+    size = found.problem.buffers[0].size
+    assert size == 704
+    bigger = replace(problem.buffers[0], size=size + alignment)
+    assert lower_bound(replace(problem, buffers=(bigger, problem.buffers[1]))) > 1024
+
+
+def test_all_sizes_are_reduced_alike():
+    problem = Problem(tuple(Buffer(name, 160, ((0, 4),)) for name in "abcd"), memory(480))
+    (found,) = [r for r in remedies(problem) if r.change is Change.ALL_SMALLER]
+    assert found.parts == 12
+    assert {b.size for b in found.problem.buffers} == {120}
+
+
+def test_a_planner_that_finds_what_another_missed_is_named():
+    problem = Problem(
+        (Buffer("a", 40, ((0, 2),)), Buffer("b", 40, ((2, 4),)), Buffer("c", 20, ((1, 3),))),
+        memory(60),
+    )
+    assert not solve(problem, "bump").fits
+    (only,) = remedies(problem)
+    assert only.change is Change.PLANNER
+    assert only.plan.peak == 60
+
+
+def test_nothing_helps_a_buffer_that_is_alone_in_no_memory():
+    assert remedies(Problem((Buffer("a", 4, ((0, 2),), pinned=(8,)),), memory(8))) == ()
+
+
+def test_large_problems_are_asked_less():
+    buffers = tuple(Buffer(f"b{at}", 64, ((at, at + 40),)) for at in range(3000))
+    found = remedies(Problem(buffers, memory(2000)))
+    assert {r.change for r in found} == {Change.ALL_SMALLER}
