@@ -65,7 +65,7 @@ def plan_cost(
         if target is None:
             raise ValueError("the function has no target, and no machine is given")
         machine = Machine.from_target(target)
-    kernel = core_kernel(func, options.memory, options.restrict_inplace_as_isa)
+    kernel = options.read(func)
     plans = {
         (scope.attached.owner, scope.problem.memory.name): scope.plan
         for mode in get_args(Mode)

@@ -21,6 +21,7 @@ from passes.analysis.ascend.problems import (
 )
 from passes.analysis.tir.function_problems import AttachedProblem
 from passes.analysis.tir.statement_lines import Lines
+from passes.ir.sink_allocations import sink_allocations
 from passes.placement import FORMS, AddressPlan, Form, memory_of, place_function, target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.ascend.planner import plan_levels
@@ -85,6 +86,9 @@ class AscendOptions:
     def read(self, func: PrimFunc) -> CoreKernel:
         """Read a function for planning with these options.
 
+        A search takes what a loop or a branch alone uses to be allocated there: see
+        `sink_allocations`. The original does not, so neither does its mirror.
+
         Parameters
         ----------
         func : tvm.tirx.PrimFunc
@@ -96,7 +100,7 @@ class AscendOptions:
             As `read_kernel` does.
         """
         return read_kernel(
-            func,
+            sink_allocations(func) if self.search == "search" else func,
             self.memory or memory_of(func) or MemoryHierarchy(),
             restrict_inplace_as_isa=self.restrict_inplace_as_isa,
             addressed=self.form == "address",

@@ -191,7 +191,7 @@ def _meeting(problem: Problem, buffers: Sequence[Buffer]) -> Iterator[tuple[str,
     Nothing else begins or ends while both are live, and no rule speaks against sharing.
     """
     changes = sorted({at for b in problem.buffers for live in b.live for at in live})
-    decided = {frozenset(pair) for pair in (*problem.in_place, *problem.kept_apart)}
+    decided = {frozenset(pair) for pair in (*problem.in_place, *problem.separations)}
     for source in buffers:
         for result in buffers:
             begin, end = result.live[0][0], source.live[-1][1]

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from planning_oracles import problems
 
 from tvm_ext import Problem, lower_bound, solve, verify
@@ -25,7 +25,6 @@ def registered():
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problems())
 def test_it_is_right_on_every_problem(problem: Problem):
-    assume(problem.kept_apart == problem.separations)
     plan = solve(problem, "largest_first")
     assert [v for v in verify(problem, plan) if v.kind != "capacity"] == []
     assert plan.peak >= lower_bound(problem)

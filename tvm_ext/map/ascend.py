@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tvm.tirx import PrimFunc
 
-from passes.analysis.ascend.problems import read_kernel
-from passes.ascend_kernel import WORKSPACE
+from passes.ascend_kernel import WORKSPACE, AscendOptions
 from passes.ir.program import Branch, Loop, Statement, Step
-from passes.placement import memory_of, target_of
+from passes.placement import target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.ascend.workspace import plan_workspace
 from passes.planning.engine.positions import compressed
 from passes.simulation import simulate
 from target_hw.machine import Machine
-from target_hw.memory import MemoryHierarchy
 from tvm_ext.map.model import PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import Solver, scope_maps
 
@@ -66,13 +64,13 @@ def ascend_maps(
     ValueError
         When the function cannot be read.
     """
-    kernel = read_kernel(func, memory_of(func) or MemoryHierarchy())
+    kernel = AscendOptions().read(func)
     left = [f"{name}: {note}" for note in kernel.found.left_alone]
     if not kernel.problems:
         return (), (), left
     planners = planners_of(kernel.problems[0])
     solvers = {planner: _solver(planner, budget) for planner in planners}
-    scopes = scope_maps(name, func, kernel.found, solvers, _pipes(kernel.program))
+    scopes = scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))
     target = target_of(func)
     if target is None or target.features.machine is None:
         return scopes, (), left

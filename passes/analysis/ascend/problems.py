@@ -13,7 +13,6 @@ from passes.analysis.ascend.pipes import Pipelines, find_pipelines
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ir.program import Step
-from passes.ir.sink_allocations import sink_allocations
 from passes.planning.ascend.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning.problem import Buffer, Penalty, Problem
 from target_hw.memory import MemoryHierarchy
@@ -62,9 +61,6 @@ def read_kernel(
 ) -> CoreKernel:
     """Read a function once, for planners and for the simulator.
 
-    What a loop or a branch alone uses is taken to be allocated there: see `sink_allocations`. The
-    kernel's function is the one in which it is.
-
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
@@ -81,7 +77,6 @@ def read_kernel(
     ValueError
         When the function cannot be planned, or a pipe is unknown.
     """
-    func = sink_allocations(func)
     found = find_problems(
         func, ProblemOptions(memory=memory, addressed=addressed, unequal_slots=True)
     )
