@@ -172,7 +172,5 @@ def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
 
 
 def _workspace_bytes(plan: AddressPlan) -> int:
-    """Return the bytes up to the end of the last buffer, rounded up to the scope's alignment."""
-    peak = max((scope.plan.peak for scope in plan.scopes), default=0)
-    alignment = max((scope.problem.memory.alignment for scope in plan.scopes), default=1)
-    return -(-peak // alignment) * alignment
+    """Return the bytes up to the end of the last buffer."""
+    return max((scope.plan.peak for scope in plan.scopes), default=0)

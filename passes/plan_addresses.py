@@ -30,6 +30,7 @@ from passes.planning import Budget, solve
 from passes.planning.overflow import does_not_fit
 from passes.planning.planner import get_planner
 from passes.rewrite.address import drop_addresses
+from passes.rewrite.hoist import hoist_allocations
 from target_hw.memory import MemoryHierarchy
 
 LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
@@ -117,6 +118,9 @@ def DropAddresses() -> Pass:  # noqa: N802
     `LowerTVMBuiltin` turns allocations into views, and views in ``global``, ``shared``,
     ``shared.dyn`` and ``local`` may not have an address. Other scopes keep theirs.
 
+    Allocations in a ``while`` or an ``if`` move out of it, because the same pass makes code of
+    them there that LLVM refuses.
+
     Returns
     -------
     tvm.transform.Pass
@@ -124,7 +128,7 @@ def DropAddresses() -> Pass:  # noqa: N802
     """
 
     def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
-        return drop_addresses(func)
+        return hoist_allocations(drop_addresses(func))
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.DropAddresses")
 
