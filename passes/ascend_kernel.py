@@ -80,9 +80,7 @@ class AscendOptions:
             value = getattr(self, name)
             if value not in known:
                 choices = ", ".join(known)
-                raise ValueError(
-                    f"AscendPlanMemory: {name} must be one of {choices}, got {value!r}"
-                )
+                raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
     def read(self, func: PrimFunc) -> CoreKernel:
         """Read a function for planning with these options.

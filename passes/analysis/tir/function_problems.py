@@ -44,12 +44,15 @@ class AllocationNote:
         The buffer's name, and the storage scope that it is in.
     text : str
         What there is to say.
+    is_used : bool
+        Whether the function uses it.
     """
 
     index: int
     name: str
     scope: str
     text: str
+    is_used: bool = True
 
     def __str__(self) -> str:
         return f"buffer {self.name!r} in {self.scope}: {self.text}"
