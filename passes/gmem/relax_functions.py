@@ -16,7 +16,7 @@ from tvm.ir import IRModule
 from passes.analysis.relax.facts import RelaxMemory, StorageGroup
 from passes.analysis.relax.graph import functions_in_order, read_relax_memory
 from passes.gmem.names import ATTRIBUTE, PASS, SCOPE
-from passes.gmem.options import GMEMOptions, check_bound_names
+from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
@@ -53,7 +53,7 @@ class FunctionPlan:
 
 
 def plan_gmem(
-    mod: IRModule, planner: str = "best", options: GMEMOptions | None = None
+    mod: IRModule, planner: str = BEST, options: GMEMOptions | None = None
 ) -> tuple[FunctionPlan, ...]:
     """Decide where the weights and activations of a module's Relax functions live.
 
@@ -130,7 +130,7 @@ def write_function(planned: FunctionPlan) -> relax.Function:
     has_layout = bool(memory.func.attrs) and ATTRIBUTE in memory.func.attrs
     if not planned.storages and has_layout:
         return memory.func
-    func = write_storages(memory.func, planned.storages, memory.bounds, memory.name)
+    func = write_storages(memory.mod, memory.name, planned.storages, memory.bounds)
     return func.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 
@@ -147,13 +147,13 @@ def _storages(
     for group in memory.groups:
         problem = group.problem(unaddressed, memory.name)
         returned = tuple(storage.buffer() for storage in group.returned)
-        if group.is_main and options.has_addresses():
-            pieces = in_one_piece(plan)
+        own = plan if group.is_main else place(problem, solver)
+        if planner != BEST or (group.is_main and options.has_addresses()):
+            pieces = in_one_piece(own)
         elif group.unit is None:
-            own = plan if group.is_main else place(problem, solver)
-            pieces = constant_pieces(problem, returned, own, options.short_solver(planner))
+            pieces = constant_pieces(problem, returned, own, options.short_solver())
         else:
-            pieces = symbolic_pieces(problem, returned, solver, options.short_solver(planner))
+            pieces = symbolic_pieces(problem, returned, own, options.short_solver())
         storages += [_new_storage(piece, group, handles) for piece in pieces]
     return tuple(storages)
 

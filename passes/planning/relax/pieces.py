@@ -80,27 +80,21 @@ def constant_pieces(
 
 
 def symbolic_pieces(
-    problem: Problem, returned: Sequence[Buffer], solver: Solver, short_solver: Solver
+    problem: Problem, returned: Sequence[Buffer], plan: Plan, solver: Solver
 ) -> tuple[Piece, ...]:
     """Return the pieces that take the fewest bytes, where one byte stands for an unknown unit.
 
     Parameters
     ----------
-    problem, returned : Problem, sequence of Buffer
+    problem, returned, plan, solver
         As `constant_pieces` takes them.
-    solver : callable
-        From the problem to a plan.
-    short_solver : callable
-        The same, for a second way to solve it.
     """
     if not problem.buffers:
         return ()
-    plan = solver(problem)
-    check(problem, plan)
     slots = [in_growing_slots(problem, returned), in_slots_of_one_size(problem, returned)]
     candidates = [in_one_piece(plan), *slots]
     if can_gain(problem, returned, plan.peak):
-        candidates.append(with_returned(problem, returned, short_solver))
+        candidates.append(with_returned(problem, returned, solver))
     best = min(candidates, key=lambda pieces: (_bytes(pieces, returned), len(pieces)))
     return _checked(problem, returned, best)
 
