@@ -188,3 +188,40 @@ def test_symbolic_programs_take_no_more_and_compute_the_same(source: str):
 @given(symbolic_sources())
 def test_symbolic_programs_take_no_more_and_compute_the_same_sweep(source: str):
     check_symbolic(source)
+
+
+# ------------------------------------------------------------------------------ several functions
+
+
+def test_functions_that_run_in_turns_share_what_is_large():
+    text = ["@I.ir_module", "class Module:"]
+    for name, rows in (("prefill", 96), ("decode", 1)):
+        text += [
+            "    @R.function(pure=False)",
+            f'    def {name}(x: R.Tensor(({rows}, 256), "float32"), '
+            'w: R.Tensor((256, 256), "float32")):',
+            "        t = R.permute_dims(w)",
+            "        a = R.matmul(x, t)",
+            "        b = R.nn.relu(a)",
+            "        c = R.add(a, b)",
+            "        d = R.matmul(c, t)",
+            "        e = R.negative(d)",
+            "        return e",
+        ]
+    lowered = lower(parse("\n".join(text)), fuse=False)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((256, 256), dtype="float32")
+    rows = {"prefill": 96, "decode": 1}
+    xs = {n: rng.standard_normal((r, 256), dtype="float32") for n, r in rows.items()}
+    taken, results = [], []
+    for plan in (STOCK, GMEMAllocate()):
+        machine = build(lowered, plan)
+        keep = results.append
+
+        def call(machine=machine, keep=keep):
+            keep([run(machine, name, [x, w])[0] for name, x in xs.items()])
+
+        taken.append(vm_bytes(machine, call))
+    assert taken[1] <= taken[0] < 3 * w.nbytes
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
