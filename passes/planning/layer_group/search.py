@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from passes.planning.layer_group.group import NetworkIndex
 from passes.planning.layer_group.planned_group import Chip, PlannedGroup, place, plan_group
-from passes.planning.layer_group.slicing import Cut
+from passes.planning.layer_group.slicing import Cut, slice_group
 from passes.planning.layer_group.sweep import Estimate, LayerFacts, Sweep
 
 WINDOW = 16
@@ -61,11 +61,28 @@ class GroupSearch:
         return self._planned[key]
 
     def settle(self, planned: PlannedGroup) -> PlannedGroup:
-        """Return a group of the result, with addresses from the planner that was asked for."""
+        """Return a group of the result, with addresses from the planner that was asked for.
+
+        Where halos may be kept or not, whichever is cheaper, that is decided for each tensor.
+        """
+        if len(self.keeps) > 1:
+            planned = self._mixed(planned)
         if self._quick == self.chip:
             return planned
         plan = place(planned.local, self.chip.planner)
         return planned if plan is None else replace(planned, plan=plan)
+
+    def _mixed(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group where no single tensor's halo would better be treated the other way."""
+        cut, group = planned.cut, planned.group
+        candidates = slice_group(group, cut, "h").kept
+        keep = {name: planned.slices.tensors[name].keep for name in group.names}
+        for name in candidates:
+            other = {**keep, name: "" if "h" in keep[name] else "h"}
+            changed = plan_group(group, cut, self._quick, other)
+            if changed is not None and changed.cost.cycles < planned.cost.cycles:
+                planned, keep = changed, other
+        return planned
 
     def cycles(self, estimate: Estimate) -> int | None:
         """Return a group's cycles, estimated or of its plan; None if it was found not to fit."""
