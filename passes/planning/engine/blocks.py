@@ -73,6 +73,20 @@ class BlockList:
         return np.array(self.sizes, dtype=np.int64)
 
     @cached_property
+    def alignment_array(self) -> Ints:
+        """The alignments as an array."""
+        return np.array(self.alignments, dtype=np.int64)
+
+    @cached_property
+    def hull_places(self) -> tuple[Ints, Ints, int]:
+        """The hulls as places among all their distinct bounds, sorted, and how many these are."""
+        first, last = self.hulls
+        bounds = np.sort(np.concatenate((first, last)))
+        if len(bounds):
+            bounds = bounds[np.concatenate(([True], bounds[1:] != bounds[:-1]))]
+        return np.searchsorted(bounds, first), np.searchsorted(bounds, last), len(bounds)
+
+    @cached_property
     def hulls(self) -> tuple[Ints, Ints]:
         """For each block, the begin of its first live range and the end of its last one."""
         first = np.array([live[0][0] for live in self.live], dtype=np.int64)
@@ -222,7 +236,7 @@ class BlockList:
 
     def peak(self, offsets: Sequence[int]) -> int:
         """Return the highest end, in bytes."""
-        return max((o + s for o, s in zip(offsets, self.sizes, strict=True)), default=0)
+        return int((np.array(offsets, dtype=np.int64) + self.size_array).max(initial=0))
 
     def plan(self, offsets: Sequence[int], planner: str, nodes: int = 0) -> Plan:
         """Return the plan that places each block at its offset, with what the bound says of it."""

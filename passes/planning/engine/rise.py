@@ -111,23 +111,21 @@ def prepared(
     block_list: BlockList, order: Sequence[int], apart: Sequence[tuple[int, int]], floor: int
 ) -> Rising:
     """Return the arrays for some blocks of a list, none of them pinned or empty."""
-    first, last = block_list.hulls
-    positions = np.unique(np.concatenate((first, last)))
-    begins, ends = np.searchsorted(positions, first), np.searchsorted(positions, last)
+    begins, ends, positions = block_list.hull_places
     chosen = np.array(order, dtype=np.int64)
     blocks = compiled.columns(
         begins[chosen],
         ends[chosen],
         block_list.size_array[chosen],
-        np.array(block_list.alignments, dtype=np.int64)[chosen],
+        block_list.alignment_array[chosen],
         np.zeros(len(order), dtype=np.int64),
         np.full(len(order), UNPLACED),
     )
     nodes, slots = _tree(blocks) if order else (compiled.empty((1, 5)), compiled.empty((1,)))
-    segments = compiled.empty((len(positions) + 1, 3))
-    segments[0] = len(positions) - 1, -1, floor
-    rows = _separated(block_list, order, apart)
-    taken = [(begin, end, 0, len(positions)) for begin, end in block_list.problem.memory.reserved]
+    segments = compiled.empty((positions + 1, 3))
+    segments[0] = positions - 1, -1, floor
+    rows, separated = _separated(block_list, order, apart)
+    taken = [(begin, end, 0, positions) for begin, end in block_list.problem.memory.reserved]
     taken += [
         (offset, offset + block_list.sizes[b], int(begins[b]), int(ends[b]))
         for b, offset in block_list.pinned.items()
@@ -135,7 +133,7 @@ def prepared(
     state = compiled.aligned([0] * STATE_SIZE)
     state[[LEFT, POSITIONS, LEAVES, TAKEN]] = (
         len(order),
-        len(positions) - 1,
+        positions - 1,
         len(nodes) // 2,
         len(taken),
     )
@@ -145,8 +143,8 @@ def prepared(
         nodes,
         slots,
         segments,
-        compiled.aligned(list(accumulate(map(len, rows), initial=0))),
-        compiled.aligned([rank for row in rows for rank in row]),
+        rows,
+        separated,
         compiled.aligned(np.array(taken, dtype=np.int64).reshape(-1, 4)),
         state,
     )
@@ -154,17 +152,19 @@ def prepared(
 
 def _separated(
     block_list: BlockList, order: Sequence[int], apart: Sequence[tuple[int, int]]
-) -> list[list[int]]:
-    """Return for each rank the ranks that it is separated from."""
-    rows: list[list[int]] = [[] for _ in order]
+) -> tuple[Ints, Ints]:
+    """Return for each rank where its row begins, and in the rows the ranks it is separated from."""
     pairs = [*block_list.separated_pairs(), *apart]
-    if pairs:
-        rank = {block: at for at, block in enumerate(order)}
-        for one, two in pairs:
-            if one in rank and two in rank:
-                rows[rank[one]].append(rank[two])
-                rows[rank[two]].append(rank[one])
-    return rows
+    if not pairs:
+        return compiled.aligned(np.zeros(len(order) + 1, dtype=np.int64)), compiled.aligned([])
+    rows: list[list[int]] = [[] for _ in order]
+    rank = {block: at for at, block in enumerate(order)}
+    for one, two in pairs:
+        if one in rank and two in rank:
+            rows[rank[one]].append(rank[two])
+            rows[rank[two]].append(rank[one])
+    begins = list(accumulate(map(len, rows), initial=0))
+    return compiled.aligned(begins), compiled.aligned([each for row in rows for each in row])
 
 
 def _tree(blocks: Ints) -> tuple[Ints, Ints]:

@@ -67,7 +67,7 @@ def scanned(
     blocks = compiled.empty((count + len(reserved), 5))
     blocks[:count, BEGIN], blocks[:count, END] = block_list.hulls
     blocks[:count, SIZE] = block_list.size_array
-    blocks[:count, ALIGNMENT] = block_list.alignments
+    blocks[:count, ALIGNMENT] = block_list.alignment_array
     blocks[:count, OFFSET] = offsets
     for at, (begin, end) in enumerate(reserved, count):
         blocks[at] = -EVER, EVER, end - begin, 1, begin

@@ -60,9 +60,7 @@ def fit(
         orders = FAST_ORDERS if len(block_list) > LARGE else tuple(ORDERS)
     measures = Measures(block_list)
     plans = (
-        block_list.plan(
-            _placed(block_list, ordered(measures, order), rule, costs, meter), f"{rule}_fit"
-        )
+        block_list.plan(_placed(block_list, measures, order, rule, costs, meter), f"{rule}_fit")
         for order in orders
         for costs in ((True, False) if block_list.soft else (False,))
     )

@@ -36,11 +36,7 @@ def rise(block_list: BlockList, meter: Meter) -> Plan:
     """Return the best skyline plan of a block list."""
     measures = Measures(block_list)
     if not block_list.is_listed:
-        plans = (
-            block_list.plan(_risen(block_list, ordered(measures, order), meter), "skyline")
-            for order in SKYLINE_ORDERS
-        )
-        return better(block_list.problem, plans, meter)
+        return block_list.plan(_lowest_risen(block_list, measures, meter), "skyline")
     plans = (
         block_list.plan(_rise(block_list, ordered(measures, order), avoid), "skyline")
         for order in SKYLINE_ORDERS
@@ -49,12 +45,20 @@ def rise(block_list: BlockList, meter: Meter) -> Plan:
     return better(block_list.problem, plans, meter)
 
 
-def _risen(block_list: BlockList, order: Sequence[int], meter: Meter) -> list[int]:
+def _lowest_risen(block_list: BlockList, measures: Measures, meter: Meter) -> list[int]:
     """Return an offset for each block, as `_rise` does where there are too many conflicts."""
-    offsets = [0 if size == 0 else UNPLACED for size in block_list.sizes]
+    start = [0 if size == 0 else UNPLACED for size in block_list.sizes]
     for block, offset in block_list.pinned.items():
-        offsets[block] = offset
-    return risen(block_list, order, meter, offsets)
+        start[block] = offset
+    best, lowest = start, -1
+    for order in SKYLINE_ORDERS:
+        offsets = risen(block_list, ordered(measures, order), meter, start)
+        peak = block_list.peak(offsets)
+        if lowest < 0 or peak < lowest:
+            best, lowest = offsets, peak
+        if meter.late or lowest == block_list.bound:
+            break
+    return best
 
 
 def _rise(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:
