@@ -95,7 +95,9 @@ class BlockList:
     @cached_property
     def live_pairs(self) -> int:
         """How many pairs of live ranges meet: with one range a block, of blocks live together."""
-        begins, ends, _ = self._pieces
+        begins, ends, owners = self.pieces
+        sized = self.size_array[owners] > 0
+        begins, ends = begins[sized], ends[sized]
         begun = int(np.searchsorted(np.sort(begins), ends, side="left").sum())
         return begun - len(begins) * (len(begins) + 1) // 2
 
@@ -146,25 +148,23 @@ class BlockList:
             return self.conflicts[block]
         if not self.sizes[block]:
             return np.empty(0, dtype=np.int32)
-        begins, ends, owners = self._pieces
+        begins, ends, owners = self.pieces
         found = np.zeros(len(self), dtype=bool)
         for begin, end in self.live[block]:
             found[owners[(begins < end) & (begin < ends)]] = True
+        found &= self.size_array > 0
         found[block] = False
         found[self._separated.get(block, [])] = True
         return np.flatnonzero(found).astype(np.int32)
 
     @cached_property
-    def _pieces(self) -> tuple[Ints, Ints, Ints]:
-        """The begin and the end of each live range of a block of some bytes, and the block."""
-        pieces = [
-            (begin, end, block)
-            for block, live in enumerate(self.live)
-            if self.sizes[block]
-            for begin, end in live
-        ]
-        table = np.array(pieces, dtype=np.int64).reshape(-1, 3)
-        return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+    def pieces(self) -> tuple[Ints, Ints, Ints]:
+        """The begin and the end of each live range, and the block whose it is, by block."""
+        if all(len(live) == 1 for live in self.live):
+            return *self.hulls, np.arange(len(self))
+        pieces = [(*piece, block) for block, live in enumerate(self.live) for piece in live]
+        begins, ends, owners = np.array(pieces, dtype=np.int64).reshape(-1, 3).T.copy()
+        return begins, ends, owners
 
     @cached_property
     def _separated(self) -> dict[int, list[int]]:
@@ -242,8 +242,9 @@ class BlockList:
         """Return the plan that places each block at its offset, with what the bound says of it."""
         peak, penalty = self.peak(offsets), self.penalty(offsets)
         status = self._status(peak, penalty)
+        offsets = list(map(int, offsets))
         placed = {
-            buffer.name: tuple(int(o) for o in offsets[first : first + buffer.slots])
+            buffer.name: tuple(offsets[first : first + buffer.slots])
             for first, buffer in zip(self._first_blocks, self.problem.buffers, strict=True)
         }
         return Plan(placed, int(peak), penalty, planner, status, nodes)

@@ -28,8 +28,9 @@ class Measures:
     def __init__(self, block_list: BlockList) -> None:
         self.begin = block_list.hulls[0]
         self.size = block_list.size_array
-        lives = [sum(end - begin for begin, end in live) for live in block_list.live]
-        self.life = np.array(lives, dtype=np.int64)
+        begins, ends, owners = block_list.pieces
+        self.life = np.zeros(len(block_list), dtype=np.int64)
+        np.add.at(self.life, owners, ends - begins)
         self.load = _loads(block_list)
 
 
@@ -66,9 +67,8 @@ def ordered(measures: Measures, order: str) -> list[int]:
 
 def _loads(block_list: BlockList) -> Ints:
     """Return, for each block, the most bytes live at one position of its life."""
-    pieces = [(b, *piece) for b, live in enumerate(block_list.live) for piece in live]
-    owners, first, last = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
-    positions = np.unique(np.concatenate((first, last)))
+    first, last, owners = block_list.pieces
+    positions = np.sort(np.concatenate((first, last)))
     begins, ends = np.searchsorted(positions, first), np.searchsorted(positions, last)
     sizes = block_list.size_array[owners]
     change = np.zeros(len(positions), dtype=np.int64)
