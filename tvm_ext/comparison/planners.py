@@ -128,7 +128,7 @@ class PlannerComparison:
     makespans: tuple[Makespan, ...] = ()
 
 
-def compare_planners(
+def compare_program(
     program: Program, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None
 ) -> PlannerComparison:
     """Plan every memory of a program with every planner.
@@ -174,7 +174,7 @@ def compare_problem(
     problem : Problem
         What to plan.
     planners, budget
-        As in `compare_planners`.
+        As in `compare_program`.
     """
     result, _ = _scope(problem.name, (problem,), planners, budget or Budget(SEARCH_NODES))
     return PlannerComparison(problem.name, (result,))
