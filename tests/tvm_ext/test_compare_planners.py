@@ -12,6 +12,7 @@ from tvm.script import tirx as T
 
 import tvm_ext
 from passes.planning import Buffer, Problem, planner_names
+from target_hw import MemoryHierarchy, MemoryScope, with_memory
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.many_programs import Failure, compare_many, programs_in
 from tvm_ext.comparison.planner_tables import summary, tables
@@ -93,6 +94,15 @@ def test_counts_of_a_function_in_each_scope():
             assert plan.fits
             assert result.lower_bound <= plan.nbytes <= result.no_reuse
             assert plan.proven <= (plan.nbytes == result.lower_bound)
+
+
+def test_a_target_says_what_memory_there_is():
+    memory = MemoryHierarchy((MemoryScope("local.UB", 300, alignment=4, reserved=((0, 4),)),))
+    mod = tvm.IRModule({"f": two_scopes})
+    program = program_of(mod, with_memory("llvm", memory), name="f")
+    found = by_scope(compare_program(program, ["best"]))
+    assert (found["local.UB"].capacity, found["local.UB"].lower_bound) == (300, 388)
+    assert not found["local.UB"].plans[0].fits
 
 
 def test_a_chain_is_better_than_without_reuse(folder):
