@@ -23,12 +23,15 @@ from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip, with_machine, with_memory
 from tvm_ext import transform
+from tvm_ext.comparison.many_programs import compare_planners
 from tvm_ext.comparison.memory_comparison import (
     ActivationMemory,
     AllocatedMemory,
     PlannedMemory,
     activation_memory,
 )
+from tvm_ext.comparison.planner_tables import render_planners
+from tvm_ext.comparison.planners import PlannerComparison
 from tvm_ext.comparison.storage_rewrite import (
     Allocations,
     Comparison,
@@ -39,6 +42,8 @@ from tvm_ext.comparison.storage_rewrite import (
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
+from tvm_ext.map.source import MapOptions, map_of_module, map_of_problem, memory_map_of
+from tvm_ext.map.write import write_map
 from tvm_ext.pipeline import (
     relax_pipeline,
     use_ascend_plan_memory,
@@ -55,6 +60,7 @@ __all__ = [
     "Comparison",
     "FunctionComparison",
     "Machine",
+    "MapOptions",
     "MemoryHierarchy",
     "MemoryScope",
     "Penalty",
@@ -62,14 +68,19 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlannedMemory",
+    "PlannerComparison",
     "Problem",
     "Status",
     "Totals",
     "activation_memory",
     "check",
     "compare",
+    "compare_planners",
     "lower_bound",
+    "map_of_module",
+    "map_of_problem",
     "memory_map",
+    "memory_map_of",
     "memory_maps",
     "pipeline_timeline",
     "pipeline_timelines",
@@ -77,6 +88,7 @@ __all__ = [
     "register",
     "register_chip",
     "relax_pipeline",
+    "render_planners",
     "save_picture",
     "solve",
     "transform",
@@ -86,4 +98,5 @@ __all__ = [
     "verify",
     "with_machine",
     "with_memory",
+    "write_map",
 ]
