@@ -39,6 +39,14 @@ from tvm_ext.comparison.storage_rewrite import (
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
+from tvm_ext.map import (
+    MapOptions,
+    MemoryMap,
+    map_of_module,
+    map_of_problem,
+    memory_map_of,
+    write_map,
+)
 from tvm_ext.pipeline import (
     relax_pipeline,
     use_ascend_plan_memory,
@@ -55,7 +63,9 @@ __all__ = [
     "Comparison",
     "FunctionComparison",
     "Machine",
+    "MapOptions",
     "MemoryHierarchy",
+    "MemoryMap",
     "MemoryScope",
     "Penalty",
     "Pipe",
@@ -69,7 +79,10 @@ __all__ = [
     "check",
     "compare",
     "lower_bound",
+    "map_of_module",
+    "map_of_problem",
     "memory_map",
+    "memory_map_of",
     "memory_maps",
     "pipeline_timeline",
     "pipeline_timelines",
@@ -86,4 +99,5 @@ __all__ = [
     "verify",
     "with_machine",
     "with_memory",
+    "write_map",
 ]
