@@ -42,8 +42,14 @@ from tvm_ext.comparison.storage_rewrite import (
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
-from tvm_ext.map.source import MapOptions, map_of_module, map_of_problem, memory_map_of
-from tvm_ext.map.write import write_map
+from tvm_ext.map import (
+    MapOptions,
+    MemoryMap,
+    map_of_module,
+    map_of_problem,
+    memory_map_of,
+    write_map,
+)
 from tvm_ext.pipeline import (
     relax_pipeline,
     use_ascend_plan_memory,
@@ -62,6 +68,7 @@ __all__ = [
     "Machine",
     "MapOptions",
     "MemoryHierarchy",
+    "MemoryMap",
     "MemoryScope",
     "Penalty",
     "Pipe",
