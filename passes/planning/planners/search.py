@@ -45,7 +45,10 @@ def search(problem: Problem, budget: Budget) -> Plan:
     the bound and the best plan. Deterministic in the budget's nodes; says what it has proven.
     """
     meter = Meter(budget)
-    plan = on_each_coalescing(problem, lambda block_list: _search(block_list, meter))
+    blocks = sum(buffer.slots for buffer in problem.buffers)
+    to_the_end = blocks <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
+    share = meter.share(2 if to_the_end else 1)
+    plan = on_each_coalescing(problem, lambda block_list: _search(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = exactly(problem, plan, meter)
     return replace(_judged(problem, plan), planner="search", nodes=meter.used)
