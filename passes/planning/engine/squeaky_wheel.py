@@ -41,6 +41,7 @@ def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
     tiers = np.zeros(len(block_list), dtype=np.int64)
     best, lowest = start, -1
     for order in _orders(Measures(block_list), tiers):
+        before = meter.rest().seconds
         offsets = risen(block_list, order, meter, start)
         meter.spend(len(offsets))
         tops = np.array(offsets, dtype=np.int64) + block_list.size_array
@@ -49,6 +50,9 @@ def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
             best, lowest = offsets, peak
         if meter.left == 0 or lowest <= block_list.bound:
             break
+        after = meter.rest().seconds
+        if before is not None and after is not None and after < before - after:
+            break  # there is no time for another one
         tiers[tops > block_list.bound] += 1
     return best
 
