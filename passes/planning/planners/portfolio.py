@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from passes.planning.engine.ranking import better
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, Meter, Run, register
+from passes.planning.planner import Budget, Meter, register
 from passes.planning.planners.bump import bump
 from passes.planning.planners.fit import best_fit, first_fit
 from passes.planning.planners.search import search
@@ -23,11 +23,11 @@ def best(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that is proven optimal. The plan names the planner that made it.
     """
-    asked: tuple[Run, ...] = (first_fit, best_fit, skyline, search)
+    asked = [first_fit, best_fit, skyline, search]
     if len(problem.buffers) > LARGE or problem.penalties:
-        asked = (search, first_fit, best_fit, skyline)
+        asked = [search, first_fit, best_fit, skyline]
     if len(problem.buffers) > HUGE:
-        asked = (search,)
+        asked = [search]
     meter = Meter(budget)
     return better(problem, (run(problem, meter.rest()) for run in asked), meter)
 
