@@ -37,7 +37,9 @@ KNOW_NO_TVM = (
     "target_hw.machine",
 )
 # The hot loops' twins are written in TVMScript; `compiled` imports them when it first needs them.
-KNOW_TVM = ("passes.planning.engine.canonical_kernel",)
+KNOW_TVM = tuple(
+    f"passes.planning.engine.{loop}_kernel" for loop in ("canonical", "relocate", "rise", "scan")
+)
 OURS = ("target_hw", "passes", "tvm_ext")
 
 
