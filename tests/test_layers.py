@@ -37,7 +37,10 @@ KNOW_NO_TVM = (
     "target_hw.machine",
 )
 # The hot loops' twins are written in TVMScript; `compiled` imports them when it first needs them.
-KNOW_TVM = ("passes.planning.engine.canonical_kernel",)
+KNOW_TVM = tuple(
+    f"passes.planning.engine.{path.stem}"
+    for path in sorted((ROOT / "passes" / "planning" / "engine").glob("*_kernel.py"))
+)
 OURS = ("target_hw", "passes", "tvm_ext")
 
 
