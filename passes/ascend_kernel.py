@@ -40,6 +40,9 @@ Search = Literal["search", "mirror"]
 WORKSPACE = "global.workspace"
 """The scope of what a kernel's cube and vector parts hand each other."""
 
+RULES = " where only what the instruction set allows is in place"
+"""What a lower bound rests on, in messages."""
+
 _PRINTED = {
     "local.UB": "ub",
     "local.L1": "cbuf",
@@ -181,7 +184,7 @@ def _overflow(kernel: CoreKernel) -> Overflow:
     explained = partial(
         does_not_fit,
         places=Lines(kernel.func, kernel.found),
-        rules=" where only what the instruction set allows is in place",
+        rules=RULES,
         cost=_cost(kernel),
     )
 
