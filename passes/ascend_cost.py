@@ -66,10 +66,10 @@ def plan_cost(
             raise ValueError("the function has no target, and no machine is given")
         machine = Machine.from_target(target)
     kernel = options.read(func)
-    plans = {
-        (scope.attached.owner, scope.problem.memory.name): scope.plan
+    # The attached problem, and not the planned one, in which bytes of enclosing scopes are reserved.
+    placed = [
+        (scope.attached.problem, scope.plan)
         for mode in get_args(Mode)
         for scope in plan_kernel(kernel, replace(options, mode=mode)).scopes
-    }
-    placed = [(a.problem, plans[a.owner, a.problem.memory.name]) for a in kernel.found.problems]
+    ]
     return simulate(kernel.program, placed, machine)
