@@ -56,6 +56,7 @@ from tvm_ext.pipeline import (
     use_plan_addresses,
     use_storage_rewrite,
 )
+from tvm_ext.what_fits import FittingMemory, FittingPlan, what_fits
 
 __all__ = [
     "ActivationMemory",
@@ -64,6 +65,8 @@ __all__ = [
     "Budget",
     "Buffer",
     "Comparison",
+    "FittingMemory",
+    "FittingPlan",
     "FunctionComparison",
     "Machine",
     "MapOptions",
@@ -103,6 +106,7 @@ __all__ = [
     "use_plan_addresses",
     "use_storage_rewrite",
     "verify",
+    "what_fits",
     "with_machine",
     "with_memory",
     "write_map",
