@@ -82,8 +82,8 @@ PASSES = tuple(
     if path.stem not in ("__init__", "options", "placement")
 )
 """Modules of passes, and of what is told of them: each is an end of the road."""
-PARTS = ("passes.ascend_kernel", "passes.gmem_prim_func")
-"""Of these, what is a part of one: the plan of an Ascend kernel, and the TIR side of a pass."""
+PARTS = ("passes.ascend_choices", "passes.ascend_kernel")
+"""Of these, what is a part of one: the plan of an Ascend kernel, and what it may give up."""
 
 
 @pytest.mark.parametrize("module", PASSES)
