@@ -23,6 +23,7 @@ from tvm.ir import TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
 from tvm.tirx import (
     AllocBuffer,
+    Bind,
     Broadcast,
     BufferLoad,
     BufferStore,
@@ -58,6 +59,7 @@ _BUFFER_STORE = type_index(BufferStore)
 _CALL = type_index(Call)
 _DECL_BUFFER = type_index(DeclBuffer)
 _FOR = type_index(For)
+_SEQ_STMT = type_index(SeqStmt)
 _TENSOR_LOAD, _TENSOR_REGION = type_index(TensorLoad), type_index(TensorRegion)
 _VAR = type_index(Var)
 _WHILE = type_index(While)
@@ -212,6 +214,7 @@ class _ArenaRewriter:
             (_DECL_BUFFER, self._rewrite_decl),
             (_FOR, self._attached.rewrite_for),
             (_WHILE, self._rewrite_while),
+            (_SEQ_STMT, self._rewrite_seq),
             (_ATTR_STMT, self._rewrite_attr),
             (_BUFFER_STORE, self._rewrite_store),
             (_TENSOR_LOAD, self._rewrite_load),
@@ -230,11 +233,22 @@ class _ArenaRewriter:
     def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
         address = self._slotted.get(op.buffer.__chandle__())
         if address is not None:
-            return DeclBuffer(self._renamed.get(op.buffer.__chandle__(), op.buffer), data=address)
+            buffer = self._renamed.get(op.buffer.__chandle__(), op.buffer)
+            pointer = Var(f"{buffer.name}_slot", address.ty)
+            return SeqStmt([Bind(pointer, address), DeclBuffer(buffer, data=pointer)])
         place = self._place(op.buffer)
         if place is None:
             return mutator.default_mutate(op)
         return DeclBuffer(self._view[op.buffer.__chandle__()], data=place.arena.data)
+
+    def _rewrite_seq(self, op: SeqStmt, mutator: Any) -> Any:
+        """Keep a buffer and the pointer that it is declared on in the sequence that uses it."""
+        parts: list[Any] = []
+        for statement in op.seq:
+            new = mutator.mutate(statement)
+            is_pair = isinstance(statement, AllocBuffer) and isinstance(new, SeqStmt)
+            parts += list(new.seq) if is_pair else [new]
+        return SeqStmt(parts)
 
     def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
         place = self._place(op.buffer)

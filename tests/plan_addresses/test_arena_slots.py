@@ -15,6 +15,7 @@ import tvm
 from address_runs import build, identity, poisoned
 from tvm.ir.transform import Pass
 from tvm.script import from_source
+from tvm.script import tirx as T
 
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import PlanAddresses
@@ -130,3 +131,28 @@ def test_addresses_of_one_arena_are_not_said_to_be_apart():
     assert "tirx.noalias" not in planned.attrs
     alone = arenas()(kernel(1, 64, "float32", "i", noalias=True))["main"]
     assert "tirx.noalias" in alone.attrs
+
+
+@T.prim_func
+def shared_product(
+    x: T.Buffer((512,), "float32", layout=None), y: T.Buffer((512,), "float32", layout=None)
+):
+    for t in range(2):
+        a = T.alloc_buffer(
+            (64,), "float32", scope="local.UB", layout=None, annotations={"multi_buffer": 2}
+        )
+        for i in range(64):
+            a[i] = x[t * 256 + i]
+        for i in range(64):
+            y[t * 256 + i] = a[(i + 3) % 64]
+
+
+def test_a_slot_may_have_a_product_in_common_with_an_index():
+    # TVM gives `t * 256` a name, which has to come before the address of the slot, too.
+    mod = tvm.IRModule({"main": shared_product.with_attr("global_symbol", "main")})
+    x, y = np.arange(512, dtype="float32"), tvm.runtime.tensor(np.zeros(512, "float32"))
+    build(mod, arenas(32), "llvm")["main"](tvm.runtime.tensor(x), y)
+    i = np.arange(64)
+    for t in range(2):
+        row = y.numpy()[t * 256 : t * 256 + 64]
+        np.testing.assert_array_equal(row, x[t * 256 + (i + 3) % 64])

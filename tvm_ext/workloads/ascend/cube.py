@@ -91,7 +91,7 @@ _FUSED = {"tile_m": 64, "tile_k": 64, "step_k": 32}
 @ascend(
     fits={**_FUSED, "tile_n": 256, "rows": 16},
     reuse={**_FUSED, "tile_n": 240, "rows": 32},
-    lowest={**_FUSED, "tile_n": 288, "rows": 64, "slots": 1},
+    lowest={**_FUSED, "tile_n": 384, "rows": 32},
     overflow={**_FUSED, "tile_n": 320, "rows": 64, "slots": 1},
 )
 def matmul_add_relu(

@@ -13,7 +13,7 @@ from .kernel import Array, Program, ascend, draws, normal, whole
 @ascend(
     fits={"rows": 8, "columns": 768},
     reuse={"rows": 8, "columns": 1280},
-    lowest={"rows": 16, "columns": 1792, "slots": 1},
+    lowest={"rows": 16, "columns": 2048, "slots": 1},
     overflow={"rows": 16, "columns": 2304, "slots": 1},
 )
 def softmax(
