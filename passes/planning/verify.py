@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import NamedTuple
 
+import numpy as np
+
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Penalty, Problem
 
@@ -176,22 +178,27 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
     `apart` holds live slots that are pairwise disjoint, sorted by offset, so that a new slot meets
     only its neighbours there; `piled` holds the few others (in-place partners, wrong ones).
     """
-    events = []
+    slots: list[_Placed] = []
+    begins: list[int] = []
+    ends: list[int] = []
     for buffer in problem.buffers:
         if buffer.size == 0:
             continue
         for slot, offset in enumerate(_offsets(plan, buffer)):
             placed = _Placed(offset, offset + buffer.size, buffer.name, slot)
             for begin, end in buffer.live:
-                events.append((begin, True, placed))
-                events.append((end, False, placed))
-    events.sort()  # at one position, ends come first
+                slots.append(placed)
+                begins.append(begin)
+                ends.append(end)
+    # At one position, ends come first.
+    events = np.argsort(np.array(ends + begins, dtype=np.int64), kind="stable").tolist()
 
     apart: list[_Placed] = []
     piled: list[_Placed] = []
-    for _, starts, placed in events:
+    for event in events:
+        placed = slots[event % len(slots)]
         at = bisect_left(apart, placed)
-        if not starts:
+        if event < len(slots):
             if at < len(apart) and apart[at] == placed:
                 del apart[at]
             else:
