@@ -125,7 +125,17 @@ def _outlasts(slices: TensorSlices, letter: str, cut: Cut) -> bool:
 
 
 def lane_bytes(lanes: Lanes, slices: TensorSlices, cut: Cut) -> int:
-    """Return the bytes a lane that a tensor's slices take: window and line buffer."""
+    """Return the bytes a lane that a tensor's slices take: window and line buffer.
+
+    What waits in the line buffer is read from there, so the window has only the other rows. When
+    it moves on, the rows that the next line of slices needs take the place of those that are done.
+    """
     line = line_extents(slices, cut)
-    window = lanes.tensor_bytes(slices.tensor, window_extents(slices, cut))
-    return window + (lanes.tensor_bytes(slices.tensor, line) if line else 0)
+    window = window_extents(slices, cut)
+    if line is None:
+        return lanes.tensor_bytes(slices.tensor, window)
+    new = tuple(
+        extent - axis.kept if axis is not None and axis.letter == cut.order[1] else extent
+        for extent, axis in zip(window, slices.axes, strict=True)
+    )
+    return lanes.tensor_bytes(slices.tensor, new) + lanes.tensor_bytes(slices.tensor, line)

@@ -1,0 +1,249 @@
+"""The pass `LayerGroup`, from options to a build, and what it reports."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from operator_modules import arrays, call, kernels, lowered, module, run
+from test_group_kernels import NETWORKS, chain
+from tvm import relax
+from tvm.target import Target
+
+from passes.gmem import read_layout
+from passes.layer_group import LayerGroupOptions, plan_groups
+from passes.planning import check
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.target import register_chip
+from tvm_ext import transform
+from tvm_ext.layer_groups import layer_groups
+from tvm_ext.pipeline import relax_pipeline
+
+CHIP = "sophgo/cv181x-llvm"
+
+TINY = "test/tiny-lanes"
+register_chip(
+    TINY,
+    MemoryHierarchy(
+        (
+            MemoryScope(
+                "local.LMEM",
+                4096,
+                alignment=16,
+                bank_count=4,
+                bank_bytes=1024,
+                facts=(("eu_bytes", 16), ("lanes", 4)),
+            ),
+            MemoryScope("global", alignment=64),
+        )
+    ),
+    override=True,
+)
+
+
+def build(mod, target=CHIP, **options):
+    pipeline = relax_pipeline(target, **options)
+    executable = tvm.compile(mod, target=Target(target), relax_pipeline=pipeline)
+    return relax.VirtualMachine(executable, tvm.cpu())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_built_with_groups_gives_the_same(name):
+    mod = NETWORKS[name]()
+    target = f"{TINY}-llvm"
+    report = layer_groups(mod, target)
+    assert report.groups
+    plain, grouped = build(mod, target), build(mod, target, layer_group=True)
+    for seed in (0, 1):
+        args = arrays(mod, seed)
+        for ours, theirs in zip(call(grouped, args), call(plain, args), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("halo", ["recompute", "keep"])
+@pytest.mark.parametrize("search", ["tail_to_head", "dynamic_programming"])
+def test_searches_and_halos_give_the_same_numbers(search, halo):
+    mod = chain(batch=2)
+    args = arrays(mod)
+    options = {"search": search, "halo": halo, "overlap_rule": "half"}
+    grouped = build(mod, f"{TINY}-llvm", layer_group=options)
+    np.testing.assert_array_equal(call(grouped, args)[0], run(mod, args)[0])
+
+
+@pytest.mark.parametrize("planner", ["bank_aware", "op_order", "best"])
+def test_plans_are_verified_and_within_capacity(planner):
+    target = Target(TINY)
+    options = LayerGroupOptions(target, planner=planner)
+    for network in (chain(), NETWORKS["residual"]()):
+        for block in plan_groups(lowered(network, fuse=True), options):
+            for group in block.groups.groups:
+                check(group.local.problem, group.plan)
+                assert group.plan.peak <= 4096
+
+
+def test_the_pass_takes_operators_that_are_not_lowered():
+    mod = chain()
+    before = mod.script()
+    grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
+    assert mod.script() == before
+    args = arrays(mod)
+    np.testing.assert_array_equal(run(grouped, args)[0], run(mod, args)[0])
+    assert any("group" in name for name in kernels(grouped))
+
+
+def test_two_runs_give_the_same_module():
+    mod = lowered(NETWORKS["skip over a scale"](), fuse=True)
+    first, second = (transform.LayerGroup(TINY)(mod) for _ in range(2))
+    assert first.script() == second.script()
+
+
+def test_a_backend_gets_addresses_and_a_cpu_an_arena():
+    mod = lowered(chain(), fuse=True)
+    for target, form, expected in (
+        (TINY, None, "allocated_addr"),
+        (f"{TINY}-llvm", None, "lmem.data"),
+        (TINY, "arena", "lmem.data"),
+        (f"{TINY}-llvm", "address", "allocated_addr"),
+    ):
+        grouped = transform.LayerGroup(target, form=form)(mod)
+        text = "".join(f.script() for n, f in kernels(grouped).items() if "group" in n)
+        assert expected in text
+
+
+def test_global_memory_holds_inputs_and_outputs_of_groups_alone():
+    mod = chain()
+    target = Target(f"{TINY}-llvm")
+    seen = {}
+
+    def keep(name):
+        @tvm.transform.module_pass(opt_level=0)
+        def look(mod, _ctx):
+            seen[name] = {
+                str(v.name_hint): read_layout(f)
+                for v, f in mod.functions.items()
+                if isinstance(f, relax.Function)
+            }
+            return mod
+
+        return look
+
+    from tvm.ir.transform import Sequential
+
+    from passes.gmem import GMEMAllocate
+    from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
+
+    before, _ = before_planning(relax_passes(target))
+    first, then = before_lowering(before)
+    for name, groups in (("plain", []), ("grouped", [transform.LayerGroup(target)])):
+        with target:
+            Sequential([*first, *groups, *then, GMEMAllocate(target=target), keep(name)])(mod)
+    sizes = {name: layouts["main"].activations.size for name, layouts in seen.items()}
+    assert sizes["grouped"] < sizes["plain"]
+
+
+def test_the_report_adds_up():
+    mod = chain(batch=2)
+    report = layer_groups(mod, TINY, halo="keep")
+    layers = [name for group in report.groups for name in group.layers]
+    layers += [left.layer for left in report.left]
+    fused = layer_groups(mod, "llvm")
+    assert sorted(layers) == sorted(left.layer for left in fused.left)
+    for group in report.groups:
+        assert 0 < group.lmem_peak <= group.lmem_capacity == 4096
+        assert group.n_slices >= 1
+        assert group.h_slices >= 1
+        assert group.moved > 0
+        assert len(group.layers) == len(group.operators) > 1
+    assert report.moved_least <= report.moved_after < report.moved_before
+    assert report.makespan_after > 0
+
+
+def test_a_target_without_local_memory_groups_nothing():
+    mod = lowered(chain(), fuse=True)
+    assert transform.LayerGroup("llvm")(mod).script() == mod.script()
+    report = layer_groups(mod, "llvm")
+    assert report.groups == ()
+    assert len(report.left) > 1
+    assert {left.reason for left in report.left} == {"the target has no memory 'local.LMEM'"}
+    assert report.moved_after == report.moved_before
+
+
+def test_a_layer_that_does_not_fit_says_so():
+    mod = module(
+        [(1, 64, 20, 20), (64, 64, 3, 3)],
+        lambda emit, x, w: emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, w)))),
+    )
+    report = layer_groups(mod, TINY, fuse=False)
+    reasons = {left.layer.split(":")[0]: left.reason for left in report.left}
+    assert (
+        "bytes a lane of local.LMEM at its smallest slice, 4096 are available"
+        in (reasons["conv2d"])
+    )
+
+
+def test_layers_of_unknown_shape_are_left():
+    length = tvm.tirx.Var("length", tvm.ir.PrimType("int64"))
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 4, length, 8), "float32"))
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.relu(builder.emit(relax.op.nn.relu(x))))
+            y = builder.emit_output(relax.op.nn.max_pool2d(y, (1, 2), (1, 2)))
+        builder.emit_func_output(y)
+    report = layer_groups(builder.get(), TINY)
+    assert report.groups == ()
+    assert all(left.reason for left in report.left)
+    assert len(report.left) >= 1
+
+
+def test_calls_of_other_things_are_left_and_stay_in_their_place():
+    def body(emit, x, w):
+        y = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, w, padding=(1, 1)))))
+        z = emit(relax.call_dps_packed("test.layer_group.twice", (y,), y.ty))
+        return emit(relax.op.add(emit(relax.op.nn.relu(z)), y))
+
+    @tvm.register_global_func("test.layer_group.twice", override=True)
+    def twice(source, result):
+        tvm.runtime.tensor(source.numpy() * 2).copyto(result)
+
+    mod = module([(1, 4, 9, 6), (4, 4, 3, 3)], body)
+    report = layer_groups(mod, TINY, fuse=False)
+    assert "test.layer_group.twice" not in {o for g in report.groups for o in g.operators}
+    assert any("not a call of a kernel" in left.reason for left in report.left)
+    grouped = build(mod, f"{TINY}-llvm", fuse=False, layer_group=True)
+    args = arrays(mod)
+    np.testing.assert_array_equal(call(grouped, args)[0], run(mod, args)[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"search": "luck"}, "search"),
+        ({"halo": "lose"}, "halo"),
+        ({"planner": "none"}, "none"),
+        ({"overlap_rule": "third"}, "overlap_rule"),
+        ({"form": "cloud"}, "form"),
+        ({"target": "sophgo/none"}, "sophgo/none"),
+    ],
+)
+def test_a_wrong_option_is_one_error_at_once(options, word):
+    with pytest.raises(ValueError, match=word):
+        transform.LayerGroup(**{"target": TINY, **options})
+
+
+def test_wrong_options_of_the_pipeline():
+    with pytest.raises(ValueError, match="no option 'slices'"):
+        relax_pipeline(CHIP, layer_group={"slices": 3})
+    with pytest.raises(ValueError, match="layer_group must be"):
+        relax_pipeline(CHIP, layer_group="yes")
+
+
+def test_no_target_and_a_memory_without_lanes():
+    mod = lowered(chain())
+    with pytest.raises(ValueError, match="there is no target"):
+        transform.LayerGroup()(mod)
+    with Target(TINY):
+        assert transform.LayerGroup()(mod) is not mod
+    feature = {"kind": "llvm", "feature.memory": {"local.LMEM": {"capacity": 4096}}}
+    with pytest.raises(ValueError, match=r"local\.LMEM.*lanes"):
+        transform.LayerGroup(feature)
