@@ -39,6 +39,12 @@ from tvm_ext.comparison.storage_rewrite import (
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
+from tvm_ext.layer_group_report import (
+    LayerGroupReport,
+    LayerGroupSummary,
+    LeftLayer,
+    layer_groups,
+)
 from tvm_ext.pipeline import (
     relax_pipeline,
     use_ascend_plan_memory,
@@ -54,6 +60,9 @@ __all__ = [
     "Buffer",
     "Comparison",
     "FunctionComparison",
+    "LayerGroupReport",
+    "LayerGroupSummary",
+    "LeftLayer",
     "Machine",
     "MemoryHierarchy",
     "MemoryScope",
@@ -68,6 +77,7 @@ __all__ = [
     "activation_memory",
     "check",
     "compare",
+    "layer_groups",
     "lower_bound",
     "memory_map",
     "memory_maps",
