@@ -62,6 +62,7 @@ class NetworkBuilder:
         self.layers: list[Layer] = []
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Return the elements of a tensor on each axis."""
         return self.tensors[name].shape
 
     def window(
@@ -121,6 +122,7 @@ class NetworkBuilder:
         inputs: list[tuple[str, InputMap]],
         work: int,
     ) -> str:
+        """Add a layer with these inputs and their maps, and so many multiply-adds."""
         name = f"t{len(self.layers)}"
         self.tensors[name] = Tensor(name, shape, self.bits, "nchw")
         names, maps = tuple(i for i, _ in inputs), tuple(m for _, m in inputs)
@@ -128,6 +130,7 @@ class NetworkBuilder:
         return name
 
     def network(self, output: str) -> Network:
+        """Return what was put together."""
         return Network(tuple(self.tensors.values()), tuple(self.layers), (output,), self.name)
 
 
@@ -277,7 +280,7 @@ def mobilenet() -> None:
 
 
 def deep_network(layers: int) -> Network:
-    """Return a random network of convolutions, depthwise ones, additions and element-wise layers."""
+    """Return a random network of convolutions, additions and element-wise layers."""
     choose = random.Random(layers)
     builder = NetworkBuilder(f"{layers} layers", 8, (16, 64, 64))
     before = last = "x"

@@ -95,8 +95,10 @@ def group_cost(
     machine: Machine,
     lanes: Lanes,
     lane_bytes: dict[str, int],
+    *,
+    balance: bool = True,
 ) -> tuple[GroupCost, TimeSteps]:
-    """Return the cost of a group, and its time steps after re-balancing.
+    """Return the cost of a group, and its time steps, with transfers moved if that wins cycles.
 
     Parameters
     ----------
@@ -110,6 +112,8 @@ def group_cost(
         The chip's lanes.
     lane_bytes : dict of str to int
         Bytes a lane of each tensor, for ties when transfers are moved.
+    balance : bool
+        Whether transfers may move to other steps.
     """
     group, count = slices.group, slices.cut.steps
     computed = [
@@ -127,9 +131,10 @@ def group_cost(
             moved[transfer] = moved_bytes(slices, transfer)
             times = 1 if transfer.tensor in held else count
             cycles[transfer] = pipe.cycles(-(-moved[transfer] // times))
-    steps = rebalance(
-        steps, lambda layer: -(-computed[layer] // count), cycles.__getitem__, lane_bytes
-    )
+    if balance:
+        steps = rebalance(
+            steps, lambda layer: -(-computed[layer] // count), cycles.__getitem__, lane_bytes
+        )
     total = pipelined_cycles(
         steps, lambda layer: -(-computed[layer] // count), cycles.__getitem__, count, held
     )

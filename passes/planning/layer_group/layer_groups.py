@@ -97,7 +97,7 @@ def plan_layer_groups(
             if isinstance(part, int):
                 left[network.layers[part].name] = _why_left(index, chip, part)
             else:
-                groups.append(part)
+                groups.append(group_search.settle(part))
                 cycles += part.cost.cycles
     moved = sum(group.cost.moved for group in groups)
     before = 0

@@ -346,7 +346,7 @@ class _Chain:
         if key not in self._numbers:
             self._numbers[key] = len(self._spans)
             self._spans.append(spans)
-            self._totals.append(int(spans.sizes().sum()))
+            self._totals.append(spans.total)
         return self._numbers[key]
 
     def _through(self, number: int, source: str, labels: list[_Label]) -> list[_Label]:
@@ -399,12 +399,12 @@ class _Chain:
             need = Spans.of(((0, extent),) * slices)
         else:
             need = spans.needed(m, output.shape[m.axis], extent, False)
-        again = _Choice(False, int(need.sizes().max()), 0, need.covered(), self._number(need))
+        again = _Choice(False, need.longest, 0, need.covered(), self._number(need))
         held, fresh = need.kept()
-        if (held.sizes() == fresh.sizes()).all():
+        if (held.sizes == fresh.sizes).all():
             return [again]
-        overlap = int((held.sizes() - fresh.sizes()).max())
-        window = int(held.sizes().max())
+        overlap = int((held.sizes - fresh.sizes).max())
+        window = held.longest
         return [again, _Choice(True, window, overlap, fresh.covered(), self._number(fresh))]
 
     def _best(self, labels: list[_Label]) -> list[_Label]:

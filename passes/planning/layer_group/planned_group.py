@@ -35,7 +35,7 @@ from target_hw.memory import MemoryScope
 STRATEGIES = ("bank_aware", "op_order")
 """Names of planners that know time steps and banks; all general planners can be named, too."""
 
-GROUP_BUDGET = Budget(nodes=20_000)
+GROUP_BUDGET = Budget(nodes=5_000)
 """What a planner that searches may spend on one group."""
 
 
@@ -205,6 +205,7 @@ def plan_group(
     plan = place(local, chip.planner)
     if plan is None and balanced != steps:
         # A transfer that was moved holds its bytes for longer.
-        local, balanced = of_time_steps(slices, steps, chip.memory, sizes), steps
+        cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
+        local = of_time_steps(slices, balanced, chip.memory, sizes)
         plan = place(local, chip.planner)
     return None if plan is None else PlannedGroup(slices, balanced, local, plan, cost)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from passes.planning.layer_group.group import NetworkIndex
-from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_group
-from passes.planning.layer_group.slicing import Cut
+from passes.planning.layer_group.planned_group import Chip, PlannedGroup, place, plan_group
+from passes.planning.layer_group.slicing import Cut, slice_group
 from passes.planning.layer_group.sweep import Estimate, LayerFacts, Sweep
 
 WINDOW = 16
 """Groups of more layers than this are made of smaller ones: see `dynamic_programming`."""
 
 PATIENCE = 2
-"""Numbers of slices that win nothing before larger ones are no longer tried."""
+"""How often more slices, or longer groups with more slices, win nothing before it stops."""
 
 LEAST_GAIN = 0.01
 """Share of a group's cycles below which fewer of them count as nothing won."""
+
+PORTFOLIO, QUICK = "best", "first_fit"
+"""The planner that tries all planners, and one of them."""
 
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 """For each way with halos, the letters of the cuts along which the search may keep them."""
@@ -40,6 +44,8 @@ class GroupSearch:
         self.index = index
         self.chip = chip
         self.keeps = KEEPS[halo]
+        # While groups are compared it is enough that they fit; the portfolio is for the result.
+        self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
 
@@ -48,8 +54,35 @@ class GroupSearch:
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
             group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
-            self._planned[key] = plan_group(group, estimate.cut, self.chip, estimate.keep)
+            planned = plan_group(group, estimate.cut, self._quick, estimate.keep)
+            if planned is None and self._quick != self.chip:
+                planned = plan_group(group, estimate.cut, self.chip, estimate.keep)
+            self._planned[key] = planned
         return self._planned[key]
+
+    def settle(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group of the result, with addresses from the planner that was asked for.
+
+        Where halos may be kept or not, whichever is cheaper, that is decided for each tensor.
+        """
+        if len(self.keeps) > 1:
+            planned = self._mixed(planned)
+        if self._quick == self.chip:
+            return planned
+        plan = place(planned.local, self.chip.planner)
+        return planned if plan is None else replace(planned, plan=plan)
+
+    def _mixed(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group where no single tensor's halo would better be treated the other way."""
+        cut, group = planned.cut, planned.group
+        candidates = slice_group(group, cut, "h").kept
+        keep = {name: planned.slices.tensors[name].keep for name in group.names}
+        for name in candidates:
+            other = {**keep, name: "" if "h" in keep[name] else "h"}
+            changed = plan_group(group, cut, self._quick, other)
+            if changed is not None and changed.cost.cycles < planned.cost.cycles:
+                planned, keep = changed, other
+        return planned
 
     def cycles(self, estimate: Estimate) -> int | None:
         """Return a group's cycles, estimated or of its plan; None if it was found not to fit."""
@@ -75,13 +108,17 @@ class GroupSearch:
             for cut in self._cuts(last):
                 if cut.h == 1 and keep != self.keeps[0]:
                     continue  # Without cut rows there is nothing to keep.
-                won = False
+                won, worse, all_fit = False, 0, min(best, default=last) == first
                 for estimate in Sweep(self._facts, last, cut, keep).run(first):
                     known = best.get(estimate.first)
+                    worse += 1
                     if known is None or estimate.cycles < known:
                         best[estimate.first] = estimate.cycles
+                        worse = 0
                         won = won or known is None or estimate.cycles < known * (1 - LEAST_GAIN)
                     yield estimate
+                    if all_fit and worse == PATIENCE:
+                        break  # Fewer slices do for all groups, in fewer cycles.
                 vain = 0 if won or not best else vain + 1
                 if vain == PATIENCE:
                     break

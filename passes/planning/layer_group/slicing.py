@@ -11,7 +11,7 @@ again (it is not kept), or it stays where it is until the next slice has read it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, product
 
@@ -392,12 +392,16 @@ def _cut_output(
     return TensorSlices(tensor, tuple(axes))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spans:
-    """Ranges, one a slice, as two arrays; an empty one begins beyond all and ends before all."""
+    """Ranges, one a slice, as two arrays; an empty one begins beyond all and ends before all.
+
+    What follows from spans is remembered with them: a search asks for it again and again.
+    """
 
     begin: _Ends
     end: _Ends
+    _known: dict[object, Spans] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, ranges: tuple[Range, ...]) -> Spans:
@@ -416,10 +420,21 @@ class Spans:
         pairs = zip(self.begin.tolist(), self.end.tolist(), strict=True)
         return tuple((a, b) if a < b else (0, 0) for a, b in pairs)
 
+    @cached_property
     def sizes(self) -> _Ends:
-        """Return the elements of each range."""
+        """The elements of each range."""
         sizes: _Ends = np.maximum(self.end - self.begin, 0)
         return sizes
+
+    @cached_property
+    def longest(self) -> int:
+        """The elements of the longest range."""
+        return int(self.sizes.max())
+
+    @cached_property
+    def total(self) -> int:
+        """The elements of all ranges, those of two counted twice."""
+        return int(self.sizes.sum())
 
     def covered(self) -> int:
         """Return how many elements any range has, each counted once."""
@@ -430,18 +445,27 @@ class Spans:
 
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
-        return Spans(np.minimum(self.begin, other.begin), np.maximum(self.end, other.end))
+        if other is self:
+            return self
+        if other not in self._known:
+            self._known[other] = Spans(
+                np.minimum(self.begin, other.begin), np.maximum(self.end, other.end)
+            )
+        return self._known[other]
 
     def needed(self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool) -> Spans:
         """Return what they need through a map; see `needed_range`."""
-        begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
-        if m.divide > 1:
-            begin, end = begin // m.divide, end // m.divide
-        # Empty ranges are far out: they stay empty.
-        begin, end = np.maximum(begin, 0), np.minimum(end + 1, input_extent)
-        if to_end:
-            end = np.where(self.end == output_extent, input_extent, end)
-        return Spans(begin, end)._marked()
+        key = (m, output_extent, input_extent, to_end)
+        if key not in self._known:
+            begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
+            if m.divide > 1:
+                begin, end = begin // m.divide, end // m.divide
+            # Empty ranges are far out: they stay empty.
+            begin, end = np.maximum(begin, 0), np.minimum(end + 1, input_extent)
+            if to_end:
+                end = np.where(self.end == output_extent, input_extent, end)
+            self._known[key] = Spans(begin, end)._marked()
+        return self._known[key]
 
     def kept(self) -> tuple[Spans, Spans]:
         """Return what is held and what is made if no element is made twice.
@@ -449,10 +473,13 @@ class Spans:
         Held is all from the first element that this or a later slice needs to the last one that
         this or an earlier slice needs; made is what of it no earlier slice has made.
         """
-        first = np.minimum.accumulate(self.begin[::-1])[::-1]
-        last = np.maximum.accumulate(self.end)
-        before = np.concatenate(([-_NOWHERE], last[:-1]))
-        return Spans(first, last)._marked(), Spans(np.maximum(first, before), last)._marked()
+        if "held" not in self._known:
+            first = np.minimum.accumulate(self.begin[::-1])[::-1]
+            last = np.maximum.accumulate(self.end)
+            before = np.concatenate(([-_NOWHERE], last[:-1]))
+            self._known["held"] = Spans(first, last)._marked()
+            self._known["made"] = Spans(np.maximum(first, before), last)._marked()
+        return self._known["held"], self._known["made"]
 
 
 AxisSpans = list[tuple[str, Spans] | None]

@@ -64,18 +64,16 @@ class LayerFacts:
         The network.
     chip : Chip
         What it runs on.
-
-    Attributes
-    ----------
-    whole : dict of str to (int, int)
-        Bytes a lane and elements of tensors that were loaded as a whole.
     """
 
     def __init__(self, index: NetworkIndex, chip: Chip) -> None:
         self.index = index
         self.chip = chip
         lanes = chip.lanes
-        self.whole: dict[str, tuple[int, int]] = {}
+        self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._even: dict[tuple[int, int, int], Spans] = {}
+        self._lanes_pipe = chip.machine[LANES]
+        self._transfer_pipe = chip.machine[TRANSFERS]
         self._work: list[tuple[float, float, int]] = []
         for layer in index.network.layers:
             output = index.tensors[layer.output]
@@ -88,15 +86,29 @@ class LayerFacts:
             share = layer.multiply_adds / max(1, element_count(output))
             self._work.append((idle / together, idle * share, bits))
 
+    def lane_bytes(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
+        """Return the bytes a lane of a part of a tensor."""
+        key = (tensor.name, extents)
+        if key not in self._lane_bytes:
+            self._lane_bytes[key] = self.chip.lanes.tensor_bytes(tensor, extents)
+        return self._lane_bytes[key]
+
+    def even(self, length: int, count: int, unit: int) -> Spans:
+        """Return the even slices of an axis."""
+        key = (length, count, unit)
+        if key not in self._even:
+            self._even[key] = Spans.of(even_ranges(length, count, unit))
+        return self._even[key]
+
     def compute_cycles(self, number: int, elements: float) -> float:
         """Return the cycles in which a layer makes so many elements of its output."""
         by_output, by_multiply_adds, bits = self._work[number]
-        work = self.chip.machine[LANES].cycles(int(elements * by_multiply_adds), bits)
+        work = self._lanes_pipe.cycles(int(elements * by_multiply_adds), bits)
         return max(work, elements * by_output)
 
     def transfer_cycles(self, nbytes: float) -> int:
         """Return the cycles in which so many bytes are loaded or stored."""
-        return self.chip.machine[TRANSFERS].cycles(int(nbytes))
+        return self._transfer_pipe.cycles(int(nbytes))
 
 
 @dataclass
@@ -203,8 +215,9 @@ class Sweep:
                 self._move[self._at(number + 1)] += cycles
                 if not measure.everywhere and not inside:
                     self._live[self._at(number + 1)] += measure.lane_bytes
-        buffer = -(-layer.buffer_bits * self._lane_elements(tensor, made) // 8)
-        self._live[self._at(number)] += buffer
+        if layer.buffer_bits:
+            buffer = -(-layer.buffer_bits * self._lane_elements(tensor, made) // 8)
+            self._live[self._at(number)] += buffer
         return self._read(number, layer, made, tensor)
 
     def _read(self, number: int, layer: Layer, made: AxisSpans, output: Tensor) -> bool:
@@ -335,7 +348,7 @@ class Sweep:
             unit = self.facts.chip.lanes.batch_unit(tensor.bits) if letter == "n" else 1
             if at < 0 or -(-tensor.shape[at] // unit) < count:
                 return None
-            spans[at] = (letter, Spans.of(even_ranges(tensor.shape[at], count, unit)))
+            spans[at] = (letter, self.facts.even(tensor.shape[at], count, unit))
         return spans
 
     def _measure(
@@ -345,20 +358,24 @@ class Sweep:
             return self._measure_whole(tensor), needs
         held, made = settle_spans(needs, self.keep)
         extents, elements, kept, repeats = [], 1, False, False
-        sizes: dict[str, NDArray[np.int64]] = {}
+        sizes: dict[str, Spans | NDArray[np.int64]] = {}
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):
             if window is None or fresh is None:
                 extents.append(extent)
                 elements *= extent
                 continue
-            letter, new = window[0], fresh[1].sizes()
-            extents.append(int(window[1].sizes().max()))
-            sizes[letter] = sizes[letter] * new if letter in sizes else new
-            kept = kept or (letter in self.keep and bool((new < window[1].sizes()).any()))
+            letter, new = fresh
+            extents.append(window[1].longest)
+            if letter in sizes:
+                other = sizes[letter]
+                sizes[letter] = new.sizes * (other.sizes if isinstance(other, Spans) else other)
+            else:
+                sizes[letter] = new
+            kept = kept or (letter in self.keep and new.total < window[1].total)
             if letter == "h" and self.facts.chip.overlap_rule == "half":
-                repeats = 2 * (int(new.sum()) - fresh[1].covered()) > extent
-        for by_slice in sizes.values():
-            elements *= int(by_slice.sum())
+                repeats = 2 * (new.total - new.covered()) > extent
+        for made_by in sizes.values():
+            elements *= made_by.total if isinstance(made_by, Spans) else int(made_by.sum())
         for letter in "nh":
             count = self.cut.count(letter)
             if letter in sizes or count == 1:
@@ -368,20 +385,17 @@ class Sweep:
             else:
                 elements *= count
                 repeats = repeats or letter == "h"
-        nbytes = self.facts.chip.lanes.tensor_bytes(tensor, tuple(extents))
+        nbytes = self.facts.lane_bytes(tensor, tuple(extents))
         return _Measure(nbytes, elements, kept, not sizes, repeats), made
 
     def _measure_whole(self, tensor: Tensor) -> _Measure:
         """Return what a tensor takes that is loaded as a whole, once if there is more than one."""
-        if tensor.name not in self.facts.whole:
-            nbytes = self.facts.chip.lanes.tensor_bytes(tensor, tensor.shape)
-            self.facts.whole[tensor.name] = (nbytes, element_count(tensor))
-        nbytes, elements = self.facts.whole[tensor.name]
-        return _Measure(nbytes, elements, self.cut.steps > 1, True, False)
+        nbytes = self.facts.lane_bytes(tensor, tensor.shape)
+        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True, False)
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans) -> int:
         extents = tuple(
-            extent if part is None else int(part[1].sizes().max())
+            extent if part is None else part[1].longest
             for extent, part in zip(tensor.shape, made, strict=True)
         )
         return self.facts.chip.lanes.elements(tensor, extents)

@@ -218,3 +218,20 @@ def test_estimated_cycles_are_close_to_those_of_the_plan():
             if planned is not None:
                 assert planned.cost.cycles == pytest.approx(estimate.cycles, rel=0.25)
     assert pipelined_cycles(planned.steps, lambda _: 0, lambda _: 0, planned.cut.steps, set()) == 0
+
+
+@given(network=random_networks())
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_the_cheapest_halo_is_at_least_as_good_as_either(network):
+    index = NetworkIndex(network)
+    chip = Chip(SMALL, MACHINE, "first_fit")
+    search = GroupSearch(index, chip, "cheapest")
+    last = len(network.layers) - 1
+    for estimate in list(search.ending_with(last, 0))[:6]:
+        planned = search.plan(estimate)
+        if planned is not None:
+            best = search.settle(planned)
+            assert best.cost.cycles <= planned.cost.cycles
+            assert best.halo in ("recompute", "keep", "mixed")
+            check(best.local.problem, best.plan)
+            check_replay(best)
