@@ -1,12 +1,20 @@
-"""Activation memory of whole networks: all planners side by side, fused and not.
+"""Activation memory of whole networks: planned by all planners, and taken by the VM's allocator.
 
     python benchmarks/gmem.py [--networks resnet18,unet] [--planners a,b] [--target T] [--nodes N]
+    python benchmarks/gmem.py --run [--networks vit,vit_batch]
 
-A line a network, way of lowering and planner: the peak in bytes, its ratio to what the stock
-StaticPlanBlockMemory allocates and to the lower bound, the seconds that the planner took, and
-whether the plan is proven optimal. A line for no reuse, the stock pass and the weights' region
-stands before them. A summary follows, with the geometric means of the ratios and the bytes that
-each planner saves against the stock pass, over all networks.
+The first form plans large networks of static shapes. A line a network, way of lowering and
+planner: the peak in bytes, its ratio to what the stock StaticPlanBlockMemory allocates and to the
+lower bound, the seconds that the planner took, and whether the plan is proven optimal. A line for
+no reuse, the stock pass and the weights' region stands before them. A summary follows, with the
+geometric means of the ratios and the bytes that each planner saves against the stock pass, over
+all networks.
+
+The second form builds and runs small networks of static shapes, any batch, any sequence and any
+image size, on the CPU, under the stock plan and under ours, without and with upper bounds. Bytes
+planned are those of all storages and of the tensors that are left to the run time, at the sizes
+that are run; bytes taken are what TVM's pooled allocator asks the device for while each function
+is called once. Bounds are the sizes that are run. Results are held against the stock plan's.
 """
 
 from __future__ import annotations
@@ -16,9 +24,23 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import geometric_mean
 
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir.transform import Pass, Sequential
+
 from passes.planning import Budget, planner_names
 from tvm_ext import workloads
-from tvm_ext.comparison.memory_comparison import SEARCH_NODES, ActivationMemory, activation_memory
+from tvm_ext.comparison.memory_comparison import (
+    SEARCH_NODES,
+    ActivationMemory,
+    activation_memory,
+    allocated_at,
+)
+from tvm_ext.comparison.vm_memory import vm_bytes
+from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.transform import GMEMAllocate
+from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES, RuntimeShapes
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, ActivationMemory]]:
@@ -66,6 +88,47 @@ def print_summary(memories: list[ActivationMemory]) -> None:
         print(f"   {name:16}{of_stock:9.4f}{of_bound:9.4f}{saved[name]:16,} bytes")
 
 
+def run_all(names: list[str]) -> None:
+    """Print bytes planned and bytes taken by each network under each plan."""
+    print(f"{'':22}{'planned: stock':>16}{'ours':>12}{'bounded':>12}", end="")
+    print(f"{'taken: stock':>16}{'ours':>12}{'bounded':>12}")
+    for name in names:
+        network = RUNTIME_SHAPES[name]
+        mod = network.build()
+        before, behind = before_planning(relax_passes("llvm"))
+        with tvm.target.Target("llvm"):
+            lowered = Sequential(before)(mod)
+        plans = [relax.transform.StaticPlanBlockMemory(), GMEMAllocate()]
+        plans += [GMEMAllocate(upper_bounds=network.sizes)] if network.sizes else []
+        counts = [run_one(network, mod, lowered, plan, Sequential(behind)) for plan in plans]
+        for _, _, results in counts[1:]:
+            for one, other in zip(results, counts[0][2], strict=True):
+                np.testing.assert_array_equal(one, other)
+        cells = [f"{planned:,}" for planned, _, _ in counts] + [""] * (3 - len(counts))
+        taken = [f"{nbytes:,}" for _, nbytes, _ in counts]
+        print(f"{name:22}{cells[0]:>16}" + "".join(f"{cell:>12}" for cell in cells[1:]), end="")
+        print(f"{taken[0]:>16}" + "".join(f"{cell:>12}" for cell in taken[1:]), flush=True)
+
+
+def run_one(
+    network: RuntimeShapes, mod: tvm.IRModule, lowered: tvm.IRModule, plan: Pass, behind: Pass
+) -> tuple[int, int, list[np.ndarray]]:
+    """Return bytes planned, bytes taken, and what the functions return."""
+    with tvm.target.Target("llvm"):
+        planned = plan(lowered)
+    nbytes = sum(allocated_at(planned[name], network.sizes) for name in network.calls)
+    machine = relax.VirtualMachine(tvm.compile(planned, "llvm", relax_pipeline=behind), tvm.cpu())
+    results: list[np.ndarray] = []
+
+    def call() -> None:
+        for name in network.calls:
+            made = machine[name](*network.arguments(mod[name], 0))
+            tensors = [made] if isinstance(made, tvm.runtime.Tensor) else list(made)
+            results.extend(tensor.numpy().copy() for tensor in tensors)
+
+    return nbytes, vm_bytes(machine, call), results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     every = ",".join(workloads.NETWORKS)
@@ -74,8 +137,14 @@ def main() -> None:
     parser.add_argument("--planners", default=known, help="default: %(default)s")
     parser.add_argument("--target", default="llvm", help="default: %(default)s")
     parser.add_argument("--nodes", type=int, default=SEARCH_NODES, help="placements a search")
+    parser.add_argument("--run", action="store_true", help="run small networks of dynamic shapes")
+    arguments = parser.parse_args()
+    if arguments.run:
+        names = list(RUNTIME_SHAPES)
+        run_all(names if arguments.networks == every else arguments.networks.split(","))
+        return
     memories = []
-    for name, memory in measured(parser.parse_args()):
+    for name, memory in measured(arguments):
         print_one(name, memory)
         memories.append(memory)
     print_summary(memories)

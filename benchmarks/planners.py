@@ -4,7 +4,8 @@
 
 A line a problem and planner: the peak, its ratio to the lower bound, the penalty, the seconds, the
 status. Times include all that a planner needs, conflicts and compilation too. A summary follows
-each set, with the planner that won how many problems.
+each set, with the planner that won how many problems. How planners grow with the buffers, up to a
+million, is measured with `--sets growth --planners skyline,first_fit,best`.
 
 The corpus is that of the tests: a problem for each function, attach point and scope. It
 is also held against what TVM's own StorageRewrite allocates for the same allocations: those of
@@ -50,6 +51,9 @@ DATA = os.environ.get("TVM_EXT_DATA", str(Path(__file__).parents[1] / ".." / "sh
 TESTS = Path(__file__).parents[1] / "tests"
 NODES = 1 << 60
 RANDOM_SIZES = (100, 1000, 10_000, 100_000)
+GROWTH_SIZES = (1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+GROWTH_SHARES = (0.01, 0.1, 0.3)
+"""What share of all buffers is live at once, about."""
 REGISTER_BYTES = 4
 """Untagged allocations up to here become registers: neither side plans them."""
 ONE_TYPE_TARGETS = ("vulkan", "webgpu")
@@ -125,6 +129,25 @@ def random_problem(count: int, kind: str, seed: int = 0) -> Problem:
     return Problem(tuple(buffers), name=f"{kind} {count}")
 
 
+def growth(data: Path) -> Iterator[Case]:
+    """Yield tables of growing size, sparse and dense: sizes from 16 B to 64 KiB, log-uniform."""
+    for count in GROWTH_SIZES:
+        for share in GROWTH_SHARES:
+            yield Case(growth_problem(count, share))
+
+
+def growth_problem(count: int, share: float, seed: int = 0) -> Problem:
+    rng = random.Random(f"{count} {share} {seed}")
+    positions = 10 * count
+    buffers = []
+    for index in range(count):
+        begin, life = rng.randrange(positions), rng.expovariate(1 / (share * positions))
+        size = int(2 ** rng.uniform(4, 16))
+        end = begin + 1 + min(positions, int(life))
+        buffers.append(Buffer(str(index), size, ((begin, end),)))
+    return Problem(tuple(buffers), name=f"{count:,} buffers, {share:.0%} live at once")
+
+
 def corpus(data: Path) -> Iterator[Case]:
     # Here, because a planner's time includes the import of TVM where it needs that.
     import tvm
@@ -181,9 +204,12 @@ SETS: dict[str, Callable[[Path], Iterator[Case]]] = {
     "models": models,
     "ascend": ascend,
     "random": random_sets,
+    "growth": growth,
     "corpus": corpus,
 }
-WITHOUT_DATA = ("random", "corpus")
+WITHOUT_DATA = ("random", "growth", "corpus")
+ON_REQUEST = ("growth",)
+"""Sets that take too long to be run unless asked for."""
 
 
 @dataclass
@@ -315,7 +341,8 @@ def measured(problem: Problem, planner: str, seconds: float, tally: Tally, quiet
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, default=Path(DATA))
-    parser.add_argument("--sets", default=",".join(SETS), help="default: %(default)s")
+    usual = ",".join(name for name in SETS if name not in ON_REQUEST)
+    parser.add_argument("--sets", default=usual, help="default: %(default)s; also: growth")
     every = ",".join(planner_names())
     parser.add_argument("--planners", default=every, help="default: %(default)s")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds a plan")

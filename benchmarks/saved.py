@@ -3,8 +3,8 @@
     python benchmarks/saved.py [--check | --write] [NETWORK ...]
 
 A row a network of `tvm_ext.workloads`: the bytes of the tensors between its operators as TVM's own
-plan (`StaticPlanBlockMemory`) places them and as `best` does, with operators fused as TVM's Relax
-pipeline for accelerators fuses them, and not fused as for a CPU. A network whose sizes only the
+plan (`StaticPlanBlockMemory`) places them and as `best` does, with operators fused and not.
+Symbolic dimensions have the same upper bounds on both sides; a network whose sizes only the
 running program knows is named below the table. ``--write`` puts the table into the page, between
 the two comments that begin with ``saved:``; ``--check`` fails if it would change.
 """
@@ -12,11 +12,17 @@ the two comments that begin with ``saved:``; ``--check`` fails if it would chang
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from tvm_ext import ActivationMemory, activation_memory, workloads
+import tvm
+
+from tvm_ext import activation_memory, workloads
+from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
 
 PAGE = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- saved: begin -->", "<!-- saved: end -->"
@@ -26,39 +32,66 @@ HEADER = (
 )
 
 
-def networks() -> list[str]:
-    return [name for name in workloads.names() if workloads.find(name).kind == "model"]
+@dataclass(frozen=True)
+class Network:
+    """A network, and the most that its symbolic dimensions can be."""
+
+    build: Callable[[], tvm.IRModule]
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
-def measured(name: str) -> list[ActivationMemory]:
-    """Return what a network's one function takes, fused and not; nothing if sizes are unknown."""
-    mod = workloads.model(name)
-    return [
-        memory
-        for fuse in (True, False)
-        for memory in activation_memory(mod, "llvm", fuse=fuse, names=["best"])
-    ]
+def networks() -> dict[str, Network]:
+    """Return those of the workloads, and those that are built for one run, by name."""
+    models = [name for name in workloads.names() if workloads.find(name).kind == "model"]
+    found = {name: Network(partial(workloads.model, name)) for name in models}
+    for name, network in RUNTIME_SHAPES.items():
+        found[name] = Network(network.build, network.sizes)
+    return found
 
 
-def row(name: str, memories: Iterable[ActivationMemory]) -> str:
+def measured(network: Network, fuse: bool) -> tuple[int, int, bool] | None:
+    """Return bytes of the stock plan and of ours, and whether no plan takes less.
+
+    None where the size of something is known at run time only.
+    """
+    rows = activation_memory(
+        network.build(), "llvm", fuse=fuse, names=["best"], upper_bounds=network.bounds
+    )
+    if not rows or any(row.stock.symbolic for row in rows):
+        return None
+    return (
+        sum(row.stock.nbytes for row in rows),
+        sum(row.bytes_of("best") for row in rows),
+        all(plan.optimal for row in rows for plan in row.plans),
+    )
+
+
+def row(name: str, plans: Iterable[tuple[int, int, bool]]) -> str:
     cells = [name]
-    for memory in memories:
-        (best,) = memory.plans
-        saved = 1 - best.nbytes / memory.stock.nbytes
-        mark = "" if best.optimal else " (not proven lowest)"
-        cells += [f"{memory.stock.nbytes:,}", f"{best.nbytes:,}{mark}", f"{saved:.1%}"]
+    for stock, ours, proven in plans:
+        cells += [f"{stock:,}", f"{ours:,}" if proven else f"{ours:,} (not proven lowest)"]
+        cells.append(f"{1 - ours / stock:.1%}")
     return f"| {' | '.join(cells)} |"
 
 
 def table(names: Iterable[str]) -> Iterator[str]:
     yield from HEADER
-    unknown = []
-    for name in names:
-        memories = measured(name)
-        if len(memories) == 2 and not any(memory.stock.symbolic for memory in memories):
-            yield row(name, memories)
-        else:
+    unknown, shares = [], []
+    every = networks()
+    for name in names or every:
+        found = [measured(every[name], fuse) for fuse in (True, False)]
+        plans = [plan for plan in found if plan is not None]
+        if len(plans) < len(found):
             unknown.append(name)
+        else:
+            yield row(name, plans)
+            shares += [1 - ours / stock for stock, ours, _ in plans]
+    if shares:
+        yield ""
+        yield (
+            f"Saved: {min(shares):.1%} to {max(shares):.1%}, "
+            f"{statistics.median(shares):.1%} in the median."
+        )
     if unknown:
         yield ""
         yield f"Not in the table, because sizes are known at run time only: {', '.join(unknown)}."
@@ -82,7 +115,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.networks and (arguments.write or arguments.check):
         parser.error("--write and --check are for the whole table")
-    lines = list(table(arguments.networks or networks()))
+    lines = list(table(arguments.networks))
     print("\n".join(lines))
     before = PAGE.read_text(encoding="utf-8")
     after = with_table(before, lines)

@@ -6,6 +6,7 @@ Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
@@ -79,9 +80,7 @@ class AscendOptions:
             value = getattr(self, name)
             if value not in known:
                 choices = ", ".join(known)
-                raise ValueError(
-                    f"AscendPlanMemory: {name} must be one of {choices}, got {value!r}"
-                )
+                raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
     def read(self, func: PrimFunc) -> CoreKernel:
         """Read a function for planning with these options.
@@ -188,8 +187,11 @@ def _overflow(kernel: CoreKernel) -> Overflow:
 
     def overflow(problem: Problem, plan: Plan, base: int) -> str:
         name, capacity = problem.memory.name, problem.capacity or 0
+        # The original rounds sizes up to the alignment.
+        unit = math.lcm(*(problem.alignment_of(buffer) for buffer in problem.buffers))
+        needed = -(-plan.peak // unit) * unit
         first = (
-            f"{printed(name)} overflow, requires {plan.peak * 8} bits while {capacity * 8} "
+            f"{printed(name)} overflow, requires {needed * 8} bits while {capacity * 8} "
             f"bits available! ({_REASON})"
         )
         return f"{first}\n  {explained(problem, plan, base)}"

@@ -16,7 +16,8 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.ascend_kernel import AscendOptions, Mode, Search, Strategy, plan_kernel, printed
-from passes.placement import AddressPlan, Form, ScopePlan, per_function, write_address_plan
+from passes.options import as_budget, check_flags
+from passes.placement import AddressPlan, Form, ScopePlan, naming, per_function, write_address_plan
 from passes.planning import Budget
 from target_hw.memory import MemoryHierarchy
 
@@ -40,7 +41,7 @@ def AscendPlanMemory(  # noqa: N802
     form: Form = "address",
     target: Target | str | Mapping[str, Any] | None = None,
     *,
-    budget: Budget | None = None,
+    budget: Budget | int | None = None,
 ) -> Pass:
     """Give the on-chip buffers of each function their places, or the workspace its.
 
@@ -72,8 +73,8 @@ def AscendPlanMemory(  # noqa: N802
         As in `PlanAddresses`.
     target : Target or str or dict, optional
         The chip. By default each function's own target.
-    budget : Budget, optional
-        Limits for the search.
+    budget : Budget or int, optional
+        Limits for the search, or how many placements it may try.
 
     Returns
     -------
@@ -86,18 +87,23 @@ def AscendPlanMemory(  # noqa: N802
     ValueError
         When an option is wrong.
     """
-    memory = None if target is None else MemoryHierarchy.from_target(Target(target))
-    options = AscendOptions(
-        mode,
-        enable_global_workspace_reuse,
-        restrict_inplace_as_isa,
-        strategy,
-        search,
-        cross_loop,
-        form,
-        memory,
-        budget,
-    )
+    with naming("AscendPlanMemory"):
+        check_flags(
+            enable_global_workspace_reuse=enable_global_workspace_reuse,
+            restrict_inplace_as_isa=restrict_inplace_as_isa,
+            cross_loop=cross_loop,
+        )
+        options = AscendOptions(
+            mode,
+            enable_global_workspace_reuse,
+            restrict_inplace_as_isa,
+            strategy,
+            search,
+            cross_loop,
+            form,
+            None if target is None else MemoryHierarchy.from_target(Target(target)),
+            as_budget(budget),
+        )
     return per_function("AscendPlanMemory", partial(ascend_plan_function, options=options))
 
 
@@ -172,7 +178,5 @@ def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
 
 
 def _workspace_bytes(plan: AddressPlan) -> int:
-    """Return the bytes up to the end of the last buffer, rounded up to the scope's alignment."""
-    peak = max((scope.plan.peak for scope in plan.scopes), default=0)
-    alignment = max((scope.problem.memory.alignment for scope in plan.scopes), default=1)
-    return -(-peak // alignment) * alignment
+    """Return the bytes up to the end of the last buffer."""
+    return max((scope.plan.peak for scope in plan.scopes), default=0)

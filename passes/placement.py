@@ -71,6 +71,8 @@ def place(
         When the plan is wrong, which would be a fault of the planner.
     """
     plan = solver(problem)
+    if not isinstance(plan, Plan):
+        raise ValueError(f"{problem.name}: the planner returned {plan!r}, which is no Plan")
     if not plan.fits:
         raise ValueError((overflow or does_not_fit)(problem, plan, base))
     check(problem, plan)

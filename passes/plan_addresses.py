@@ -14,14 +14,17 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
+from passes.analysis.tir.function_problems import AllocationNote
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.analysis.tir.statement_lines import Lines
 from passes.ir.sink_allocations import sink_allocations
+from passes.options import as_bounds, as_budget, as_memory, check_flags
 from passes.placement import (
     FORMS,
     AddressPlan,
     Form,
     memory_of,
+    naming,
     per_function,
     place_function,
     write_address_plan,
@@ -30,10 +33,14 @@ from passes.planning import Budget, solve
 from passes.planning.overflow import does_not_fit
 from passes.planning.planner import get_planner
 from passes.rewrite.address import drop_addresses
+from passes.rewrite.hoist import hoist_allocations
 from target_hw.memory import MemoryHierarchy
 
 LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
-"""Says at level INFO which allocations are left alone or get less than they ask for, and why."""
+"""Says at level INFO which allocations are left alone or get less than they ask for, and why.
+
+Warns of those that are used, in memory that is described, and get no address.
+"""
 
 
 def PlanAddresses(  # noqa: N802
@@ -45,7 +52,7 @@ def PlanAddresses(  # noqa: N802
     memory: MemoryHierarchy | None = None,
     upper_bounds: Mapping[str, int] | None = None,
     detect_inplace: bool = True,
-    budget: Budget | None = None,
+    budget: Budget | int | None = None,
 ) -> Pass:
     """Give the allocations of each function byte offsets in the memory of their scope.
 
@@ -77,8 +84,8 @@ def PlanAddresses(  # noqa: N802
         ``tir_var_upper_bound`` does the same.
     detect_inplace : bool
         Whether a result may take the place of an operand that dies in the same statement.
-    budget : Budget, optional
-        Limits for planners that search.
+    budget : Budget or int, optional
+        Limits for planners that search, or how many placements they may try.
 
     Returns
     -------
@@ -92,23 +99,26 @@ def PlanAddresses(  # noqa: N802
         When an option is wrong.
     """
     get_planner(planner)
-    if form not in FORMS:
-        raise ValueError(f"PlanAddresses: form must be one of {', '.join(FORMS)}, got {form!r}")
-    if target is not None and memory is not None:
-        raise ValueError("PlanAddresses: give a target or a memory, not both")
-    if isinstance(scopes, str):
-        raise ValueError(f"PlanAddresses: scopes must be a sequence of names, got {scopes!r}")
-    if target is not None:
-        memory = MemoryHierarchy.from_target(Target(target))
-    options = ProblemOptions(
-        scopes=None if scopes is None else tuple(scopes),
-        memory=memory,
-        upper_bounds=tuple(sorted((upper_bounds or {}).items())),
-        detect_inplace=detect_inplace,
-        addressed=form == "address",
-    )
+    with naming("PlanAddresses"):
+        if form not in FORMS:
+            raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+        if target is not None and memory is not None:
+            raise ValueError("give a target or a memory, not both")
+        if isinstance(scopes, str):
+            raise ValueError(f"scopes must be a sequence of names, got {scopes!r}")
+        check_flags(detect_inplace=detect_inplace)
+        if target is not None:
+            memory = MemoryHierarchy.from_target(Target(target))
+        limits = as_budget(budget)
+        options = ProblemOptions(
+            scopes=None if scopes is None else tuple(scopes),
+            memory=as_memory(memory),
+            upper_bounds=tuple(sorted(as_bounds(upper_bounds).items())),
+            detect_inplace=detect_inplace,
+            addressed=form == "address",
+        )
 
-    return per_function("PlanAddresses", lambda func: plan_function(func, planner, options, budget))
+    return per_function("PlanAddresses", lambda func: plan_function(func, planner, options, limits))
 
 
 def DropAddresses() -> Pass:  # noqa: N802
@@ -117,6 +127,9 @@ def DropAddresses() -> Pass:  # noqa: N802
     `LowerTVMBuiltin` turns allocations into views, and views in ``global``, ``shared``,
     ``shared.dyn`` and ``local`` may not have an address. Other scopes keep theirs.
 
+    Allocations in a ``while`` or an ``if`` move out of it, because the same pass makes code of
+    them there that LLVM refuses.
+
     Returns
     -------
     tvm.transform.Pass
@@ -124,7 +137,7 @@ def DropAddresses() -> Pass:  # noqa: N802
     """
 
     def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
-        return drop_addresses(func)
+        return hoist_allocations(drop_addresses(func))
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.DropAddresses")
 
@@ -161,13 +174,20 @@ def plan_function(
     sunk = sink_allocations(func)
     plan = plan_addresses(sunk, planner, options, budget)
     for note in plan.found.left_alone:
-        LOGGER.info("left alone: %s", note)
+        level = logging.WARNING if _is_missed(note, options) else logging.INFO
+        LOGGER.log(level, "left alone: %s", note)
     for note in plan.found.remarks:
         LOGGER.info("%s", note)
     if options.addressed:
         # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
         return write_address_plan(func, plan, "address")
     return write_address_plan(sunk, plan, "arena")
+
+
+def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:
+    """Whether an allocation is used, in memory that the chip describes, and gets no address."""
+    described = options.memory or MemoryHierarchy()
+    return options.addressed and note.is_used and note.scope in described
 
 
 def plan_addresses(

@@ -20,6 +20,7 @@ from passes.analysis.storage_rewrite.vector_access import (
     retyped_entries,
 )
 from passes.ir.structural import with_body
+from passes.options import check_flags
 from passes.placement import EXACT_DTYPE_TARGETS, naming, target_of
 from passes.planning.storage_rewrite.plan_memory import PlanMemory, pack_special_memory
 from passes.planning.storage_rewrite.storage import StmtEntry, StoragePlan
@@ -57,6 +58,8 @@ def StorageRewrite(  # noqa: N802
         A function pass; it raises `ValueError`, naming the function and the
         buffer, where the stock pass fails an internal check.
     """
+    with naming("StorageRewrite"):
+        check_flags(detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound)
 
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
         config = ctx.config

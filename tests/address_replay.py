@@ -125,8 +125,12 @@ class Replay:
             self._loops.pop()
 
     def _while(self, op: Any) -> None:
+        number = 0
         while self._value(op.condition):
+            self._loops.append((op.__chandle__(), number))
             self._run(op.body)
+            self._loops.pop()
+            number += 1
 
     def _if(self, op: Any) -> None:
         if self._value(op.condition):

@@ -101,10 +101,8 @@ def _report(problem: Problem, plan: Plan) -> None:
     bound = lower_bound(problem)
     ratio = plan.peak / bound if bound else 1.0
     if not plan.fits:
-        print(f"does not fit: {plan.peak} bytes needed, {problem.capacity} bytes there")
+        print(f"does not fit: {does_not_fit(problem, plan)}")
     print(
         f"{len(problem.buffers)} buffers by {plan.planner}: peak {plan.peak} bytes, lower bound "
         f"{bound} bytes, ratio {ratio:.4f}, {plan.status.value}"
     )
-    if not plan.fits:
-        print(does_not_fit(problem, plan))

@@ -23,12 +23,15 @@ from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip, with_machine, with_memory
 from tvm_ext import transform
+from tvm_ext.comparison.many_programs import compare_planners
 from tvm_ext.comparison.memory_comparison import (
     ActivationMemory,
     AllocatedMemory,
     PlannedMemory,
     activation_memory,
 )
+from tvm_ext.comparison.planner_tables import render_planners
+from tvm_ext.comparison.planners import PlannerComparison
 from tvm_ext.comparison.storage_rewrite import (
     Allocations,
     Comparison,
@@ -44,6 +47,14 @@ from tvm_ext.layer_group_report import (
     LayerGroupSummary,
     LeftLayer,
     layer_groups,
+)
+from tvm_ext.map import (
+    MapOptions,
+    MemoryMap,
+    map_of_module,
+    map_of_problem,
+    memory_map_of,
+    write_map,
 )
 from tvm_ext.pipeline import (
     relax_pipeline,
@@ -64,22 +75,29 @@ __all__ = [
     "LayerGroupSummary",
     "LeftLayer",
     "Machine",
+    "MapOptions",
     "MemoryHierarchy",
+    "MemoryMap",
     "MemoryScope",
     "Penalty",
     "Pipe",
     "Plan",
     "PlanError",
     "PlannedMemory",
+    "PlannerComparison",
     "Problem",
     "Status",
     "Totals",
     "activation_memory",
     "check",
     "compare",
+    "compare_planners",
     "layer_groups",
     "lower_bound",
+    "map_of_module",
+    "map_of_problem",
     "memory_map",
+    "memory_map_of",
     "memory_maps",
     "pipeline_timeline",
     "pipeline_timelines",
@@ -87,6 +105,7 @@ __all__ = [
     "register",
     "register_chip",
     "relax_pipeline",
+    "render_planners",
     "save_picture",
     "solve",
     "transform",
@@ -96,4 +115,5 @@ __all__ = [
     "verify",
     "with_machine",
     "with_memory",
+    "write_map",
 ]

@@ -17,7 +17,7 @@ from tvm.target import Target
 from passes.analysis.relax.facts import RelaxMemory
 from passes.analysis.relax.tensors import RETURNED
 from passes.gmem.names import LOGGER, PASS
-from passes.gmem.options import GMEMOptions
+from passes.gmem.options import BEST, GMEMOptions
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.placement import naming, prim_funcs
@@ -31,7 +31,7 @@ EXPECTED = (RETURNED, "nothing uses it", "it has no bytes")
 
 
 def GMEMAllocate(  # noqa: N802
-    planner: str = "best",
+    planner: str = BEST,
     *,
     alignment: int | None = None,
     base: int | None = None,
@@ -66,7 +66,8 @@ def GMEMAllocate(  # noqa: N802
     Parameters
     ----------
     planner : str
-        The name of a planner; `passes.planning.planners` lists them.
+        The name of a planner. By default the best plan that is found, which allocates no more than
+        `StaticPlanBlockMemory` does; another planner's plan is written as it is.
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
         BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage

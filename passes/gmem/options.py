@@ -21,6 +21,9 @@ that is a multiple of this; at any other offset it would hand them a copy."""
 DEFAULT_ALIGNMENT = RUNTIME_ALIGNMENT
 """Bytes: what placed tensors are aligned to where no chip is described."""
 
+BEST = "best"
+"""The planner whose plans may take any form: one piece or several. Others decide for themselves."""
+
 SHORT_NODES = 20_000
 """Placements that a planner may try where a plan is known already and another may be better."""
 
@@ -39,11 +42,11 @@ class GMEMOptions:
         """Return what asks a planner, within the budget."""
         return lambda problem: solve(problem, planner, self.budget)
 
-    def short_solver(self, planner: str) -> Solver:
-        """Return what asks a planner to try a second way, which has to pay off soon."""
+    def short_solver(self) -> Solver:
+        """Return what asks for a second plan, which has to pay off soon."""
         budget = self.budget or Budget()
         budget = replace(budget, nodes=min(budget.nodes, SHORT_NODES))
-        return lambda problem: solve(problem, planner, budget)
+        return lambda problem: solve(problem, BEST, budget)
 
     def has_addresses(self) -> bool:
         """Whether the chip or the caller says where the memory is.

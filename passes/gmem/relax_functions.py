@@ -7,7 +7,7 @@ devices, and those whose size is known at run time only, are planned in groups o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tvm import relax
@@ -16,11 +16,17 @@ from tvm.ir import IRModule
 from passes.analysis.relax.facts import RelaxMemory, StorageGroup
 from passes.analysis.relax.graph import functions_in_order, read_relax_memory
 from passes.gmem.names import ATTRIBUTE, PASS, SCOPE
-from passes.gmem.options import GMEMOptions, check_bound_names
+from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
-from passes.planning.relax.pieces import Piece, constant_pieces, in_one_piece, symbolic_pieces
+from passes.planning.relax.pieces import (
+    Piece,
+    constant_pieces,
+    in_one_piece,
+    symbolic_pieces,
+    with_common_sizes,
+)
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
 from passes.planning.sophgo.regions import PlacedTensor, Region
 from passes.rewrite.relax_memory import NewStorage, write_storages
@@ -53,7 +59,7 @@ class FunctionPlan:
 
 
 def plan_gmem(
-    mod: IRModule, planner: str = "best", options: GMEMOptions | None = None
+    mod: IRModule, planner: str = BEST, options: GMEMOptions | None = None
 ) -> tuple[FunctionPlan, ...]:
     """Decide where the weights and activations of a module's Relax functions live.
 
@@ -107,9 +113,8 @@ def plan_gmem(
             layout = GMEMLayout(
                 planner, gmem.alignment, weights[memory.name], _activations(problem, plan, start)
             )
-            storages = _storages(memory, plan, planner, options)
-            planned[memory.name] = FunctionPlan(memory, problem, plan, layout, storages)
-    return tuple(planned[name] for name in sorted(planned))
+            planned[memory.name] = FunctionPlan(memory, problem, plan, layout, ())
+    return _with_storages([planned[name] for name in sorted(planned)], planner, options)
 
 
 def write_function(planned: FunctionPlan) -> relax.Function:
@@ -130,32 +135,57 @@ def write_function(planned: FunctionPlan) -> relax.Function:
     has_layout = bool(memory.func.attrs) and ATTRIBUTE in memory.func.attrs
     if not planned.storages and has_layout:
         return memory.func
-    func = write_storages(memory.func, planned.storages, memory.bounds, memory.name)
+    func = write_storages(memory.mod, memory.name, planned.storages, memory.bounds)
     return func.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 
-def _storages(
-    memory: RelaxMemory, plan: Plan, planner: str, options: GMEMOptions
-) -> tuple[NewStorage, ...]:
-    """Return what a function allocates, group by group."""
-    solver = options.solver(planner)
+def _with_storages(
+    plans: Sequence[FunctionPlan], planner: str, options: GMEMOptions
+) -> tuple[FunctionPlan, ...]:
+    """Return the plans with what each function allocates."""
+    cut: list[tuple[Problem, list[tuple[Piece, ...]]]] = []
     unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
+    for planned in plans:
+        memory = planned.memory
+        with naming(PASS, memory.name):
+            problem = memory.main.problem(unaddressed, memory.name)
+            pieces = [_pieces(planned, group, planner, options) for group in memory.groups]
+        cut.append((problem, pieces))
+    if planner == BEST and not options.has_addresses():
+        parts = [(problem, pieces[0]) for problem, pieces in cut]
+        for (_, pieces), main in zip(
+            cut, with_common_sizes(parts, options.short_solver()), strict=True
+        ):
+            pieces[0] = main
+    return tuple(
+        replace(planned, storages=_new_storages(planned.memory, pieces))
+        for planned, (_, pieces) in zip(plans, cut, strict=True)
+    )
+
+
+def _pieces(
+    planned: FunctionPlan, group: StorageGroup, planner: str, options: GMEMOptions
+) -> tuple[Piece, ...]:
+    """Return the pieces that a group's storages and returned tensors are allocated in."""
+    unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
+    problem = group.problem(unaddressed, planned.memory.name)
+    plan = planned.plan if group.is_main else place(problem, options.solver(planner))
+    if planner != BEST or (group.is_main and options.has_addresses()):
+        return in_one_piece(plan)
+    returned = tuple(storage.buffer() for storage in group.returned)
+    cut = constant_pieces if group.unit is None else symbolic_pieces
+    return cut(problem, returned, plan, options.short_solver())
+
+
+def _new_storages(memory: RelaxMemory, pieces: Sequence[Sequence[Piece]]) -> tuple[NewStorage, ...]:
     handles: dict[str, list[int]] = {}
     for handle, name in memory.storage_of.items():
         handles.setdefault(name, []).append(handle)
-    storages = []
-    for group in memory.groups:
-        problem = group.problem(unaddressed, memory.name)
-        returned = tuple(storage.buffer() for storage in group.returned)
-        if group.is_main and options.has_addresses():
-            pieces = in_one_piece(plan)
-        elif group.unit is None:
-            own = plan if group.is_main else place(problem, solver)
-            pieces = constant_pieces(problem, returned, own, options.short_solver(planner))
-        else:
-            pieces = symbolic_pieces(problem, returned, solver, options.short_solver(planner))
-        storages += [_new_storage(piece, group, handles) for piece in pieces]
-    return tuple(storages)
+    return tuple(
+        _new_storage(piece, group, handles)
+        for group, of_group in zip(memory.groups, pieces, strict=True)
+        for piece in of_group
+    )
 
 
 def _new_storage(

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
+import numpy as np
+
 from passes.planning.live_ranges import common, live_together
 from passes.planning.problem import Buffer, Problem
 
@@ -44,8 +46,13 @@ def lower_bound(problem: Problem) -> int:
     int
         Bytes.
     """
-    bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
-    for alignment in sorted({problem.alignment_of(buffer) for buffer in problem.buffers}):
+    fixed = problem.memory.reserved or any(b.pinned is not None for b in problem.buffers)
+    if fixed:
+        bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
+    else:
+        bound = max((buffer.size for buffer in problem.buffers), default=0)
+    units = {buffer.alignment for buffer in problem.buffers}
+    for alignment in sorted({math.lcm(unit, problem.memory.alignment) for unit in units}):
         live = _most_live(problem, alignment)
         bound = max(bound, _with_reserved(problem, live, alignment))
     if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
@@ -86,6 +93,11 @@ def _lowest_end(problem: Problem, buffer: Buffer) -> int:
 
 def _most_live(problem: Problem, alignment: int) -> int:
     """Return the most bytes needed at one position by the buffers aligned to `alignment`."""
+    if not problem.in_place and all(
+        buffer.size % alignment == 0 and problem.memory.alignment % buffer.alignment == 0
+        for buffer in problem.buffers
+    ):
+        return _most_padded(problem)
     padded = {
         buffer.name: _round_up(buffer.size, alignment)
         for buffer in problem.buffers
@@ -115,6 +127,19 @@ def _most_live(problem: Problem, alignment: int) -> int:
         # The topmost buffer need not be padded: at best that is the one with the most padding.
         most = max(most, total + (slacks[0][0] if slacks else 0))
     return most
+
+
+def _most_padded(problem: Problem) -> int:
+    """Return the most bytes live at one position where no buffer needs any padding."""
+    pieces = [
+        (begin, end, buffer.slots * buffer.size)
+        for buffer in problem.buffers
+        for begin, end in buffer.live
+    ]
+    begins, ends, sizes = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    positions = np.concatenate((ends, begins))  # at one position, ends come first
+    change = np.concatenate((-sizes, sizes))[np.argsort(positions, kind="stable")]
+    return int(np.cumsum(change).max(initial=0))
 
 
 def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, int, int]]:

@@ -229,6 +229,8 @@ def _is_list(value: object) -> bool:
 
 def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
     """Return the live ranges sorted and joined, or say which one is wrong."""
+    if _is_one_range(buffer.live):
+        return buffer.live
     where = f"buffer {buffer.name!r}: live range"
     previous: LiveRange | None = None
     if not _is_list(buffer.live) or not all(map(_is_list, buffer.live)):
@@ -245,6 +247,17 @@ def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
     if not buffer.live:
         raise ValueError(f"buffer {buffer.name!r}: it needs at least one live range")
     return joined(buffer.live)
+
+
+def _is_one_range(live: object) -> bool:
+    """Whether this is one right range: most buffers have one, and there can be a million."""
+    if type(live) is not tuple or len(live) != 1:
+        return False
+    entry = live[0]
+    if type(entry) is not tuple or len(entry) != 2:
+        return False
+    begin, end = entry
+    return type(begin) is int and type(end) is int and -ADDRESS_LIMIT < begin < end < ADDRESS_LIMIT
 
 
 def _checked_pins(buffer: Buffer) -> tuple[int, ...]:
@@ -312,8 +325,10 @@ def _check_pairs(problem: Problem) -> None:
 
 def _check_pins(problem: Problem) -> None:
     for buffer in problem.buffers:
+        if buffer.pinned is None:
+            continue
         alignment = problem.alignment_of(buffer)
-        for offset in buffer.pinned or ():
+        for offset in buffer.pinned:
             where = f"{problem.name}: buffer {buffer.name!r} is pinned at {offset}"
             if offset % alignment:
                 raise ValueError(f"{where}, which is not a multiple of its alignment {alignment}")

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, product
+from typing import NamedTuple
 
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Penalty, Problem
@@ -134,8 +135,7 @@ def _misplaced(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Violati
         yield Violation("pinned", (name,), message)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class _Placed:
+class _Placed(NamedTuple):
     """One slot of a buffer at its bytes."""
 
     begin: int
@@ -185,7 +185,7 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
             for begin, end in buffer.live:
                 events.append((begin, True, placed))
                 events.append((end, False, placed))
-    events.sort(key=lambda event: event[:2])  # at one position, ends come first
+    events.sort()  # at one position, ends come first
 
     apart: list[_Placed] = []
     piled: list[_Placed] = []

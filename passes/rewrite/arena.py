@@ -33,6 +33,8 @@ from tvm.tirx import (
     PrimFunc,
     Ramp,
     Select,
+    SeqStmt,
+    While,
     address_of,
 )
 from tvm.tirx.stmt import AttrStmt
@@ -58,6 +60,7 @@ _DECL_BUFFER = type_index(DeclBuffer)
 _FOR = type_index(For)
 _TENSOR_LOAD, _TENSOR_REGION = type_index(TensorLoad), type_index(TensorRegion)
 _VAR = type_index(Var)
+_WHILE = type_index(While)
 
 _INT32_MAX = 2**31 - 1
 
@@ -161,6 +164,7 @@ class _ArenaRewriter:
         # Of buffers with several slots: the address of the slot in turn, and the new name.
         self._slotted: dict[int, Any] = {}
         self._renamed: dict[int, Var] = {}
+        self._counters: dict[int, Var] = {}  # The iterations of `while` loops.
         for arena in arenas:
             name = "arena_" + re.sub(r"\W+", "_", arena.scope)
             memory = tirx.decl_buffer(
@@ -174,7 +178,8 @@ class _ArenaRewriter:
             for allocation, offsets in arena.members:
                 buffer = allocation.statement.buffer
                 if len(offsets) > 1:
-                    self._add_slotted(buffer, _slot_address(memory, offsets, allocation.loop))
+                    iteration = self._iteration(allocation.loop)
+                    self._add_slotted(buffer, _slot_address(memory, offsets, iteration))
                     continue
                 place = _Place(memory, offsets[0])
                 self._places[allocation.index] = place
@@ -182,6 +187,17 @@ class _ArenaRewriter:
                     key = named.__chandle__()
                     if key not in self._view:
                         self._view[key] = _view(named, place)
+
+    def _iteration(self, loop: Any) -> Any:
+        """Return the number of the current iteration of a loop, from 0."""
+        if isinstance(loop, For):
+            return _iteration(loop)
+        key = loop.__chandle__()
+        if key not in self._counters:
+            self._counters[key] = tirx.decl_buffer(
+                (IntImm("int32", 1),), "int64", "iteration", scope="local", layout=None
+            )
+        return BufferLoad(self._counters[key], [IntImm("int32", 0)])
 
     def _add_slotted(self, buffer: Var, address: Any) -> None:
         key = buffer.__chandle__()
@@ -195,6 +211,7 @@ class _ArenaRewriter:
             (_ALLOC_BUFFER, self._rewrite_alloc),
             (_DECL_BUFFER, self._rewrite_decl),
             (_FOR, self._attached.rewrite_for),
+            (_WHILE, self._rewrite_while),
             (_ATTR_STMT, self._rewrite_attr),
             (_BUFFER_STORE, self._rewrite_store),
             (_TENSOR_LOAD, self._rewrite_load),
@@ -225,7 +242,21 @@ class _ArenaRewriter:
             return DeclBuffer(op.buffer, data=mutator.mutate(op.data))
         return DeclBuffer(self._view[op.buffer.__chandle__()], data=place.arena.data)
 
-    # Statements that may own memory
+    # Statements that may own memory, or count
+
+    def _rewrite_while(self, op: While, mutator: Any) -> Any:
+        counter = self._counters.get(op.__chandle__())
+        if counter is None:
+            return mutator.default_mutate(op)
+        zero = IntImm("int32", 0)
+
+        def count(value: Any) -> Any:
+            return BufferStore(counter, value, [zero])
+
+        step = count(BufferLoad(counter, [zero]) + IntImm("int64", 1))
+        body = SeqStmt([step, mutator.mutate(op.body)])
+        loop = While(mutator.mutate(op.condition), body)
+        return SeqStmt([AllocBuffer(counter), count(IntImm("int64", -1)), loop])
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
         node = op.node
@@ -361,10 +392,9 @@ def _view(buffer: Var, place: _Place) -> Var:
     )
 
 
-def _slot_address(arena: Var, offsets: Sequence[int], loop: For | None) -> Any:
+def _slot_address(arena: Var, offsets: Sequence[int], iteration: Any) -> Any:
     """Return the address of the slot whose turn it is: iteration number modulo their number."""
-    assert loop is not None, "a multi-buffered allocation has a loop"
-    dtype, iteration, count = arena.ty.shape[0].ty, _iteration(loop), len(offsets)
+    dtype, count = arena.ty.shape[0].ty, len(offsets)
     slot = _cast(tirx.floormod(iteration, IntImm(iteration.ty, count)), dtype.dtype)
     stride = offsets[1] - offsets[0]
     if all(offset == offsets[0] + k * stride for k, offset in enumerate(offsets)):

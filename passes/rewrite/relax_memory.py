@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import StringImm
+from tvm.ir import IRModule, StringImm
 from tvm.tirx import IntImm
 
 from passes.analysis.relax.facts import SCOPE
@@ -48,10 +48,7 @@ class NewStorage:
 
 
 def write_storages(
-    func: relax.Function,
-    storages: Sequence[NewStorage],
-    bounds: Sequence[Bound] = (),
-    name: str = "",
+    mod: IRModule, name: str, storages: Sequence[NewStorage], bounds: Sequence[Bound] = ()
 ) -> relax.Function:
     """Allocate storages, and give tensors their places in them.
 
@@ -63,24 +60,25 @@ def write_storages(
 
     Parameters
     ----------
-    func : tvm.relax.Function
+    mod : tvm.IRModule
         It stays as it is.
+    name : str
+        The function's.
     storages : sequence of NewStorage
         What to allocate.
     bounds : sequence of Bound
         What the sizes rest on. The function then begins with a check of each at run time:
         within one storage, a tensor that is larger than was planned would end in its neighbour.
-    name : str
-        The function's, for the messages of those checks.
 
     Returns
     -------
     tvm.relax.Function
-        The new function; `func` itself where no tensor is placed.
+        The new function; the old one where no tensor is placed.
     """
+    func = mod[name]
     if not storages:
         return func
-    typed = relax.BlockBuilder().normalize
+    typed = relax.BlockBuilder(mod).normalize
     entry = _checks(bounds, name, typed)
     earlier: dict[int, list[Any]] = {}
     places: dict[int, tuple[Any, NewStorage]] = {}
@@ -109,10 +107,12 @@ def write_storages(
         return type(block)(bindings) if changed else block
 
     callbacks: list[tuple[int, Callback]] = [(index, rewrite) for index in _BLOCKS]
-    return _entered(structural_mutate(func, callbacks), entry)
+    return _entered(structural_mutate(func, callbacks), entry, typed)
 
 
-def _entered(func: relax.Function, bindings: Sequence[Any]) -> relax.Function:
+def _entered(
+    func: relax.Function, bindings: Sequence[Any], typed: Callable[[Any], Any]
+) -> relax.Function:
     """Return a function that begins with bindings, in its first block where that takes them."""
     if not bindings:
         return func
@@ -120,8 +120,9 @@ def _entered(func: relax.Function, bindings: Sequence[Any]) -> relax.Function:
     if blocks and not isinstance(blocks[0], relax.DataflowBlock):
         bindings = [*bindings, *blocks.pop(0).bindings]
     body = relax.SeqExpr([relax.BindingBlock(bindings), *blocks], func.body.body)
-    typed = relax.BlockBuilder().normalize(body)
-    return relax.Function(func.params, typed, func.ret_ty, func.is_pure, func.attrs, func.span)
+    return relax.Function(
+        func.params, typed(body), func.ret_ty, func.is_pure, func.attrs, func.span
+    )
 
 
 def _alloc_storage(storage: NewStorage) -> Any:

@@ -148,7 +148,8 @@ def test_never_more_than_sharing_whole_allocations_and_nearly_always_the_least(
 ):
     num_problems = at_bound = 0
     for entry in corpus:
-        plan = plans(entry, "best")
+        # Of what threads share, TVM's barriers see an arena and not an address.
+        plan = plans(entry, "best", addressed=entry.target == "llvm")
         peaks = sum(scope.plan.peak - scope.base for scope in plan.scopes)
         is_smaller = shared_bytes(entry, plan) < peaks
         assert is_smaller == (entry.name in STOCK_IS_WRONG), entry.name

@@ -56,6 +56,7 @@ def test_every_remedy_fits_and_changes_what_it_says_and_nothing_else(problem, da
     # A byte less than it needs, or less than first fit does.
     peak = solve(problem, data.draw(st.sampled_from(["best", "first_fit"]))).peak
     taken = max((end for _, end in problem.memory.reserved), default=4)
+    taken = max(taken, problem.memory.alignment)
     capacity = max(peak - data.draw(st.integers(1, 2)), taken)
     problem = replace(problem, memory=replace(problem.memory, capacity=capacity))
     found = remedies(problem)

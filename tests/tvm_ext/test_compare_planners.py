@@ -10,7 +10,9 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from passes.planning import planner_names
+import tvm_ext
+from passes.planning import Buffer, Problem, planner_names
+from target_hw import MemoryHierarchy, MemoryScope, with_memory
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.many_programs import Failure, compare_many, programs_in
 from tvm_ext.comparison.planner_tables import summary, tables
@@ -19,7 +21,7 @@ from tvm_ext.comparison.planners import (
     PlannerComparison,
     PlannerResult,
     ScopeResult,
-    compare_planners,
+    compare_program,
 )
 from tvm_ext.programs import load_program, program_of
 
@@ -75,7 +77,7 @@ def by_scope(comparison: PlannerComparison) -> dict[str, ScopeResult]:
 
 
 def test_counts_of_a_function_in_each_scope():
-    found = by_scope(compare_planners(program_of(tvm.IRModule({"f": two_scopes}), name="f")))
+    found = by_scope(compare_program(program_of(tvm.IRModule({"f": two_scopes}), name="f")))
     assert set(found) == {"global", "local.UB"}
     one, two = found["global"], found["local.UB"]
     assert (one.buffers, one.no_reuse, one.stock, one.lower_bound) == (1, 256, 256, 256)
@@ -94,15 +96,24 @@ def test_counts_of_a_function_in_each_scope():
             assert plan.proven <= (plan.nbytes == result.lower_bound)
 
 
+def test_a_target_says_what_memory_there_is():
+    memory = MemoryHierarchy((MemoryScope("local.UB", 300, alignment=4, reserved=((0, 4),)),))
+    mod = tvm.IRModule({"f": two_scopes})
+    program = program_of(mod, with_memory("llvm", memory), name="f")
+    found = by_scope(compare_program(program, ["best"]))
+    assert (found["local.UB"].capacity, found["local.UB"].lower_bound) == (300, 388)
+    assert not found["local.UB"].plans[0].fits
+
+
 def test_a_chain_is_better_than_without_reuse(folder):
-    (result,) = compare_planners(load_program(str(folder / "chain.py"))).scopes
+    (result,) = compare_program(load_program(str(folder / "chain.py"))).scopes
     assert result.no_reuse == 768
     assert result.stock == 512
     assert {plan.nbytes for plan in result.plans} == {512}
 
 
 def test_a_kernel_for_a_chip_has_levels_penalties_and_a_makespan():
-    comparison = compare_planners(load_program("ascend:gelu:reuse"))
+    comparison = compare_program(load_program("ascend:gelu:reuse"))
     (result,) = comparison.scopes
     assert result.scope == "local.UB"
     assert result.capacity == 192 << 10
@@ -120,7 +131,7 @@ def test_a_kernel_for_a_chip_has_levels_penalties_and_a_makespan():
 
 
 def test_what_does_not_fit_is_shown_and_has_no_makespan():
-    comparison = compare_planners(load_program("ascend:gelu:overflow"), ["best", "three_level"])
+    comparison = compare_program(load_program("ascend:gelu:overflow"), ["best", "three_level"])
     (result,) = comparison.scopes
     assert [plan.fits for plan in result.plans] == [False, False]
     assert all(plan.nbytes > result.capacity for plan in result.plans)
@@ -128,7 +139,7 @@ def test_what_does_not_fit_is_shown_and_has_no_makespan():
 
 
 def test_a_network_has_its_tensors_fused_and_not():
-    found = by_scope(compare_planners(load_program("bert_layer"), ["best", "rec_tbl"]))
+    found = by_scope(compare_program(load_program("bert_layer"), ["best", "rec_tbl"]))
     fused, plain = found["tensors, fused"], found["tensors, not fused"]
     assert plain.no_reuse > fused.no_reuse
     for result in (fused, plain):
@@ -141,6 +152,24 @@ def test_a_network_has_its_tensors_fused_and_not():
 def test_what_there_is_not(name):
     with pytest.raises(ValueError, match=r"no_such|huge|gelu|no such file"):
         load_program(name)
+
+
+def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
+    path = folder / "chain.py"
+    mod = load_program(str(path)).functions[0]
+    (func,) = mod.functions.values()
+    rows = [
+        tvm_ext.compare_planners(what, ["best", "skyline"]).scopes[0]
+        for what in (mod, func, str(path))
+    ]
+    assert len({(row.scope, row.no_reuse, row.stock, row.lower_bound) for row in rows}) == 1
+    problem = Problem((Buffer("a", 64, ((0, 2),)), Buffer("b", 64, ((1, 3),))))
+    (row,) = tvm_ext.compare_planners(problem, ["best"], budget=100).scopes
+    assert (row.no_reuse, row.lower_bound, row.plans[0].nbytes) == (128, 128, 128)
+    text = tvm_ext.render_planners(tvm_ext.compare_planners(problem, ["best"]), markdown=True)
+    assert "| best | 128 |" in text
+    with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc, got 3"):
+        tvm_ext.compare_planners(3)
 
 
 # -------------------------------------------------------------------------------------- tables

@@ -8,16 +8,19 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from tvm.ir import IRModule
 
+from passes.planning import Problem
 from tvm_ext.comparison import layer_group_command, planner_command
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
 from tvm_ext.comparison.tables import render, render_memory
+from tvm_ext.named_planners import EVERY, planners_for
 from tvm_ext.programs import ASCEND, load_program
 
 _DEFAULT_WORKLOAD = "resnet18"
@@ -85,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
     if args.planners is not None:
         return planner_command.run(args)
     planner_command.check_unused(args)
+    begin = time.perf_counter()
     program = load_program(args.program, args.target)
+    seconds = time.perf_counter() - begin if program.target is not None else None
     rows: list[FunctionComparison] = []
     memories: list[ActivationMemory] = []
     try:
@@ -94,15 +99,16 @@ def run(args: argparse.Namespace) -> int:
             if args.fail_on_difference and not rows[-1].equal:
                 break
         if program.relax is not None and program.target is not None:
+            names = planners_for(Problem(()), (EVERY,), graph=True)
             for fuse in (True, False):
-                memories += activation_memory(program.relax, program.target, fuse=fuse)
+                memories += activation_memory(program.relax, program.target, fuse=fuse, names=names)
     except ValueError as error:
         raise ValueError(f"{args.program}: {error}") from error
     comparison = Comparison(tuple(rows))
     if args.json is not None:
         args.json.write_text(_to_json(comparison, memories) + "\n", encoding="utf-8")
     width = shutil.get_terminal_size().columns
-    print("\n".join(render(comparison, width)))
+    print("\n".join(render(comparison, width, seconds)))
     for name in dict.fromkeys(memory.function for memory in memories):
         chosen = [memory for memory in memories if memory.function == name]
         print("\n" + "\n".join(render_memory(chosen, width)))

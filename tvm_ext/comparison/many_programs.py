@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from passes.planning import Budget
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from passes.planning import Budget, Problem
 from passes.planning.files.csv_format import read_problem
+from passes.planning.planner import as_budget
 from target_hw.memory import MemoryScope
-from tvm_ext.comparison.planners import PlannerComparison, compare_planners, compare_problem
+from tvm_ext.comparison.memory_comparison import SEARCH_NODES
+from tvm_ext.comparison.planners import PlannerComparison, compare_problem, compare_program
 from tvm_ext.named_planners import EVERY
 from tvm_ext.program_files import SUFFIXES
-from tvm_ext.programs import load_program
+from tvm_ext.programs import load_program, program_of
 
 TABLE = ".csv"
 """How the name of a table of buffers ends."""
@@ -31,31 +37,50 @@ class Failure:
 Outcome = PlannerComparison | Failure
 
 
-def compare_what(
-    what: str,
+def compare_planners(
+    what: str | IRModule | PrimFunc | Problem,
     planners: Sequence[str] = (EVERY,),
     *,
-    target: str | None = None,
-    budget: Budget | None = None,
+    target: str | Target | None = None,
+    budget: Budget | int | None = None,
 ) -> PlannerComparison:
-    """Plan every memory of a program, or a table of buffers, with every planner.
+    """Plan every memory of a program with every planner.
+
+    Every plan that fits is verified.
 
     Parameters
     ----------
-    what : str
-        As `tvm_ext.programs.load_program` takes it, or a table of buffers (``.csv``).
-    planners, budget
-        As in `compare_planners`.
-    target : str, optional
-        What a program is lowered for.
+    what : str or tvm.IRModule or tvm.tirx.PrimFunc or Problem
+        A module, a problem, or what a user calls a program: the name of a workload,
+        ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``), or a
+        table of buffers (``.csv``).
+    planners : sequence of str
+        Their names; ``module:function`` for one of the user's own; or ``all`` for those that are
+        made for each problem.
+    target : str or tvm.target.Target, optional
+        What a program is lowered for. A module with Relax functions needs one; PrimFuncs without
+        one have to stand right before ``StorageRewrite``.
+    budget : Budget or int, optional
+        What each planner may spend on a problem; by default `SEARCH_NODES` placements.
+
+    Returns
+    -------
+    PlannerComparison
+        `render_planners` writes it as tables.
 
     Raises
     ------
     ValueError
         When it cannot be read, lowered or planned.
     """
+    budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
+    if isinstance(what, Problem):
+        return compare_problem(what, planners, budget=budget)
+    if not isinstance(what, str):
+        mod = IRModule.from_expr(what) if isinstance(what, PrimFunc) else what
+        return compare_program(program_of(mod, target, name="module"), planners, budget=budget)
     if Path(what).suffix != TABLE:
-        return compare_planners(load_program(what, target), planners, budget=budget)
+        return compare_program(load_program(what, target), planners, budget=budget)
     if not Path(what).is_file():
         raise ValueError(f"{what}: no such file")
     with open(what, encoding="utf-8-sig", newline="") as stream:
@@ -97,9 +122,9 @@ def compare_many(
     Parameters
     ----------
     programs : sequence of str
-        Each as `compare_what` takes it.
+        Each as `compare_planners` takes it.
     planners, target, budget
-        As in `compare_what`.
+        As in `compare_planners`.
     executor : concurrent.futures.Executor, optional
         Runs the comparisons, each of which is a call of a function of a module with plain
         arguments; without one they run here.
@@ -128,7 +153,7 @@ def _outcome(
     what: str, planners: Sequence[str], target: str | None, budget: Budget | None
 ) -> Outcome:
     try:
-        return compare_what(what, planners, target=target, budget=budget)
+        return compare_planners(what, planners, target=target, budget=budget)
     except (ValueError, OSError) as error:
         return Failure(what, " ".join(str(error).split()))
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from tvm import DataType, relax
 from tvm.ir import IRModule, Op
+from tvm.sym import Analyzer
 from tvm.target import Target
+from tvm.tirx import IntImm
+from tvm.tirx.analysis import undefined_vars
 
 from passes.analysis.relax.facts import SCOPE, StorageGroup
-from passes.analysis.relax.sizes import UPPER_BOUND, Sizes, product
+from passes.analysis.relax.sizes import UPPER_BOUND, Sizes, element_bytes, product
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.gmem.relax_functions import write_function
 from passes.planning import Budget, Problem, Status, check, lower_bound, planner_names, solve
@@ -317,6 +320,35 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
         After its memory was planned, and before allocations are lowered to calls of the runtime.
     """
     return _allocated(func.body, Sizes(func, {}))
+
+
+def allocated_at(func: relax.Function, sizes: Mapping[str, int]) -> int:
+    """Return the bytes that a call of a function allocates, where its dimensions have values.
+
+    Parameters
+    ----------
+    func : tvm.relax.Function
+        As `allocated_memory` takes it, without branches.
+    sizes : mapping of str to int
+        The value of each symbolic dimension, by name.
+    """
+    analyzer = Analyzer()
+    total, bound = 0, set()
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.Call) and value.op in (_ALLOC_STORAGE, _ALLOC_TENSOR):
+                width = 1
+                if value.op == _ALLOC_TENSOR:
+                    width = element_bytes(DataType(value.args[1].value))
+                for extent in value.args[0].values:
+                    for variable in undefined_vars(extent):
+                        if variable.__chandle__() not in bound:
+                            bound.add(variable.__chandle__())
+                            analyzer.bind(variable, IntImm("int64", sizes[str(variable.name)]))
+                    width *= int(analyzer.simplify(extent))
+                total += width
+    return total
 
 
 _ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")

@@ -17,7 +17,7 @@ from tvm_ext.comparison.many_programs import (
     Failure,
     Outcome,
     compare_many,
-    compare_what,
+    compare_planners,
     programs_in,
 )
 from tvm_ext.comparison.planner_tables import Table, summary, tables
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _outcomes(arguments: argparse.Namespace, planners: list[str]) -> list[Outcome]:
     path = Path(arguments.program)
     if not path.is_dir():
-        return [compare_what(arguments.program, planners, target=arguments.target)]
+        return [compare_planners(arguments.program, planners, target=arguments.target)]
     programs = programs_in(path)
     with _executor(arguments.jobs) as executor, _progress(len(programs)) as progress:
         return compare_many(

@@ -57,6 +57,25 @@ def tables(comparison: PlannerComparison) -> list[Table]:
     return [*found, *(_makespan_table(f, comparison.makespans) for f in functions)]
 
 
+def render_planners(comparison: PlannerComparison, *, markdown: bool = False) -> str:
+    """Write a comparison of planners as tables.
+
+    Parameters
+    ----------
+    comparison : PlannerComparison
+        What `tvm_ext.compare_planners` returned.
+    markdown : bool
+        Whether as Markdown, and not as plain text.
+
+    Returns
+    -------
+    str
+        A table for each memory, over all functions, and one of what kernels cost in time.
+    """
+    found = tables(comparison)
+    return "\n\n".join("\n".join(t.markdown() if markdown else t.text()) for t in found)
+
+
 def _scope_table(results: Sequence[ScopeResult]) -> Table:
     """Sum up one memory over functions."""
     buffers = sum(result.buffers for result in results)

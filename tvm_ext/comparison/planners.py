@@ -15,7 +15,7 @@ from tvm_ffi import structural_walk
 
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_cost import core_kernel
-from passes.placement import target_of
+from passes.placement import memory_of, target_of
 from passes.planning import Budget, Plan, Problem, Status, check, lower_bound, solve
 from passes.simulation import simulate
 from target_hw.machine import Machine
@@ -128,7 +128,7 @@ class PlannerComparison:
     makespans: tuple[Makespan, ...] = ()
 
 
-def compare_planners(
+def compare_program(
     program: Program, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None
 ) -> PlannerComparison:
     """Plan every memory of a program with every planner.
@@ -174,7 +174,7 @@ def compare_problem(
     problem : Problem
         What to plan.
     planners, budget
-        As in `compare_planners`.
+        As in `compare_program`.
     """
     result, _ = _scope(problem.name, (problem,), planners, budget or Budget(SEARCH_NODES))
     return PlannerComparison(problem.name, (result,))
@@ -220,7 +220,9 @@ def _function(
         kernel = core_kernel(func)
         problems, program = kernel.problems, kernel.program
     else:
-        options = ProblemOptions(addressed=False)
+        # Without a chip's memory, plans are held against what the stock pass can place.
+        memory = memory_of(func)
+        options = ProblemOptions(memory=memory, addressed=memory is not None)
         problems = tuple(found.problem for found in find_problems(func, options).problems)
     stock = _stock_bytes(mod, {p.memory.name: p.memory.alignment for p in problems})
     results, chosen = [], []

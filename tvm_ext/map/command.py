@@ -53,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{what}; {example}",
         )
     parser.add_argument(
+        "--layer-group",
+        action="store_true",
+        help="of a network: show the local memory of its groups of layers; needs a target with one",
+    )
+    parser.add_argument(
         "--capacity", type=_bytes, metavar="BYTES", help="of the memory for a table of buffers"
     )
     parser.add_argument(
@@ -85,7 +90,11 @@ def run(args: argparse.Namespace) -> int:
         capacity=args.capacity,
         alignment=args.alignment,
         options=MapOptions(
-            _listed(args.planner), _listed(args.scope), _listed(args.function), budget
+            _listed(args.planner),
+            _listed(args.scope),
+            _listed(args.function),
+            args.layer_group,
+            budget,
         ),
     )
     write_map(shown, args.output)

@@ -54,6 +54,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         "name": scope.name,
         "listing": listing,
         "capacity": scope.capacity,
+        "bankBytes": problem.memory.bank_bytes if problem.memory.bank_count > 1 else None,
         "bound": scope.bound(),
         "begin": begin,
         "end": end,
@@ -71,7 +72,10 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         ],
         "inPlace": [[problem.index[name] for name in pair] for pair in problem.in_place],
         "plans": [
-            _plan(placement, spans.get((scope.function, placement.planner)))
+            {
+                **_plan(placement, spans.get((scope.function, placement.planner))),
+                "why": scope.explain(placement),
+            }
             for placement in scope.placements
         ],
     }

@@ -19,6 +19,7 @@ from passes.planning.files.csv_format import read_problem
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import has_relax
 from tvm_ext.map.ascend import ascend_maps, is_ascend
+from tvm_ext.map.layer_group import layer_group_maps
 from tvm_ext.map.model import MemoryMap, Placement, PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import scope_maps
 from tvm_ext.map.relax_function import relax_maps
@@ -49,6 +50,9 @@ class MapOptions:
     functions : tuple of str
         Show these functions only. By default the Relax functions where there are some, and else
         all PrimFuncs.
+    layer_group : bool
+        Of a network: show the local memory of the groups of layers that `LayerGroup` makes, group
+        by group, in the place of its activations in global memory.
     budget : Budget, optional
         Limits for planners that search.
 
@@ -61,6 +65,7 @@ class MapOptions:
     planners: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    layer_group: bool = False
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
@@ -184,6 +189,8 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
     scopes: list[ScopeMap] = []
     runs: list[PlannedRun] = []
     left: list[str] = []
+    if options.layer_group:
+        return _of_groups(program, options)
     if program.relax is not None and program.target is not None:
         found, unplanned = relax_maps(
             program.relax,
@@ -204,6 +211,15 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
             runs += simulated
             left += alone
     return MemoryMap(program.name, tuple(scopes), tuple(runs), tuple(left))
+
+
+def _of_groups(program: Program, options: MapOptions) -> MemoryMap:
+    if program.relax is None or program.target is None:
+        raise ValueError(f"{program.name}: is no network, so it has no layers to group")
+    scopes, runs, left = layer_group_maps(
+        program.relax, program.target, partial(options.names, PLANNERS)
+    )
+    return MemoryMap(program.name, scopes, runs, tuple(left))
 
 
 def _of_function(

@@ -10,12 +10,16 @@ from tvm.tirx import PrimFunc
 from passes.analysis.ascend.first_writes import check_first_writes
 from passes.analysis.ascend.isa_in_place import isa_in_place
 from passes.analysis.ascend.pipes import Pipelines, find_pipelines
+from passes.analysis.ascend.preload import is_preloaded, with_preloads
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ir.program import Step
 from passes.planning.ascend.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning.problem import Buffer, Penalty, Problem
 from target_hw.memory import MemoryHierarchy
+
+_TIGHTLY_COUPLED = "tightly_coupled_buffer"
+"""The annotation of a buffer that the other core of a pair has at the same address."""
 
 _GENERAL = ("global", "local")
 """Scopes that every target has."""
@@ -81,6 +85,7 @@ def read_kernel(
         func, ProblemOptions(memory=memory, addressed=addressed, unequal_slots=True)
     )
     _check_scopes(found, memory)
+    _check_annotations(found)
     found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     return CoreKernel(
@@ -101,6 +106,16 @@ def _check_scopes(found: FunctionProblems, memory: MemoryHierarchy) -> None:
             has = f"which has: {known}" if known else "which describes none"
             raise ValueError(
                 f"buffer {alloc.name!r}: scope {scope!r} is not in the memory of the target, {has}"
+            )
+
+
+def _check_annotations(found: FunctionProblems) -> None:
+    """Refuse an annotation that asks for what the planner cannot do."""
+    for alloc, statement in zip(found.access.allocs, found.access.alloc_stmts, strict=True):
+        if _TIGHTLY_COUPLED in statement.annotations:
+            raise ValueError(
+                f"buffer {alloc.name!r} in {alloc.scope}: {_TIGHTLY_COUPLED} is not supported; "
+                "its address would have to be that of a buffer in another function"
             )
 
 
@@ -135,6 +150,8 @@ def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: Collection
         for attached in found.problems
         if attached.problem.memory.name in scopes
         for allocation in attached.allocations.values()
+        # What is preloaded was written an iteration before.
+        if not is_preloaded(allocation)
     ]
     check_first_writes(func.body, found.access, found.uses, planned)
 
@@ -160,18 +177,19 @@ def ascend_problems(
         lives begin; of the pairs in place those are left that the instruction set allows, in the
         order of their instructions. A pair that stalls a double buffer is in place at the cost of
         a wait and a stall each time that its statements run. A buffer that is to share with no
-        other is separated from each.
+        other is separated from each. One that an iteration fills for the next lives throughout
+        the loop around it.
     Pipelines
         The function as the pipelines see it.
 
     Raises
     ------
     ValueError
-        When a pipe is unknown.
+        When a pipe is unknown, or a buffer is preloaded and in no loop.
     """
     pipelines = find_pipelines(func, found)
     problems = tuple(
-        _with_pipelines(found, attached, pipelines, restrict_inplace_as_isa)
+        _with_pipelines(found, with_preloads(found, attached), pipelines, restrict_inplace_as_isa)
         for attached in found.problems
     )
     return replace(found, problems=problems), pipelines

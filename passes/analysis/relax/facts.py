@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax
+from tvm.ir import IRModule
 
 from passes.ir.symbolic_bounds import Bound
 from passes.planning import Buffer, Problem
@@ -132,6 +133,8 @@ class RelaxMemory:
     ----------
     name : str
         Its global name.
+    mod : tvm.IRModule
+        Its module.
     func : tvm.relax.Function
         What was read.
     groups : tuple of StorageGroup
@@ -159,6 +162,7 @@ class RelaxMemory:
     """
 
     name: str
+    mod: IRModule
     func: relax.Function
     groups: tuple[StorageGroup, ...]
     left: tuple[LeftToRuntime, ...]

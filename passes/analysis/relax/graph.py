@@ -126,6 +126,7 @@ class _Reader:
         weights = (weight for weight in parameters if isinstance(weight, Weight))
         return RelaxMemory(
             name=self._name,
+            mod=self._mod,
             func=func,
             groups=found.groups,
             left=(*unsized, *left, *self._inner),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tvm_ffi
 from tvm.ir import PrimType, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
     AllocBuffer,
     AssertStmt,
@@ -138,6 +139,13 @@ def find_linear_access(func: PrimFunc) -> LinearAccess:
     return LinearAccessPatternFinder(func.params)(func.body)
 
 
+def _refuse_block(_op: Any, _visitor: Any) -> None:
+    raise ValueError(
+        "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
+        "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
+    )
+
+
 class LinearAccessPatternFinder:
     """Walks a function once and lists its accesses in program order.
 
@@ -179,6 +187,8 @@ class LinearAccessPatternFinder:
             While: self._visit_while,
             AssertStmt: self._visit_assert,
             TilePrimitiveCall: self._visit_tile_primitive,
+            SBlock: _refuse_block,
+            SBlockRealize: _refuse_block,
         }
         for position in range(len(params)):
             param = array_get(params, position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tvm.tirx import AllocBuffer, For
+from tvm.tirx import AllocBuffer, For, While
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.analysis.tir.memory_uses import AllocationUses
@@ -23,13 +23,13 @@ class Allocation:
         In ``access.allocs`` of the function.
     statement : tvm.tirx.AllocBuffer
         The allocation in the IR.
-    loop : tvm.tirx.For or None
+    loop : tvm.tirx.For or tvm.tirx.While or None
         The innermost loop around it, whose iterations take turns with its slots.
     """
 
     index: int
     statement: AllocBuffer
-    loop: For | None = None
+    loop: For | While | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,15 @@ class AllocationNote:
         The buffer's name, and the storage scope that it is in.
     text : str
         What there is to say.
+    is_used : bool
+        Whether the function uses it.
     """
 
     index: int
     name: str
     scope: str
     text: str
+    is_used: bool = True
 
     def __str__(self) -> str:
         return f"buffer {self.name!r} in {self.scope}: {self.text}"

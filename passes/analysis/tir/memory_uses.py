@@ -74,7 +74,7 @@ class AllocationUses:
         thread has memory of its own. None for the whole function.
     owner_is_thread : bool
         Whether that owner is a thread extent, whose threads run at the same time.
-    loop : tvm.tirx.For or None
+    loop : tvm.tirx.For or tvm.tirx.While or None
         The innermost loop around it.
     dtypes : dict from tvm_ffi.dtype to None
         The types that say what an index means: those of its names and of pointers into it.
@@ -94,7 +94,7 @@ class AllocationUses:
     count: int = 0
     owner: int | None = None
     owner_is_thread: bool = False
-    loop: For | None = None
+    loop: For | While | None = None
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)
     aliases: list[Var] = field(default_factory=list)
@@ -193,7 +193,7 @@ class _Walk:
             raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
         uses = self._of[index]
         owner = self._owners[-1] if self._owners else None
-        loops = [stmt for stmt in self._around if type(stmt) is For]
+        loops = [stmt for stmt in self._around if type(stmt) in (For, While)]
         uses.dtypes[op.buffer.ty.dtype.dtype] = None
         self._of[index] = replace(
             uses,

@@ -41,6 +41,9 @@ count on it.
 VECTOR_ALIGNMENT = 64
 """The most alignment in bytes that a wide access asks for: that of a cache line."""
 
+MOST_SLOTS = 256
+"""Slots of one buffer beyond which it is refused: each is placed by itself."""
+
 _REGISTER_BYTES = 4
 _MULTI_BUFFER = "multi_buffer"
 _UPPER_BOUNDS = "tir_var_upper_bound"
@@ -148,7 +151,8 @@ class _ProblemBuilder:
             scope = str(alloc.scope)
             reason = self._reason_to_leave(index, alloc)
             if reason is not None:
-                self._left_alone.append(AllocationNote(index, alloc.name, scope, reason))
+                is_used = index in self._touched or self._uses[index].escape is not None
+                self._left_alone.append(AllocationNote(index, alloc.name, scope, reason, is_used))
                 continue
             name = unique_name(alloc.name, names)
             owner = self._uses[index].owner
@@ -241,10 +245,13 @@ class _ProblemBuilder:
         statement = self._access.alloc_stmts[index]
         value = statement.annotations.get(_MULTI_BUFFER, 1)
         slots = getattr(value, "value", value)
+        where = f"buffer {statement.buffer.name!r} in {self._access.allocs[index].scope}"
         if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+            raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {value}")
+        if slots > MOST_SLOTS:
             raise ValueError(
-                f"buffer {statement.buffer.name!r} in {self._access.allocs[index].scope}: "
-                f"{_MULTI_BUFFER} must be a positive integer, got {value}"
+                f"{where}: {_MULTI_BUFFER} asks for {slots} slots, and at most {MOST_SLOTS} are "
+                "planned"
             )
         return slots
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from passes.planning.bound import lower_bound
 from passes.planning.engine.widen import widened
+from passes.planning.live_ranges import LiveRange
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem, rotate_alike
 from target_hw.memory import ByteRange
@@ -23,8 +24,8 @@ from target_hw.memory import ByteRange
 Ints = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 
-CONFLICT_LIMIT = 150_000_000
-"""Pairs of blocks live together that are still listed: 8 bytes a pair, 1.2 GB."""
+LISTED_PAIRS = 2_000_000
+"""Pairs of blocks live together up to which planners list them: 8 bytes a pair."""
 
 
 class BlockList:
@@ -67,6 +68,53 @@ class BlockList:
         return len(self.sizes)
 
     @cached_property
+    def size_array(self) -> Ints:
+        """The sizes as an array."""
+        return np.array(self.sizes, dtype=np.int64)
+
+    @cached_property
+    def alignment_array(self) -> Ints:
+        """The alignments as an array."""
+        return np.array(self.alignments, dtype=np.int64)
+
+    @cached_property
+    def hull_places(self) -> tuple[Ints, Ints, int]:
+        """The hulls as places among all their distinct bounds, sorted, and how many these are."""
+        first, last = self.hulls
+        bounds = np.sort(np.concatenate((first, last)))
+        if len(bounds):
+            bounds = bounds[np.concatenate(([True], bounds[1:] != bounds[:-1]))]
+        return np.searchsorted(bounds, first), np.searchsorted(bounds, last), len(bounds)
+
+    @cached_property
+    def hulls(self) -> tuple[Ints, Ints]:
+        """For each block, the begin of its first live range and the end of its last one."""
+        first = np.array([live[0][0] for live in self.live], dtype=np.int64)
+        return first, np.array([live[-1][1] for live in self.live], dtype=np.int64)
+
+    @cached_property
+    def live_pairs(self) -> int:
+        """How many pairs of live ranges meet: with one range a block, of blocks live together."""
+        begins, ends, owners = self.pieces
+        sized = self.size_array[owners] > 0
+        begins, ends = begins[sized], ends[sized]
+        begun = int(np.searchsorted(np.sort(begins), ends, side="left").sum())
+        return begun - len(begins) * (len(begins) + 1) // 2
+
+    @cached_property
+    def is_listed(self) -> bool:
+        """Whether the pairs of blocks that conflict are few enough to be listed."""
+        return self.live_pairs <= LISTED_PAIRS
+
+    def separated_pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of blocks that are separated, but for those of zero bytes."""
+        for first, second in self.problem.separations:
+            for one in self.blocks_of(first):
+                for two in self.blocks_of(second):
+                    if self.sizes[one] and self.sizes[two]:
+                        yield one, two
+
+    @cached_property
     def bound(self) -> int:
         """The problem's lower bound on the peak, in bytes."""
         return lower_bound(self.problem)
@@ -76,22 +124,55 @@ class BlockList:
         """For each block, the blocks that it may not share bytes with, ascending.
 
         They are live together or separated; a block of zero bytes conflicts with nothing.
-
-        Raises
-        ------
-        ValueError
-            If there are more than `CONFLICT_LIMIT` pairs.
+        They take 8 bytes a pair: see `is_listed`.
         """
-        rows = _live_together(self)
+        return self.conflicts_among(range(len(self)))
+
+    def conflicts_among(self, blocks: Sequence[int]) -> list[Row]:
+        """Return for each of some blocks those that it conflicts with, as places in `blocks`."""
+        rows = _live_together([self.sizes[b] for b in blocks], [self.live[b] for b in blocks])
+        place = {block: at for at, block in enumerate(blocks)} if self.problem.separations else {}
         extra: dict[int, list[int]] = {}
-        for first, second in self.problem.separations:
-            for one in self.blocks_of(first):
-                for two in self.blocks_of(second):
-                    if self.sizes[one] and self.sizes[two]:
-                        extra.setdefault(one, []).append(two)
-                        extra.setdefault(two, []).append(one)
+        for first, second in self.separated_pairs():
+            if first in place and second in place:
+                one, two = place[first], place[second]
+                extra.setdefault(one, []).append(two)
+                extra.setdefault(two, []).append(one)
         for block, others in extra.items():
             rows[block] = np.union1d(rows[block], np.array(others, dtype=np.int32))
+        return rows
+
+    def met_by(self, block: int) -> Row:
+        """Return the blocks that one conflicts with, ascending, without listing all conflicts."""
+        if self.is_listed:
+            return self.conflicts[block]
+        if not self.sizes[block]:
+            return np.empty(0, dtype=np.int32)
+        begins, ends, owners = self.pieces
+        found = np.zeros(len(self), dtype=bool)
+        for begin, end in self.live[block]:
+            found[owners[(begins < end) & (begin < ends)]] = True
+        found &= self.size_array > 0
+        found[block] = False
+        found[self._separated.get(block, [])] = True
+        return np.flatnonzero(found).astype(np.int32)
+
+    @cached_property
+    def pieces(self) -> tuple[Ints, Ints, Ints]:
+        """The begin and the end of each live range, and the block whose it is, by block."""
+        if all(len(live) == 1 for live in self.live):
+            return *self.hulls, np.arange(len(self))
+        pieces = [(*piece, block) for block, live in enumerate(self.live) for piece in live]
+        begins, ends, owners = np.array(pieces, dtype=np.int64).reshape(-1, 3).T.copy()
+        return begins, ends, owners
+
+    @cached_property
+    def _separated(self) -> dict[int, list[int]]:
+        """For each separated block, those that it is separated from."""
+        rows: dict[int, list[int]] = {}
+        for one, two in self.separated_pairs():
+            rows.setdefault(one, []).append(two)
+            rows.setdefault(two, []).append(one)
         return rows
 
     @cached_property
@@ -155,14 +236,15 @@ class BlockList:
 
     def peak(self, offsets: Sequence[int]) -> int:
         """Return the highest end, in bytes."""
-        return max((o + s for o, s in zip(offsets, self.sizes, strict=True)), default=0)
+        return int((np.array(offsets, dtype=np.int64) + self.size_array).max(initial=0))
 
     def plan(self, offsets: Sequence[int], planner: str, nodes: int = 0) -> Plan:
         """Return the plan that places each block at its offset, with what the bound says of it."""
         peak, penalty = self.peak(offsets), self.penalty(offsets)
         status = self._status(peak, penalty)
+        offsets = list(map(int, offsets))
         placed = {
-            buffer.name: tuple(int(o) for o in offsets[first : first + buffer.slots])
+            buffer.name: tuple(offsets[first : first + buffer.slots])
             for first, buffer in zip(self._first_blocks, self.problem.buffers, strict=True)
         }
         return Plan(placed, int(peak), penalty, planner, status, nodes)
@@ -203,31 +285,31 @@ def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange
     return offset
 
 
-def _live_together(block_list: BlockList) -> list[Row]:
-    """Return for each block the blocks that are live with it at some position."""
+def _live_together(sizes: Sequence[int], lives: Sequence[Sequence[LiveRange]]) -> list[Row]:
+    """Return for each block, in the order given, the blocks that are live with it somewhere."""
     pieces = sorted(
         (begin, end, block)
-        for block, live in enumerate(block_list.live)
-        if block_list.sizes[block]
+        for block, live in enumerate(lives)
+        if sizes[block]
         for begin, end in live
     )
     owners = np.array([block for _, _, block in pieces], dtype=np.int32)
-    rows: list[Row] = [np.empty(0, dtype=np.int32)] * len(block_list)
+    rows: list[Row] = [np.empty(0, dtype=np.int32)] * len(sizes)
     parts: dict[int, list[Row]] = {}
-    for piece, row in enumerate(_piece_rows(block_list.problem.name, pieces)):
+    for piece, row in enumerate(_piece_rows(pieces)):
         block = int(owners[piece])
-        if len(block_list.live[block]) == 1:
+        if len(lives[block]) == 1:
             rows[block] = np.sort(owners[row])
         else:
             parts.setdefault(block, []).append(owners[row])
-    if any(len(live) > 1 for live in block_list.live):
+    if any(len(live) > 1 for live in lives):
         rows = [np.unique(row) for row in rows]  # a block met in two of its live ranges
     for block, met in parts.items():
         rows[block] = np.unique(np.concatenate(met))
     return rows
 
 
-def _piece_rows(name: str, pieces: list[tuple[int, int, int]]) -> list[Row]:
+def _piece_rows(pieces: list[tuple[int, int, int]]) -> list[Row]:
     """Return for each live range, sorted by begin, the others that it overlaps.
 
     Those that begin later are a range of indices. Those that began earlier are the ones still
@@ -237,12 +319,6 @@ def _piece_rows(name: str, pieces: list[tuple[int, int, int]]) -> list[Row]:
     begins = np.array([begin for begin, _, _ in pieces], dtype=np.int64)
     ends = np.array([end for _, end, _ in pieces], dtype=np.int64)
     later = np.searchsorted(begins, ends, side="left")
-    pairs = int((later - np.arange(1, len(pieces) + 1)).sum())
-    if pairs > CONFLICT_LIMIT:
-        raise ValueError(
-            f"{name}: {pairs} pairs of buffers are live together, more than the {CONFLICT_LIMIT} "
-            "that are listed; planner 'bump' takes it"
-        )
     alive = array("i")
     place = [0] * len(pieces)  # of each live range in `alive`
     by_end = iter(np.argsort(ends, kind="stable").tolist())

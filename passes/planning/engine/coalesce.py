@@ -48,7 +48,8 @@ def coalesce(problem: Problem) -> Coalesced:
 
     Two groups are merged when each two of their members that are live together are an in-place
     pair, and none are separated, penalized or pinned. All members get the offsets of the one with
-    the most slots: so those with fewer must be able to have more.
+    the most slots: so those with fewer must be able to have more. Two groups that would take as
+    many bytes together as on their own stay as they are.
     """
     groups = {buffer.name: [buffer] for buffer in problem.buffers}
     leader = {buffer.name: buffer.name for buffer in problem.buffers}
@@ -56,7 +57,11 @@ def coalesce(problem: Problem) -> Coalesced:
     by_saving = sorted(problem.in_place, key=lambda pair: -_saving(problem, pair))
     for source, destination in by_saving:
         one, two = leader[source], leader[destination]
-        if one != two and rules.may_join(groups[one], groups[two]):
+        if (
+            one != two
+            and rules.may_join(groups[one], groups[two])
+            and _bytes([*groups[one], *groups[two]]) < _bytes(groups[one]) + _bytes(groups[two])
+        ):
             groups[one] += groups.pop(two)
             for member in groups[one]:
                 leader[member.name] = one
@@ -71,6 +76,11 @@ def _pinned_pairs(problem: Problem) -> tuple[tuple[str, str], ...]:
         for pair in problem.in_place
         if all(problem.buffers[problem.index[name]].pinned is not None for name in pair)
     )
+
+
+def _bytes(members: Sequence[Buffer]) -> int:
+    """Return the bytes of all slots of a group."""
+    return max(member.size for member in members) * max(member.slots for member in members)
 
 
 def _saving(problem: Problem, pair: tuple[str, str]) -> int:

@@ -35,6 +35,8 @@ ALIGNMENT = 64
 _MODULES = {
     "advance": "passes.planning.engine.canonical_kernel",
     "relocate": "passes.planning.engine.relocate_kernel",
+    "rise": "passes.planning.engine.rise_kernel",
+    "scan": "passes.planning.engine.scan_kernel",
 }
 """The module that holds each loop in TVMScript."""
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")

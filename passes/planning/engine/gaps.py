@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from passes.planning.engine.blocks import BlockList, Ints, settle
+from passes.planning.engine.scan import scanned
+from passes.planning.planner import Budget, Meter
 
 UNPLACED = -1
 """The offset of a block that has no place."""
+CHUNK = 64
+"""Blocks between two looks at the clock."""
+MOST_WORK = 20_000_000_000
+"""Placed blocks looked at, at most, for all blocks: some ten seconds."""
 NO_END = np.iinfo(np.int64).max
 """Where the gap above all blocks ends."""
 
@@ -22,8 +28,12 @@ def place(
     costs: bool = False,
     fixed: dict[int, int] | None = None,
     limit: int | None = None,
+    meter: Meter | None = None,
 ) -> list[int]:
     """Place blocks one by one.
+
+    Where the pairs that conflict are too many to be listed, costs are not looked at, and blocks are
+    left `UNPLACED` once `MOST_WORK` placed blocks have been looked at.
 
     Parameters
     ----------
@@ -39,6 +49,8 @@ def place(
         Offsets (bytes) of blocks that are placed already.
     limit : int, optional
         Leave a block `UNPLACED` that would end above it (bytes).
+    meter : Meter, optional
+        Once it is late, the blocks that are left stay `UNPLACED`.
 
     Returns
     -------
@@ -46,12 +58,20 @@ def place(
         For each block its offset in bytes.
     """
     gaps = Gaps(block_list)
+    meter = meter or Meter(Budget())
     for block, offset in {**block_list.pinned, **(fixed or {})}.items():
         gaps.offsets[block] = offset
-    for block in order:
+    if not block_list.is_listed:
+        start = gaps.offsets.tolist()
+        found = scanned(block_list, list(order), rule, start, limit, meter, MOST_WORK)
+        if found is not None:
+            return found
+    for at, block in enumerate(order):
+        if at % CHUNK == 0 and meter.late:
+            break
         if gaps.offsets[block] != UNPLACED:
             continue
-        if costs and block in block_list.soft:
+        if costs and block_list.is_listed and block in block_list.soft:
             offset = gaps.cheapest(block)
         else:
             offset = gaps.lowest(block) if rule == "first" else gaps.tightest(block)
@@ -86,7 +106,7 @@ class Gaps:
 
     def _of(self, block: int) -> tuple[Ints, Ints]:
         """Return where the gaps begin (aligned for `block`) and end; the last has no end."""
-        row = self.block_list.conflicts[block]
+        row = self.block_list.met_by(block)
         row = row[self.offsets[row] != UNPLACED]
         low = self.offsets[row]
         high = low + self._sizes[row]

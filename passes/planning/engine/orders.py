@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from passes.planning.engine.blocks import BlockList, Ints
 
@@ -15,34 +15,39 @@ class Measures:
 
     Attributes
     ----------
-    size : list of int
+    begin : Ints
+        The first position at which it is live.
+    size : Ints
         Bytes.
-    life : list of int
+    life : Ints
         Positions at which it is live.
-    load : list of int
+    load : Ints
         The most bytes live at one position of its life.
     """
 
     def __init__(self, block_list: BlockList) -> None:
-        self.begin = [live[0][0] for live in block_list.live]
-        self.size = block_list.sizes
-        self.life = [sum(end - begin for begin, end in live) for live in block_list.live]
+        self.begin = block_list.hulls[0]
+        self.size = block_list.size_array
+        begins, ends, owners = block_list.pieces
+        self.life = np.zeros(len(block_list), dtype=np.int64)
+        np.add.at(self.life, owners, ends - begins)
         self.load = _loads(block_list)
 
 
-Key = Callable[[Measures, int], tuple[float, ...]]
+Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Key = Callable[[Measures], tuple[Column, ...]]
 
 ORDERS: dict[str, Key] = {
-    "size": lambda m, b: (-m.size[b],),
-    "load, size": lambda m, b: (-m.load[b], -m.size[b]),
-    "size by root of life": lambda m, b: (-m.size[b] * math.sqrt(m.life[b]),),
-    "size by log of life": lambda m, b: (-m.size[b] * math.log2(1 + m.life[b]),),
-    "load, life": lambda m, b: (-m.load[b], -m.life[b]),
-    "life": lambda m, b: (-m.life[b], -m.size[b]),
-    "area": lambda m, b: (-m.size[b] * m.life[b],),
-    "time": lambda m, b: (m.begin[b],),
+    "size": lambda m: (m.size,),
+    "load, size": lambda m: (m.load, m.size),
+    "size by root of life": lambda m: (m.size * np.sqrt(m.life),),
+    "size by log of life": lambda m: (m.size * np.log2(1.0 + m.life),),
+    "load, life": lambda m: (m.load, m.life),
+    "life": lambda m: (m.life, m.size),
+    "area": lambda m: (m.size.astype(np.float64) * m.life,),
+    "time": lambda m: (-m.begin,),
 }
-"""Sort keys; the first in an order is placed first. Ties go to the block that begins first.
+"""Sort keys: the greatest goes first. Ties go to the block that begins first.
 
 "size" is that of TensorFlow Lite's arena planner (Pisarchyk and Lee, arXiv:2001.03288), "load,
 size" is close to Arm Vela's urgency, and "time" is what an allocator at run time would see.
@@ -54,25 +59,23 @@ FAST_ORDERS = ("size", "load, size", "size by root of life")
 
 def ordered(measures: Measures, order: str) -> list[int]:
     """Return all blocks in the order called `order`."""
-    key = ORDERS[order]
-    blocks = range(len(measures.size))
-    return sorted(blocks, key=lambda b: (*key(measures, b), measures.begin[b], b))
+    keys = [-column for column in ORDERS[order](measures)]
+    # The last key is the one that counts most; a sort by keys keeps equals as they were.
+    blocks: list[int] = np.lexsort((measures.begin, *reversed(keys))).tolist()
+    return blocks
 
 
-def _loads(block_list: BlockList) -> list[int]:
+def _loads(block_list: BlockList) -> Ints:
     """Return, for each block, the most bytes live at one position of its life."""
-    positions = np.unique([p for live in block_list.live for piece in live for p in piece])
-    owners = [b for b, live in enumerate(block_list.live) for _ in live]
-    begins = np.searchsorted(positions, [begin for live in block_list.live for begin, _ in live])
-    ends = np.searchsorted(positions, [end for live in block_list.live for _, end in live])
-    sizes = np.array(block_list.sizes, dtype=np.int64)[owners]
+    first, last, owners = block_list.pieces
+    positions = np.sort(np.concatenate((first, last)))
+    begins, ends = np.searchsorted(positions, first), np.searchsorted(positions, last)
+    sizes = block_list.size_array[owners]
     change = np.zeros(len(positions), dtype=np.int64)
     np.add.at(change, begins, sizes)
     np.subtract.at(change, ends, sizes)
-    most = _range_maxima(np.cumsum(change), begins, ends)
-    loads = [0] * len(block_list)
-    for owner, load in zip(owners, most.tolist(), strict=True):
-        loads[owner] = max(loads[owner], load)
+    loads = np.zeros(len(block_list), dtype=np.int64)
+    np.maximum.at(loads, owners, _range_maxima(np.cumsum(change), begins, ends))
     return loads
 
 

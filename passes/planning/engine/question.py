@@ -136,11 +136,15 @@ class Decider:
             if not isinstance(fixed, dict):
                 return Answer(fixed)
             blocks = ordered(self._measures, order)
-            offsets = place(self._block_list, blocks, fixed={**kept, **fixed}, limit=capacity)
+            offsets = place(
+                self._block_list, blocks, fixed={**kept, **fixed}, limit=capacity, meter=meter
+            )
             meter.spend(len(offsets) - len(kept) - len(fixed))
             left_over = [block for block in self._free if offsets[block] == UNPLACED]
             if not left_over:
                 return Answer(Outcome.FOUND, offsets)
+            if meter.late:
+                break
             core = self._grown(core, left_over)
             kept = self._clear_of(core, offsets)
         return Answer(Outcome.PAUSED)
@@ -149,7 +153,7 @@ class Decider:
         """Return the offsets of the blocks that meet none of `core`: they can stay."""
         met = {*core}
         for block in core:
-            met.update(self._block_list.conflicts[block].tolist())
+            met.update(self._block_list.met_by(block).tolist())
         return {b: offsets[b] for b in self._free if b not in met and offsets[b] != UNPLACED}
 
     def _core(self, capacity: int) -> list[int]:
@@ -163,7 +167,9 @@ class Decider:
         """
         grown = {*core, *left_over}
         for block in left_over:
-            grown.update(self._block_list.conflicts[block].tolist())
+            grown.update(self._block_list.met_by(block).tolist())
+            if len(grown) > WHOLE_BLOCKS:
+                break  # no search takes so many
         return [block for block in self._free if block in grown]
 
     def _place(

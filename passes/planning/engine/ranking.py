@@ -44,14 +44,14 @@ def better(problem: Problem, plans: Iterable[Plan], meter: Meter) -> Plan:
 def on_each_coalescing(problem: Problem, run: Callable[[BlockList], Plan]) -> Plan:
     """Plan with the in-place pairs merged, then, if that is not proven best, kept apart."""
     whole = BlockList(problem)
+    if not problem.in_place:
+        return run(whole)
     best: Plan | None = None
-    for reduce in (coalesce, apart) if problem.in_place else (apart,):
+    for reduce in (coalesce, apart):
         reduced = reduce(problem)
         found = run(BlockList(reduced.problem))
         offsets = reduced.restore(found, problem)
         plan = whole.plan_of(offsets, found.planner, found.nodes)
-        if not problem.in_place:
-            plan = replace(plan, status=found.status)  # the same problem: what is proven holds
         if best is None or rank(problem, plan) < rank(problem, best):
             best = plan
         if best.status is Status.OPTIMAL:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-import numpy as np
-
 from passes.planning.engine.blocks import BlockList
 
 
@@ -105,10 +103,7 @@ class Packing:
 
 def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
     """Return the packing of some blocks of `block_list`, none of them pinned or empty."""
-    number = np.full(len(block_list), -1, dtype=np.int64)
-    number[list(blocks)] = np.arange(len(blocks))
-    inside = [number[block_list.conflicts[block]] for block in blocks]
-    conflicts = [row[row >= 0].tolist() for row in inside]
+    conflicts = [row.tolist() for row in block_list.conflicts_among(blocks)]
     unit = math.gcd(*(block_list.alignments[block] for block in blocks))
     ranges, members = _sections([block_list.live[block] for block in blocks])
     obstacles = [_obstacles(block_list, block) for block in blocks]
@@ -136,7 +131,7 @@ def _obstacles(block_list: BlockList, block: int) -> list[tuple[int, int]]:
     """Return the bytes that `block` may not take whatever the search does, by begin."""
     taken = list(block_list.problem.memory.reserved)
     if block_list.pinned:
-        for other in block_list.conflicts[block].tolist():
+        for other in block_list.met_by(block).tolist():
             if other in block_list.pinned:
                 begin = block_list.pinned[other]
                 taken.append((begin, begin + block_list.sizes[other]))

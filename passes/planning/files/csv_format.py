@@ -116,6 +116,8 @@ def _buffer(row: dict[str, str], where: str) -> Buffer:
 
 
 def _number(text: str, column: str, where: str) -> int:
+    if len(text) < 19 and text.isascii() and text.isdecimal():
+        return int(text)
     text = text.strip()
     if not _INTEGER.fullmatch(text):
         shown = text if len(text) <= 40 else text[:40] + "..."

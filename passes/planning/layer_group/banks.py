@@ -92,6 +92,11 @@ def crossings(local: LocalMemory, plan: Plan) -> tuple[str, ...]:
     )
 
 
+def bank_penalty(local: LocalMemory, plan: Plan) -> int:
+    """Return two for each pair that meets in a bank in a row, and one for each crossing."""
+    return 2 * len(bank_conflicts(local, plan)) + len(crossings(local, plan))
+
+
 def keep_apart(local: LocalMemory, plan: Plan) -> Plan:
     """Move items of a plan that fits to where fewer of them meet in a bank; it goes on fitting.
 

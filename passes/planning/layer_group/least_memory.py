@@ -398,7 +398,7 @@ class _Chain:
             slices = len(spans.begin)
             need = Spans.of(((0, extent),) * slices)
         else:
-            need = spans.needed(m, output.shape[m.axis], extent, False)
+            need = spans.needed(m, output.shape[m.axis], extent)
         again = _Choice(False, need.longest, 0, need.covered(), self._number(need))
         held, fresh = need.kept()
         if (held.sizes == fresh.sizes).all():

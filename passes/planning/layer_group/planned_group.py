@@ -11,6 +11,7 @@ from passes.planning.layer_group.bank_aware import bank_aware
 from passes.planning.layer_group.banks import (
     BankConflict,
     bank_conflicts,
+    bank_penalty,
     crossings,
     keep_apart,
 )
@@ -34,6 +35,9 @@ from target_hw.memory import MemoryScope
 
 STRATEGIES = ("bank_aware", "op_order")
 """Names of planners that know time steps and banks; all general planners can be named, too."""
+
+PORTFOLIO = "best"
+"""The planner that tries all planners."""
 
 GROUP_BUDGET = Budget(nodes=5_000)
 """What a planner that searches may spend on one group."""
@@ -157,8 +161,10 @@ class PlannedGroup:
 def place(local: LocalMemory, planner: str) -> Plan | None:
     """Return addresses for the items of a group, or None if the planner finds none that fit.
 
-    A general planner minds no banks, so its items are moved apart afterwards. The strategy
-    ``bank_aware`` is tried a second time without avoiding banks.
+    A general planner minds no banks, so its items are moved apart afterwards; the portfolio also
+    tries ``bank_aware``, and the plan that meets in the fewest banks is taken, among these the one
+    of the lowest peak. The strategy ``bank_aware`` alone is tried a second time without avoiding
+    banks.
 
     Parameters
     ----------
@@ -175,7 +181,12 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
         plan = op_order(local)
         return plan if plan.fits else None
     plan = solve(local.problem, planner, GROUP_BUDGET)
-    return keep_apart(local, plan) if plan.fits else None
+    found = [plan] if plan.fits else []
+    if planner == PORTFOLIO:
+        by_banks = bank_aware(local)
+        found += [] if by_banks is None else [by_banks]
+    apart = [keep_apart(local, plan) for plan in found]
+    return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
 def plan_group(

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from passes.planning.layer_group.group import NetworkIndex
-from passes.planning.layer_group.planned_group import Chip, PlannedGroup, place, plan_group
+from passes.planning.layer_group.planned_group import (
+    PORTFOLIO,
+    Chip,
+    PlannedGroup,
+    place,
+    plan_group,
+)
 from passes.planning.layer_group.slicing import Cut, slice_group
 from passes.planning.layer_group.sweep import Estimate, LayerFacts, Sweep
 
@@ -20,8 +26,8 @@ PATIENCE = 2
 LEAST_GAIN = 0.01
 """Share of a group's cycles below which fewer of them count as nothing won."""
 
-PORTFOLIO, QUICK = "best", "first_fit"
-"""The planner that tries all planners, and one of them."""
+QUICK = "first_fit"
+"""One of the planners of the portfolio."""
 
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 """For each way with halos, the letters of the cuts along which the search may keep them."""

@@ -318,7 +318,6 @@ def slice_group(
     *,
     outputs: Mapping[str, Mapping[str, tuple[Range, ...]]] | None = None,
     n_unit: int = 1,
-    to_end: bool = False,
 ) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
 
@@ -338,8 +337,6 @@ def slice_group(
         For an output by name and letter: its ranges, in the place of even ones.
     n_unit : int
         Entries of the batch that cannot be separated.
-    to_end : bool
-        See `needed_range`.
 
     Raises
     ------
@@ -362,7 +359,7 @@ def slice_group(
         tensors[tensor.name] = sliced
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             spans = zip(axis_maps, group.tensor(name).shape, strict=True)
-            need = [through(m, made, tensor.shape, e, to_end=to_end) for m, e in spans]
+            need = [through(m, made, tensor.shape, e) for m, e in spans]
             needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
         tensor = group.tensor(name)
@@ -453,7 +450,9 @@ class Spans:
             )
         return self._known[other]
 
-    def needed(self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool) -> Spans:
+    def needed(
+        self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool = False
+    ) -> Spans:
         """Return what they need through a map; see `needed_range`."""
         key = (m, output_extent, input_extent, to_end)
         if key not in self._known:
@@ -491,8 +490,6 @@ def through(
     made: AxisSpans,
     output_shape: tuple[int, ...],
     extent: int,
-    *,
-    to_end: bool,
 ) -> tuple[str, Spans] | None:
     """Return what an input's axis of `extent` elements needs for what is made of the output."""
     if axis_map is None:
@@ -501,7 +498,7 @@ def through(
     if cut is None:
         return None
     letter, spans = cut
-    return letter, spans.needed(axis_map, output_shape[axis_map.axis], extent, to_end)
+    return letter, spans.needed(axis_map, output_shape[axis_map.axis], extent)
 
 
 def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:

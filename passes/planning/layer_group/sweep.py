@@ -228,7 +228,7 @@ class Sweep:
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             tensor = self.index.tensors[name]
             need = [
-                through(m, made, output.shape, extent, to_end=False)
+                through(m, made, output.shape, extent)
                 for m, extent in zip(axis_maps, tensor.shape, strict=True)
             ]
             known = self._needs.get(name)

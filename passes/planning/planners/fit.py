@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.gaps import place
+from passes.planning.engine.gaps import UNPLACED, place
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
+from passes.planning.engine.rise import risen
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.problem import Problem
@@ -59,8 +60,20 @@ def fit(
         orders = FAST_ORDERS if len(block_list) > LARGE else tuple(ORDERS)
     measures = Measures(block_list)
     plans = (
-        block_list.plan(place(block_list, ordered(measures, order), rule, costs), f"{rule}_fit")
+        block_list.plan(_placed(block_list, measures, order, rule, costs, meter), f"{rule}_fit")
         for order in orders
         for costs in ((True, False) if block_list.soft else (False,))
     )
     return better(block_list.problem, plans, meter)
+
+
+def _placed(
+    block_list: BlockList, measures: Measures, name: str, rule: str, costs: bool, meter: Meter
+) -> list[int]:
+    """Return the offset of each block; those for which time was short are in a skyline on top."""
+    order = ordered(measures, name)
+    offsets = place(block_list, order, rule, costs, meter=meter)
+    if UNPLACED not in offsets:
+        return offsets
+    ends = (o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED)
+    return risen(block_list, order, meter, offsets, floor=max(ends, default=0))

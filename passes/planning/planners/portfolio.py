@@ -22,7 +22,7 @@ def best(problem: Problem, budget: Budget) -> Plan:
     Stops at the first plan that is proven optimal. The plan names the planner that made it.
     """
     asked = (first_fit, best_fit, skyline, search)
-    if len(problem.buffers) > LARGE:
+    if len(problem.buffers) > LARGE or problem.penalties:
         asked = (search, first_fit, best_fit, skyline)
     meter = Meter(budget)
     return better(problem, (run(problem, meter.rest()) for run in asked), meter)

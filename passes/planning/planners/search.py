@@ -81,6 +81,8 @@ def minimise(block_list: BlockList, meter: Meter) -> Plan:
 
 def _quick(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
+    if not block_list.is_listed:
+        yield rise(block_list, meter)
     if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
         yield fit(block_list, meter, "first", FAST_ORDERS[:1])
         return

@@ -12,7 +12,7 @@ from replay import check_replay
 from test_slicing import group_of, sliced_groups
 
 from passes.planning.layer_group.bank_aware import bank_aware
-from passes.planning.layer_group.banks import bank_conflicts, crossings, keep_apart
+from passes.planning.layer_group.banks import bank_conflicts, bank_penalty, keep_apart
 from passes.planning.layer_group.cost import group_cost, pipelined_cycles
 from passes.planning.layer_group.lanes import Lanes
 from passes.planning.layer_group.local_memory import item_bytes, of_periods, of_time_steps
@@ -274,11 +274,7 @@ def test_moving_items_apart_keeps_a_plan_right(slices):
     if plan.peak <= 1 << 15:
         moved = keep_apart(local, plan)
         check(local.problem, moved)
-
-        def penalty(plan):
-            return 2 * len(bank_conflicts(local, plan)) + len(crossings(local, plan))
-
-        assert penalty(moved) <= penalty(plan)
+        assert bank_penalty(local, moved) <= bank_penalty(local, plan)
 
 
 def test_a_chip_that_cannot_be_planned_for_is_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import corpus  # noqa: F401 - it adds operators to the workloads
 import pytest
 import tvm
 from tvm.script import tirx as T

@@ -341,6 +341,10 @@ def test_a_plan_above_the_capacity_says_so(open_page):
     page = open_page(memory_map_of("ascend:gelu:overflow"))
     assert "proven not to fit" in page.find(".plan .head")[0].text
     assert page.find(".plan .over")
+    (scope,) = page.shown.scopes
+    assert page.run("return document.querySelector('#why pre').textContent") == scope.explain(
+        scope.placements[0]
+    )
 
 
 def test_the_page_needs_nothing_else(kernel):

@@ -135,10 +135,13 @@ class Page {
     this.panel.nothing();
     this.panel.peak();
     this.panel.plans();
+    this.panel.why();
     this.panel.runs();
     this.panel.left();
     this.measure();
-    this.view.fit(memory, memory.rows.listing ? 18 : null);
+    // A short program gets taller lines, so that its map is easier to point at.
+    const rows = Math.max(18, Math.min(34, this.view.height / memory.rows.total));
+    this.view.fit(memory, memory.rows.listing ? rows : null);
     const peak = memory.plans[0].peakRow;
     this.view.reveal(peak - 2, peak + 2);
     this.search();
@@ -205,6 +208,9 @@ class Page {
     }
     if (this.memory.plans.some((one) => one.reserved.length)) {
       parts.push(make("span", "hatched right down: reserved"));
+    }
+    if (this.memory.scope.bankBytes) {
+      parts.push(make("span", `thin lines: banks of ${bytesText(this.memory.scope.bankBytes)}`));
     }
     const capacity = this.memory.scope.capacity;
     if (capacity !== null && capacity > this.memory.top) {

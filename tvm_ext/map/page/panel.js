@@ -30,7 +30,7 @@ const STATUS = {
 class Panel {
   constructor(page) {
     this.page = page;
-    this.parts = Object.fromEntries(["facts", "results", "peak", "table", "runs", "left"]
+    this.parts = Object.fromEntries(["facts", "results", "why", "peak", "table", "runs", "left"]
       .map((name) => [name, document.getElementById(name)]));
     this.peakPlan = 0;
   }
@@ -232,6 +232,14 @@ class Panel {
     const element = table(head, rows);
     element.id = "plan-table";
     this.put("table", [make("h2", "Plans"), element]);
+  }
+  why() {
+    const elements = [];
+    for (const plan of this.memory.plans.filter((one) => one.why)) {
+      elements.push(make("h2", `Why the plan of ${plan.label} does not fit`));
+      elements.push(make("pre", plan.why));
+    }
+    this.put("why", elements);
   }
   runs() {
     const runs = DATA.runs.filter((run) => run.function === this.memory.scope.function);

@@ -1,0 +1,65 @@
+"""Checks what users give to passes as options, so that a wrong one is an error at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from passes.planning import Budget
+from target_hw.memory import MemoryHierarchy, is_byte_count
+
+
+def as_budget(budget: object) -> Budget | None:
+    """Return a budget: as it is, or from its number of placements.
+
+    Raises
+    ------
+    ValueError
+        When it is neither, or negative.
+    """
+    if budget is None or isinstance(budget, Budget):
+        return budget
+    if isinstance(budget, int) and is_byte_count(budget):
+        return Budget(nodes=budget)
+    raise ValueError(f"budget must be a Budget or a number of placements, got {budget!r}")
+
+
+def as_memory(memory: object) -> MemoryHierarchy | None:
+    """Return a memory hierarchy as it is.
+
+    Raises
+    ------
+    ValueError
+        When it is none.
+    """
+    if memory is None or isinstance(memory, MemoryHierarchy):
+        return memory
+    raise ValueError(f"memory must be a MemoryHierarchy, got {memory!r}")
+
+
+def as_bounds(upper_bounds: object) -> dict[str, int]:
+    """Return upper bounds by the names of variables.
+
+    Raises
+    ------
+    ValueError
+        When they are no map from names to positive integers.
+    """
+    if upper_bounds is None:
+        return {}
+    if not isinstance(upper_bounds, Mapping):
+        raise ValueError(f"upper_bounds must map names to integers, got {upper_bounds!r}")
+    for name, bound in upper_bounds.items():
+        if not isinstance(name, str):
+            raise ValueError(f"upper_bounds must name variables by strings, got {name!r}")
+        if not is_byte_count(bound) or bound < 1:
+            raise ValueError(
+                f"the upper bound of {name!r} must be a positive integer, got {bound!r}"
+            )
+    return dict(upper_bounds)
+
+
+def check_flags(**flags: object) -> None:
+    """Raise ValueError, with its name, for an option that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, got {value!r}")

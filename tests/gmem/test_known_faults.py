@@ -1,0 +1,238 @@
+"""Faults that users of TVM's own memory planning met: the programs of docs/known-faults.md."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from relax_programs import parse
+from relax_runs import build, lower, planned, run
+from tvm import relax
+
+from passes.gmem import plan_gmem
+from tvm_ext.transform import GMEMAllocate
+
+PLANNERS = ("best", "rec_tbl", "first_fit")
+
+MATCH_CAST = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((5, 8), "float32")):
+        left_source = R.add(x, R.const(0.25, "float32"))
+        left = R.match_cast(left_source, R.Tensor((5, 8), "float32"))
+        right = R.add(x, R.const(0.125, "float32"))
+        scaled = R.multiply(right, right)
+        out = R.subtract(left, scaled)
+        return out
+"""
+
+MATCH_CAST_OF_A_VIEW = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((4, 6), "float32")):
+        a = R.negative(x)
+        flat = R.memory.view(a, R.shape([24]), R.dtype("float32"), 0)
+        n = T.int64()
+        cast = R.match_cast(flat, R.Tensor((n,), "float32"))
+        b = R.nn.relu(x)
+        c = R.exp(b)
+        d = R.add(b, c)
+        e = R.sum(cast)
+        out = R.add(d, e)
+        return out
+"""
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("source", [MATCH_CAST, MATCH_CAST_OF_A_VIEW])
+def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str):
+    """apache/tvm 20190 and 20207: the alias lost its storage, and later tensors overwrote it."""
+    lowered = lower(parse(source), fuse=False)
+    shape = [int(extent) for extent in lowered["main"].params[0].ty.shape]
+    machines = [build(lowered, plan) for plan in (None, GMEMAllocate(planner))]
+    for seed in (0, 1):
+        x = np.random.default_rng(seed).standard_normal(shape, dtype="float32")
+        (expected,), (ours,) = (run(machine, "main", [x]) for machine in machines)
+        np.testing.assert_array_equal(ours, expected)
+    (found,) = plan_gmem(lowered, planner)
+    (alias,) = (s for s in found.memory.storages if s.tensors == ("alloc",))
+    later = [s.live[0][0] for s in found.memory.storages if s is not alias]
+    assert len([begin for begin in later if begin < alias.live[-1][1]]) >= 1
+    assert found.plan.peak > alias.size
+
+
+def test_a_storage_of_one_branch_is_not_used_in_the_other():
+    """apache/tvm 20191: one branch allocated what the other used; calls without it crashed."""
+    lowered = lower(
+        parse(
+            """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((4, 8), "float32"), c: R.Tensor((), "bool")):
+        if c:
+            flat = R.reshape(x, R.shape([32]))
+            twice = R.add(flat, flat)
+            out = R.reshape(twice, R.shape([4, 8]))
+        else:
+            flat = R.reshape(x, R.shape([32]))
+            less = R.negative(flat)
+            out = R.reshape(less, R.shape([4, 8]))
+        return out
+"""
+        )
+    )
+    machine = build(lowered, GMEMAllocate())
+    x = np.arange(32, dtype="float32").reshape(4, 8)
+    for taken in (False, True, False):
+        (out,) = run(machine, "main", [x, np.array(taken)])
+        np.testing.assert_array_equal(out, 2 * x if taken else -x)
+
+
+def test_alloc_tensor_in_a_dataflow_block():
+    """apache/tvm 17488: an internal error. A dataflow block is a block like any other here."""
+    source = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def twice(x: T.Buffer((16,), "float32"), y: T.Buffer((16,), "float32")):
+        for i in range(16):
+            y[i] = x[i] + x[i]
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((16,), "float32")):
+        cls = Module
+        with R.dataflow():
+            a: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
+                R.shape([16]), R.dtype("float32"), 0, R.str("global"))
+            _ = cls.twice(x, a)
+            b: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
+                R.shape([16]), R.dtype("float32"), 0, R.str("global"))
+            _1 = cls.twice(a, b)
+            c: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
+                R.shape([16]), R.dtype("float32"), 0, R.str("global"))
+            _2 = cls.twice(b, c)
+            R.output(c)
+        return c
+"""
+    # TVM holds the calls of kernels against the block, which promises to have no side effect.
+    mod = tvm.script.from_source(source, check_well_formed=False)
+    ours = GMEMAllocate()(mod)
+    (found,) = plan_gmem(mod)
+    assert [storage.tensors for storage in found.memory.storages] == [("a",), ("b",)]
+    machine = build(relax.transform.ToNonDataflow()(ours), None)
+    x = np.arange(16, dtype="float32")
+    np.testing.assert_array_equal(run(machine, "main", [x])[0], 8 * x)
+
+
+def test_a_lower_bound_alone_is_no_size():
+    """apache/tvm 18663: with a lower bound only, a dynamic tensor was planned as a static one."""
+    source = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor(("n", 16), "float32")):
+        R.func_attr({"tir_var_lower_bound": {"n": 2}})
+        a = R.nn.relu(x)
+        b = R.negative(a)
+        c = R.exp(b)
+        d = R.add(c, b)
+        return d
+"""
+    lowered = lower(parse(source), fuse=False)
+    (found,) = plan_gmem(lowered)
+    assert found.memory.storages == ()
+    assert [str(group.unit) for group in found.memory.groups if group.storages] == ["n"]
+    machine = build(lowered, GMEMAllocate())
+    for rows in (2, 3, 300):
+        x = np.random.default_rng(rows).standard_normal((rows, 16), dtype="float32")
+        b = -np.maximum(x, 0)
+        np.testing.assert_allclose(
+            run(machine, "main", [x])[0], np.exp(b) + b, rtol=1e-5, atol=1e-6
+        )
+
+
+def test_a_module_that_allocates_by_itself_keeps_what_it_has(caplog: pytest.LogCaptureFixture):
+    source = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def twice(x: T.Buffer((16,), "float32"), y: T.Buffer((16,), "float32")):
+        for i in range(16):
+            y[i] = x[i] + x[i]
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((16,), "float32")):
+        cls = Module
+        own: R.Any = R.memory.alloc_storage(R.shape([64]), 0, R.str("global"), R.dtype("uint8"))
+        a: R.Tensor((16,), "float32") = R.memory.alloc_tensor(
+            own, 0, R.shape([16]), R.dtype("float32"), 0)
+        _ = cls.twice(x, a)
+        b: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
+            R.shape([16]), R.dtype("float32"), 0, R.str("global"))
+        _1 = cls.twice(a, b)
+        c: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
+            R.shape([16]), R.dtype("float32"), 0, R.str("global"))
+        _2 = cls.twice(b, c)
+        return c
+"""
+    mod = parse(source)
+    with caplog.at_level("INFO", logger="tvm_ext.GMEMAllocate"):
+        ours = GMEMAllocate()(mod)
+    said = "function 'main': what it allocates already stays as it is"
+    assert caplog.messages.count(said) == 1
+    text = ours["main"].script()
+    assert text.count("R.memory.alloc_storage") == 2
+    assert "R.memory.alloc_tensor(own, 0" in text
+    x = np.arange(16, dtype="float32")
+    np.testing.assert_array_equal(run(build(ours, None), "main", [x])[0], 8 * x)
+    again = GMEMAllocate()(ours)
+    assert tvm_ffi.structural_equal(again["main"], ours["main"])
+
+
+def test_each_device_has_storages_of_its_own():
+    source = """
+@I.ir_module
+class Module:
+    I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("llvm", 1)]})
+
+    @R.function
+    def main(
+        x: R.Tensor((2, 3), "float32"), y: R.Tensor((3, 4), "float32"),
+        z: R.Tensor((4, 5), "float32")
+    ) -> R.Tensor((2, 5), "float32"):
+        with R.dataflow():
+            a = R.matmul(x, y)
+            a1 = R.negative(a)
+            b = R.to_vdevice(a1, "llvm:1")
+            c = R.negative(b)
+            d = R.exp(c)
+            e = R.matmul(d, z)
+            R.output(e)
+        return e
+"""
+    mod = relax.transform.RealizeVDevice()(parse(source))
+    lowered = lower(mod, fuse=False)
+    (found,) = plan_gmem(lowered)
+    devices = {group.device: len(group.storages) for group in found.memory.groups}
+    assert devices.keys() == {0, 1}
+    ours = planned(lowered, GMEMAllocate())
+    relax.analysis.well_formed(ours)
+    on_devices = [storage.device for storage in found.storages]
+    assert sorted(set(on_devices)) == [0, 1]
+    executable = tvm.compile(mod, relax_pipeline=_pipeline())
+    machine = relax.VirtualMachine(executable, [tvm.cpu(0), tvm.cpu(1)])
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.standard_normal(s, dtype="float32") for s in ((2, 3), (3, 4), (4, 5)))
+    arguments = [tvm.runtime.tensor(a, tvm.cpu(d)) for a, d in ((x, 0), (y, 0), (z, 1))]
+    expected = np.exp(x @ y) @ z
+    np.testing.assert_allclose(machine["main"](*arguments).numpy(), expected, rtol=1e-5)
+
+
+def _pipeline() -> tvm.transform.Pass:
+    from tvm_ext import relax_pipeline
+
+    return relax_pipeline("llvm")

@@ -1,0 +1,227 @@
+"""The default plan against the stock plan: bytes planned, and bytes that the VM takes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from relax_programs import SIZES, parse, relax_sources
+from relax_runs import build, flat, lower, planned, run
+from tvm import relax
+
+from tvm_ext.comparison.memory_comparison import allocated_at
+from tvm_ext.comparison.vm_memory import vm_bytes
+from tvm_ext.transform import GMEMAllocate
+from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
+
+STOCK = relax.transform.StaticPlanBlockMemory()
+
+
+# ------------------------------------------------------------------------------------- networks
+
+
+@pytest.mark.parametrize("name", RUNTIME_SHAPES)
+def test_networks_are_planned_in_fewer_bytes(name: str):
+    network = RUNTIME_SHAPES[name]
+    lowered = lower(network.build())
+    stock = planned(lowered, STOCK)
+    ours = planned(lowered, GMEMAllocate())
+    bounded = planned(lowered, GMEMAllocate(upper_bounds=network.sizes))
+    for function in network.calls:
+        of_stock = allocated_at(stock[function], network.sizes)
+        assert allocated_at(bounded[function], network.sizes) <= of_stock
+        for scale in (1, 3):
+            sizes = {dim: scale * size for dim, size in network.sizes.items()}
+            assert allocated_at(ours[function], sizes) <= allocated_at(stock[function], sizes)
+
+
+def check_network(name: str) -> None:
+    network = RUNTIME_SHAPES[name]
+    mod = network.build()
+    lowered = lower(mod)
+    taken, results = [], []
+    for plan in (None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds=network.sizes)):
+        machine = build(lowered, plan)
+        found = results.append
+
+        def call(machine=machine, found=found):
+            for function in network.calls:
+                made = machine[function](*network.arguments(mod[function], 0))
+                found([tensor.numpy().copy() for tensor in flat(made)])
+
+        taken.append(vm_bytes(machine, call))
+    none, stock, ours, bounded = taken
+    assert bounded <= stock <= none
+    assert ours <= stock
+    count = len(network.calls)
+    for start in range(count, len(results), count):
+        for mine, plain in zip(results[start : start + count], results[:count], strict=True):
+            for one, other in zip(mine, plain, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_a_network_takes_fewer_bytes_when_it_runs():
+    check_network("gpt2_cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNTIME_SHAPES)
+def test_networks_take_fewer_bytes_when_they_run(name: str):
+    check_network(name)
+
+
+# ------------------------------------------------------------------------------- random programs
+
+
+def scaled(source: str, by: int) -> str:
+    """Return a program with all its shapes made larger."""
+    numbers = r"(R\.Tensor\(\(|R\.shape\(\[)(\d+)"
+    return re.sub(numbers, lambda found: f"{found[1]}{int(found[2]) * by}", source)
+
+
+def check_program(source: str, by: int) -> None:
+    lowered = lower(parse(scaled(source, by)))
+    plans = (STOCK, GMEMAllocate())
+    stock, ours = (allocated_at(planned(lowered, plan)["main"], {}) for plan in plans)
+    assert ours <= stock
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(size * by, dtype="float32") for size in SIZES]
+    arrays += [np.array(True), np.array(False)]
+    taken, results = [], []
+    for plan in plans:
+        machine = build(lowered, plan)
+        keep = results.append
+        taken.append(vm_bytes(machine, lambda m=machine, keep=keep: keep(run(m, "main", arrays))))
+    assert taken[1] <= taken[0]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=8, deadline=None)
+@given(relax_sources(plain=True), st.sampled_from([1, 100]))
+def test_programs_take_no_more(source: str, by: int):
+    check_program(source, by)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(relax_sources(plain=True), st.sampled_from([1, 100, 1000]))
+def test_programs_take_no_more_sweep(source: str, by: int):
+    check_program(source, by)
+
+
+# ---------------------------------------------------------------------------- symbolic programs
+
+
+@st.composite
+def symbolic_sources(draw) -> str:
+    """Elementwise steps, joins and reductions on tensors of ``n`` or ``n * m`` rows."""
+    known = {"x0": ("n", 4), "x1": ("n * m", 16), "x2": ("n", 100)}
+    lines = []
+    for index in range(draw(st.integers(2, 14))):
+        source, name = draw(st.sampled_from(list(known)[-6:])), f"v{index}"
+        rows, columns = known[source]
+        kind = draw(st.sampled_from(["unary", "unary", "binary", "join", "halve", "rows"]))
+        same = [other for other, shape in known.items() if shape[0] == rows]
+        other = draw(st.sampled_from(same))
+        if kind == "binary" and known[other] == known[source]:
+            lines.append(f"{name} = R.add({source}, {other})")
+        elif kind == "join" and columns + known[other][1] <= 400:
+            lines.append(f"{name} = R.concat(({source}, {other}), axis=1)")
+            columns += known[other][1]
+        elif kind == "halve" and columns % 2 == 0:
+            lines.append(f"{name}s = R.split({source}, 2, axis=1)")
+            lines.append(f"{name} = {name}s[0]")
+            columns //= 2
+        elif kind == "rows":
+            lines.append(f"{name} = R.sum({source}, axis=[1], keepdims=True)")
+            columns = 1
+        else:
+            op = draw(st.sampled_from(["nn.relu", "negative", "abs"]))
+            lines.append(f"{name} = R.{op}({source})")
+        known[name] = rows, columns
+    made = [name for name in known if name.startswith("v")]
+    results = draw(st.lists(st.sampled_from(made), min_size=1, max_size=2, unique=True))
+    params = 'x0: R.Tensor(("n", 4), "float32"), x1: R.Tensor(("n * m", 16), "float32")'
+    params += ', x2: R.Tensor(("n", 100), "float32"), shape: R.Shape(["m"])'
+    return "\n".join(
+        ["@I.ir_module", "class Module:", "    @R.function(pure=False)"]
+        + [f"    def main({params}):"]
+        + [f"        {line}" for line in lines]
+        + [f"        return ({', '.join(results)},)"]
+    )
+
+
+def check_symbolic(source: str) -> None:
+    lowered = lower(parse(source), fuse=False)
+    plans = (None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds={"n": 9, "m": 5}))
+    _, stock, ours, _ = (planned(lowered, plan)["main"] for plan in plans)
+    for n, m in ((1, 1), (9, 5), (1000, 7)):
+        sizes = {"n": n, "m": m}
+        assert allocated_at(ours, sizes) <= allocated_at(stock, sizes)
+    machines = [build(lowered, plan) for plan in plans]
+    for n, m in ((9, 5), (1, 1), (3, 5)):
+        rng = np.random.default_rng(n)
+        shapes = ((n, 4), (n * m, 16), (n, 100))
+        arrays = [tvm.runtime.tensor(rng.standard_normal(s, dtype="float32")) for s in shapes]
+        results = [
+            [t.numpy().copy() for t in flat(vm["main"](*arrays, tvm.runtime.ShapeTuple([m])))]
+            for vm in machines
+        ]
+        for mine in results[1:]:
+            for one, other in zip(mine, results[0], strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=6, deadline=None)
+@given(symbolic_sources())
+def test_symbolic_programs_take_no_more_and_compute_the_same(source: str):
+    check_symbolic(source)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(symbolic_sources())
+def test_symbolic_programs_take_no_more_and_compute_the_same_sweep(source: str):
+    check_symbolic(source)
+
+
+# ------------------------------------------------------------------------------ several functions
+
+
+def test_functions_that_run_in_turns_share_what_is_large():
+    text = ["@I.ir_module", "class Module:"]
+    for name, rows in (("prefill", 96), ("decode", 1)):
+        text += [
+            "    @R.function(pure=False)",
+            f'    def {name}(x: R.Tensor(({rows}, 256), "float32"), '
+            'w: R.Tensor((256, 256), "float32")):',
+            "        t = R.permute_dims(w)",
+            "        a = R.matmul(x, t)",
+            "        b = R.nn.relu(a)",
+            "        c = R.add(a, b)",
+            "        d = R.matmul(c, t)",
+            "        e = R.negative(d)",
+            "        return e",
+        ]
+    lowered = lower(parse("\n".join(text)), fuse=False)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((256, 256), dtype="float32")
+    rows = {"prefill": 96, "decode": 1}
+    xs = {n: rng.standard_normal((r, 256), dtype="float32") for n, r in rows.items()}
+    taken, results = [], []
+    for plan in (STOCK, GMEMAllocate()):
+        machine = build(lowered, plan)
+        keep = results.append
+
+        def call(machine=machine, keep=keep):
+            keep([run(machine, name, [x, w])[0] for name, x in xs.items()])
+
+        taken.append(vm_bytes(machine, call))
+    assert taken[1] <= taken[0] < 3 * w.nbytes
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)

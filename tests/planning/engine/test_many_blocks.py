@@ -1,0 +1,168 @@
+"""Many blocks at once: no pairs are listed, the offsets are right, and both forms agree."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_oracles import problems
+
+from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
+from passes.planning.engine import blocks, compiled
+from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.gaps import UNPLACED, place
+from passes.planning.engine.orders import ORDERS, Measures, ordered
+from passes.planning.engine.rise import prepared, risen, stepper
+from passes.planning.engine.rise_steps import LEFT, Steps
+from passes.planning.planner import Meter
+from target_hw.memory import MemoryScope
+
+LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "search", "best"]
+
+
+@pytest.fixture
+def nothing_is_listed(monkeypatch):
+    """As if each problem had too many pairs live together to list them."""
+    monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def each_form(request, monkeypatch):
+    for name in ("rise", "scan"):
+        if request.param == "plain":
+            monkeypatch.setitem(compiled._loaded, name, None)
+        elif compiled.loop(name) is None:
+            pytest.skip("TVM is not installed, or has no llvm")
+
+
+def table(seed, count, share=0.1, alignments=(1,), reserved=(), separated=0):
+    """Return buffers of which about `share` are live at once."""
+    rng = random.Random(seed)
+    buffers = []
+    for index in range(count):
+        begin = rng.randrange(10 * count)
+        live = ((begin, begin + 1 + int(rng.expovariate(1 / (10 * count * share)))),)
+        size = int(2 ** rng.uniform(4, 16))
+        buffers.append(Buffer(str(index), size, live, rng.choice(alignments)))
+    pairs = {tuple(sorted(rng.sample(range(count), 2))) for _ in range(separated)}
+    separations = [(str(one), str(two)) for one, two in sorted(pairs)]
+    memory = MemoryScope("global", reserved=reserved)
+    return Problem(tuple(buffers), memory, separations=separations)
+
+
+TABLES = {
+    "plain": table(1, 300),
+    "aligned, reserved": table(2, 300, 0.05, (1, 8, 96), ((64, 200), (5000, 5001))),
+    "separated": table(3, 200, 0.02, separated=300),
+    "one": table(4, 1),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("rule", ["first", "best"])
+@pytest.mark.parametrize("order", ["size", "load, life", "time"])
+def test_a_fit_finds_the_same_gaps_without_a_list(name, rule, order, each_form, monkeypatch):
+    listed = BlockList(TABLES[name])
+    blocks_in_order = ordered(Measures(listed), order)
+    expected = place(listed, blocks_in_order, rule)
+    limit = max(expected) // 2
+    limited = place(listed, blocks_in_order, rule, limit=limit, fixed={0: 8192})
+    monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
+    unlisted = BlockList(TABLES[name])
+    assert place(unlisted, blocks_in_order, rule) == expected
+    assert place(unlisted, blocks_in_order, rule, limit=limit, fixed={0: 8192}) == limited
+    assert UNPLACED not in expected
+
+
+@given(problem=problems(most_buffers=7, most_slots=10), name=st.sampled_from(LARGE_PLANNERS))
+@settings(max_examples=150, deadline=None, print_blob=True)
+def test_plans_of_every_kind_are_right_without_a_list(problem, name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "LISTED_PAIRS", -1)
+        plan = solve(problem, name, Budget(5000))
+    assert [v for v in verify(problem, plan) if v.kind != "capacity"] == []
+    assert plan.fits == (problem.capacity is None or plan.peak <= problem.capacity)
+    assert plan.peak >= lower_bound(problem)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("planner", LARGE_PLANNERS)
+def test_plans_of_tables_are_right_without_a_list(name, planner, nothing_is_listed):
+    problem = TABLES[name]
+    plan = solve(problem, planner, Budget(3000))
+    check(problem, plan)
+    assert plan == solve(problem, planner, Budget(3000))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_both_forms_of_the_skyline_take_the_same_steps(name):
+    if compiled.loop("rise") is None:
+        pytest.skip("TVM is not installed, or has no llvm")
+    block_list = BlockList(TABLES[name])
+    order = ordered(Measures(block_list), "load, life")
+    plain, fast = (prepared(block_list, order, [], 0) for _ in range(2))
+    steps, run = Steps(plain), stepper(fast)
+    while plain.state[LEFT]:
+        steps.advance(3)
+        run(3)
+        for what in ("blocks", "nodes", "slots"):
+            assert np.array_equal(getattr(plain, what), getattr(fast, what))
+        assert np.array_equal(plain.state[:2], fast.state[:2])
+    assert fast.state[LEFT] == 0
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
+    # With one alignment and nothing reserved both place the block that can go lowest.
+    problem = replace(table(7, 150), name="valleys")
+    block_list = BlockList(problem)
+    blocks_in_order = ordered(Measures(block_list), order)
+    offsets = risen(block_list, blocks_in_order, Meter(Budget()), [UNPLACED] * 150)
+    assert offsets == lowest_reach(problem, blocks_in_order)
+
+
+def lowest_reach(problem, order):
+    """Place the buffer that can go lowest above all that meets it, the first of `order` first."""
+    offsets = {}
+    left = list(order)
+    while left:
+        reach = {
+            index: max(
+                (
+                    offsets[other] + problem.buffers[other].size
+                    for other in offsets
+                    if meet(problem.buffers[other], problem.buffers[index])
+                ),
+                default=0,
+            )
+            for index in left
+        }
+        chosen = min(left, key=lambda index: reach[index])
+        offsets[chosen] = reach[chosen]
+        left.remove(chosen)
+    return [offsets[index] for index in range(len(problem.buffers))]
+
+
+def meet(one, two):
+    (begin, end), (other_begin, other_end) = one.live[0], two.live[0]
+    return begin < other_end and other_begin < end
+
+
+@pytest.mark.parametrize("planner", LARGE_PLANNERS)
+def test_when_there_is_no_time_the_plan_is_complete_all_the_same(planner, nothing_is_listed):
+    problem = table(5, 400)
+    plan = solve(problem, planner, Budget(1 << 60, seconds=0))
+    check(problem, plan)
+    assert plan.status in (Status.FEASIBLE, Status.OPTIMAL)
+
+
+@pytest.mark.slow
+def test_sixty_thousand_dense_buffers_are_planned():
+    problem = table(9, 62_000)
+    assert BlockList(problem).live_pairs > 180_000_000
+    for planner in ("skyline", "best"):
+        plan = solve(problem, planner, Budget(1 << 60, seconds=10))
+        check(problem, plan)
+        assert plan.peak < 1.1 * lower_bound(problem)

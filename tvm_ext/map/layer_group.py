@@ -1,0 +1,131 @@
+"""The memory map of a network in groups: local memory a lane, beside each group's time steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tvm.ir import IRModule
+from tvm.target import Target
+
+from passes.layer_group import LayerGroupOptions, checked_options, chip_of, plan_groups
+from passes.layer_group_cost import simulate_group
+from passes.planning import Problem, solve
+from passes.planning.layer_group.planned_group import GROUP_BUDGET, PlannedGroup, place
+from passes.planning.layer_group.time_steps import STORE, Transfer
+from tvm_ext.layer_groups import lowered
+from tvm_ext.map.model import BufferNote, Listing, Placement, PlannedRun, ScopeMap
+
+_STAGES = ("for the next slice", "", "of the slice before")
+
+
+def layer_group_maps(
+    mod: IRModule, target: Target, planners_of: Callable[[Problem], Sequence[str]]
+) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
+    """Plan the local memory of each group of layers with every planner.
+
+    Bytes are those in one lane. Positions are the time steps of a slice.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax module.
+    target : tvm.target.Target
+        A chip with local memory.
+    planners_of : callable
+        Which planners are asked to solve such a problem.
+
+    Returns
+    -------
+    scopes : tuple of ScopeMap
+        One for each group.
+    runs : tuple of PlannedRun
+        Each group in simulation, with transfers and lanes as two pipes, under the plan that
+        `LayerGroup` makes.
+    left : list of str
+        One line for each layer that is in no group: which and why.
+
+    Raises
+    ------
+    ValueError
+        When the target has no such memory, or as `LayerGroup` does.
+    """
+    options = checked_options(LayerGroupOptions(target))
+    chip = chip_of(options)
+    scopes: list[ScopeMap] = []
+    runs: list[PlannedRun] = []
+    left: list[str] = []
+    for block in plan_groups(lowered(mod), options):
+        left += [f"{layer}: {reason}" for layer, reason in block.groups.left.items()]
+        for number, group in enumerate(block.groups.groups):
+            name = f"{block.groups.network.name}, group {number}"
+            scope = _scope(name, group, planners_of(group.local.problem))
+            scopes.append(scope)
+            runs += [
+                PlannedRun(name, p.planner, simulate_group(replace(group, plan=p.plan), chip))
+                for p in scope.placements
+            ]
+    return tuple(scopes), tuple(runs), left
+
+
+def _scope(name: str, group: PlannedGroup, planners: Sequence[str]) -> ScopeMap:
+    problem = group.local.problem
+    placements = tuple(
+        # What no planner places is shown as it was planned.
+        Placement(p, problem, place(group.local, p) or solve(problem, p, GROUP_BUDGET))
+        for p in planners
+    )
+    return ScopeMap(name, placements, *_read(name, group))
+
+
+def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote]]:
+    """Write a group's time steps as lines, and find the lines that read and write each item."""
+    layers = group.group.layers
+    lines = [f"for slice in range({group.cut.steps}):  # {_cut(group)}"]
+    reads: defaultdict[str, list[int]] = defaultdict(list)
+    writes: defaultdict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(group.steps.rows):
+        parts = []
+        if row.layer is not None:
+            layer = layers[row.layer]
+            for read in dict.fromkeys(layer.inputs):
+                reads[read].append(len(lines))
+            for made in (layer.output, layer.name):
+                writes[made].append(len(lines))
+            parts.append(f"{layer.output} = {layer.operator}({', '.join(layer.inputs)})")
+        for transfer in row.transfers:
+            (reads if transfer.kind == STORE else writes)[transfer.tensor].append(len(lines))
+            parts.append(_transfer(group, transfer))
+        lines.append(f"    step {number}: {' | '.join(parts)}")
+    notes = {
+        item.name: BufferNote(
+            what=_what(group, item.name, item.kind),
+            reads=tuple(dict.fromkeys(reads[item.name])),
+            writes=tuple(dict.fromkeys(writes[item.name])),
+        )
+        for item in group.local.items
+    }
+    steps = range(1, len(lines))
+    return Listing(tuple(lines), tuple(steps), name), notes
+
+
+def _cut(group: PlannedGroup) -> str:
+    halo = {"keep": "shared rows stay", "recompute": "shared rows are made again"}
+    shared = halo.get(group.halo, "some shared rows stay")
+    return f"{group.cut.n} parts of the batch, {group.cut.h} of the rows; {shared}"
+
+
+def _transfer(group: PlannedGroup, transfer: Transfer) -> str:
+    if transfer.tensor in group.slices.resident:
+        return f"{transfer.kind} {transfer.tensor} once"
+    stage = f" {_STAGES[transfer.stage]}".rstrip() if group.steps.pipelined else ""
+    return f"{transfer.kind} {transfer.tensor}{stage}"
+
+
+def _what(group: PlannedGroup, name: str, kind: str) -> str:
+    if kind == "operation":
+        return f"working memory of {name}"
+    shape = " × ".join(map(str, group.group.tensor(name).shape))
+    stays = ", stays between slices" if name in (*group.slices.kept, *group.slices.resident) else ""
+    return f"{kind}, {group.group.tensor(name).bits} bits × {shape} in all{stays}"
