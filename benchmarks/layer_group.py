@@ -26,15 +26,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from passes.planning.layer_group.fused_groups import ONE_MEMORY, measure
 from passes.planning.layer_group.group import NetworkIndex, bytes_of
 from passes.planning.layer_group.lanes import lane_bytes, line_extents
 from passes.planning.layer_group.layer_groups import plan_layer_groups
-from passes.planning.layer_group.least_memory import (
-    ONE_MEMORY,
-    MemoryPlan,
-    measure,
-    memory_frontier,
-)
+from passes.planning.layer_group.least_memory import MemoryPlan, memory_frontier
 from passes.planning.layer_group.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
 from passes.planning.layer_group.planned_group import Chip
 from passes.planning.layer_group.slicing import Cut, slice_group

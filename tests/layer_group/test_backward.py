@@ -15,7 +15,7 @@ from passes.analysis.layer_group.kernels import read_kernel
 from passes.analysis.layer_group.networks import read_networks
 from passes.analysis.layer_group.regions import AxisReads, KernelReads
 from passes.planning.layer_group.network import AxisMap
-from passes.planning.layer_group.slicing import even_ranges, needed_range
+from passes.planning.layer_group.spans import even_ranges, needed_range
 
 OPERATORS = settings(
     deadline=None,

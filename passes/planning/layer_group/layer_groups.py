@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from passes.planning.layer_group.cost import layer_cycles
+from passes.planning.layer_group.cost import TRANSFERS, layer_cycles
 from passes.planning.layer_group.group import NetworkIndex, bytes_of, element_count, extent_of
 from passes.planning.layer_group.local_memory import item_bytes
 from passes.planning.layer_group.network import Network
@@ -91,15 +91,14 @@ def plan_layer_groups(
     group_search = GroupSearch(index, chip, halo)
     groups: list[PlannedGroup] = []
     left = {layer.name: layer.reason for layer in network.layers if layer.reason}
-    cycles = 0
     for first, last in _runs(network):
         for part in SEARCHES[search](group_search, first, last):
             if isinstance(part, int):
                 left[network.layers[part].name] = _why_left(index, chip, part)
             else:
                 groups.append(group_search.settle(part))
-                cycles += part.cost.cycles
     moved = sum(group.cost.moved for group in groups)
+    cycles = sum(group.cost.cycles for group in groups)
     before = 0
     for number, layer in enumerate(network.layers):
         alone = sum(bytes_of(index.tensors[n]) for n in dict.fromkeys(layer.inputs))
@@ -148,7 +147,7 @@ def _cycles_alone(index: NetworkIndex, chip: Chip, number: int, moved: int) -> i
     layer = index.network.layers[number]
     elements = element_count(index.tensors[layer.output])
     computing = layer_cycles(chip.machine, chip.lanes, index.group((number,)), layer, elements)
-    return max(computing, chip.machine["GDMA"].cycles(moved))
+    return max(computing, chip.machine[TRANSFERS].cycles(moved))
 
 
 def _moved_least(index: NetworkIndex) -> int:

@@ -15,7 +15,7 @@ from passes.planning.layer_group.banks import (
     crossings,
     keep_apart,
 )
-from passes.planning.layer_group.cost import GroupCost, group_cost
+from passes.planning.layer_group.cost import LANES, TRANSFERS, GroupCost, group_cost
 from passes.planning.layer_group.group import Group
 from passes.planning.layer_group.lanes import Lanes
 from passes.planning.layer_group.local_memory import LocalMemory, item_bytes, of_time_steps
@@ -82,7 +82,7 @@ class Chip:
                 get_planner(self.planner)
             except ValueError as error:
                 raise ValueError(f"{error}; LayerGroup also has: {', '.join(STRATEGIES)}") from None
-        for pipe in ("GDMA", "TIU"):
+        for pipe in (TRANSFERS, LANES):
             self.machine[pipe]
 
     @cached_property

@@ -18,9 +18,9 @@ from passes.planning.layer_group.cost import LANES, TRANSFERS
 from passes.planning.layer_group.group import NetworkIndex, bytes_of, element_count
 from passes.planning.layer_group.network import Kind, Layer, Tensor
 from passes.planning.layer_group.planned_group import Chip
-from passes.planning.layer_group.slicing import (
+from passes.planning.layer_group.slicing import Cut
+from passes.planning.layer_group.spans import (
     AxisSpans,
-    Cut,
     Spans,
     even_ranges,
     settle_spans,

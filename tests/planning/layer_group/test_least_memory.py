@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from networks import Builder, random_networks
 from test_slicing import elements, sliced_groups
 
+from passes.planning.layer_group.fused_groups import ONE_MEMORY, measure
 from passes.planning.layer_group.group import NetworkIndex
 from passes.planning.layer_group.lanes import lane_bytes
-from passes.planning.layer_group.least_memory import ONE_MEMORY, measure, memory_frontier
+from passes.planning.layer_group.least_memory import memory_frontier
 from passes.planning.layer_group.slicing import Cut
 
 ROOT = Path(__file__).parents[3]

@@ -16,11 +16,10 @@ from passes.planning.layer_group.network import AxisMap, Layer, Network, Tensor
 from passes.planning.layer_group.slicing import (
     Cut,
     GroupSlices,
-    even_ranges,
-    needed_range,
     repeats_too_much,
     slice_group,
 )
+from passes.planning.layer_group.spans import even_ranges, needed_range
 
 
 def slices_of(begin_sizes):
