@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from passes.layer_group import LayerGroupOptions, plan_groups
 from passes.planning import check
-from tvm_ext.layer_groups import layer_groups, lowered
+from tvm_ext.layer_group_report import layer_groups, lowered
 from tvm_ext.pipeline import relax_pipeline
 from tvm_ext.workloads.models import MODELS, Model
 from tvm_ext.workloads.networks import UNet

@@ -17,7 +17,7 @@ from passes.planning import check
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip
 from tvm_ext import transform
-from tvm_ext.layer_groups import layer_groups
+from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.pipeline import before_lowering, before_planning, relax_passes, relax_pipeline
 
 CHIP = "sophgo/cv181x-llvm"

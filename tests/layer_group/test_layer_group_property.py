@@ -13,7 +13,7 @@ from test_layer_group_pass import TINY, build
 
 from passes.analysis.layer_group.networks import read_networks
 from passes.planning.layer_group.slicing import Cut
-from tvm_ext.layer_groups import layer_groups
+from tvm_ext.layer_group_report import layer_groups
 
 SAMPLE = settings(
     deadline=None,

@@ -12,7 +12,7 @@ from tvm import relax
 from passes.analysis.layer_group.networks import IN_PLACE, NOT_PURE, read_networks
 from passes.planning.layer_group.group import NetworkIndex
 from passes.planning.layer_group.network import Kind
-from tvm_ext.layer_groups import layer_groups
+from tvm_ext.layer_group_report import layer_groups
 
 OP = relax.op
 

@@ -16,7 +16,7 @@ from passes.gmem import GMEMOptions, plan_gmem
 from passes.layer_group import LayerGroup
 from passes.planning.layer_group.layer_groups import HALOS, SEARCHES
 from tvm_ext import workloads
-from tvm_ext.layer_groups import LayerGroupReport, LayerGroupSummary, layer_groups
+from tvm_ext.layer_group_report import LayerGroupReport, LayerGroupSummary, layer_groups
 from tvm_ext.lowering import has_relax, known_target
 from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
 from tvm_ext.program_files import read_program
