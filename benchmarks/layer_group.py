@@ -243,8 +243,8 @@ def fused() -> None:
         held += lane_bytes(ONE_MEMORY, slices.tensors["x"], cut)
         assert work == sum(layer.multiply_adds for layer in network.layers)
         print(
-            f"   {cut.h} x {cut.w} slices: {kept / KIB:.2f} KiB of rows stay from one line of "
-            f"slices to the next; with what the slices themselves hold {held / KIB:.2f} KiB"
+            f"   {cut.h} x {cut.w} slices: {kept:,} bytes ({kept / KIB:.0f} KiB) of rows stay from "
+            f"one line of slices to the next; with the slices themselves {held / KIB:.0f} KiB"
         )
 
 
