@@ -8,7 +8,7 @@ from typing import get_args
 from tvm.tirx import PrimFunc
 
 from passes.analysis.ascend.problems import CoreKernel, read_kernel
-from passes.ascend_kernel import AscendOptions, Mode, plan_kernel
+from passes.ascend_kernel import WORKSPACE, AscendOptions, Mode, plan_kernel
 from passes.placement import memory_of, target_of
 from passes.simulation import Simulation, simulate
 from target_hw.machine import Machine
@@ -66,10 +66,16 @@ def plan_cost(
             raise ValueError("the function has no target, and no machine is given")
         machine = Machine.from_target(target)
     kernel = options.read(func)
-    plans = {
-        (scope.attached.owner, scope.problem.memory.name): scope.plan
+    scopes = {
+        (scope.attached.owner, scope.problem.memory.name): scope
         for mode in get_args(Mode)
         for scope in plan_kernel(kernel, replace(options, mode=mode)).scopes
     }
-    placed = [(a.problem, plans[a.owner, a.problem.memory.name]) for a in kernel.found.problems]
+    placed = []
+    for attached in kernel.found.problems:
+        scope = scopes[attached.owner, attached.problem.memory.name]
+        # What is planned on the chip may have lost slots; in the workspace it has lost its loops.
+        is_local = scope.problem.memory.name != WORKSPACE
+        problem = scope.attached.problem if is_local else attached.problem
+        placed.append((problem, scope.plan))
     return simulate(kernel.program, placed, machine)

@@ -22,8 +22,9 @@ from passes.analysis.ascend.problems import (
 )
 from passes.analysis.tir.function_problems import AttachedProblem
 from passes.analysis.tir.statement_lines import Lines
+from passes.ascend_choices import with_least_cycles
 from passes.ir.sink_allocations import sink_allocations
-from passes.placement import FORMS, AddressPlan, Form, memory_of, place_function, target_of
+from passes.placement import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.ascend.planner import plan_levels
 from passes.planning.ascend.workspace import plan_workspace
@@ -39,6 +40,9 @@ Search = Literal["search", "mirror"]
 
 WORKSPACE = "global.workspace"
 """The scope of what a kernel's cube and vector parts hand each other."""
+
+RULES = " where only what the instruction set allows is in place"
+"""What a lower bound rests on, in messages."""
 
 _PRINTED = {
     "local.UB": "ub",
@@ -69,6 +73,7 @@ class AscendOptions:
     form: Form = "address"
     memory: MemoryHierarchy | None = None
     budget: Budget | None = None
+    degrade: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -139,7 +144,9 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     return _plan_workspace(kernel, options)
 
 
-def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
+def level_solver(options: AscendOptions) -> Solver:
+    """Return what plans a memory on the chip by levels of reuse."""
+
     def solver(problem: Problem) -> Plan:
         return plan_levels(
             compressed(problem),
@@ -148,6 +155,14 @@ def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[s
             strategy=options.strategy,
             cross_loop=options.cross_loop,
         )
+
+    return solver
+
+
+def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
+    solver = level_solver(options)
+    if options.degrade:
+        kernel, solver = with_least_cycles(kernel, solver, scopes)
 
     def is_local(attached: AttachedProblem) -> bool:
         return attached.problem.memory.name in scopes
@@ -181,7 +196,7 @@ def _overflow(kernel: CoreKernel) -> Overflow:
     explained = partial(
         does_not_fit,
         places=Lines(kernel.func, kernel.found),
-        rules=" where only what the instruction set allows is in place",
+        rules=RULES,
         cost=_cost(kernel),
     )
 

@@ -15,6 +15,7 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.analysis.ascend.problems import CoreKernel
 from passes.ascend_kernel import AscendOptions, Mode, Search, Strategy, plan_kernel, printed
 from passes.options import as_budget, check_flags
 from passes.placement import AddressPlan, Form, ScopePlan, naming, per_function, write_address_plan
@@ -42,6 +43,7 @@ def AscendPlanMemory(  # noqa: N802
     target: Target | str | Mapping[str, Any] | None = None,
     *,
     budget: Budget | int | None = None,
+    degrade: bool = False,
 ) -> Pass:
     """Give the on-chip buffers of each function their places, or the workspace its.
 
@@ -75,6 +77,11 @@ def AscendPlanMemory(  # noqa: N802
         The chip. By default each function's own target.
     budget : Budget or int, optional
         Limits for the search, or how many placements it may try.
+    degrade : bool
+        Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: of the plans
+        that are tried, at all levels and with any buffers single, that of the fewest cycles in
+        simulation is taken. The function's target must describe its pipelines. The log says which
+        buffers lost slots; `tvm_ext.what_fits` shows what there was to choose from.
 
     Returns
     -------
@@ -92,6 +99,7 @@ def AscendPlanMemory(  # noqa: N802
             enable_global_workspace_reuse=enable_global_workspace_reuse,
             restrict_inplace_as_isa=restrict_inplace_as_isa,
             cross_loop=cross_loop,
+            degrade=degrade,
         )
         options = AscendOptions(
             mode,
@@ -103,6 +111,7 @@ def AscendPlanMemory(  # noqa: N802
             form,
             None if target is None else MemoryHierarchy.from_target(Target(target)),
             as_budget(budget),
+            degrade,
         )
     return per_function("AscendPlanMemory", partial(ascend_plan_function, options=options))
 
@@ -137,6 +146,7 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
             "; ".join(kernel.guesses[:3]),
         )
     plan = plan_kernel(kernel, options)
+    _log_given_up(kernel, plan)
     for scope in plan.scopes:
         _log_levels(func, scope)
     func = write_address_plan(kernel.func, plan, options.form)
@@ -152,6 +162,23 @@ def ascend_plan(func: PrimFunc, options: AscendOptions) -> AddressPlan:
 
 def _name(func: PrimFunc) -> str:
     return str(func.attrs.get("global_symbol", "main")) if func.attrs else "main"
+
+
+def _log_given_up(kernel: CoreKernel, plan: AddressPlan) -> None:
+    """Warn of buffers that have fewer slots than the kernel asks for."""
+    asked = {(p.memory.name, b.name): b.slots for p in kernel.problems for b in p.buffers}
+    for scope in plan.scopes:
+        memory = scope.problem.memory.name
+        for buffer in scope.problem.buffers:
+            if buffer.slots < asked[memory, buffer.name]:
+                LOGGER.warning(
+                    "function %r: buffer %r in %s has %d slots in the place of %d",
+                    _name(kernel.func),
+                    buffer.name,
+                    memory,
+                    buffer.slots,
+                    asked[memory, buffer.name],
+                )
 
 
 def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:

@@ -139,7 +139,7 @@ def plan_storage(
         keep_apart=keep_apart,
     )
     plan = planner.run(sequence, liveness_analysis(sequence))
-    pack_special_memory(plan, access.allocs, keep_apart)
+    pack_special_memory(plan, access.allocs, keep_apart, align=sound)
     return plan
 
 

@@ -62,6 +62,7 @@ from tvm_ext.pipeline import (
     use_plan_addresses,
     use_storage_rewrite,
 )
+from tvm_ext.what_fits import FittingMemory, FittingPlan, what_fits
 
 __all__ = [
     "ActivationMemory",
@@ -70,6 +71,8 @@ __all__ = [
     "Budget",
     "Buffer",
     "Comparison",
+    "FittingMemory",
+    "FittingPlan",
     "FunctionComparison",
     "LayerGroupReport",
     "LayerGroupSummary",
@@ -113,6 +116,7 @@ __all__ = [
     "use_plan_addresses",
     "use_storage_rewrite",
     "verify",
+    "what_fits",
     "with_machine",
     "with_memory",
     "write_map",

@@ -20,13 +20,9 @@ from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
-from passes.planning.relax.pieces import (
-    Piece,
-    constant_pieces,
-    in_one_piece,
-    symbolic_pieces,
-    with_common_sizes,
-)
+from passes.planning.relax.common import with_common_sizes
+from passes.planning.relax.piece import Piece
+from passes.planning.relax.pieces import constant_pieces, in_one_piece, symbolic_pieces
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
 from passes.planning.sophgo.regions import PlacedTensor, Region
 from passes.rewrite.relax_memory import NewStorage, write_storages

@@ -7,6 +7,7 @@ the loop, unless no iteration reads what an earlier one left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,21 +109,47 @@ class _Sinker:
         return new[0] if len(new) == 1 else SeqStmt(new)
 
     def _sink_within(self, statements: list[Any]) -> list[Any]:
-        """Move allocations of a list into the one statement of it that uses them."""
-        for alloc in [op for op in statements if isinstance(op, AllocBuffer) and _may_move(op)]:
-            kept = [op for op in statements if op is not alloc]
-            statements = self._handed_down(kept, alloc, False) or statements
-        return statements
+        """Move allocations of a list into the statements of it that alone use them."""
+        allocs = [op for op in statements if isinstance(op, AllocBuffer) and _may_move(op)]
+        statements, left = self._handed_down(statements, allocs, is_repeated=False)
+        staying = {alloc.__chandle__() for alloc in left}
+        moved = {alloc.__chandle__() for alloc in allocs} - staying
+        return [op for op in statements if op.__chandle__() not in moved]
 
     def _handed_down(
-        self, statements: list[Any], alloc: AllocBuffer, is_repeated: bool
-    ) -> list[Any] | None:
-        """Return a list in whose one user the allocation has its place, or None."""
-        users = [op for op in statements if self._mentions(op, alloc)]
-        if len(users) != 1:
-            return None
-        inner = self._with_allocation(users[0], alloc, is_repeated)
-        return inner and [inner if op is users[0] else op for op in statements]
+        self, statements: list[Any], allocs: Sequence[AllocBuffer], is_repeated: bool
+    ) -> tuple[list[Any], list[AllocBuffer]]:
+        """Place allocations in the statements that alone use them.
+
+        Returns
+        -------
+        list of statements
+            With the allocations in them.
+        list of AllocBuffer
+            Those that have no place in any.
+        """
+        users = self._users(statements, allocs)
+        into: dict[int, list[AllocBuffer]] = {}
+        for alloc, used_in in zip(allocs, users, strict=True):
+            if len(used_in) == 1:
+                into.setdefault(used_in[0], []).append(alloc)
+        placed: set[int] = set()
+        statements = list(statements)
+        for at, group in into.items():
+            statements[at], left = self._with_allocations(statements[at], group, is_repeated)
+            placed |= {a.__chandle__() for a in group} - {a.__chandle__() for a in left}
+        return statements, [alloc for alloc in allocs if alloc.__chandle__() not in placed]
+
+    def _users(self, statements: list[Any], allocs: Sequence[AllocBuffer]) -> list[list[int]]:
+        """Return for each allocation which statements use it, other than itself."""
+        found: dict[int, list[int]] = {alloc.buffer.__chandle__(): [] for alloc in allocs}
+        own = {alloc.__chandle__() for alloc in allocs}
+        for at, op in enumerate(statements):
+            if op.__chandle__() not in own:
+                # In any order: each list gets one entry a statement.
+                for handle in found.keys() & self._contents(op).variables:
+                    found[handle].append(at)
+        return list(found.values())
 
     def _contents(self, op: Any) -> _Contents:
         handle = op.__chandle__()
@@ -134,38 +161,66 @@ class _Sinker:
         """Whether a statement or expression uses a buffer, by whatever way."""
         return alloc.buffer.__chandle__() in self._contents(op).variables
 
-    def _with_allocation(self, op: Any, alloc: AllocBuffer, is_repeated: bool) -> Any:
-        """Return a statement with an allocation in its body, or None if it may not go there.
+    def _with_allocations(
+        self, op: Any, allocs: Sequence[AllocBuffer], is_repeated: bool
+    ) -> tuple[Any, list[AllocBuffer]]:
+        """Return a statement with allocations in its body, and those that may not go there.
 
-        If the statement is repeated where the allocation was not, what is left of an earlier time
-        must not be read.
+        If the statement is repeated where the allocations were not, what is left of an earlier
+        time must not be read.
         """
         if isinstance(op, IfThenElse):
-            branches = [op.then_case, op.else_case]
+            return self._branches_with_allocations(op, allocs, is_repeated)
+        if not isinstance(op, For) or op.kind not in _ONE_AFTER_THE_OTHER:
+            return op, list(allocs)
+        bounds = [part for part in (op.min, op.extent, op.step) if part is not None]
+        may_go: list[AllocBuffer] = []
+        left: list[AllocBuffer] = []
+        for alloc in allocs:
+            in_bounds = any(self._mentions(part, alloc) for part in bounds)
+            may_not = in_bounds or self._contents(op).keeps_pointers
+            (left if may_not else may_go).append(alloc)
+        body, more = self._body_with_allocations(op.body, may_go, is_repeated=True)
+        if not body.same_as(op.body):
+            parts = (op.loop_var, op.min, op.extent, op.kind, body, op.thread_binding)
+            op = For(*parts, op.annotations, step=op.step)
+        return op, left + more
+
+    def _branches_with_allocations(
+        self, op: IfThenElse, allocs: Sequence[AllocBuffer], is_repeated: bool
+    ) -> tuple[Any, list[AllocBuffer]]:
+        branches = [op.then_case, op.else_case]
+        into: list[list[AllocBuffer]] = [[], []]
+        left = []
+        for alloc in allocs:
             uses = [case is not None and self._mentions(case, alloc) for case in branches]
             if self._mentions(op.condition, alloc) or all(uses):
-                return None
-            at = uses.index(True)
-            branches[at] = self._body_with_allocation(branches[at], alloc, is_repeated)
-            return branches[at] and IfThenElse(op.condition, *branches)
-        if not isinstance(op, For) or op.kind not in _ONE_AFTER_THE_OTHER:
-            return None
-        bounds = [part for part in (op.min, op.extent, op.step) if part is not None]
-        if any(self._mentions(part, alloc) for part in bounds) or self._contents(op).keeps_pointers:
-            return None
-        body = self._body_with_allocation(op.body, alloc, True)
-        parts = (op.loop_var, op.min, op.extent, op.kind, body, op.thread_binding, op.annotations)
-        return body and For(*parts, step=op.step)
+                left.append(alloc)
+            else:
+                into[uses.index(True)].append(alloc)
+        for at, group in enumerate(into):
+            if group:
+                branches[at], more = self._body_with_allocations(branches[at], group, is_repeated)
+                left += more
+        if len(left) < len(allocs):
+            op = IfThenElse(op.condition, *branches)
+        return op, left
 
-    def _body_with_allocation(self, body: Any, alloc: AllocBuffer, is_repeated: bool) -> Any:
+    def _body_with_allocations(
+        self, body: Any, allocs: Sequence[AllocBuffer], is_repeated: bool
+    ) -> tuple[Any, list[AllocBuffer]]:
+        """Place allocations in a body: further in, or in front of it."""
         statements = _statements(body)
-        deeper = self._handed_down(statements, alloc, is_repeated)
-        if deeper is not None:
-            return SeqStmt(deeper) if len(deeper) > 1 else deeper[0]
-        first = next(op for op in statements if self._mentions(op, alloc))
-        if is_repeated and not self._writes_all(first, alloc):
-            return None
-        return SeqStmt([alloc, *statements])
+        inner, rest = self._handed_down(statements, allocs, is_repeated)
+        here: list[AllocBuffer] = []
+        left: list[AllocBuffer] = []
+        for alloc, used_in in zip(rest, self._users(statements, rest), strict=True):
+            may = not is_repeated or self._writes_all(statements[used_in[0]], alloc)
+            (here if may else left).append(alloc)
+        if len(left) == len(allocs):
+            return body, left
+        inner = [*here, *inner]
+        return (SeqStmt(inner) if len(inner) > 1 else inner[0]), left
 
     def _writes_all(self, op: Any, alloc: AllocBuffer) -> bool:
         """Whether a statement writes each element of a buffer, and reads none of them."""

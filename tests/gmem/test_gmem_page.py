@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from relax_runs import lower, planned
+from tvm import relax
 
 import tvm_ext
 from passes.planning import Buffer, Problem, lower_bound, solve
@@ -13,6 +15,9 @@ from passes.planning.sophgo.gmem_layout import GMEM
 from passes.planning.sophgo.rec_tbl import Decision, trace
 from target_hw import MemoryScope
 from tvm_ext import workloads
+from tvm_ext.comparison.memory_comparison import allocated_at
+from tvm_ext.transform import GMEMAllocate
+from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
 
 PAGE = Path(__file__).parents[2] / "docs" / "gmem.md"
 KIB = 1024
@@ -127,3 +132,22 @@ def test_the_page_measures_every_network():
     above = [row for row in rows if int(row[4].replace(",", "")) > int(row[3].replace(",", ""))]
     assert len(above) == len(rows) - 1
     assert "above the stock pass in all rows but one" in PAGE.read_text()
+
+
+@pytest.mark.parametrize("row", table("measured: runtime"), ids=lambda row: row[0])
+def test_measured_runtime_shapes(row: list[str]):
+    name, *numbers = row
+    network = RUNTIME_SHAPES[name]
+    lowered = lower(network.build())
+    plans = [relax.transform.StaticPlanBlockMemory(), GMEMAllocate()]
+    plans += [GMEMAllocate(upper_bounds=network.sizes)] if network.sizes else []
+    for plan, said in zip(plans, numbers, strict=False):
+        mod = planned(lowered, plan)
+        nbytes = sum(allocated_at(mod[function], network.sizes) for function in network.calls)
+        assert f"{nbytes:,}" == said
+    taken = [int(number.replace(",", "")) for number in numbers[3:] if number]
+    assert max(taken[1:]) < taken[0]
+
+
+def test_the_page_runs_every_network_of_dynamic_shapes():
+    assert [row[0] for row in table("measured: runtime")] == list(RUNTIME_SHAPES)

@@ -9,6 +9,8 @@ import tvm_ffi
 from relax_programs import parse
 from relax_runs import build, lower, planned, run
 from tvm import relax
+from tvm.ir.transform import Sequential
+from tvm.target import Target
 
 from passes.gmem import plan_gmem
 from tvm_ext.transform import GMEMAllocate
@@ -24,7 +26,8 @@ class Module:
         left = R.match_cast(left_source, R.Tensor((5, 8), "float32"))
         right = R.add(x, R.const(0.125, "float32"))
         scaled = R.multiply(right, right)
-        out = R.subtract(left, scaled)
+        reader = R.subtract(left, scaled)
+        out = R.negative(reader)
         return out
 """
 
@@ -40,8 +43,8 @@ class Module:
         b = R.nn.relu(x)
         c = R.exp(b)
         d = R.add(b, c)
-        e = R.sum(cast)
-        out = R.add(d, e)
+        reader = R.sum(cast)
+        out = R.add(d, reader)
         return out
 """
 
@@ -50,7 +53,8 @@ class Module:
 @pytest.mark.parametrize("source", [MATCH_CAST, MATCH_CAST_OF_A_VIEW])
 def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str):
     """apache/tvm 20190 and 20207: the alias lost its storage, and later tensors overwrote it."""
-    lowered = lower(parse(source), fuse=False)
+    lowered = lower_with_casts(parse(source))
+    assert "R.match_cast" in lowered.script()
     shape = [int(extent) for extent in lowered["main"].params[0].ty.shape]
     machines = [build(lowered, plan) for plan in (None, GMEMAllocate(planner))]
     for seed in (0, 1):
@@ -59,9 +63,20 @@ def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str
         np.testing.assert_array_equal(ours, expected)
     (found,) = plan_gmem(lowered, planner)
     (alias,) = (s for s in found.memory.storages if s.tensors == ("alloc",))
-    later = [s.live[0][0] for s in found.memory.storages if s is not alias]
-    assert len([begin for begin in later if begin < alias.live[-1][1]]) >= 1
-    assert found.plan.peak > alias.size
+    # The reader's name stands behind the kernel that reads the alias last.
+    assert alias.live[-1][1] == found.memory.bindings.index("reader")
+
+
+def lower_with_casts(mod: tvm.IRModule) -> tvm.IRModule:
+    """Lower by the passes that are needed alone: TVM's lists for a CPU drop casts first."""
+    passes = [
+        relax.transform.LegalizeOps(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+    ]
+    with Target("llvm"):
+        return Sequential(passes)(mod)
 
 
 def test_a_storage_of_one_branch_is_not_used_in_the_other():

@@ -15,9 +15,11 @@ import tvm
 import tvm_ffi
 from corpus import Entry
 from tvm import tirx
+from tvm.script import tirx as T
 from tvm.tirx import AllocBuffer, Bind, BufferStore, DeclBuffer, Evaluate, For, IntImm, SeqStmt, Var
 
 import tvm_ext
+import tvm_ext.transform
 
 SIZE = 64
 A = tirx.decl_buffer([SIZE], "float32", "A", layout=None)
@@ -226,3 +228,26 @@ def test_plain_programs_still_share(corpus: list[Entry]):
             len(allocations(p(entry.mod)[g])) for p in (sound, plain) for g in entry.mod.functions
         ]
         assert merged[0] == merged[1] < len(allocations(func))
+
+
+@T.prim_func
+def odd(x: T.Buffer((3,), "float32", layout=None), y: T.Buffer((4,), "int64", layout=None)):
+    a = T.alloc_buffer((3,), "float32", scope="local.UB", layout=None)
+    b = T.alloc_buffer((4,), "int64", scope="local.UB", layout=None)
+    for i in range(3):
+        a[i] = x[i]
+    for i in range(4):
+        b[i] = T.Cast("int64", i * 3)
+    for i in range(4):
+        y[i] = b[i] + T.Cast("int64", a[T.min(i, 2)])
+
+
+def test_wide_elements_are_packed_behind_odd_ones():
+    mod = tvm.IRModule({"main": odd})
+    with pytest.raises(ValueError, match="no multiple of its elements' 64 bits"):
+        tvm_ext.transform.StorageRewrite()(mod)
+    with tvm_ext.use_storage_rewrite(sound=True):
+        built = tirx.build(mod, "llvm")
+    y = tvm.runtime.tensor(np.zeros(4, "int64"))
+    built["main"](tvm.runtime.tensor(np.array([5, 6, 7], "float32")), y)
+    assert y.numpy().tolist() == [5, 9, 13, 16]

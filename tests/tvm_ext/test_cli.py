@@ -14,7 +14,12 @@ from tvm import tirx
 from tvm_ext import Allocations, Comparison, FunctionComparison, compare
 from tvm_ext.__main__ import main
 from tvm_ext.comparison import storage_rewrite
-from tvm_ext.comparison.memory_comparison import ActivationMemory, AllocatedMemory, PlannedMemory
+from tvm_ext.comparison.memory_comparison import (
+    ActivationMemory,
+    AllocatedMemory,
+    PlannedMemory,
+    SymbolicMemory,
+)
 from tvm_ext.comparison.tables import render, render_memory
 from tvm_ext.transform import StorageRewrite
 
@@ -402,7 +407,8 @@ def memory(name: str, fused: bool, nbytes: int) -> ActivationMemory:
         PlannedMemory("bump", 2 * nbytes, False, False, 0.0),
     )
     stock = AllocatedMemory(nbytes=3 * nbytes, left=4, left_bytes=4, symbolic=2)
-    return ActivationMemory(name, fused, 5, 1, 6 * nbytes, stock, plans, nbytes, 7, 4096)
+    symbolic = (SymbolicMemory("n", 2, no_reuse=64, stock=48, planned=32, lower_bound=32),)
+    return ActivationMemory(name, fused, 5, 1, 6 * nbytes, stock, plans, nbytes, 7, 4096, symbolic)
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -416,7 +422,9 @@ def test_memory_table_fits(width):
     assert "not fused: best saves 2 bytes against the stock pass" in lines
     assert "fused: above the memory's capacity: bump" in lines
     assert "fused: 1 tensors are left to the runtime, by the stock pass 4" in lines
-    assert "not fused: the stock pass has 2 more storages, of unknown size" in lines
+    times = "32 bytes planned for each, 48 by the stock pass"
+    notes = " ".join(line.strip() for line in lines)
+    assert f"not fused: 2 tensors of n times some bytes: {times}" in notes
 
 
 def test_memory_table_without_anything_that_the_stock_pass_plans():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from tvm_ext.comparison.memory_comparison import ActivationMemory
 from tvm_ext.comparison.storage_rewrite import (
@@ -167,7 +168,10 @@ def render_memory(memories: Sequence[ActivationMemory], width: int = DEFAULT_WID
         ).rstrip()
         for row in table
     ]
-    return [f"{name}{title}", "", *lines, "", *_notes(memories)]
+    notes = [
+        line for note in _notes(memories) for line in wrap(note, width, subsequent_indent="  ")
+    ]
+    return [f"{name}{title}", "", *lines, "", *notes]
 
 
 def _planners_of(memories: Sequence[ActivationMemory]) -> list[str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from tvm.tirx import PrimFunc
 
-from passes.ascend_kernel import WORKSPACE, AscendOptions
+from passes.ascend_kernel import RULES, WORKSPACE, AscendOptions
 from passes.ir.program import Branch, Loop, Statement, Step
 from passes.placement import target_of
 from passes.planning import Budget, Plan, Problem, solve
@@ -70,7 +71,10 @@ def ascend_maps(
         return (), (), left
     planners = planners_of(kernel.problems[0])
     solvers = {planner: _solver(planner, budget) for planner in planners}
-    scopes = scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))
+    scopes = tuple(
+        replace(scope, rules=RULES)
+        for scope in scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))
+    )
     target = target_of(func)
     if target is None or target.features.machine is None:
         return scopes, (), left

@@ -139,12 +139,15 @@ class ScopeMap:
         The function's text, where it has one.
     notes : mapping of str to BufferNote
         By the name of the buffer.
+    rules : str
+        Which rules the lower bound rests on, where they are not the problem's alone.
     """
 
     function: str
     placements: tuple[Placement, ...]
     listing: Listing | None = None
     notes: Mapping[str, BufferNote] = field(default_factory=dict)
+    rules: str = ""
 
     @property
     def problem(self) -> Problem:
@@ -180,7 +183,9 @@ class ScopeMap:
         """Say why a plan does not fit, and what would help; empty if it does."""
         if placement.plan.fits:
             return ""
-        return does_not_fit(placement.problem, placement.plan, places=self.listing)
+        return does_not_fit(
+            placement.problem, placement.plan, places=self.listing, rules=self.rules
+        )
 
     def lines_of(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield the first and the last line of each live range of a buffer."""

@@ -86,6 +86,8 @@ def isa_in_place(
     - neither is to be kept apart from all others, and the destination is no larger than the source;
     - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
       and it consists of one store;
+    - a destination of narrower elements has no more slots than the source: else the wider one
+      would take as many slots, and the two more bytes than apart;
     - no element is wider than those of its operator's operands, down to the source: a cast may
       narrow;
     - its value is an operator with one to three operands, or a chain of them: one operand of each
@@ -117,6 +119,8 @@ def isa_in_place(
             continue
         if destination in taken or other.size > one.size:
             continue
+        if one.slots < other.slots and _narrows(found, *indices):
+            continue
         store = found.uses[indices[1]].stores[0].store
         context = pipelines.stores.get(store.__chandle__())
         if context is None or not context.is_elementwise or context.stores != 1:
@@ -131,6 +135,12 @@ def isa_in_place(
         taken.add(destination)
         chains.join(source, destination)
     return InPlace(tuple(pairs), tuple(stalls))
+
+
+def _narrows(found: FunctionProblems, source: int, destination: int) -> bool:
+    """Whether elements become narrower from one allocation to another, by their indices."""
+    allocs = found.access.allocs
+    return bool(allocs[destination].element.bits < allocs[source].element.bits)
 
 
 class _Chains:

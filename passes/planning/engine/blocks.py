@@ -26,6 +26,8 @@ Row = npt.NDArray[np.int32]
 
 LISTED_PAIRS = 2_000_000
 """Pairs of blocks live together up to which planners list them: 8 bytes a pair."""
+LISTED_BLOCKS, LISTED_DEGREE = 200_000, 40
+"""Up to so many blocks, so many pairs a block are listed, too."""
 
 
 class BlockList:
@@ -104,7 +106,9 @@ class BlockList:
     @cached_property
     def is_listed(self) -> bool:
         """Whether the pairs of blocks that conflict are few enough to be listed."""
-        return self.live_pairs <= LISTED_PAIRS
+        return self.live_pairs <= LISTED_PAIRS or (
+            len(self) <= LISTED_BLOCKS and self.live_pairs <= LISTED_DEGREE * len(self)
+        )
 
     def separated_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the pairs of blocks that are separated, but for those of zero bytes."""

@@ -19,9 +19,9 @@ MOST_BLOCKS = 1500
 """Blocks beyond which a problem is too large to be improved in this way."""
 MOST_COST = 1 << 36
 """What all penalties must add up to less than, so that the compiled form does not overflow."""
-FIRST_WORK = 2_000_000
+FIRST_WORK = 5_000_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
-ROUND = 1000
+ROUND = 250
 """Steps in the first round."""
 PATIENCE = 3
 """Rounds without a better plan after which the search ends."""

@@ -13,6 +13,8 @@ from passes.planning.problem import Problem
 
 LARGE = 500
 """Buffers beyond which the search comes first: there it costs less than the other planners."""
+HUGE = 200_000
+"""Buffers beyond which the search alone takes all time that there is."""
 
 
 @register("best")
@@ -21,9 +23,11 @@ def best(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that is proven optimal. The plan names the planner that made it.
     """
-    asked = (first_fit, best_fit, skyline, search)
+    asked = [first_fit, best_fit, skyline, search]
     if len(problem.buffers) > LARGE or problem.penalties:
-        asked = (search, first_fit, best_fit, skyline)
+        asked = [search, first_fit, best_fit, skyline]
+    if len(problem.buffers) > HUGE:
+        asked = [search]
     meter = Meter(budget)
     return better(problem, (run(problem, meter.rest()) for run in asked), meter)
 

@@ -29,10 +29,14 @@ EXACT_WIDENINGS = 64
 """Ways to give buffers more offsets than slots, up to which all are searched."""
 FREE_PART = 4
 """The part of the budget for a plan that pays nothing."""
+SKYLINE_PART = 8
+"""The part of the budget for skylines where there are too many conflicts to list them."""
 PEAK_PART = 10
 """The part of what is left for a lower peak at the same penalty."""
 QUESTION_NODES = 50_000
 """Nodes for each question of the first round below the best plan."""
+MOST_SCANNED = 200_000
+"""Blocks beyond which no time is enough to fit one after the other between all others."""
 WORST = (1 << 62, 1 << 62)
 """A penalty and a peak above those of any plan."""
 
@@ -45,7 +49,10 @@ def search(problem: Problem, budget: Budget) -> Plan:
     the bound and the best plan. Deterministic in the budget's nodes; says what it has proven.
     """
     meter = Meter(budget)
-    plan = on_each_coalescing(problem, lambda block_list: _search(block_list, meter))
+    blocks = sum(buffer.slots for buffer in problem.buffers)
+    to_the_end = blocks <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
+    share = meter.share(2 if to_the_end else 1)
+    plan = on_each_coalescing(problem, lambda block_list: _search(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = exactly(problem, plan, meter)
     return replace(_judged(problem, plan), planner="search", nodes=meter.used)
@@ -66,7 +73,9 @@ def minimise(block_list: BlockList, meter: Meter) -> Plan:
     """Return the plan of the lowest peak found, penalties apart."""
     capacity = block_list.problem.capacity
     best = better(block_list.problem, _quick(block_list, meter), meter)
-    if best.status in (Status.OPTIMAL, Status.INFEASIBLE):
+    if best.status in (Status.OPTIMAL, Status.INFEASIBLE) or meter.left == 0:
+        return best
+    if len(block_list) > MOST_SCANNED and not block_list.is_listed:
         return best
     decider = Decider(block_list)
     if not best.fits and capacity is not None:
@@ -82,7 +91,10 @@ def minimise(block_list: BlockList, meter: Meter) -> Plan:
 def _quick(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
     if not block_list.is_listed:
-        yield rise(block_list, meter)
+        large = len(block_list) > MOST_SCANNED
+        yield rise(block_list, meter if large else meter.share(SKYLINE_PART))
+        if len(block_list) > MOST_SCANNED:
+            return
     if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
         yield fit(block_list, meter, "first", FAST_ORDERS[:1])
         return

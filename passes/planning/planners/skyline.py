@@ -14,8 +14,7 @@ import numpy as np
 from passes.planning.engine.blocks import BlockList, Row, settle
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
-from passes.planning.engine.rise import risen
-from passes.planning.engine.rise_steps import UNPLACED
+from passes.planning.engine.squeaky_wheel import lowest_skyline
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.problem import Problem
@@ -34,31 +33,15 @@ def skyline(problem: Problem, budget: Budget) -> Plan:
 
 def rise(block_list: BlockList, meter: Meter) -> Plan:
     """Return the best skyline plan of a block list."""
-    measures = Measures(block_list)
     if not block_list.is_listed:
-        return block_list.plan(_lowest_risen(block_list, measures, meter), "skyline")
+        return block_list.plan(lowest_skyline(block_list, meter), "skyline")
+    measures = Measures(block_list)
     plans = (
         block_list.plan(_rise(block_list, ordered(measures, order), avoid), "skyline")
         for order in SKYLINE_ORDERS
         for avoid in ((True, False) if block_list.soft else (False,))
     )
     return better(block_list.problem, plans, meter)
-
-
-def _lowest_risen(block_list: BlockList, measures: Measures, meter: Meter) -> list[int]:
-    """Return an offset for each block, as `_rise` does where there are too many conflicts."""
-    start = [0 if size == 0 else UNPLACED for size in block_list.sizes]
-    for block, offset in block_list.pinned.items():
-        start[block] = offset
-    best, lowest = start, -1
-    for order in SKYLINE_ORDERS:
-        offsets = risen(block_list, ordered(measures, order), meter, start)
-        peak = block_list.peak(offsets)
-        if lowest < 0 or peak < lowest:
-            best, lowest = offsets, peak
-        if meter.late or lowest == block_list.bound:
-            break
-    return best
 
 
 def _rise(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:

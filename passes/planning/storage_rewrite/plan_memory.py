@@ -6,6 +6,7 @@ StorageRewrite, step by step and under the same names, on plain data.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
@@ -25,6 +26,8 @@ _MATCH_RANGE = 16
 _REGISTER_NBITS = 32
 """An untagged allocation of at most so many bits becomes a register."""
 
+_WIDEST_NBITS = 64
+"""Bits of the widest scalar, as which any memory may be named."""
 _PACK_NBITS = 32
 """Allocations packed into one start at a multiple of so many bits."""
 
@@ -258,7 +261,11 @@ def _is_register(scope: StorageScope, nbits: int) -> bool:
 
 
 def pack_special_memory(
-    plan: StoragePlan, allocs: list[AllocEntry], keep_apart: frozenset[int] | None = None
+    plan: StoragePlan,
+    allocs: list[AllocEntry],
+    keep_apart: frozenset[int] | None = None,
+    *,
+    align: bool = False,
 ) -> None:
     """Pack all entries of one special memory and attach scope into the first of them.
 
@@ -273,6 +280,9 @@ def pack_special_memory(
         The function's allocations, for messages.
     keep_apart : frozenset of int, optional
         Allocations that are not packed.
+    align : bool
+        Whether each entry starts at a multiple of its elements' width, and of 64 bits, rather than
+        at the next multiple of 32, where the original can fail to address it.
 
     Raises
     ------
@@ -292,7 +302,8 @@ def pack_special_memory(
         parent = first.setdefault((entry.attach_scope, entry.scope), entry)
         if parent is not entry:
             entry.parent = parent
-            entry.bits_offset = parent.packed_nbits
+            unit = math.lcm(entry.element.nbits, _WIDEST_NBITS) if align else 1
+            entry.bits_offset = -(-parent.packed_nbits // unit) * unit
             parent.children.append(entry)
         end = entry.bits_offset + entry.const_nbits
         parent.packed_nbits = -(-end // _PACK_NBITS) * _PACK_NBITS

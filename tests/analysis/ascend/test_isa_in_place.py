@@ -207,3 +207,20 @@ def growing(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
 
 def test_a_result_is_no_larger_than_what_it_takes_the_place_of():
     assert problem_of(growing).in_place == ()
+
+
+@T.prim_func(s_tir=True)
+def narrowed(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float16")):
+    for tile in range(8):
+        wide = T.alloc_buffer((64,), "float32", scope="local.UB")
+        narrow = T.alloc_buffer((64,), "float16", scope="local.UB", annotations={"multi_buffer": 2})
+        for i in range(64):
+            wide[i] = x[tile * 64 + i]
+        for i in range(64):
+            narrow[i] = T.Cast("float16", wide[i])
+        for i in range(64):
+            y[tile * 64 + i] = narrow[i]
+
+
+def test_a_narrower_result_with_more_slots_stays_apart():
+    assert problem_of(narrowed).in_place == ()

@@ -26,6 +26,7 @@ LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "search", "best"]
 def nothing_is_listed(monkeypatch):
     """As if each problem had too many pairs live together to list them."""
     monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
+    monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
 
 
 @pytest.fixture(params=["compiled", "plain"])
@@ -70,6 +71,7 @@ def test_a_fit_finds_the_same_gaps_without_a_list(name, rule, order, each_form, 
     limit = max(expected) // 2
     limited = place(listed, blocks_in_order, rule, limit=limit, fixed={0: 8192})
     monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
+    monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
     unlisted = BlockList(TABLES[name])
     assert place(unlisted, blocks_in_order, rule) == expected
     assert place(unlisted, blocks_in_order, rule, limit=limit, fixed={0: 8192}) == limited
@@ -81,6 +83,7 @@ def test_a_fit_finds_the_same_gaps_without_a_list(name, rule, order, each_form, 
 def test_plans_of_every_kind_are_right_without_a_list(problem, name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "LISTED_PAIRS", -1)
+        patch.setattr(blocks, "LISTED_BLOCKS", -1)
         plan = solve(problem, name, Budget(5000))
     assert [v for v in verify(problem, plan) if v.kind != "capacity"] == []
     assert plan.fits == (problem.capacity is None or plan.peak <= problem.capacity)

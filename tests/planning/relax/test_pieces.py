@@ -9,17 +9,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from passes.planning import Buffer, Problem, solve
-from passes.planning.relax.pieces import (
-    PAGE,
-    Piece,
-    constant_pieces,
-    in_growing_slots,
-    in_one_piece,
-    in_slots_of_one_size,
-    symbolic_pieces,
-    with_common_sizes,
-    with_returned,
-)
+from passes.planning.relax.common import with_common_sizes
+from passes.planning.relax.piece import PAGE, Piece
+from passes.planning.relax.pieces import constant_pieces, in_one_piece, symbolic_pieces
+from passes.planning.relax.returned import with_returned
+from passes.planning.relax.slots import in_growing_slots, in_slots_of_one_size
 from target_hw.memory import MemoryScope
 
 ALIGNED = MemoryScope("global", alignment=64)

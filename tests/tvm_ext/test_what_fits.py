@@ -1,0 +1,103 @@
+"""What a kernel can give up so that it fits: the table, the pass, and the numbers of the result."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import tvm
+from address_runs import build
+from tvm.target import Target
+
+import tvm_ext
+from passes.ascend_cost import plan_cost
+from passes.ascend_kernel import AscendOptions
+from tvm_ext import workloads
+from tvm_ext.transform import AscendPlanMemory
+
+TWIN = "ascend/910b-llvm"
+TOO_LARGE = ("vector_add", "overflow")
+"""A kernel that does not fit as it is, and does with a single buffer."""
+
+
+def kernel(name: str, size: str):
+    (func,) = workloads.ascend_kernel(name, size).lower().functions.values()
+    return func
+
+
+@pytest.fixture(scope="module")
+def too_large():
+    return kernel(*TOO_LARGE)
+
+
+@pytest.fixture(scope="module")
+def fitting(too_large):
+    (memory,) = tvm_ext.what_fits(too_large)
+    return memory
+
+
+def test_a_kernel_that_does_not_fit_fits_with_fewer_slots(too_large, fitting):
+    mod = tvm.IRModule({"vector_add": too_large})
+    with pytest.raises(ValueError, match="overflow"):
+        AscendPlanMemory()(mod)
+    assert fitting.capacity < fitting.asked
+    assert all(plan.given_up and plan.peak <= fitting.capacity for plan in fitting.plans)
+    AscendPlanMemory(degrade=True)(mod)
+
+
+def test_what_is_chosen_is_what_the_pass_does(too_large, fitting):
+    (chosen,) = [plan for plan in fitting.plans if plan.chosen]
+    assert plan_cost(too_large, AscendOptions(degrade=True)).makespan == chosen.cycles
+    assert chosen.cycles == min(plan.cycles for plan in fitting.plans)
+
+
+def test_the_log_names_what_was_given_up(too_large, fitting, caplog: pytest.LogCaptureFixture):
+    (chosen,) = [plan for plan in fitting.plans if plan.chosen]
+    with caplog.at_level(logging.WARNING, logger="tvm_ext.AscendPlanMemory"):
+        AscendPlanMemory(degrade=True)(tvm.IRModule({"main": too_large}))
+    for name in chosen.given_up:
+        assert f"buffer {name!r} in local.UB has 1 slots in the place of 2" in caplog.text
+
+
+def test_cycles_decide_also_where_everything_fits_somehow():
+    func = kernel("vector_add", "lowest")
+    with_all_slots = plan_cost(func).makespan
+    assert plan_cost(func, AscendOptions(degrade=True)).makespan < with_all_slots
+
+
+@pytest.mark.parametrize(("name", "size"), [TOO_LARGE, ("vector_add", "lowest")])
+def test_the_kernel_computes_the_same(name: str, size: str):
+    made = workloads.ascend_kernel(name, size)
+    plan = AscendPlanMemory(degrade=True, form="arena")
+    built = build(made.mod, plan, TWIN)
+    for seed in (0, 1):
+        inputs = made.inputs(seed)
+        output = tvm.runtime.tensor(made.output())
+        built[name](*map(tvm.runtime.tensor, inputs), output)
+        expected = made.reference(*inputs).astype("float64")
+        error = np.abs(output.numpy().astype("float64") - expected).max()
+        assert error <= made.tolerance * np.abs(expected).max()
+
+
+def test_a_memory_in_which_nothing_fits_says_so():
+    (memory,) = tvm_ext.what_fits(kernel("gelu", "overflow"))
+    assert memory.plans == ()
+    assert "nothing that was tried fits" in str(memory)
+
+
+def test_the_table_has_a_line_for_each_plan_and_marks_one(fitting):
+    lines = str(fitting).splitlines()
+    assert len(lines) == 2 + len(fitting.plans)
+    assert sum(line.startswith("*") for line in lines) == 1
+
+
+def test_without_pipelines_there_are_no_cycles_to_decide_by(too_large):
+    memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", 196_608, 32),))
+    bare = tvm_ext.with_memory("llvm", memory)
+    with pytest.raises(ValueError, match=r"what_fits: function 'main'.*pipelines"):
+        tvm_ext.what_fits(too_large, bare)
+    with pytest.raises(ValueError, match=r"feature\.machine"):
+        AscendPlanMemory(degrade=True)(
+            tvm.IRModule({"main": too_large.with_attr("target", Target(bare))})
+        )
