@@ -5,6 +5,7 @@ its allocations share memory, and as ``best`` places them. What is drawn as stoc
 what the stock pass allocates: a map that takes more or less is not written. Those of networks show
 the tensors of one, with operators fused, as ``rec_tbl`` and as ``best`` place them. Those of Ascend
 kernels show the pipelines under a plan that weighs what sharing costs, and under one that does not.
+Those of layer groups are in ``layer_group_pictures.py``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tvm_ext.drawing.picture import save
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from corpus import Entry, iterate
+from layer_group_pictures import PICTURES as LAYER_GROUPS
 
 Map = tuple[str, Problem, Plan]
 """Title, problem and plan."""
@@ -62,7 +64,7 @@ NETWORKS = {
 TIMELINES = {"gelu_levels.svg": ("gelu", {"tile": 14336, "tiles": 6})}
 """By file name: an Ascend kernel and its size."""
 
-PICTURES = (*KERNELS, *NETWORKS, *TIMELINES)
+PICTURES = (*KERNELS, *NETWORKS, *TIMELINES, *LAYER_GROUPS)
 
 PLANNERS = (("stock sharing", STOCK), ("best plan", "best"))
 """Title and planner of each map of a kernel, from left to right."""
@@ -80,6 +82,8 @@ def main() -> None:
             parser.error(f"unknown picture {name!r}; there are: {', '.join(PICTURES)}")
         if name in TIMELINES:
             figure, summary = timelines(*TIMELINES[name])
+        elif name in LAYER_GROUPS:
+            figure, summary = LAYER_GROUPS[name]()
         else:
             maps = kernel_maps(*KERNELS[name]) if name in KERNELS else network_maps(*NETWORKS[name])
             figure = memory_maps(maps)

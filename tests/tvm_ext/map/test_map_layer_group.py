@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tvm_ext.layer_groups import layer_groups
+from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.map import MapOptions, memory_map_of
 from tvm_ext.workloads import model
 

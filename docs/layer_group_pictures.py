@@ -1,0 +1,115 @@
+"""The pictures of ``docs/layer_group.md``, all drawn from a real plan.
+
+The example is a chain of a convolution, ReLU, a pooling and a convolution on images of 56x56 with
+64 channels in half precision, on a CV184X: eight lanes of 64 KiB.
+"""
+
+from __future__ import annotations
+
+import tvm
+from matplotlib.figure import Figure
+from tvm import relax
+from tvm.target import Target
+
+from passes.analysis.layer_group.networks import read_networks
+from passes.layer_group import LayerGroupOptions, chip_of
+from passes.planning import Plan, Problem, check
+from passes.planning.layer_group.group import NetworkIndex
+from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_group
+from passes.planning.layer_group.slicing import Cut
+from target_hw.memory import MemoryScope
+from tvm_ext import memory_maps
+
+_CHANNELS, _SIZE = 64, 56
+NAMES = ("image", "conv", "relu", "pool", "result")
+"""What the tensors of the chain are called."""
+
+
+def chain() -> tvm.IRModule:
+    """Return the module of the example."""
+    builder = relax.BlockBuilder()
+    image = (1, _CHANNELS, _SIZE, _SIZE)
+    filters = (_CHANNELS, _CHANNELS, 3, 3)
+    shapes = {"image": image, "w1": filters, "w2": filters}
+    params = [relax.Var(name, relax.TensorType(shape, "float16")) for name, shape in shapes.items()]
+    image, w1, w2 = params
+    with builder.function("main", params, attrs={"num_input": 1}):
+        with builder.dataflow():
+            conv = builder.emit(relax.op.nn.conv2d(image, w1, padding=(1, 1)), "conv")
+            relu = builder.emit(relax.op.nn.relu(conv), "relu")
+            pool = builder.emit(relax.op.nn.max_pool2d(relu, (2, 2), (2, 2)), "pool")
+            made = builder.emit_output(relax.op.nn.conv2d(pool, w2, padding=(1, 1)), "result")
+        builder.emit_func_output(made)
+    return relax.transform.LegalizeOps()(builder.get())
+
+
+def planned_chain(slices: int, keep: str = "", kib: int | None = None) -> PlannedGroup:
+    """Return the chain as one group of so many slices of its rows.
+
+    Parameters
+    ----------
+    slices : int
+        How many.
+    keep : str
+        ``h`` to keep rows that two slices need.
+    kib : int, optional
+        KiB of a lane, in the place of the chip's.
+    """
+    (block,) = read_networks(chain())
+    chip = chip_of(LayerGroupOptions(Target("sophgo/cv184x"), planner="bank_aware"))
+    if kib is not None:
+        memory = MemoryScope(
+            chip.memory.name,
+            kib * 1024,
+            alignment=chip.memory.alignment,
+            bank_count=chip.memory.bank_count,
+            bank_bytes=kib * 1024 // chip.memory.bank_count,
+            facts=chip.memory.facts,
+        )
+        chip = Chip(memory, chip.machine, chip.planner)
+    group = NetworkIndex(block.network).group(tuple(range(len(block.network.layers))))
+    planned = plan_group(group, Cut(h=slices), chip, keep)
+    if planned is None:
+        raise ValueError(f"the chain does not fit in {slices} slices")
+    check(planned.local.problem, planned.plan)
+    return planned
+
+
+def memory() -> tuple[Figure, str]:
+    """Draw local memory without slices, in a memory that is large enough, and in four slices."""
+    maps: list[tuple[str, Problem, Plan]] = []
+    for title, planned in (
+        ("one slice, lanes of 256 KiB", planned_chain(1, kib=256)),
+        ("four slices, lanes of 64 KiB", planned_chain(4)),
+    ):
+        maps.append((title, planned.local.problem, planned.plan))
+    summary = "; ".join(f"{title}: {plan.peak:,} bytes a lane" for title, _, plan in maps)
+    return memory_maps(maps), summary
+
+
+def slices() -> tuple[Figure, str]:
+    """Draw which rows of each tensor four slices hold: computed again, and kept."""
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    for axes, keep in zip(figure.subplots(1, 2, sharey=True), ("", "h"), strict=True):
+        planned = planned_chain(4, keep, 128)
+        for at, name in enumerate(NAMES):
+            found = planned.slices.tensors[name].axes[2]
+            if found is None:
+                raise ValueError(f"tensor {name!r} is not cut")
+            for number, ((begin, end), (first, last)) in enumerate(
+                zip(found.held, found.made, strict=True)
+            ):
+                left = at + 0.1 + 0.2 * number
+                colour = f"C{number}"
+                axes.bar(left, end - begin, 0.18, begin, align="edge", color=colour, alpha=0.3)
+                axes.bar(left, last - first, 0.18, first, align="edge", color=colour)
+        axes.set_xticks([at + 0.5 for at in range(len(NAMES))], NAMES)
+        axes.set_title("rows are computed again" if not keep else "rows are kept")
+        axes.set_xlabel("tensor; from left to right its four slices")
+        axes.set_ylim(_SIZE, 0)
+    figure.axes[0].set_ylabel("row")
+    return figure, "made: dark; held from before: light"
+
+
+PICTURES = {"layer_group_slices.svg": slices, "layer_group_memory.svg": memory}
+"""By file name: what draws it."""

@@ -1,0 +1,83 @@
+"""Random networks, cut at random: the numbers are those of the layers one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fixed_groups import everything, grouped
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_modules import arrays, call, lowered, run
+from random_networks import networks
+from test_layer_group_pass import TINY, build
+
+from passes.analysis.layer_group.networks import read_networks
+from passes.planning.layer_group.slicing import Cut
+from tvm_ext.layer_group_report import layer_groups
+
+SAMPLE = settings(
+    deadline=None,
+    max_examples=6,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+MANY = settings(SAMPLE, max_examples=120)
+
+
+def check_as_one_group(mod, cuts, keep, fuse):
+    """Group all layers, with as many slices as there are rows at most."""
+    mod = lowered(mod, fuse=fuse)
+    (block,) = read_networks(mod)
+    shapes = {tensor.name: tensor.shape for tensor in block.network.tensors}
+    outputs = [shapes[layer.output] for layer in block.network.layers]
+    cut = Cut(n=min(cuts[0], outputs[0][0]), h=min(cuts[1], *(shape[2] for shape in outputs)))
+    found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)
+    assert found is not None
+    args = arrays(mod)
+    for ours, theirs in zip(run(found[0], args), run(mod, args), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6))
+KEEPS = st.sampled_from(["", "h", "nh"])
+
+
+@SAMPLE
+@given(networks(), CUTS, KEEPS, st.booleans())
+def test_all_layers_as_one_group(mod, cuts, keep, fuse):
+    check_as_one_group(mod, cuts, keep, fuse)
+
+
+@pytest.mark.slow
+@MANY
+@given(networks(), CUTS, KEEPS, st.booleans())
+def test_all_layers_of_many_networks_as_one_group(mod, cuts, keep, fuse):
+    check_as_one_group(mod, cuts, keep, fuse)
+
+
+def check_pass(mod, search, halo):
+    args = arrays(mod)
+    target = f"{TINY}-llvm"
+    grouped_too = build(mod, target, layer_group={"search": search, "halo": halo})
+    for ours, theirs in zip(call(grouped_too, args), run(mod, args), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    report = layer_groups(mod, target, search=search, halo=halo)
+    assert all(group.lmem_peak <= group.lmem_capacity for group in report.groups)
+    assert report.moved_after >= report.moved_least
+
+
+SEARCHES = st.sampled_from(["tail_to_head", "dynamic_programming"])
+HALOS = st.sampled_from(["recompute", "keep", "cheapest"])
+
+
+@SAMPLE
+@given(networks(), SEARCHES, HALOS)
+def test_the_pass(mod, search, halo):
+    check_pass(mod, search, halo)
+
+
+@pytest.mark.slow
+@MANY
+@given(networks(), SEARCHES, HALOS)
+def test_the_pass_on_many_networks(mod, search, halo):
+    check_pass(mod, search, halo)

@@ -1,0 +1,205 @@
+"""Networks as LayerGroup sees them: layers, tensors, weights, letters and reasons."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from operator_modules import arrays, call, lowered, module, run
+from test_layer_group_pass import TINY, build
+from tvm import relax
+
+from passes.analysis.layer_group.networks import IN_PLACE, NOT_PURE, read_networks
+from passes.planning.layer_group.group import NetworkIndex
+from passes.planning.layer_group.network import Kind
+from tvm_ext.layer_group_report import layer_groups
+
+OP = relax.op
+
+
+def network(mod):
+    (block,) = read_networks(lowered(mod))
+    NetworkIndex(block.network)  # It is well formed.
+    return block.network
+
+
+def letters(mod):
+    return {tensor.name: tensor.axes for tensor in network(mod).tensors}
+
+
+def two_convolutions(layout="NCHW", kernel="OIHW", **options):
+    shapes = {
+        "NCHW": [(1, 4, 20, 9), (8, 4, 3, 3), (8, 8, 3, 3)],
+        "NHWC": [(1, 20, 9, 4), (3, 3, 4, 8), (3, 3, 8, 8)],
+    }[layout]
+
+    def conv(emit, x, w):
+        return emit(OP.nn.conv2d(x, w, padding=(1, 1), data_layout=layout, kernel_layout=kernel))
+
+    def body(emit, x, w, v):
+        return conv(emit, emit(OP.nn.relu(conv(emit, x, w))), v)
+
+    return module(shapes, body, **options)
+
+
+def without_attribute(mod):
+    new = tvm.IRModule(dict(mod.functions.items()))
+    new.update_func(new.get_global_var("main"), mod["main"].without_attr("num_input"))
+    return new
+
+
+def test_letters_of_convolutions():
+    assert letters(two_convolutions()) == {
+        "p0": "nchw",
+        "p1": "cwww",
+        "lv": "nchw",
+        "lv1": "nchw",
+        "p2": "cwww",
+        "lv2": "nchw",
+    }
+    last = letters(two_convolutions("NHWC", "HWIO"))
+    assert {last[name] for name in ("p0", "lv", "lv1", "lv2")} == {"nhwc"}
+
+
+def test_letters_of_a_sequence_and_its_attention():
+    def body(emit, x, w):
+        y = emit(OP.reshape(emit(OP.matmul(x, w)), (1, 12, 4, 5)))
+        return emit(OP.permute_dims(y, [0, 2, 1, 3]))
+
+    found = letters(module([(1, 12, 16), (16, 20)], body))
+    assert [found[name] for name in ("p0", "p1", "lv", "lv1", "lv2")] == [
+        "nhc",
+        "wc",
+        "nhc",
+        "nhcw",
+        "nchw",
+    ]
+
+
+def test_weights_with_and_without_the_attribute():
+    for mod in (two_convolutions(), without_attribute(two_convolutions())):
+        kinds = {tensor.name: tensor.kind for tensor in network(mod).tensors}
+        assert kinds["p0"] is Kind.ACTIVATION
+        assert kinds["p1"] is kinds["p2"] is Kind.WEIGHT
+    assert letters(without_attribute(two_convolutions())) == letters(two_convolutions())
+
+
+def test_operations_are_counted():
+    layer = network(two_convolutions()).layers[0]
+    assert layer.multiply_adds == 8 * 20 * 9 * 4 * 3 * 3
+
+
+def test_what_a_block_hands_on_is_an_output():
+    def body(emit, x):
+        first = emit(OP.nn.relu(x))
+        second = emit(OP.exp(first))
+        return [emit(OP.nn.relu(second)), first]
+
+    assert set(network(module([(1, 2, 4, 4)], body)).outputs) == {"lv", "lv2"}
+
+
+def test_softmax_needs_working_memory_and_normalization_along_the_rows_more():
+    shape = (1, 2, 8, 16)
+    last = network(module([shape], lambda emit, x: emit(OP.nn.softmax(x, axis=3))))
+    rows = network(module([shape], lambda emit, x: emit(OP.nn.softmax(x, axis=2))))
+    # The exponentials lie in the result's place; a maximum and a sum a row do not.
+    assert last.layers[0].buffer_bits == 4
+    # A slice of the result needs the exponentials of all rows.
+    assert rows.layers[0].buffer_bits >= 8 * 32
+
+
+def test_a_call_that_works_in_place_leaves_its_block_alone():
+    def body(emit, x):
+        y = emit(OP.nn.relu(x))
+        return emit(OP.exp(y))
+
+    mod = lowered(module([(1, 2, 4, 4)], body))
+    variable = next(v for v in mod.get_global_vars() if str(v.name_hint) == "relu")
+
+    @relax.expr_functor.mutator
+    class InPlace(relax.PyExprMutator):
+        def visit_call_(self, call_):
+            is_relu = len(call_.args) > 1 and call_.args[0].same_as(variable)
+            if not is_relu:
+                return super().visit_call_(call_)
+            return OP.call_tir_inplace(variable, list(call_.args[1].fields), [0], call_.ty)
+
+    new = tvm.IRModule(dict(mod.functions.items()))
+    changed = InPlace(new).visit_expr(mod["main"])
+    new.update_func(new.get_global_var("main"), changed)
+    (block,) = read_networks(new)
+    assert {layer.reason for layer in block.network.layers} == {IN_PLACE}
+
+
+def test_a_block_with_effects_is_left_alone():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 2, 4, 4), "float32"))
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        y = builder.emit(OP.nn.relu(x))
+        builder.emit(OP.print(y, format="{}"))
+        builder.emit_func_output(builder.emit(OP.exp(y)))
+    (block,) = read_networks(lowered(builder.get()))
+    assert {layer.reason for layer in block.network.layers} == {NOT_PURE}
+
+
+ODD = {
+    "channels last": lambda: two_convolutions("NHWC", "HWIO"),
+    "no attribute": lambda: without_attribute(two_convolutions()),
+    "half precision": lambda: two_convolutions(dtype="float16"),
+    "one axis": lambda: module(
+        [(1, 4, 40), (8, 4, 3), (8, 8, 3)],
+        lambda emit, x, w, v: emit(
+            OP.nn.conv1d(emit(OP.nn.relu(emit(OP.nn.conv1d(x, w, padding=1)))), v, padding=1)
+        ),
+    ),
+    "rows of numbers": lambda: module(
+        [(12, 16), (16, 20), (20, 8)],
+        lambda emit, x, w, v: emit(OP.matmul(emit(OP.nn.relu(emit(OP.matmul(x, w)))), v)),
+    ),
+    "batch normalization": lambda: module(
+        [(1, 4, 20, 9), (8, 4, 3, 3), (8,), (8,), (8,), (8,)],
+        lambda emit, x, w, g, b, m, v: emit(
+            relax.TupleGetItem(
+                emit(
+                    OP.nn.batch_norm(
+                        emit(OP.nn.conv2d(x, w, padding=(1, 1))), g, b, m, v, 1, training=False
+                    )
+                ),
+                0,
+            )
+        ),
+    ),
+    "constants": lambda: module(
+        [(1, 4, 20, 9)],
+        lambda emit, x: emit(
+            OP.nn.max_pool2d(
+                emit(
+                    OP.nn.conv2d(x, relax.const(np.ones((8, 4, 3, 3), "float32")), padding=(1, 1))
+                ),
+                (2, 2),
+                (2, 2),
+            )
+        ),
+    ),
+    "integers": lambda: module(
+        [(1, 4, 20, 9), (8, 4, 3, 3)],
+        lambda emit, x, w: emit(
+            OP.astype(
+                emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1), out_dtype="int32")))),
+                "int8",
+            )
+        ),
+        dtype="int8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_networks_are_grouped_and_right(name):
+    mod = ODD[name]()
+    target = f"{TINY}-llvm"
+    assert layer_groups(mod, target, fuse=False).groups
+    grouped = build(mod, target, fuse=False, layer_group=True)
+    args = arrays(mod)
+    for ours, theirs in zip(call(grouped, args), run(mod, args), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

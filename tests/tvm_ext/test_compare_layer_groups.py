@@ -1,0 +1,71 @@
+"""The command that shows what groups of layers save."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tvm.target import Target
+
+from tvm_ext import workloads
+from tvm_ext.__main__ import main
+from tvm_ext.comparison.layer_group_command import render, savings, to_json
+
+CHIP = "sophgo/bm1684x"
+
+
+@pytest.fixture(scope="module")
+def found():
+    mod = workloads.model("resnet18")
+    return savings(mod, Target(CHIP), search="dynamic_programming", halo="cheapest")
+
+
+def test_groups_save_memory_and_transfers(found):
+    report = found.report
+    assert report.moved_least <= report.moved_after < report.moved_before
+    assert found.gmem_after < found.gmem_before
+    assert report.makespan_after < report.makespan_before
+
+
+def test_the_table_names_every_layer(found):
+    text = "\n".join(render(found))
+    for group in found.report.groups:
+        assert all(layer in text for layer in group.layers)
+        assert str(group.lmem_peak) in text
+    assert all(f"{left.layer}: {left.reason}" in text for left in found.report.left)
+
+
+def test_the_data_is_json(found):
+    data = json.loads(to_json(found))
+    assert data["moved_after"] == found.report.moved_after
+    assert [group["lmem_peak"] for group in data["groups"]] == [
+        group.lmem_peak for group in found.report.groups
+    ]
+    assert len(data["left"]) == len(found.report.left)
+
+
+def test_the_command(capsys, tmp_path):
+    path = tmp_path / "groups.json"
+    arguments = ["compare", "bert_layer", "--target", CHIP, "--layer-group", "--json", str(path)]
+    assert main(arguments) == 0
+    assert "moved between global and local memory" in capsys.readouterr().out
+    assert json.loads(path.read_text())["groups"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--halo", "keep"], "--halo needs --layer-group"),
+        (["--layer-group", "--planners", "all"], "--layer-group and --planners"),
+        (["--layer-group", "--target", "nonsense"], "nonsense"),
+        (["--layer-group", "--halo", "lose"], "lose"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, word, capsys):
+    assert main(["compare", "resnet18", *arguments]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_a_workload_without_a_network(capsys):
+    assert main(["compare", "conv2d", "--layer-group"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

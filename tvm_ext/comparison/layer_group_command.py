@@ -1,0 +1,245 @@
+"""``python -m tvm_ext compare --layer-group``: what running layers together saves, as a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm
+from tvm.ir.transform import Sequential
+from tvm.target import Target
+
+from passes.gmem import GMEMOptions, plan_gmem
+from passes.layer_group import LayerGroup
+from passes.planning.layer_group.layer_groups import HALOS, SEARCHES
+from tvm_ext import workloads
+from tvm_ext.layer_group_report import LayerGroupReport, LayerGroupSummary, layer_groups
+from tvm_ext.lowering import has_relax, known_target
+from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
+from tvm_ext.program_files import read_program
+from tvm_ext.programs import is_file
+
+_DEFAULT_TARGET = "sophgo/bm1684x"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the parser of ``compare``."""
+    parser.add_argument(
+        "--layer-group",
+        action="store_true",
+        help="show instead what running layers of a Relax network together in the local memory of "
+        f"the target saves; the target is by default {_DEFAULT_TARGET}",
+    )
+    parser.add_argument(
+        "--search", choices=sorted(SEARCHES), help="with --layer-group: how groups are found"
+    )
+    parser.add_argument(
+        "--halo",
+        choices=HALOS,
+        help="with --layer-group: what happens to rows that two slices need",
+    )
+
+
+def check_unused(arguments: argparse.Namespace) -> None:
+    """Refuse options that only ``--layer-group`` gives a meaning.
+
+    Raises
+    ------
+    ValueError
+        When there is one.
+    """
+    for option in ("search", "halo"):
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"--{option} needs --layer-group")
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What groups save of a network on a chip.
+
+    Attributes
+    ----------
+    report : LayerGroupReport
+        The groups, and bytes between global and local memory.
+    gmem_before, gmem_after : int
+        Bytes of global memory for activations, planned by ``best``.
+    """
+
+    report: LayerGroupReport
+    gmem_before: int
+    gmem_after: int
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; the exit status is 0.
+
+    Raises
+    ------
+    ValueError
+        On bad input.
+    """
+    target = known_target(arguments.target or _DEFAULT_TARGET)
+    mod = _load(arguments.program)
+    found = savings(
+        mod,
+        target,
+        search=arguments.search or "dynamic_programming",
+        halo=arguments.halo or "cheapest",
+    )
+    if arguments.json is not None:
+        arguments.json.write_text(to_json(found) + "\n", encoding="utf-8")
+    print("\n".join(render(found)))
+    return 0
+
+
+def _load(program: str) -> tvm.IRModule:
+    mod = read_program(Path(program)) if is_file(program) else workloads.model(program)
+    if not has_relax(mod):
+        raise ValueError(f"{program}: --layer-group needs a Relax network")
+    return mod
+
+
+def savings(mod: tvm.IRModule, target: Target, *, search: str, halo: str) -> Savings:
+    """Return what groups save of a network.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Relax; it stays as it is.
+    target : tvm.target.Target
+        The chip.
+    search, halo : str
+        As in `LayerGroup`.
+
+    Raises
+    ------
+    ValueError
+        As `LayerGroup` and `GMEMAllocate` do.
+    """
+    report = layer_groups(mod, target, search=search, halo=halo)
+    # A chip without a code generator in TVM has the operators of a CPU.
+    passes, _ = before_planning(relax_passes("llvm"))
+    first, then = before_lowering(passes)
+    group = LayerGroup(target, search=search, halo=halo, form="arena")
+    sizes = []
+    with Target("llvm"):
+        for between in ([], [group]):
+            lowered = Sequential([*first, *between, *then])(mod)
+            plans = plan_gmem(lowered, "best", GMEMOptions(target=target))
+            sizes.append(sum(planned.plan.peak for planned in plans))
+    return Savings(report, *sizes)
+
+
+def to_json(found: Savings) -> str:
+    """Write the data without the plans themselves."""
+    report = found.report
+    groups = [
+        {
+            name: getattr(group, name)
+            for name in LayerGroupSummary.__dataclass_fields__
+            if name != "planned"
+        }
+        for group in report.groups
+    ]
+    plain = {
+        "groups": groups,
+        "left": [left._asdict() for left in report.left],
+        **{
+            name: getattr(report, name)
+            for name in (
+                "moved_before",
+                "moved_after",
+                "moved_least",
+                "makespan_before",
+                "makespan_after",
+            )
+        },
+        "gmem_before": found.gmem_before,
+        "gmem_after": found.gmem_after,
+    }
+    return json.dumps(plain, indent=2)
+
+
+_HEADER = ["group", "layers", "slices", "halo", "LMEM", "share", "banks", "moved", "twice"]
+
+
+def render(found: Savings) -> list[str]:
+    """Write what groups save as tables.
+
+    Parameters
+    ----------
+    found : Savings
+        The data.
+
+    Returns
+    -------
+    list of str
+        Lines.
+    """
+    report = found.report
+    lines = [
+        "LMEM: peak, bytes a lane; banks: conflicts in a bank; moved: between global and local",
+        "memory; twice: rows that are computed again",
+        "",
+    ]
+    rows = [_HEADER]
+    rows += [_row(number, group) for number, group in enumerate(report.groups)]
+    lines += _columns(rows) if report.groups else ["no groups"]
+    lines.append("")
+    for number, group in enumerate(report.groups):
+        lines.append(f"group {number}: {', '.join(group.layers)}")
+    lines += ["", *_columns(_totals(found))]
+    if report.left:
+        lines += ["", "left alone:"]
+        lines += [f"  {left.layer}: {left.reason}" for left in report.left]
+    return lines
+
+
+def _row(number: int, group: LayerGroupSummary) -> list[str]:
+    return [
+        str(number),
+        str(len(group.layers)),
+        f"{group.n_slices}x{group.h_slices}",
+        group.halo,
+        str(group.lmem_peak),
+        f"{100 * group.lmem_peak / group.lmem_capacity:.0f} %",
+        str(group.bank_conflicts),
+        _size(group.moved),
+        str(group.repeated_rows),
+    ]
+
+
+def _totals(found: Savings) -> list[list[str]]:
+    report = found.report
+    return [
+        ["", "without", "with groups", "least"],
+        [
+            "moved between global and local memory",
+            _size(report.moved_before),
+            _size(report.moved_after),
+            _size(report.moved_least),
+        ],
+        ["global memory of activations", _size(found.gmem_before), _size(found.gmem_after), ""],
+        ["cycles (simulated)", str(report.makespan_before), str(report.makespan_after), ""],
+    ]
+
+
+def _size(nbytes: int) -> str:
+    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} B"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(n) if column == 0 else cell.rjust(n)
+            for column, (cell, n) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
