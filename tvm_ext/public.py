@@ -42,6 +42,7 @@ from tvm_ext.comparison.storage_rewrite import (
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
+from tvm_ext.fitting_plans import FittingMemory, FittingPlan, what_fits
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     LayerGroupSummary,
@@ -62,7 +63,6 @@ from tvm_ext.pipeline import (
     use_plan_addresses,
     use_storage_rewrite,
 )
-from tvm_ext.what_fits import FittingMemory, FittingPlan, what_fits
 
 __all__ = [
     "ActivationMemory",
