@@ -28,9 +28,13 @@ def check_as_one_group(mod, cuts, keep, fuse):
     """Group all layers, with as many slices as there are rows at most."""
     mod = lowered(mod, fuse=fuse)
     (block,) = read_networks(mod)
-    shapes = {tensor.name: tensor.shape for tensor in block.network.tensors}
-    outputs = [shapes[layer.output] for layer in block.network.layers]
-    cut = Cut(n=min(cuts[0], outputs[0][0]), h=min(cuts[1], *(shape[2] for shape in outputs)))
+    made = {layer.output for layer in block.network.layers}
+    tensors = [tensor for tensor in block.network.tensors if tensor.name in made]
+    most = {
+        letter: min((t.shape[t.axes.index(letter)] for t in tensors if letter in t.axes), default=1)
+        for letter in "nh"
+    }
+    cut = Cut(n=min(cuts[0], most["n"]), h=min(cuts[1], most["h"]))
     found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)
     assert found is not None
     args = arrays(mod)

@@ -1,15 +1,15 @@
 """What each axis of a tensor is to the hardware: batch, channels across the lanes, rows, the rest.
 
 Relax tensors do not say it. Operators do: a convolution sums over the channels and keeps rows and
-columns. So the letters of a network's inputs are taken from the first operator that is not
-element-wise, and every other tensor has them from what it is computed from, through the axis maps.
+columns. So the letters of a network's inputs are taken from the first operator that sums over the
+products of two operands, or else over one, and every other tensor has them from what it is computed from, through the axis maps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from passes.planning.layer_group.network import AxisMap, InputMap
+from passes.planning.layer_group.network import InputMap
 
 _USUAL = {0: "", 1: "c", 2: "nc", 3: "nhc", 4: "nchw"}
 _CHANNELS_LAST = {3: "nhc", 4: "nhwc"}
@@ -43,14 +43,6 @@ def letters_by_contraction(shape: Sequence[int], axis_maps: InputMap) -> str | N
     if whole[0] == rank - 1:
         return _CHANNELS_LAST[rank]
     return _CHANNELS_FIRST[rank] if whole[0] == 1 else None
-
-
-def is_identity(axis_maps: InputMap, shape: Sequence[int], output_shape: Sequence[int]) -> bool:
-    """Whether each element of an output needs the element at the same place."""
-    return tuple(shape) == tuple(output_shape) and all(
-        n == 1 or m == AxisMap(axis)
-        for axis, (m, n) in enumerate(zip(axis_maps, shape, strict=True))
-    )
 
 
 def output_letters(shape: Sequence[int], sources: Sequence[tuple[str, InputMap]]) -> str:

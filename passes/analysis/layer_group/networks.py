@@ -19,7 +19,6 @@ from tvm.tirx import FloatImm, IntImm, PrimFunc
 from passes.analysis.layer_group.kernel_calls import CUT_LETTERS, KernelCall
 from passes.analysis.layer_group.kernels import read_kernel
 from passes.analysis.layer_group.letters import (
-    is_identity,
     letters_by_contraction,
     output_letters,
     usual_letters,
@@ -383,19 +382,25 @@ class _BlockReader:
                     letters[name] = weight_letters(letters[call.output], axis_maps)
 
     def _input_letters(self, name: str) -> str:
-        """Return the letters of a tensor from outside, as the operators that read it tell them."""
+        """Return the letters of a tensor from outside, as the operators that read it tell them.
+
+        What sums over the products of two operands, such as a convolution, knows best. What sums
+        over one, such as a softmax, is asked where there is no other.
+        """
         shape = self.names.shapes[name] or ()
-        followed = {name}
+        followed, found = {name}, None
         for call in self.calls:
             for read, axis_maps in zip(call.inputs, call.maps, strict=False):
                 if read not in followed:
                     continue
-                if is_identity(axis_maps, shape, self.names.shapes[call.output] or ()):
-                    followed.add(call.output)
-                    continue
                 letters = letters_by_contraction(shape, axis_maps)
-                if letters is not None:
+                if letters is not None and len(call.inputs) > 1:
                     return letters
+                found = found or letters
+                if tuple(shape) == tuple(self.names.shapes[call.output] or ()):
+                    followed.add(call.output)
+        if found is not None:
+            return found
         return usual_letters(len(shape))
 
 
