@@ -1,10 +1,9 @@
 """The mirrored three-level planner on worked cases of AscendNPU-IR's PlanMemory."""
 
 import re
-from pathlib import Path
 
 import pytest
-from ascend_notation import expected_of, problems_of, read_cases
+from ascend_notation import CASES, expected_of, problems_of
 
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, check, solve
 from passes.planning.ascend.entries import Item, entries_of, granule, rounded
@@ -14,7 +13,6 @@ from passes.planning.ascend.planner import plan_levels
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 
-CASES = read_cases(Path(__file__).with_name("ascend_cases.txt").read_text())
 UB = MemoryScope("local.UB", 196608, 32)
 L0C = MemoryScope("local.L0C", 131072, 512)
 
@@ -148,10 +146,10 @@ TRACES = {
         ("d", 1, CROSS_LOOP, 32768),
     ],
     "across_a_loop": [
-        ("A", 0, TOP, 0),
-        ("B", 0, TOP, 98304),
-        ("C", 0, CROSS_LOOP, 0),
-        ("D", 0, CROSS_LOOP, 98304),
+        ("a", 0, TOP, 0),
+        ("b", 0, TOP, 98304),
+        ("c", 0, CROSS_LOOP, 0),
+        ("d", 0, CROSS_LOOP, 98304),
     ],
     "back_twice": [
         ("store_ub", 0, ANY, 0),
@@ -191,12 +189,12 @@ def test_a_result_of_level_one_says_so():
 def test_sharing_across_loops_is_an_option():
     (problem,) = problems_of(by_name("across_a_loop"))
     plan = plan_levels(problem, search="mirror")
-    assert (plan.reuse["C"].level, plan.reuse["A"].reason) == (2, "")
-    assert plan.reuse["C"].reason == "takes bytes of 'A', which another loop uses"
+    assert (plan.reuse["c"].level, plan.reuse["a"].reason) == (2, "")
+    assert plan.reuse["c"].reason == "takes bytes of 'a', which another loop uses"
     plan = plan_levels(problem, search="mirror", cross_loop=False)
     check(problem, plan)
-    assert plan.reuse["C"].level == 0
-    assert plan.offsets == {"A": (0,), "B": (98304,), "C": (0,), "D": (0,)}
+    assert plan.reuse["c"].level == 0
+    assert plan.offsets == {"a": (0,), "b": (98304,), "c": (0,), "d": (0,)}
 
 
 def buffer(name, size, first, last, slots=1, **use):

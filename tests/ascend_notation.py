@@ -19,6 +19,7 @@ on a shuffle, the order of the `B` line is taken.
 import re
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 
 from passes.planning import Buffer, Penalty, PipelineUse, Problem
 from target_hw.memory import MemoryScope
@@ -573,3 +574,7 @@ def _reaches(reader, name, operation, pairs):
         for views in [*op.reads, *op.writes]
         for view in views
     )
+
+
+CASES = read_cases(Path(__file__).with_name("ascend_cases.txt").read_text())
+"""The worked cases, in the order of their numbers."""
