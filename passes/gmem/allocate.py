@@ -55,9 +55,10 @@ def GMEMAllocate(  # noqa: N802
 
     A tensor that something unknown may keep, or whose shape is not known at all, is left to the
     run time, and so is memory that the function allocates by itself; the logger
-    ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. A tensor that the function
-    returns is an allocation of its own. Where neither the target nor `base` says where the memory
-    is, the bytes of a returned tensor may hold others until it is written.
+    ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that has yet to be
+    lowered is unknown in that sense; in a module that allocates nothing, it is an error. A tensor
+    that the function returns is an allocation of its own. Where neither the target nor `base` says
+    where the memory is, the bytes of a returned tensor may hold others until it is written.
 
     The activations begin where the chip says (`activation_base`), or else right behind the
     weights. Those of a function begin behind those of the functions that call it, because both are

@@ -81,6 +81,7 @@ def plan_gmem(
     options = options or GMEMOptions()
     gmem = options.gmem()
     read = _read(mod, options)
+    _check_lowered(read)
     with naming(PASS):
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
@@ -197,6 +198,22 @@ def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:
         with naming(PASS, str(variable.name_hint)):
             read.append(read_relax_memory(mod, variable, options.upper_bounds))
     return read
+
+
+def _check_lowered(read: Sequence[RelaxMemory]) -> None:
+    """Hold that memory is allocated at all, where operators have yet to be lowered.
+
+    In a module of which a part is lowered, the rest is left to the run time.
+    """
+    if any(memory.tensors or memory.allocates for memory in read):
+        return
+    for memory in read:
+        for result in memory.unlowered:
+            with naming(PASS, memory.name):
+                raise ValueError(
+                    f"binding {result.name!r}: {result.reason}: run LegalizeOps and "
+                    "CallTIRRewrite first"
+                )
 
 
 def _activations(problem: Problem, plan: Plan, start: int) -> Region:

@@ -147,6 +147,7 @@ def _placed(
     count = storage.offsets[binding.var.__chandle__()]
     offset = count if storage.unit is None or count == 0 else _times(count, storage.unit)
     alloc = typed(relax.op.memory.alloc_tensor(variable, offset, shape, dtype.value, device))
+    alloc = _with_type(alloc, binding.value.ty)
     if count == 0:
         return [relax.VarBinding(binding.var, alloc)]
     make = type(binding.var)
@@ -155,6 +156,18 @@ def _placed(
         relax.VarBinding(placed, alloc),
         relax.VarBinding(binding.var, typed(relax.op.memory.ensure_zero_offset(placed))),
     ]
+
+
+def _with_type(call: Any, ty: Any) -> Any:
+    """Return a call with the type of the call that it takes the place of.
+
+    A program may state another type than the one that follows from the shape, such as
+    ``(2 * n + 2,)`` where memory of the shape ``(10,)`` is allocated. The variable has that type,
+    so the two must go on to agree.
+    """
+    if ty.is_missing():
+        return call
+    return relax.Call(call.op, call.args, call.attrs, call.ty_args, call.span, ty)
 
 
 def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:

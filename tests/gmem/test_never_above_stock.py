@@ -159,7 +159,10 @@ def symbolic_sources(draw) -> str:
 def check_symbolic(source: str) -> None:
     lowered = lower(parse(source), fuse=False)
     plans = (None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds={"n": 9, "m": 5}))
-    _, stock, ours, _ = (planned(lowered, plan)["main"] for plan in plans)
+    mods = [planned(lowered, plan) for plan in plans]
+    for mod in mods:
+        relax.analysis.well_formed(mod)
+    _, stock, ours, _ = (mod["main"] for mod in mods)
     for n, m in ((1, 1), (9, 5), (1000, 7)):
         sizes = {"n": n, "m": m}
         assert allocated_at(ours, sizes) <= allocated_at(stock, sizes)

@@ -157,6 +157,10 @@ class RelaxMemory:
         Whether it calls something that may call any function that was handed on.
     allocates : bool
         Whether it allocates memory of its own, which stays as it is.
+    tensors : int
+        How many ``R.builtin.alloc_tensor`` it has, planned or not.
+    unlowered : tuple of LeftToRuntime
+        The results of operators that have yet to be lowered; they stand in `left` too.
     storage_of : mapping of int to str
         By handle of the variable of an allocating binding: its storage's name.
     """
@@ -174,6 +178,8 @@ class RelaxMemory:
     hands_on: tuple[str, ...]
     calls_unknown: bool
     allocates: bool
+    tensors: int
+    unlowered: tuple[LeftToRuntime, ...]
     storage_of: Mapping[int, str]
 
     @property

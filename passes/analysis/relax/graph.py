@@ -6,7 +6,8 @@ writes is made by ``R.builtin.alloc_tensor``, and kernels are called on tensors.
 A variable may refer to several of these tensors: through names, reshapes, views and tuples, and
 through an `if` to those of either branch. Each touch of a variable touches all that it may refer
 to. A tensor that may outlive the function, or that something unknown may keep, is left to the run
-time, and so is one whose shape is not known at all.
+time, and so is one whose shape is not known at all. An operator that has yet to be lowered is
+unknown in that sense: what it becomes may return the tensor that it is given.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ def read_relax_memory(
     Raises
     ------
     ValueError
-        When the function is not in the form that this reads: an operator has yet to be lowered, or
-        a variable is used where it is not defined. The message names the binding.
+        When a variable is used where it is not defined. The message names the binding.
     """
     return _Reader(mod, variable, upper_bounds or {}).read()
 
@@ -100,6 +100,7 @@ class _Reader:
         self._classes = TensorClasses(self._tensors)
         self._constants = Constants(self._func, self._sizes)
         self._inner: list[LeftToRuntime] = []
+        self._unlowered: list[LeftToRuntime] = []
         self._calls: set[str] = set()
         self._hands_on: set[str] = set()
         self._calls_unknown = False
@@ -129,7 +130,7 @@ class _Reader:
             mod=self._mod,
             func=func,
             groups=found.groups,
-            left=(*unsized, *left, *self._inner),
+            left=(*unsized, *left, *self._inner, *self._unlowered),
             weights=(*weights, *self._constants.weights()),
             bounds=found.bounds,
             variables=self._sizes.variables,
@@ -138,6 +139,8 @@ class _Reader:
             hands_on=tuple(sorted(self._hands_on)),
             calls_unknown=self._calls_unknown,
             allocates=self._allocates,
+            tensors=len(self._tensors) + len(self._inner),
+            unlowered=tuple(self._unlowered),
             storage_of=found.storage_of,
         )
 
@@ -291,16 +294,18 @@ class _Reader:
         if not isinstance(value, relax.Call):
             return
         callee, what = self._classify(value.op)
-        self._refuse(callee, what)
         if callee is Callee.ALLOCATES:
             reason = f"allocated within the function that {self._here()} makes"
             self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
+        elif callee is Callee.HIGH_LEVEL:
+            self._note_unlowered(str(binding.var.name), what)
 
     # Calls
 
     def _call(self, call: Any, variable: Any) -> _Value:
         callee, what = self._classify(call.op)
-        self._refuse(callee, what)
+        if callee is Callee.HIGH_LEVEL:
+            self._note_unlowered(self._bindings[-1] if self._bindings else "the result", what)
         if callee is Callee.ALLOCATES:
             return self._allocate(call, variable)
         if callee is Callee.PLANNED:
@@ -326,12 +331,9 @@ class _Reader:
                 self._leave(value, f"passed to {what} by {self._here()}")
         return _NOTHING
 
-    def _refuse(self, callee: Callee, what: str) -> None:
-        if callee is Callee.HIGH_LEVEL:
-            raise ValueError(
-                f"{self._here()}: {what} has yet to be lowered: run LegalizeOps and "
-                "CallTIRRewrite first"
-            )
+    def _note_unlowered(self, binding: str, what: str) -> None:
+        """Note that memory for the result of an operator is not allocated yet."""
+        self._unlowered.append(LeftToRuntime(binding, None, f"{what} has yet to be lowered"))
 
     def _is_destination_passing(self, call: Any, variable: Any, values: list[_Value]) -> bool:
         """Whether a packed function is called as `CallTIRRewrite` leaves ``R.call_dps_packed``.

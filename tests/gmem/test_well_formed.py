@@ -1,0 +1,306 @@
+"""What comes out is well formed, also where a type is not the one that follows from a shape."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from hypothesis import event, given, reject, settings
+from hypothesis import strategies as st
+from relax_programs import parse
+from relax_runs import build, run
+from tvm import relax
+
+from passes.gmem import plan_gmem
+from passes.planning import planner_names
+from tvm_ext.transform import GMEMAllocate
+
+PLANNERS = tuple(planner_names())
+LOGGER = "tvm_ext.GMEMAllocate"
+
+DTYPES = ("float32", "float16", "int8", "bool")
+
+HEAD = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def kernel(source: T.handle, result: T.handle):
+        T.evaluate(0)
+
+    @R.function
+    def main(
+        x: R.Tensor(("n",), "float32"), shape: R.Shape(["m"]), c: R.Tensor((), "bool")
+    ):
+        R.func_attr({%s})
+        n = T.int64()
+        m = T.int64()
+        cls = Module
+"""
+
+
+@dataclass
+class Writer:
+    """Writes a function body; `tensors` and `dims` are what may be used where it stands."""
+
+    draw: Callable[[st.SearchStrategy], object]
+    lines: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def emit(self, depth: int, line: str) -> None:
+        self.lines.append("    " * depth + line)
+
+    def name(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def one_of(self, options: list[str]) -> str:
+        return self.draw(st.sampled_from(options))
+
+    def body(self, depth: int, tensors: list[str], dims: list[str], nesting: int) -> None:
+        kinds = [self.kernel] * 5 + [self.cast, self.alias, self.unlowered]
+        kinds += [self.branch] if nesting else []
+        for _ in range(self.draw(st.integers(1, 6))):
+            self.draw(st.sampled_from(kinds))(depth, tensors, dims, nesting)
+
+    def allocate(self, depth: int, name: str, dim: str, ty: str | None, dtype: str) -> None:
+        stated = "" if ty is None else f": {ty}"
+        made = f'R.builtin.alloc_tensor(R.shape([{dim}]), R.dtype("{dtype}"), 0)'
+        self.emit(depth, f"{name}{stated} = {made}")
+
+    def kernel(self, depth: int, tensors: list[str], dims: list[str], _nesting: int) -> None:
+        name, dim, dtype = self.name(), self.one_of(dims), self.one_of(list(DTYPES))
+        other = self.one_of([d for d in dims if d == dim or not (d + dim).isdigit()])
+        types = [f'R.Tensor(({d},), "{dtype}")' for d in (dim, other)]
+        ty = self.draw(st.sampled_from([None, *types, f'R.Tensor(dtype="{dtype}", ndim=1)']))
+        self.allocate(depth, name, dim, ty, dtype)
+        if self.draw(st.integers(0, 7)):
+            self.emit(depth, f"{name}_ = cls.kernel({self.one_of(tensors)}, {name})")
+        tensors.append(name)
+
+    def cast(self, depth: int, tensors: list[str], dims: list[str], _nesting: int) -> None:
+        name = self.name()
+        self.emit(depth, f"{name}_k = T.int64()")
+        self.emit(
+            depth, f"{name} = R.match_cast({self.one_of(tensors)}, R.Tensor(({name}_k,), None))"
+        )
+        tensors.append(name)
+        dims += [f"{name}_k", f"3 * {name}_k"]
+
+    def alias(self, depth: int, tensors: list[str], _dims: list[str], _nesting: int) -> None:
+        name = self.name()
+        self.emit(depth, f"{name} = R.memory.ensure_zero_offset({self.one_of(tensors)})")
+        tensors.append(name)
+
+    def unlowered(self, depth: int, tensors: list[str], _dims: list[str], _nesting: int) -> None:
+        name = self.name()
+        self.emit(depth, f"{name} = R.negative({self.one_of(tensors)})")
+        tensors.append(name)
+
+    def branch(self, depth: int, tensors: list[str], dims: list[str], nesting: int) -> None:
+        name, dim = self.name(), self.one_of(dims)
+        other = self.one_of([d for d in dims if d == dim or not (d + dim).isdigit()])
+        ty = f'R.Tensor(({other},), "float32")'
+        for opening in ("if c:", "else:"):
+            self.emit(depth, opening)
+            inside = list(tensors)
+            self.body(depth + 1, inside, list(dims), nesting - 1)
+            made = self.name()
+            self.allocate(depth + 1, made, dim, ty, "float32")
+            self.emit(depth + 1, f"{made}_ = cls.kernel({self.one_of(inside)}, {made})")
+            self.emit(depth + 1, f"{name}: {ty} = {made}")
+        tensors.append(name)
+
+
+@st.composite
+def lowered_sources(draw) -> str:
+    """Draw a module whose function allocates its tensors, as `CallTIRRewrite` leaves it."""
+    writer = Writer(draw)
+    tensors = ["x"]
+    dims = ["n", "2 * n", "n + n", "n * m", "m", "6", "10"]
+    writer.kernel(2, tensors, dims, 0)
+    writer.body(2, tensors, dims, 2)
+    results = draw(st.lists(st.sampled_from(tensors), min_size=1, max_size=2))
+    attrs = ['"relax.force_pure": True']
+    bounds = draw(st.sampled_from(["", '"n": 4', '"m": 9', '"n": 4, "m": 9']))
+    if bounds:
+        attrs.append(f'"tir_var_upper_bound": {{{bounds}}}')
+    if draw(st.booleans()):
+        attrs.append('"tir_var_lower_bound": {"n": 2}')
+    end = f"        return ({', '.join(results)},)"
+    return "\n".join([HEAD.strip("\n") % ", ".join(attrs), *writer.lines, end])
+
+
+def types_of(mod: tvm.IRModule) -> dict[str, object]:
+    """Return the type of the variable of each binding, by name."""
+    found: dict[str, object] = {}
+
+    def note(expr: object) -> None:
+        if isinstance(expr, relax.SeqExpr):
+            for block in expr.blocks:
+                for binding in block.bindings:
+                    found[str(binding.var.name)] = binding.var.ty
+
+    relax.analysis.post_order_visit(mod["main"], note)
+    return found
+
+
+def check_well_formed(source: str, planner: str, bound: bool) -> None:
+    mod = tvm.script.from_source(source, check_well_formed=False)
+    try:
+        relax.analysis.well_formed(mod)
+    except TypeError:
+        reject()  # TVM can prove that a type contradicts its shape.
+    before = tvm.IRModule(dict(mod.functions))
+    pass_ = GMEMAllocate(planner, upper_bounds={"n": 5, "m": 7} if bound else None)
+    ours = pass_(mod)
+    relax.analysis.well_formed(ours)
+    tvm.ir.assert_structural_equal(mod, before)
+    ours_by_name = types_of(ours)
+    for name, ty in types_of(mod).items():
+        assert tvm_ffi.structural_equal(ours_by_name[name], ty, map_free_vars=True), name
+    text = ours["main"].script()
+    event(f"places tensors: {'R.memory.alloc_tensor' in text}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(lowered_sources(), st.sampled_from(PLANNERS), st.booleans())
+def test_what_comes_out_is_well_formed(source: str, planner: str, bound: bool):
+    check_well_formed(source, planner, bound)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(lowered_sources(), st.sampled_from(PLANNERS), st.booleans())
+def test_what_comes_out_is_well_formed_sweep(source: str, planner: str, bound: bool):
+    check_well_formed(source, planner, bound)
+
+
+OTHER_TYPE = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def twice(a: T.handle, b: T.handle):
+        rows = T.int64()
+        x = T.match_buffer(a, (rows,), "float32")
+        y = T.match_buffer(b, (rows,), "float32")
+        for i in range(rows):
+            y[i] = x[i] + x[i]
+
+    @R.function
+    def main(x: R.Tensor(("n",), "float32")):
+        R.func_attr({"relax.force_pure": True, "tir_var_upper_bound": {"n": 4}})
+        n = T.int64()
+        cls = Module
+        a: R.Tensor((n,), "float32") = R.builtin.alloc_tensor(
+            R.shape([4]), R.dtype("float32"), 0)
+        _ = cls.twice(x, a)
+        b: R.Tensor((n,), "float32") = R.builtin.alloc_tensor(
+            R.shape([4]), R.dtype("float32"), 0)
+        _1 = cls.twice(a, b)
+        c: R.Tensor((n,), "float32") = R.builtin.alloc_tensor(
+            R.shape([4]), R.dtype("float32"), 0)
+        _2 = cls.twice(b, c)
+        return c
+"""
+
+
+def test_a_tensor_keeps_the_type_that_the_program_states():
+    """The shape says 4 and the type says n: both stay, and the tensors are placed."""
+    mod = parse(OTHER_TYPE)
+    ours = GMEMAllocate()(mod)
+    relax.analysis.well_formed(ours)
+    (found,) = plan_gmem(mod)
+    assert [storage.size for storage in found.memory.storages] == [16, 16]
+    text = ours["main"].script()
+    assert 'a: R.Tensor((n,), dtype="float32") = R.memory.alloc_tensor(storage' in text
+    assert text.count("R.shape([4])") == 3
+    x = np.arange(4, dtype="float32")
+    (out,) = run(build(ours, None), "main", [x])
+    np.testing.assert_array_equal(out, 8 * x)
+
+
+PARTLY_LOWERED = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def twice(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        for i in range(64):
+            y[i] = x[i] + x[i]
+
+    @R.function
+    def main(x: R.Tensor((64,), "float32")):
+        R.func_attr({"relax.force_pure": True})
+        cls = Module
+        a = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
+        _ = cls.twice(x, a)
+        b = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
+        _1 = cls.twice(a, b)
+        late = R.negative(b)
+        d = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
+        _2 = cls.twice(late, d)
+        e = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
+        _3 = cls.twice(d, e)
+        return e
+"""
+
+
+def test_what_an_operator_reads_that_is_yet_to_be_lowered(caplog: pytest.LogCaptureFixture):
+    mod = parse(PARTLY_LOWERED)
+    with caplog.at_level(logging.INFO, logger=LOGGER):
+        ours = GMEMAllocate()(mod)
+    relax.analysis.well_formed(ours)
+    (found,) = plan_gmem(mod)
+    assert [storage.tensors for storage in found.memory.storages] == [("a",), ("d",)]
+    left = {tensor.name: tensor.reason for tensor in found.memory.left}
+    assert left == {
+        "b": "passed to operator 'relax.negative' by binding 'late'",
+        "late": "operator 'relax.negative' has yet to be lowered",
+        "e": "returned",
+    }
+    for name, reason in left.items():
+        said = f"function 'main': {name!r} is left to the run time: {reason}"
+        assert caplog.messages.count(said) == 1
+    assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
+    lowered = relax.transform.CallTIRRewrite()(relax.transform.LegalizeOps()(ours))
+    x = np.arange(64, dtype="float32")
+    (out,) = run(build(lowered, None), "main", [x])
+    np.testing.assert_array_equal(out, -16 * x)
+
+
+def test_one_function_is_lowered_and_one_is_not():
+    other = """
+    @R.function
+    def late(x: R.Tensor((64,), "float32")):
+        y = R.negative(x)
+        return y
+"""
+    mod = parse(PARTLY_LOWERED + other)
+    ours = GMEMAllocate()(mod)
+    relax.analysis.well_formed(ours)
+    late, main = plan_gmem(mod)
+    assert late.memory.unlowered == late.memory.left
+    assert [storage.tensors for storage in main.memory.storages] == [("a",), ("d",)]
+
+
+def test_an_operator_that_is_yet_to_be_lowered_within_a_local_function():
+    inner = PARTLY_LOWERED.replace(
+        "        late = R.negative(b)\n",
+        """
+        @R.function(pure=False)
+        def local(z: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+            made = R.negative(z)
+            return made
+        late = local(b)
+""",
+    )
+    mod = parse(inner)
+    relax.analysis.well_formed(GMEMAllocate()(mod))
+    (found,) = plan_gmem(mod)
+    left = {tensor.name: tensor.reason for tensor in found.memory.left}
+    assert left["made"] == "operator 'relax.negative' has yet to be lowered"
+    assert left["b"] == "passed to closure by binding 'late'"
