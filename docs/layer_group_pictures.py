@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tvm
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from tvm import relax
 from tvm.target import Target
 
@@ -19,6 +20,7 @@ from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_g
 from passes.planning.layer_group.slicing import Cut
 from target_hw.memory import MemoryScope
 from tvm_ext import memory_maps
+from tvm_ext.drawing.picture import INK
 
 _CHANNELS, _SIZE = 64, 56
 NAMES = ("image", "conv", "relu", "pool", "result")
@@ -89,7 +91,8 @@ def memory() -> tuple[Figure, str]:
 
 def slices() -> tuple[Figure, str]:
     """Draw which rows of each tensor four slices hold: computed again, and kept."""
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    figure = Figure(figsize=(9, 4.6), layout="constrained", facecolor="none")
+    colours = ("#5b9bd5", "#ee8866", "#44bb99", "#aaaa00")
     for axes, keep in zip(figure.subplots(1, 2, sharey=True), ("", "h"), strict=True):
         planned = planned_chain(4, keep, 128)
         for at, name in enumerate(NAMES):
@@ -100,15 +103,23 @@ def slices() -> tuple[Figure, str]:
                 zip(found.held, found.made, strict=True)
             ):
                 left = at + 0.1 + 0.2 * number
-                colour = f"C{number}"
-                axes.bar(left, end - begin, 0.18, begin, align="edge", color=colour, alpha=0.3)
+                colour = colours[number]
+                axes.bar(left, end - begin, 0.18, begin, align="edge", color=colour, alpha=0.45)
                 axes.bar(left, last - first, 0.18, first, align="edge", color=colour)
         axes.set_xticks([at + 0.5 for at in range(len(NAMES))], NAMES)
-        axes.set_title("rows are computed again" if not keep else "rows are kept")
-        axes.set_xlabel("tensor; from left to right its four slices")
+        axes.set_title("rows are computed again" if not keep else "rows are kept", color=INK)
         axes.set_ylim(_SIZE, 0)
-    figure.axes[0].set_ylabel("row")
-    return figure, "made: dark; held from before: light"
+        axes.set_facecolor("none")
+        axes.tick_params(colors=INK)
+        for spine in axes.spines.values():
+            spine.set_color(INK)
+    figure.axes[0].set_ylabel("row of the tensor", color=INK)
+    legend = [Patch(facecolor=c, label=f"slice {n}") for n, c in enumerate(colours, 1)]
+    legend.append(Patch(facecolor=INK, alpha=0.45, label="pale: held from the slice before"))
+    figure.legend(
+        handles=legend, loc="outside lower center", ncols=5, frameon=False, labelcolor=INK
+    )
+    return figure, "made: full colour; held from before: pale"
 
 
 PICTURES = {"layer_group_slices.svg": slices, "layer_group_memory.svg": memory}

@@ -21,7 +21,6 @@ from tvm.target import Target
 
 from passes.analysis.tir.problems import find_problems
 from passes.ascend_cost import core_kernel
-from passes.gmem import plan_gmem
 from passes.planning import Plan, Problem, check, solve
 from passes.planning.ascend.level_limit import plan_at_level
 from passes.planning.ascend.planner import plan_levels
@@ -31,6 +30,8 @@ from tvm_ext import memory_maps, pipeline_timelines, workloads
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.drawing.picture import save
+from tvm_ext.map import MapOptions, memory_map_of
+from tvm_ext.map.static import labels_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from corpus import Entry, iterate
@@ -85,8 +86,12 @@ def main() -> None:
         elif name in LAYER_GROUPS:
             figure, summary = LAYER_GROUPS[name]()
         else:
-            maps = kernel_maps(*KERNELS[name]) if name in KERNELS else network_maps(*NETWORKS[name])
-            figure = memory_maps(maps)
+            labels: Mapping[str, str] = {}
+            if name in KERNELS:
+                maps = kernel_maps(*KERNELS[name])
+            else:
+                maps, labels = network_maps(*NETWORKS[name])
+            figure = memory_maps(maps, labels=labels)
             summary = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in maps)
         save(figure, arguments.folder / name)
         print(f"{name}: {summary}")
@@ -103,16 +108,20 @@ def kernel_maps(subject: str, workload: str, entry_name: str) -> list[Map]:
     return plans
 
 
-def network_maps(subject: str, workload: str, planners: Mapping[str, str]) -> list[Map]:
-    """Return the maps of the tensors of a network's one function."""
-    lowered = workloads.capture_relax(workloads.model(workload), "llvm")
+def network_maps(
+    subject: str, workload: str, planners: Mapping[str, str]
+) -> tuple[list[Map], dict[str, str]]:
+    """Return the maps of the tensors of a network's one function, and what to call the tensors."""
+    options = MapOptions(planners=tuple(planners.values()))
+    (scope,) = memory_map_of(workload, target="llvm", options=options).scopes
     plans = []
-    for title, planner in planners.items():
-        (found,) = plan_gmem(lowered, planner)
-        if planner == STOCK:
-            check_against_stock_tensors(lowered, found.plan)
-        plans.append((f"{subject}, {title}", found.problem, found.plan))
-    return plans
+    for title, placement in zip(planners, scope.placements, strict=True):
+        check(placement.problem, placement.plan)
+        if placement.planner == STOCK:
+            lowered = workloads.capture_relax(workloads.model(workload), "llvm")
+            check_against_stock_tensors(lowered, placement.plan)
+        plans.append((f"{subject}, {title}", placement.problem, placement.plan))
+    return plans, labels_of(scope)
 
 
 def check_against_stock_tensors(lowered: tvm.IRModule, plan: Plan) -> None:

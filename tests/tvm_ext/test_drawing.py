@@ -23,7 +23,18 @@ from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
 from target_hw.memory import MemoryScope
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
-from tvm_ext.drawing.picture import PALETTE, RASTER_SLOTS, save
+from tvm_ext.drawing.panel import Slot
+from tvm_ext.drawing.picture import (
+    BOUND_INK,
+    FAINT,
+    INK,
+    PALETTE,
+    PEAK_INK,
+    RASTER_SLOTS,
+    save,
+)
+from tvm_ext.drawing.roles import ROLE_COLOURS, Role, role_finder
+from tvm_ext.drawing.tiny import gathered
 
 ROOT = Path(__file__).resolve().parents[2]
 SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))
@@ -151,7 +162,8 @@ def test_in_place_pairs_are_marked_where_both_are_live():
     assert boxes(labelled(ax, "in place")) == [(4, 5, 36864, 36864 + 20480)]
     triangles = labelled(ax, "in place, from source to destination")
     assert triangles.get_offsets().tolist() == [[4.5, 36864 + 10240]]
-    assert "in place" in ax.get_legend().get_texts()[0].get_text()
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "in place over its source" in texts
 
 
 def test_an_in_place_pair_that_is_kept_apart_is_not_marked():
@@ -192,20 +204,146 @@ def test_texts_beside_the_lines_stay_apart_and_inside_the_figure():
         assert not any(one.overlaps(other) for other in extents[at + 1 :])
 
 
-def test_colours_follow_the_order_of_the_buffers():
-    problem, plan = stacked(2 * len(PALETTE))
-    colours = labelled(memory_map(problem, plan).axes[0], "slots").get_facecolor()
-    assert [tuple(c[:3]) for c in colours.tolist()] == [to_rgb(c) for c in PALETTE * 2]
+def grey(colour):
+    return sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(colour), strict=True))
 
 
-def test_neighbouring_colours_differ_in_grey():
-    def grey(colour):
-        return sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(colour), strict=True))
+def luminance(colour):
+    """Relative luminance as in WCAG 2.1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    greys = [grey(colour) for colour in PALETTE]
+
+def contrast(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def by_name(ax, problem):
+    """Return the colour of each buffer of a problem whose buffers have one rectangle each."""
+    colours = labelled(ax, "slots").get_facecolor().tolist()
+    return {b.name: tuple(c[:3]) for b, c in zip(problem.buffers, colours, strict=True)}
+
+
+def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_the_peak():
+    problem = Problem(
+        (
+            Buffer("early", 100, ((0, 2),)),
+            Buffer("long", 300, ((1, 6),)),
+            Buffer("full", 300, ((4, 6),)),
+            Buffer("ended", 10, ((2, 4),)),
+            Buffer("late", 100, ((6, 8),)),
+        )
+    )
+    offsets = {"early": 0, "long": 300, "full": 0, "ended": 0, "late": 700}
+    plan = Plan({n: (o,) for n, o in offsets.items()}, 800, 0, "by hand", Status.FEASIBLE)
+    (ax,) = memory_map(problem, plan).axes
+    fullest, top, other = (to_rgb(ROLE_COLOURS[role]) for role in Role)
+    expected = {"early": other, "long": fullest, "full": fullest, "ended": other, "late": top}
+    assert by_name(ax, problem) == expected
+    legend = ax.get_legend()
+    named = {
+        text.get_text(): tuple(patch.get_facecolor()[:3])
+        for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True)
+    }
+    for role in Role:
+        assert named[role.value] == to_rgb(ROLE_COLOURS[role])
+    lower = replace(plan, offsets={**plan.offsets, "late": (0,)}, peak=600)
+    (ax,) = memory_map(problem, lower).axes
+    assert by_name(ax, problem) == {**expected, "late": other}
+    assert Role.TOP.value not in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(1, 5)), min_size=1))
+@settings(max_examples=40, deadline=None, print_blob=True)
+def test_roles_agree_with_counting_bytes_at_each_position(rows):
+    problem = Problem(tuple(Buffer(str(i), s, ((b, b + n),)) for i, (s, b, n) in enumerate(rows)))
+    plan = solve(problem, "first_fit")
+    role = role_finder(problem, plan)
+    live = [sum(s for s, b, n in rows if b <= at < b + n) for at in range(15)]
+    for i, (size, begin, length) in enumerate(rows):
+        high = plan.offsets[str(i)][0] + size
+        found = role(begin, begin + length, high)
+        assert (found is Role.FULLEST) == (max(live) in live[begin : begin + length])
+        assert (found is Role.TOP) == (high == plan.peak and found is not Role.FULLEST)
+
+
+def test_colours_are_told_apart_and_read_on_white_and_on_black():
+    greys = sorted(grey(colour) for colour in ROLE_COLOURS.values())
     # Black text stays readable on all of them.
     assert min(greys) > 0.5
+    assert all(other - one > 0.08 for one, other in pairwise(greys))
+    for ink in (INK, FAINT, BOUND_INK, PEAK_INK):
+        assert contrast(ink, "white") > 3
+        assert contrast(ink, "#0d1117") > 3
+
+
+def test_neighbouring_colours_of_timelines_differ_in_grey():
+    greys = [grey(colour) for colour in PALETTE]
+    assert min(greys) > 0.5
     assert all(abs(one - other) > 0.08 for one, other in pairwise(greys))
+
+
+def test_nothing_is_painted_below_a_map():
+    figure = memory_maps([("one", KERNEL, PLAN), ("two", KERNEL, PLAN)])
+    assert figure.get_facecolor()[3] == 0
+    assert all(ax.get_facecolor()[3] == 0 for ax in figure.axes)
+
+
+def test_what_is_too_low_to_be_seen_is_gathered_and_counted():
+    tiny = tuple(Buffer(f"t{i}", 32, ((at, at + 2),)) for i, at in enumerate((0, 1, 3, 60)))
+    problem = Problem((Buffer("large", 1 << 20, ((0, 90),)), *tiny))
+    base = 1 << 20
+    offsets = {"large": (0,), "t0": (base,), "t1": (base + 32,), "t2": (base,), "t3": (base,)}
+    plan = Plan(offsets, base + 64, 0, "by hand", Status.FEASIBLE)
+    (ax,) = memory_map(problem, plan).axes
+    marks = boxes(labelled(ax, "too low to be seen"))
+    assert [(begin, end) for begin, end, _, _ in marks] == [(0, 5), (60, 62)]
+    for _, _, low, high in marks:
+        assert 0 <= low <= base < base + 32 <= high <= ax.get_ylim()[1]
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "4 too low to be seen (up to 32 B)" in texts
+    assert len(boxes(labelled(ax, "slots"))) == 5
+    (without,) = memory_map(*stacked(4)).axes
+    assert not [a for a in without.get_children() if a.get_label() == "too low to be seen"]
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 60)] * 2, *[st.integers(1, 9)] * 2)))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_gathering_loses_nothing_and_joins_what_overlaps(rows):
+    slots = [Slot(str(i), b, b + n, low, low + s) for i, (b, low, n, s) in enumerate(rows)]
+    groups = list(gathered(slots, 2, 3))
+    assert sorted(s.label for g in groups for s in g) == sorted(s.label for s in slots)
+    group_of = {slot.label: at for at, group in enumerate(groups) for slot in group}
+    for one in slots:
+        for other in slots:
+            near = one.begin < other.end + 2 and other.begin < one.end + 2
+            if near and one.low < other.high + 3 and other.low < one.high + 3:
+                assert group_of[one.label] == group_of[other.label]
+
+
+def test_buffers_are_called_what_the_labels_say():
+    (ax,) = memory_map(KERNEL, PLAN, labels={"double": "weights", "source": "conv", "x": "y"}).axes
+    assert set(names(ax)) == {"weights[0]", "weights[1]", "conv", "result", "$cost_in_$"}
+
+
+def test_a_long_name_is_cut_to_what_fits():
+    name = "conv2d_multiply_add_relu_and_very_much_more_that_cannot_fit_anywhere_at_all" * 2
+    problem = Problem((Buffer(name, 64, ((0, 1),)), Buffer("next", 64, ((1, 4),))))
+    (ax,) = memory_map(problem, solve(problem)).axes
+    (cut,) = [text for text in names(ax) if text != "next"]
+    assert cut.endswith("…")
+    assert name.startswith(cut[:-1])
+    assert len(cut) > 20
+
+
+def test_the_legend_is_inside_the_figure():
+    figure = memory_maps([("one", KERNEL, PLAN), ("two", KERNEL, PLAN)])
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        extent = ax.get_legend().get_window_extent()
+        assert figure.bbox.y0 <= extent.y0
+        assert extent.x1 <= figure.bbox.x1
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 500, RASTER_SLOTS + 1, 20_000])

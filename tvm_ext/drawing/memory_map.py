@@ -6,10 +6,11 @@ so nothing global changes and no window opens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from passes.planning import Plan, Problem
+from tvm_ext.drawing.legend import LEGEND_LINE, LEGEND_LINES
 from tvm_ext.drawing.panel import Panel, common_scale
 from tvm_ext.drawing.panel_axes import GAP, draw_panel
 from tvm_ext.drawing.picture import need_matplotlib, text_width
@@ -22,25 +23,33 @@ _WIDTH, _HEIGHT = 6.4, 4.0
 """Inches of one map alone, without its margins."""
 _LEAST_WIDTH = 3.7
 """Inches of each map among others: two stay readable at the width of a page."""
-_LEFT, _TOP, _BOTTOM = 0.85, 0.7, 0.6
+_LEFT, _TOP, _BOTTOM = 0.85, 0.7, 0.55
 """Inches around each map; on the right, what the names of the lines take."""
-_LEGEND = 0.3
-"""Inches more below, for a legend."""
 
 
 def memory_map(
-    problem: Problem, plan: Plan, *, title: str | None = None, ax: Axes | None = None
+    problem: Problem,
+    plan: Plan,
+    *,
+    title: str | None = None,
+    ax: Axes | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Draw a plan: positions across, bytes up, a rectangle for each slot and live range.
+    """Draw a plan: the steps of the program across, addresses up, a rectangle for each buffer.
+
+    A buffer with several slots or live ranges has a rectangle for each. The colour says what part
+    the buffer plays in the height of the plan, and the legend names it: whether it is live when
+    the most bytes are live, reaches the peak at another time, or neither.
 
     Lines show the capacity, the peak and the lower bound; reserved ranges are hatched. Where the
     destination of an in-place pair takes the offset of its source, a triangle points from one to
     the other, and the positions at which both are live are hatched the other way. Buffers are
-    named where the name fits. A capacity far above the peak is named only: the map would shrink to
-    nothing.
+    named where the name, or enough of its beginning, fits. Those too low to be seen are gathered
+    under a grey mark, and counted in the legend. A capacity far above the peak is named only: the
+    map would shrink to nothing.
 
-    The colour of a buffer follows from its place in the problem. In a notebook, the figure is
-    shown once ``%matplotlib inline`` has run.
+    The background is transparent, and all colours can be read on white and on black. In a
+    notebook, the figure is shown once ``%matplotlib inline`` has run.
 
     Parameters
     ----------
@@ -52,6 +61,8 @@ def memory_map(
         By default the names of the problem and of the planner.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a figure of its own by default.
+    labels : mapping of str to str, optional
+        What to call a buffer, by its name; by default its name.
 
     Returns
     -------
@@ -66,20 +77,24 @@ def memory_map(
         If the plan lacks an offset for a slot; the message names the buffer.
     """
     need_matplotlib()
-    panels = [Panel(problem, plan, title)]
+    panels = [Panel(problem, plan, title, labels)]
     if ax is None:
         return _figure(panels)
     draw_panel(ax, panels[0], common_scale(panels))
     return ax.figure.figure
 
 
-def memory_maps(maps: Iterable[tuple[str | None, Problem, Plan]]) -> Figure:
+def memory_maps(
+    maps: Iterable[tuple[str | None, Problem, Plan]], *, labels: Mapping[str, str] | None = None
+) -> Figure:
     """Draw several plans side by side on the same scales.
 
     Parameters
     ----------
     maps : iterable of (str or None, Problem, Plan)
         Title, problem and plan of each map, from left to right; see `memory_map`.
+    labels : mapping of str to str, optional
+        What to call a buffer, by its name, on all maps; by default its name.
 
     Returns
     -------
@@ -94,7 +109,7 @@ def memory_maps(maps: Iterable[tuple[str | None, Problem, Plan]]) -> Figure:
         If there is nothing to draw, or a plan lacks an offset for a slot.
     """
     need_matplotlib()
-    panels = [Panel(problem, plan, title) for title, problem, plan in maps]
+    panels = [Panel(problem, plan, title, labels) for title, problem, plan in maps]
     if not panels:
         raise ValueError("memory_maps: there is no plan to draw")
     return _figure(panels)
@@ -109,14 +124,14 @@ def _figure(panels: Sequence[Panel]) -> Figure:
     inner = max(_WIDTH / count, _LEAST_WIDTH)
     texts = [level.text(scale) for panel in panels for level in panel.levels]
     outer = _LEFT + inner + (max(map(text_width, texts)) + 2 * GAP) / 72
-    bottom = _BOTTOM + (_LEGEND if any(panel.has_legend for panel in panels) else 0)
+    bottom = _BOTTOM + LEGEND_LINES * LEGEND_LINE
     width, height = count * outer, bottom + _HEIGHT + _TOP
     with style.context("default"):
-        figure = Figure(figsize=(width, height))
+        figure = Figure(figsize=(width, height), facecolor="none")
         for at, panel in enumerate(panels):
             left = (at * outer + _LEFT) / width
             box = (left, bottom / height, inner / width, _HEIGHT / height)
-            ax = figure.add_axes(box)
+            ax = figure.add_axes(box, facecolor="none")
             draw_panel(ax, panel, scale)
             if at:
                 ax.set_ylabel("")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from passes.planning import Plan, Problem, Status, lower_bound
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.picture import BOUND_INK, INK, PEAK_INK
+from tvm_ext.drawing.roles import Role, role_finder
 
 _STATUS = {
     Status.OPTIMAL: "optimal",
@@ -22,12 +23,12 @@ _STATUS = {
 class Slot:
     """A slot during one live range: positions ``[begin, end)``, bytes ``[low, high)``."""
 
-    index: int
     label: str
     begin: int
     end: int
     low: int
     high: int
+    role: Role = Role.OTHER
 
     @property
     def corners(self) -> tuple[tuple[int, int], ...]:
@@ -69,12 +70,18 @@ class Scale:
 class Panel:
     """One map, as data."""
 
-    def __init__(self, problem: Problem, plan: Plan, title: str | None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        plan: Plan,
+        title: str | None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         if not isinstance(problem, Problem) or not isinstance(plan, Plan):
             raise TypeError(f"a map needs a Problem and a Plan, got {problem!r} and {plan!r}")
         self.problem, self.plan = problem, plan
         self.title = f"{problem.name}: {plan.planner}" if title is None else title
-        self.slots = list(_slots(problem, plan))
+        self.slots = list(_slots(problem, plan, labels or {}))
         self.shared = list(_shared_in_place(problem, plan))
         self.bound = lower_bound(problem)
         self.extent = Scale(
@@ -113,14 +120,16 @@ class Panel:
         return [replace(level, size=size) for level, size in zip(joined, sizes, strict=True)]
 
     @property
-    def has_legend(self) -> bool:
-        """Whether the map has signs that a legend explains."""
-        return bool(self.shared or self.problem.memory.reserved)
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that slots have here, in the order in which a legend names them."""
+        found = {slot.role for slot in self.slots}
+        return tuple(role for role in Role if role in found)
 
 
-def _slots(problem: Problem, plan: Plan) -> Iterator[Slot]:
+def _slots(problem: Problem, plan: Plan, labels: Mapping[str, str]) -> Iterator[Slot]:
     """Yield each slot of each buffer that has bytes, in each of its live ranges."""
-    for index, buffer in enumerate(problem.buffers):
+    role = role_finder(problem, plan)
+    for buffer in problem.buffers:
         offsets = plan.offsets.get(buffer.name, ())
         if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
             raise ValueError(
@@ -128,9 +137,11 @@ def _slots(problem: Problem, plan: Plan) -> Iterator[Slot]:
                 f"the plan has {len(offsets)} offsets for it"
             )
         for slot, low in enumerate(offsets if buffer.size else ()):
-            label = buffer.name if len(offsets) == 1 else f"{buffer.name}[{slot}]"
+            name = labels.get(buffer.name) or buffer.name
+            label = name if len(offsets) == 1 else f"{name}[{slot}]"
+            high = low + buffer.size
             for begin, end in buffer.live:
-                yield Slot(index, label, begin, end, low, low + buffer.size)
+                yield Slot(label, begin, end, low, high, role(begin, end, high))
 
 
 def _shared_in_place(problem: Problem, plan: Plan) -> Iterator[Slot]:
@@ -147,8 +158,7 @@ def _shared_in_place(problem: Problem, plan: Plan) -> Iterator[Slot]:
                 for other_begin, other_end in destination.live:
                     common = max(begin, other_begin), min(end, other_end)
                     if common[0] < common[1]:
-                        index = problem.index[destination.name]
-                        yield Slot(index, destination.name, *common, low, high)
+                        yield Slot(destination.name, *common, low, high)
 
 
 def uncovered(slots: Iterable[Slot], shared: Iterable[Slot]) -> Iterator[Slot]:

@@ -10,16 +10,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tvm_ext.byte_sizes import format_bytes
+from tvm_ext.drawing.legend import TINY_COLOUR, draw_legend
 from tvm_ext.drawing.panel import Level, Panel, Scale, Slot, uncovered
 from tvm_ext.drawing.picture import (
+    EDGE,
     FAINT,
     FONT_SIZE,
     INK,
-    PALETTE,
     RASTER_SLOTS,
     text_width,
     write_above,
 )
+from tvm_ext.drawing.roles import ROLE_COLOURS
+from tvm_ext.drawing.tiny import gathered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,18 +30,31 @@ if TYPE_CHECKING:
 LINE_HEIGHT = 1.25 * FONT_SIZE
 GAP = 9.0
 """Points on both sides of the names of the lines."""
+TINY = 2.0
+"""Points: a rectangle that is lower cannot be told from a line."""
+MARK = 3.0
+"""Points: the height of a mark that stands for rectangles lower than `TINY`."""
+SMALL = 6.0
+"""Points, of names where the usual size does not fit."""
+SHORTEST = 4
+"""Letters of a name that still say something."""
+
+Room = Callable[["Slot"], tuple[float, float]]
+"""What gives the width and the height of a slot on a map, in points."""
 
 
 def draw_panel(ax: Axes, panel: Panel, scale: Scale) -> None:
     """Draw a map on axes, which then show `scale`."""
     _draw_frame(ax, scale, panel.title, panel.summary)
     _draw_reserved(ax, panel.problem.memory.reserved, scale)
-    _draw_slots(ax, panel.slots)
+    room = _points(ax)
+    _draw_slots(ax, panel.slots, room)
+    tiny = [slot for slot in panel.slots if room(slot)[1] < TINY]
+    _draw_tiny(ax, tiny, room, scale)
     _draw_in_place(ax, panel.shared)
     _draw_names(ax, list(uncovered(panel.slots, panel.shared)))
     _draw_levels(ax, panel.levels, scale)
-    if panel.has_legend:
-        _draw_legend(ax, bool(panel.shared), bool(panel.problem.memory.reserved))
+    draw_legend(ax, panel, tiny)
 
 
 def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
@@ -46,16 +62,17 @@ def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
 
     ax.set_xlim(scale.begin, scale.end)
     ax.set_ylim(0, scale.top)
-    ax.set_xlabel("position in the access sequence", color=INK, fontsize=9)
-    ax.set_ylabel("offset", color=INK, fontsize=9)
+    ax.set_xlabel("program step", color=INK, fontsize=9)
+    ax.set_ylabel("address", color=INK, fontsize=9)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     step = 1 << max(0, (scale.top // 6).bit_length())
     ax.yaxis.set_major_locator(MultipleLocator(step))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
     ax.tick_params(labelsize=FONT_SIZE, colors=INK)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    for side, spine in ax.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(side in ("left", "bottom"))
     write_above(ax, title, 22, fontsize=11, fontweight="bold", color=INK, parse_math=False)
     write_above(ax, summary, 9, fontsize=FONT_SIZE, color=FAINT)
 
@@ -63,13 +80,13 @@ def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
 def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) -> None:
     from matplotlib.collections import PolyCollection
 
-    ranges = [Slot(0, "", scale.begin, scale.end, low, high) for low, high in reserved]
+    ranges = [Slot("", scale.begin, scale.end, low, high) for low, high in reserved]
     if ranges:
         ax.add_collection(
             PolyCollection(
                 [r.corners for r in ranges],
-                facecolor="#f4f4f4",
-                edgecolor="#999999",
+                facecolor="none",
+                edgecolor=FAINT,
                 hatch="////",
                 linewidth=0.5,
                 label="reserved",
@@ -79,22 +96,51 @@ def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) 
         )
 
 
-def _draw_slots(ax: Axes, slots: Sequence[Slot]) -> None:
+def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
     from matplotlib.collections import PolyCollection
 
     many = len(slots) > RASTER_SLOTS
+    width = min(0.7, 8 / math.sqrt(1 + len(slots)))
     ax.add_collection(
         PolyCollection(
             [slot.corners for slot in slots],
-            facecolors=[PALETTE[slot.index % len(PALETTE)] for slot in slots],
-            edgecolors="none" if many else INK,
-            linewidths=min(0.7, 8 / math.sqrt(1 + len(slots))),
+            facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
+            edgecolors="none" if many else EDGE,
+            # The edges of a rectangle without an inside would be all that is seen of it.
+            linewidths=[width if min(room(slot)) >= TINY else 0 for slot in slots] or width,
             rasterized=many,
             label="slots",
             zorder=2,
         ),
         autolim=False,
     )
+
+
+def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None:
+    """Draw one mark over each group of slots that are too low to be seen."""
+    from matplotlib.collections import PolyCollection
+
+    across, up = room(Slot("", 0, 1, 0, 1))
+    marks = []
+    for group in gathered(tiny, LINE_HEIGHT / across, TINY / up):
+        low, high = min(slot.low for slot in group), max(slot.high for slot in group)
+        if (high - low) * up > 2 * MARK:
+            continue  # So many of them on top of each other can be seen.
+        least = max(float(high - low), MARK / up)
+        base = min(max((low + high - least) / 2, 0), scale.top - least)
+        left, right = group[0].begin, max(slot.end for slot in group)
+        marks.append([(left, base), (right, base), (right, base + least), (left, base + least)])
+    if marks:
+        ax.add_collection(
+            PolyCollection(
+                marks,
+                facecolor=TINY_COLOUR,
+                edgecolor="none",
+                label="too low to be seen",
+                zorder=3,
+            ),
+            autolim=False,
+        )
 
 
 def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
@@ -106,7 +152,7 @@ def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
         PolyCollection(
             [place.corners for place in shared],
             facecolor="none",
-            edgecolor=INK,
+            edgecolor=EDGE,
             hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
             linewidth=0.5,
             label="in place",
@@ -120,7 +166,7 @@ def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
         marker=">",
         s=40,
         facecolor="white",
-        edgecolor=INK,
+        edgecolor=EDGE,
         linewidth=0.9,
         zorder=4,
         label="in place, from source to destination",
@@ -132,12 +178,12 @@ def _draw_names(ax: Axes, slots: Sequence[Slot]) -> None:
     room = _points(ax)
     for slot in slots:
         across, up = room(slot)
-        if max(across, up) < 2 * LINE_HEIGHT or min(across, up) < LINE_HEIGHT:
+        if max(across, up) < 2 * LINE_HEIGHT or min(across, up) < LINE_HEIGHT * SMALL / FONT_SIZE:
             continue
         size = format_bytes(slot.high - slot.low)
         found = _fitting(slot.label, size, across, up)
         if found is not None:
-            text, rotation = found
+            text, rotation, font = found
             ax.text(
                 (slot.begin + slot.end) / 2,
                 (slot.low + slot.high) / 2,
@@ -145,7 +191,7 @@ def _draw_names(ax: Axes, slots: Sequence[Slot]) -> None:
                 rotation=rotation,
                 ha="center",
                 va="center",
-                fontsize=FONT_SIZE,
+                fontsize=font,
                 color="black",
                 parse_math=False,
                 clip_on=True,
@@ -153,17 +199,24 @@ def _draw_names(ax: Axes, slots: Sequence[Slot]) -> None:
             )
 
 
-def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int] | None:
-    """Return the most text that fits a rectangle (in points) and its rotation in degrees."""
-    for text in (f"{name}\n{size}", name):
-        needed = text_width(text) + FONT_SIZE, (text.count("\n") + 1) * LINE_HEIGHT
-        for rotation, (along, over) in ((0, (across, up)), (90, (up, across))):
-            if needed[0] <= along and needed[1] <= over:
-                return text, rotation
+def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int, float] | None:
+    """Return the most text that fits a rectangle (in points), its rotation and its font size.
+
+    A long name is cut to what fits of it, but not below `SHORTEST` letters.
+    """
+    cuts = [name[:letters] + "…" for letters in range(len(name) - 2, SHORTEST - 1, -1)]
+    for text in (f"{name}\n{size}", name, *cuts):
+        width, lines = text_width(text) + FONT_SIZE / 2, text.count("\n") + 1
+        for font in (FONT_SIZE, SMALL):
+            along, over = width * font / FONT_SIZE, lines * LINE_HEIGHT * font / FONT_SIZE
+            if along <= across and over <= up:
+                return text, 0, font
+            if along <= up and over <= across:
+                return text, 90, font
     return None
 
 
-def _points(ax: Axes) -> Callable[[Slot], tuple[float, float]]:
+def _points(ax: Axes) -> Room:
     """Return what gives the width and height of a slot on `ax`, in points."""
     box, dpi = ax.get_window_extent(), ax.figure.figure.dpi
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
@@ -174,8 +227,6 @@ def _points(ax: Axes) -> Callable[[Slot], tuple[float, float]]:
 
 def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
     """Draw the lines and their names, which go up as far as they need to stay apart."""
-    from matplotlib.patheffects import withStroke
-
     box, dpi = ax.get_window_extent(), ax.figure.figure.dpi
     points_a_byte = box.height / dpi * 72 / scale.top
     lowest = -math.inf
@@ -188,7 +239,6 @@ def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
                 linestyle=level.dashes,
                 linewidth=level.width,
                 label=level.name.replace("\n", " "),
-                path_effects=[withStroke(linewidth=level.width + 1, foreground="white")],
                 zorder=5,
                 clip_on=False,
             )
@@ -218,28 +268,3 @@ def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
             if shown and middle - at > 1
             else None,
         )
-
-
-def _draw_legend(ax: Axes, in_place: bool, reserved: bool) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Line2D | Patch] = []
-    if in_place:
-        triangle = Line2D([], [], marker=">", linestyle="none", markersize=6, color=INK)
-        triangle.set_markerfacecolor("white")
-        triangle.set_label("in place: takes the bytes of its source")
-        handles.append(triangle)
-    if reserved:
-        handles.append(
-            Patch(facecolor="#f4f4f4", edgecolor="#999999", hatch="////", label="reserved")
-        )
-    ax.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(-0.01, -0.13),
-        ncols=2,
-        frameon=False,
-        fontsize=FONT_SIZE,
-        borderaxespad=0,
-    )

@@ -6,6 +6,7 @@ so nothing global changes and no window opens.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,13 @@ All of them carry black text. Dark and light ones take turns, so that neighbours
 RASTER_SLOTS = 5000
 """Rectangles beyond which a vector format stores them as one image: thousands take megabytes."""
 
-INK = "#222222"
-FAINT = "#666666"
-BOUND_INK = "#1f4e9c"
-PEAK_INK = "#a01c2c"
+INK = "#777c85"
+"""Of text and axes. Nothing is painted below a picture, so this is readable on white and black."""
+FAINT = "#858a92"
+EDGE = "#333333"
+"""Of the edges of rectangles, and of what is drawn on them."""
+BOUND_INK = "#3f7fd0"
+PEAK_INK = "#d1495b"
 FONT_SIZE = 8.0
 """Points, of labels in rectangles and of those beside lines."""
 RESOLUTION = 200
@@ -89,6 +93,7 @@ def write_above(ax: Axes, text: str, points: float, **style: Any) -> None:
     )
 
 
+@cache
 def text_width(text: str) -> float:
     """Return the width of the widest line of a text in points, at `FONT_SIZE`."""
     from matplotlib.font_manager import FontProperties

@@ -1,7 +1,7 @@
 """Simulated pipelines as a picture: cycles across, a row for each pipe.
 
-Colours are those of the memory maps of `tvm_ext.drawing`: a run has the colour of the buffer that
-it writes, or of the one that it reads where it writes none on the chip.
+Each buffer has its colour: a run has that of the buffer that it writes, or of the one that it reads
+where it writes none on the chip.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from passes.planning import Problem
 from passes.simulation import Cause, Run, Simulation
 from tvm_ext.drawing.picture import (
+    EDGE,
     FAINT,
     FONT_SIZE,
     INK,
@@ -61,8 +62,8 @@ def pipeline_timeline(
     simulation : Simulation
         What is drawn of it is its timeline, which may end before the makespan.
     problems : iterable of Problem
-        Those of the kernel, which give the buffers the colours of `tvm_ext.memory_map`. Without
-        them colours follow from the order in which buffers appear.
+        Those of the kernel: the buffers take colours in their order. Without them colours follow
+        from the order in which buffers appear.
     title : str, optional
         Above the rows.
     until : int, optional
@@ -125,12 +126,12 @@ def pipeline_timelines(
     height = sum(heights) + len(panels) * (_TOP + _BOTTOM) + _LEGEND
     width = _LEFT + _WIDTH + _RIGHT
     with style.context("default"):
-        figure = Figure(figsize=(width, height))
+        figure = Figure(figsize=(width, height), facecolor="none")
         top = height
         for (title, simulation), rows in zip(panels, heights, strict=True):
             top -= _TOP + rows
             box = (_LEFT / width, top / height, _WIDTH / width, rows / height)
-            ax = figure.add_axes(box)
+            ax = figure.add_axes(box, facecolor="none")
             _draw(ax, simulation, colours, end, title)
             top -= _BOTTOM
         ax.set_xlabel("cycles", color=INK, fontsize=9)
@@ -139,7 +140,7 @@ def pipeline_timelines(
 
 
 def _colours(problems: Sequence[Problem], simulations: Sequence[Simulation]) -> Mapping[str, str]:
-    """Return the colour of each buffer: by its place in its problem, as in memory maps."""
+    """Return the colour of each buffer: by its place in its problem."""
     places = {b.name: i for problem in problems for i, b in enumerate(problem.buffers)}
     for simulation in simulations:
         for run in simulation.timeline:
@@ -178,7 +179,7 @@ def _draw(
         PolyCollection(
             [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
             facecolors=[colours.get(_buffer(run)[0], _NO_BUFFER) for run in runs],
-            edgecolors="none" if many else INK,
+            edgecolors="none" if many else EDGE,
             linewidths=min(0.7, 12 / (1 + len(runs))) if len(runs) > 40 else 0.7,
             rasterized=many,
             label="runs",
@@ -220,8 +221,9 @@ def _draw_frame(
     ax.set_yticks(list(rows.values()), list(rows))
     ax.tick_params(labelsize=FONT_SIZE, colors=INK)
     ax.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
+    for side, spine in ax.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(side == "bottom")
     if title is not None:
         write_above(ax, title, 19, fontsize=10, fontweight="bold", color=INK, parse_math=False)
     shown = sum(run.begin < end for run in simulation.timeline)
@@ -282,10 +284,12 @@ def _draw_legend(figure: Figure) -> None:
         handles=[
             Patch(facecolor=WAIT_COLOURS[cause], edgecolor="#999999", label=_WAIT_NAMES[cause])
             for cause in Cause
-        ],
+        ]
+        + [Patch(facecolor="none", edgecolor="none", label="boxes: each buffer has its colour")],
         loc="lower left",
         bbox_to_anchor=(_LEFT / figure.get_size_inches()[0], 0),
-        ncols=3,
+        ncols=4,
         frameon=False,
+        labelcolor=INK,
         fontsize=FONT_SIZE,
     )

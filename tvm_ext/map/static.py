@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
-from tvm_ext.drawing.picture import need_matplotlib
+from tvm_ext.drawing.picture import INK, need_matplotlib
 from tvm_ext.map.model import MemoryMap, Placement, ScopeMap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_WIDTH, _HEIGHT = 6.4, 4.2
+_WIDTH, _HEIGHT = 6.4, 4.4
 """Inches of one map among those of several memories."""
-_BOX = (0.13, 0.16, 0.62, 0.6)
+_BOX = (0.13, 0.23, 0.62, 0.57)
 """Where a map is in its part of the figure; on the right stand the names of its lines."""
 _TITLE = 0.5
 """Inches above all maps."""
@@ -40,8 +40,11 @@ def picture(shown: MemoryMap) -> Figure:
     if len(shown.scopes) == 1:
         (scope,) = shown.scopes
         return memory_maps(
-            (_title(shown, scope, placement), placement.problem, placement.plan)
-            for placement in scope.placements
+            (
+                (_title(shown, scope, placement), placement.problem, placement.plan)
+                for placement in scope.placements
+            ),
+            labels=labels_of(scope),
         )
     need_matplotlib()
     from matplotlib import style
@@ -50,8 +53,16 @@ def picture(shown: MemoryMap) -> Figure:
     columns, rows = max(len(scope.placements) for scope in shown.scopes), len(shown.scopes)
     height = _HEIGHT * rows + _TITLE
     with style.context("default"):
-        figure = Figure(figsize=(_WIDTH * columns, height))
-        figure.text(0.13 / columns, 1 - 0.3 / height, shown.title, fontsize=13, fontweight="bold")
+        figure = Figure(figsize=(_WIDTH * columns, height), facecolor="none")
+        figure.text(
+            0.13 / columns,
+            1 - 0.3 / height,
+            shown.title,
+            fontsize=13,
+            fontweight="bold",
+            color=INK,
+            parse_math=False,
+        )
         for row, scope in enumerate(shown.scopes):
             for column, placement in enumerate(scope.placements):
                 left, bottom, width, inner = _BOX
@@ -65,9 +76,20 @@ def picture(shown: MemoryMap) -> Figure:
                     placement.problem,
                     placement.plan,
                     title=_title(shown, scope, placement),
-                    ax=figure.add_axes(at),
+                    ax=figure.add_axes(at, facecolor="none"),
+                    labels=labels_of(scope),
                 )
     return figure
+
+
+def labels_of(scope: ScopeMap) -> dict[str, str]:
+    """Return what a picture calls each buffer, by its name, where its notes have a label.
+
+    That every kernel made of several operators is ``fused_`` says nothing where room is scarce.
+    """
+    return {
+        name: note.label.removeprefix("fused_") for name, note in scope.notes.items() if note.label
+    }
 
 
 def _title(shown: MemoryMap, scope: ScopeMap, placement: Placement) -> str:
