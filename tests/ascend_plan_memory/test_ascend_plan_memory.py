@@ -452,6 +452,7 @@ def test_a_workspace_of_each_parallel_iteration():
     loop = tirx.For(body.loop_var, body.min, body.extent, tirx.ForKind.PARALLEL, body.body)
     text = message(func.with_body(loop), mode=WORKSPACE, form="arena")
     assert "each iteration of the parallel loop around it needs its own" in text
+    assert "allocate it outside of that loop, with a part for each iteration" in text
     text = message(func.with_body(loop), mode=WORKSPACE, form="address")
     assert text.startswith("buffer 'a' in global.workspace: each iteration or thread has its own")
 
