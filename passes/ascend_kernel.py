@@ -179,7 +179,8 @@ def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
             names = ", ".join(map(repr, attached.allocations))
             raise ValueError(
                 f"buffer {names} in {WORKSPACE}: each iteration of the parallel loop around it "
-                "needs its own, so that the workspace has no size"
+                "needs its own, so that the workspace has no size; allocate it outside of that "
+                "loop, with a part for each iteration"
             )
         problems.append(without_pipelines(attached))
     solver = partial(

@@ -48,10 +48,11 @@ def AscendPlanMemory(  # noqa: N802
     """Give the on-chip buffers of each function their places, or the workspace its.
 
     The pass stands where `StorageRewrite` stands, and in its place; see `PlanAddresses`. In a
-    memory in which all buffers fit, no bytes are shared. Else each buffer gets the best reuse
-    level that it can: at level 2 it shares with nothing that runs on another pipeline; at level 1
-    a buffer that takes the place of a multi-buffered one in the same loop takes all of its slots,
-    and the loop's iterations take turns with them; at level 0 it shares wherever live ranges allow.
+    memory in which all buffers fit, no bytes are shared; the mirrored search still puts results in
+    place of operands, as the original does. Else each buffer gets the best reuse level that it
+    can: at level 2 it shares with nothing that runs on another pipeline; at level 1 a buffer that
+    takes the place of a multi-buffered one in the same loop takes all of its slots, and the loop's
+    iterations take turns with them; at level 0 it shares wherever live ranges allow.
 
     Parameters
     ----------

@@ -122,6 +122,19 @@ def without_shared_pipes(problem: Problem, unit: dict[str, str]) -> Problem:
     )
 
 
+def only_in_place(problem: Problem, unit: dict[str, str]) -> Problem:
+    """Return the problem in which buffers of different units share only in place.
+
+    Looser than it need be: buffers that a chain of pairs ties may also share otherwise.
+    """
+    tied = {buffer.name: {buffer.name} for buffer in problem.buffers}
+    for first, second in problem.in_place:
+        joined = tied[first] | tied[second]
+        tied.update(dict.fromkeys(joined, joined))
+    apart = tuple((a, b) for a, b in _apart(problem, unit) if b not in tied[a])
+    return replaced(problem, separations=apart)
+
+
 def upgraded(problem: Problem, unit: dict[str, str]) -> Problem:
     """Return the same with what may become possible where single buffers become double.
 

@@ -10,15 +10,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, get_args
 
-from passes.planning.ascend.entries import STRATEGIES, by_buffer, entries_of, sequential
+from passes.planning.ascend.entries import (
+    STRATEGIES,
+    Entry,
+    by_buffer,
+    entries_of,
+    sequential,
+)
 from passes.planning.ascend.least_waiting import least_waiting
-from passes.planning.ascend.levels import reuse_of
+from passes.planning.ascend.levels import pipes_conflict, reuse_of
 from passes.planning.ascend.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.improve import MOST_BLOCKS
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
-from passes.planning.problem import Problem
+from passes.planning.problem import PipelineUse, Problem
 
 Search = Literal["search", "mirror"]
 MIRROR_SHARE = 10
@@ -38,7 +44,7 @@ def three_level(problem: Problem, budget: Budget) -> Plan:
 
 @register("three_level_mirror")
 def three_level_mirror(problem: Problem, budget: Budget) -> Plan:
-    """Share nothing that fits without, else fit first as AscendNPU-IR's PlanMemory does.
+    """Share only in place where that fits, else fit first as AscendNPU-IR's PlanMemory does.
 
     Slots take turns in a fixed order, each at the best reuse level at which it finds a place, with
     rollback. Penalties are not weighed.
@@ -63,7 +69,8 @@ def plan_levels(
     budget : Budget, optional
         Of placements tried; a slot tried at one level is one.
     search : str
-        "search" or "mirror".
+        "search" or "mirror". Where everything fits side by side, the first shares nothing; the
+        second still puts in place what may be, as the original does.
     strategy : str
         How `mirror` orders entries of the unified buffer: "default", by the units that use them, or
         "largest-first".
@@ -91,11 +98,13 @@ def plan_levels(
     meter = Meter(budget or Budget())
     block_list, entries = BlockList(problem), entries_of(problem)
     name = "three_level" if search == "search" else "three_level_mirror"
-    plan = block_list.plan_of(by_buffer(entries, sequential(problem, entries)), name)
-    if plan.fits and (search == "mirror" or plan.penalty == 0):
-        return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
-    apart = bytes_apart(problem, entries, strategy)
-    without = f"without such sharing first fit needs {apart} bytes"
+    apart = [] if search == "mirror" else _with_less_in_place(problem)
+    for laid_out in (*apart, entries):
+        plan = block_list.plan_of(by_buffer(laid_out, sequential(problem, laid_out)), name)
+        if plan.fits and (search == "mirror" or plan.penalty == 0):
+            return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
+    needed = bytes_apart(problem, entries, strategy)
+    without = f"without such sharing first fit needs {needed} bytes"
     if search == "mirror" or len(block_list) <= MOST_BLOCKS:
         share = meter if search == "mirror" else meter.share(MIRROR_SHARE, at_most=MIRROR_NODES)
         mirrored = mirror(problem, entries, share, strategy, cross_loop)
@@ -105,4 +114,20 @@ def plan_levels(
     if plan.status is Status.OPTIMAL:
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
     reuse = reuse_of(problem, plan.offsets, cross_loop, without)
-    return replace(plan, nodes=meter.used, reuse=reuse, apart=apart)
+    return replace(plan, nodes=meter.used, reuse=reuse, apart=needed)
+
+
+def _with_less_in_place(problem: Problem) -> list[list[Entry]]:
+    """Return the entries with nothing in place, then with pairs in place that wait for nothing.
+
+    The original merges all that may be in place before it looks at the capacity. But the next
+    iteration waits for a store where the stored buffer is in place of one that a compute unit
+    wrote, and no level says so. The search therefore merges such pairs only where bytes are short.
+    """
+    use = {buffer.name: buffer.use for buffer in problem.buffers}
+    free = tuple((a, b) for a, b in problem.in_place if not _waits(use[a], use[b]))
+    return [entries_of(replace(problem, in_place=pairs)) for pairs in ((), free)]
+
+
+def _waits(one: PipelineUse | None, two: PipelineUse | None) -> bool:
+    return one is not None and two is not None and pipes_conflict(one, two)

@@ -327,3 +327,38 @@ def test_without_a_capacity_nothing_is_shared():
         plan = solve(replace(problem, in_place=()), name)
         check(problem, plan)
         assert (plan.peak, plan.penalty) == (192, 0)
+
+
+@given(problem=pipelined(7))
+@settings(max_examples=80, deadline=None, print_blob=True)
+def test_with_room_for_all_not_even_operands_share(problem):
+    needed = sum(b.size * b.slots for b in problem.buffers)
+    roomy = replace(problem, memory=replace(problem.memory, capacity=needed))
+    plan = solve(roomy, "three_level", BUDGET)
+    check(roomy, plan)
+    taken = [
+        byte
+        for b in roomy.buffers
+        for at in plan.offsets[b.name]
+        for byte in range(at, at + b.size)
+    ]
+    assert sorted(taken) == list(range(needed))
+
+
+def test_in_place_of_a_stored_buffer_only_where_bytes_are_short():
+    # `moved` is loaded, `wide` and `sums` are computed, `out` is stored.
+    buffers = (
+        buffer("moved", 32, 1, 2, **LOAD),
+        buffer("wide", 32, 2, 3, loop=1, runs=16),
+        buffer("sums", 32, 3, 4, loop=1, runs=16),
+        buffer("out", 32, 4, 5, **LOAD),
+    )
+    pairs = (("moved", "wide"), ("wide", "sums"), ("sums", "out"))
+    in_place = {}
+    for capacity in (128, 96, 32):
+        memory = MemoryScope("local.UB", capacity, 32)
+        problem = with_level_penalties(Problem(buffers, memory, in_place=pairs))
+        plan = solve(problem, "three_level", BUDGET)
+        check(problem, plan)
+        in_place[capacity] = [(a, b) for a, b in pairs if plan.offsets[a] == plan.offsets[b]]
+    assert in_place == {128: [], 96: [pairs[1]], 32: [*pairs]}
