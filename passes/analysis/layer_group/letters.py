@@ -2,7 +2,8 @@
 
 Relax tensors do not say it. Operators do: a convolution sums over the channels and keeps rows and
 columns. So the letters of a network's inputs are taken from the first operator that sums over the
-products of two operands, or else over one, and every other tensor has them from what it is computed from, through the axis maps.
+products of two operands, or else over one, and every other tensor has them from what it is computed
+from, through the axis maps.
 """
 
 from __future__ import annotations
