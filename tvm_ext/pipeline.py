@@ -17,6 +17,8 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
+from passes.options import check_flags
+from passes.placement import naming
 from tvm_ext import transform
 from tvm_ext.pass_options import takes_options_of
 
@@ -370,6 +372,7 @@ def before_lowering(passes: list[Pass]) -> tuple[list[Pass], list[Pass]]:
     return passes[:at], passes[at:]
 
 
+@takes_options_of(transform.GMEMAllocate)
 def relax_pipeline(
     target: Target | str,
     planner: str = "best",
@@ -402,12 +405,15 @@ def relax_pipeline(
     Raises
     ------
     ValueError
-        When TVM has no pipeline for the target, or none with `StaticPlanBlockMemory` in it.
+        When TVM has no pipeline for the target, or none with `StaticPlanBlockMemory` in it, or when
+        an option is wrong.
 
     Examples
     --------
     >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
     """
+    with naming("relax_pipeline"):
+        check_flags(fuse=fuse)
     target = Target(target)
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
     before, behind = before_planning(relax_passes(target, fuse=fuse))

@@ -163,6 +163,7 @@ def test_models_compute_the_same_both_ways(name: str):
         (tvm_ext.use_ascend_plan_memory, tvm_ext.transform.AscendPlanMemory, {"mode"}),
         (address_pipeline, tvm_ext.transform.PlanAddresses, set()),
         (ascend_pipeline, tvm_ext.transform.AscendPlanMemory, {"mode"}),
+        (tvm_ext.relax_pipeline, tvm_ext.transform.GMEMAllocate, set()),
     ],
 )
 def test_options_of_a_pass_are_shown_by_what_takes_them(function, make_pass, without):
@@ -170,7 +171,7 @@ def test_options_of_a_pass_are_shown_by_what_takes_them(function, make_pass, wit
     options = inspect.signature(make_pass).parameters
     assert set(options) - without <= set(shown)
     assert not without & set(shown)
-    for name in set(options) & set(shown) - {"form"}:
+    for name in set(options) & set(shown) - {"form", "target"}:
         assert shown[name].default == options[name].default
     assert not any(p.kind is p.VAR_KEYWORD for p in shown.values())
 
@@ -180,3 +181,7 @@ def test_a_wrong_option_is_named_with_those_that_there_are():
         tvm_ext.use_ascend_plan_memory(mode="local-mem-plan")
     with pytest.raises(TypeError, match=r"use_plan_addresses: .*'plannr'; it takes .*planner"):
         tvm_ext.use_plan_addresses(plannr="best")
+    with pytest.raises(TypeError, match=r"relax_pipeline: .*'alignmnt'; it takes .*alignment"):
+        tvm_ext.relax_pipeline("llvm", alignmnt=64)
+    with pytest.raises(ValueError, match="relax_pipeline: fuse must be True or False"):
+        tvm_ext.relax_pipeline("llvm", fuse="no")
