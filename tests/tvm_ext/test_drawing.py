@@ -296,7 +296,7 @@ def test_what_is_too_low_to_be_seen_is_gathered_and_counted():
     base = 1 << 20
     offsets = {"large": (0,), "t0": (base,), "t1": (base + 32,), "t2": (base,), "t3": (base,)}
     plan = Plan(offsets, base + 64, 0, "by hand", Status.FEASIBLE)
-    (ax,) = memory_map(problem, plan).axes
+    (ax,) = memory_map(problem, plan, labels={b.name: "mean" for b in tiny}).axes
     marks = boxes(labelled(ax, "too low to be seen"))
     assert [(begin, end) for begin, end, _, _ in marks] == [(0, 5), (60, 62)]
     for _, _, low, high in marks:
@@ -344,6 +344,15 @@ def test_the_legend_is_inside_the_figure():
         extent = ax.get_legend().get_window_extent()
         assert figure.bbox.y0 <= extent.y0
         assert extent.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("height", [1.5, 3, 8])
+def test_the_legend_is_below_the_name_of_the_axis(height):
+    figure = Figure(figsize=(6, height + 2))
+    ax = figure.add_axes((0.15, 1.2 / (height + 2), 0.6, height / (height + 2)))
+    memory_map(KERNEL, PLAN, ax=ax)
+    figure.draw_without_rendering()
+    assert ax.get_legend().get_window_extent().y1 <= ax.xaxis.label.get_window_extent().y0 + 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 500, RASTER_SLOTS + 1, 20_000])

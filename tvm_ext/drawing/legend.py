@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 LEGEND_LINE = 0.18
 """Inches of a line of a legend."""
-LEGEND_COLUMNS = 2
+_BELOW = 0.52
+"""Inches between a map and its legend: room for the numbers and the name of the axis."""
+_COLUMNS = 2
 LEGEND_LINES = 3
 """Most lines of a legend: three roles, tiny buffers, in-place pairs and reserved ranges."""
 TINY_COLOUR = "#8f949c"
@@ -30,6 +32,7 @@ def draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
     """Draw below a map what is on it; `tiny` are the slots that are too low to be seen."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
 
     handles: list[Line2D | Patch] = [
         Patch(facecolor=ROLE_COLOURS[role], edgecolor=EDGE, linewidth=0.7, label=role.value)
@@ -48,8 +51,10 @@ def draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
         ax.legend(
             handles=handles,
             loc="upper left",
-            bbox_to_anchor=(-0.01, -0.13),
-            ncols=LEGEND_COLUMNS,
+            bbox_to_anchor=(0, 0),
+            bbox_transform=ax.transAxes
+            + ScaledTranslation(-3 / 72, -_BELOW, ax.figure.figure.dpi_scale_trans),
+            ncols=_COLUMNS,
             frameon=False,
             fontsize=FONT_SIZE,
             labelcolor=INK,
@@ -61,5 +66,5 @@ def draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
 
 def _tiny_text(tiny: Sequence[Slot]) -> str:
     largest = format_bytes(max(slot.high - slot.low for slot in tiny))
-    count = len({slot.label for slot in tiny})
+    count = len({slot.buffer for slot in tiny})
     return f"{count:,} too low to be seen ({'up to ' if count > 1 else ''}{largest})"

@@ -29,6 +29,8 @@ class Slot:
     low: int
     high: int
     role: Role = Role.OTHER
+    buffer: str = ""
+    """The name in its problem, which no other buffer has; labels may be the same."""
 
     @property
     def corners(self) -> tuple[tuple[int, int], ...]:
@@ -141,7 +143,7 @@ def _slots(problem: Problem, plan: Plan, labels: Mapping[str, str]) -> Iterator[
             label = name if len(offsets) == 1 else f"{name}[{slot}]"
             high = low + buffer.size
             for begin, end in buffer.live:
-                yield Slot(label, begin, end, low, high, role(begin, end, high))
+                yield Slot(label, begin, end, low, high, role(begin, end, high), buffer.name)
 
 
 def _shared_in_place(problem: Problem, plan: Plan) -> Iterator[Slot]:
