@@ -132,6 +132,13 @@ def prepared(
         (offset, offset + block_list.sizes[b], int(begins[b]), int(ends[b]))
         for b, offset in block_list.pinned.items()
     ]
+    # What a block may not share with a pinned one is taken for as long as the block lives.
+    taken += [
+        (offset, offset + block_list.sizes[b], int(begins[other]), int(ends[other]))
+        for pair in (*block_list.separated_pairs(), *apart)
+        for b, other in (pair, pair[::-1])
+        if (offset := block_list.pinned.get(b)) is not None and other not in block_list.pinned
+    ]
     state = compiled.aligned([0] * STATE_SIZE)
     state[[LEFT, POSITIONS, LEAVES, TAKEN]] = (
         len(order),

@@ -169,3 +169,12 @@ def test_sixty_thousand_dense_buffers_are_planned():
         plan = solve(problem, planner, Budget(1 << 60, seconds=10))
         check(problem, plan)
         assert plan.peak < 1.1 * lower_bound(problem)
+
+
+@pytest.mark.parametrize("planner", LARGE_PLANNERS)
+def test_a_block_keeps_clear_of_a_pinned_one_that_lives_at_another_time(planner, nothing_is_listed):
+    problem = Problem(
+        (Buffer("late", 8, ((2, 4),)), Buffer("fixed", 8, ((0, 2),), pinned=(0,))),
+        separations=(("late", "fixed"),),
+    )
+    assert solve(problem, planner).offsets == {"late": (8,), "fixed": (0,)}
