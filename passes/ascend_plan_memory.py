@@ -17,9 +17,10 @@ from tvm.tirx import PrimFunc
 
 from passes.analysis.ascend.problems import CoreKernel
 from passes.ascend_kernel import AscendOptions, Mode, Search, Strategy, plan_kernel, printed
-from passes.options import as_budget, check_flags
+from passes.options import check_flags
 from passes.placement import AddressPlan, Form, ScopePlan, naming, per_function, write_address_plan
 from passes.planning import Budget
+from passes.planning.planner import as_budget
 from target_hw.memory import MemoryHierarchy
 
 WORKSPACE_BYTES = "tvm_ext.workspace_bytes"

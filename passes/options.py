@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from passes.planning import Budget
 from target_hw.memory import MemoryHierarchy, is_byte_count
-
-
-def as_budget(budget: object) -> Budget | None:
-    """Return a budget: as it is, or from its number of placements.
-
-    Raises
-    ------
-    ValueError
-        When it is neither, or negative.
-    """
-    if budget is None or isinstance(budget, Budget):
-        return budget
-    if isinstance(budget, int) and is_byte_count(budget):
-        return Budget(nodes=budget)
-    raise ValueError(f"budget must be a Budget or a number of placements, got {budget!r}")
 
 
 def as_memory(memory: object) -> MemoryHierarchy | None:

@@ -18,7 +18,7 @@ from passes.analysis.tir.function_problems import AllocationNote
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.analysis.tir.statement_lines import Lines
 from passes.ir.sink_allocations import sink_allocations
-from passes.options import as_bounds, as_budget, as_memory, check_flags
+from passes.options import as_bounds, as_memory, check_flags
 from passes.placement import (
     FORMS,
     AddressPlan,
@@ -31,7 +31,7 @@ from passes.placement import (
 )
 from passes.planning import Budget, solve
 from passes.planning.overflow import does_not_fit
-from passes.planning.planner import get_planner
+from passes.planning.planner import as_budget, get_planner
 from passes.rewrite.address import drop_addresses
 from passes.rewrite.hoist import hoist_allocations
 from target_hw.memory import MemoryHierarchy
