@@ -38,7 +38,7 @@ KNOW_NO_TVM = (
 )
 # The hot loops' twins are written in TVMScript; `compiled` imports them when it first needs them.
 KNOW_TVM = tuple(
-    f"passes.planning.engine.{loop}_kernel" for loop in ("canonical", "relocate", "rise", "scan")
+    f"passes.planning.engine.{loop}.kernel" for loop in ("canonical", "fit", "relocate", "skyline")
 )
 OURS = ("target_hw", "passes", "tvm_ext")
 

@@ -3,7 +3,7 @@
 A dense set of penalties has far too many to branch on. So the engine is asked what it is good at,
 whether there is a plan at all, with all pairs separated that cost as much as a limit or more: the
 lowest limit that can be met is found by bisection. From there buffers are moved a few at a time
-(see `passes.planning.engine.improve`). Those that stall a multi-buffered one get all of its
+(see `passes.planning.engine.relocate`). Those that stall a multi-buffered one get all of its
 offsets, where that costs less. At last the peak is brought down, with all that is not shared kept
 apart.
 """
@@ -15,9 +15,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.improve import MOST_BLOCKS, improved
-from passes.planning.engine.question import Decider
+from passes.planning.engine.canonical.question import Decider
 from passes.planning.engine.ranking import on_each_coalescing, rank
+from passes.planning.engine.relocate.improve import MOST_BLOCKS, improved
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Meter

@@ -21,7 +21,7 @@ from passes.planning.ascend.least_waiting import least_waiting
 from passes.planning.ascend.levels import pipes_conflict, reuse_of
 from passes.planning.ascend.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.improve import MOST_BLOCKS
+from passes.planning.engine.relocate.improve import MOST_BLOCKS
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.problem import PipelineUse, Problem

@@ -33,10 +33,10 @@ ALIGNMENT = 64
 """Bytes that compiled code takes the begin of every array to be a multiple of."""
 
 _MODULES = {
-    "advance": "passes.planning.engine.canonical_kernel",
-    "relocate": "passes.planning.engine.relocate_kernel",
-    "rise": "passes.planning.engine.rise_kernel",
-    "scan": "passes.planning.engine.scan_kernel",
+    "advance": "passes.planning.engine.canonical.kernel",
+    "relocate": "passes.planning.engine.relocate.kernel",
+    "rise": "passes.planning.engine.skyline.kernel",
+    "scan": "passes.planning.engine.fit.kernel",
 }
 """The module that holds each loop in TVMScript."""
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")
@@ -116,9 +116,9 @@ def _library(module: str) -> Path | None:
     content = hashlib.sha256()
     for text in (*versions, platform.system(), platform.machine()):
         content.update(text.encode() + b"\n")
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
         content.update(source.read_bytes())
-    return folder / f"{module.rpartition('.')[2]}-{content.hexdigest()[:32]}{_SUFFIX}"
+    return folder / f"{module.split('.')[-2]}-{content.hexdigest()[:32]}{_SUFFIX}"
 
 
 def _versions() -> Iterator[str]:

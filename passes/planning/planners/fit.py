@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.gaps import UNPLACED, place
+from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
-from passes.planning.engine.rise import risen
+from passes.planning.engine.skyline.rise import risen
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.problem import Problem

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.canonical import Outcome
+from passes.planning.engine.canonical.question import WHOLE_BLOCKS, Decider
+from passes.planning.engine.canonical.steps import Outcome
 from passes.planning.engine.exact import WeightedSearch
-from passes.planning.engine.improve import MOST_BLOCKS, improved
 from passes.planning.engine.orders import FAST_ORDERS
 from passes.planning.engine.penalty_bound import penalty_bound
-from passes.planning.engine.question import WHOLE_BLOCKS, Decider
 from passes.planning.engine.ranking import better, on_each_coalescing, rank
+from passes.planning.engine.relocate.improve import MOST_BLOCKS, improved
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register

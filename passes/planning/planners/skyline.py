@@ -14,7 +14,7 @@ import numpy as np
 from passes.planning.engine.blocks import BlockList, Row, settle
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
-from passes.planning.engine.squeaky_wheel import lowest_skyline
+from passes.planning.engine.skyline.squeaky_wheel import lowest_skyline
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.problem import Problem

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, problems
 
 from passes.planning import Budget, Buffer, Problem, solve
-from passes.planning.engine import compiled, question
+from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.canonical import UNPLACED, CanonicalSearch, Outcome
-from passes.planning.engine.compiled_search import CompiledSearch
-from passes.planning.engine.question import ATTEMPTS, Attempt, Decider
-from passes.planning.engine.sections import pack
+from passes.planning.engine.canonical import question
+from passes.planning.engine.canonical.compiled_search import CompiledSearch
+from passes.planning.engine.canonical.question import ATTEMPTS, Attempt, Decider
+from passes.planning.engine.canonical.sections import pack
+from passes.planning.engine.canonical.steps import UNPLACED, CanonicalSearch, Outcome
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 

@@ -12,10 +12,10 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.gaps import UNPLACED, place
+from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import ORDERS, Measures, ordered
-from passes.planning.engine.rise import prepared, risen, stepper
-from passes.planning.engine.rise_steps import LEFT, Steps
+from passes.planning.engine.skyline.rise import prepared, risen, stepper
+from passes.planning.engine.skyline.steps import LEFT, Steps
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 

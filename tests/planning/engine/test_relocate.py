@@ -10,9 +10,9 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Penalty, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.compiled_relocate import CompiledRelocation
-from passes.planning.engine.improve import improved
-from passes.planning.engine.relocate import FIXED_POINT, Relocation
+from passes.planning.engine.relocate.compiled_relocate import CompiledRelocation
+from passes.planning.engine.relocate.improve import improved
+from passes.planning.engine.relocate.steps import FIXED_POINT, Relocation
 from passes.planning.engine.widen import widened
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope

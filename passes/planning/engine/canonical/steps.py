@@ -12,7 +12,7 @@ for Hardware-Accelerated Machine Learning", ASPLOS 2023), with these ways to cut
   its own, and a group that fails sends the search back to the placement that cut it off, past all
   that the others tried.
 
-`passes.planning.engine.canonical_kernel` holds the same steps as a compiled loop; both try the same
+`passes.planning.engine.canonical.kernel` holds the same steps as a compiled loop; both try the same
 placements in the same order.
 """
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from passes.planning.engine.blocks import settle
-from passes.planning.engine.sections import Packing
+from passes.planning.engine.canonical.sections import Packing
 
 UNPLACED = -1
 LOAD_LIMIT = 1 << 62

@@ -11,7 +11,7 @@ The block of the lowest rank within a valley is found in a tree over the blocks 
 sorted along a Z curve of (begin, end), whose nodes know the bounds and the lowest rank in them.
 
 A block with several live ranges takes its bytes from the first to the last. All state is in arrays
-of integers, which `passes.planning.engine.sweep_kernel` works on, too: both forms take the same
+of integers, which `passes.planning.engine.skyline.kernel` works on, too: both forms take the same
 steps.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList, Ints
-from passes.planning.engine.rise_steps import (
+from passes.planning.engine.skyline.steps import (
     BEGIN,
     END,
     LEAF,

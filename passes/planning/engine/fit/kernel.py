@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from passes.planning.engine.scan import (
+from passes.planning.engine.fit.scan import (
     ALIGNMENT,
     BEGIN,
     BEST_RULE,

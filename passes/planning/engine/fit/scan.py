@@ -2,7 +2,7 @@
 
 The gaps for a block are found in the placed blocks, sorted by offset, of which those that are not
 live with it are passed over. That takes memory linear in the blocks, where
-`passes.planning.engine.gaps` lists the pairs that conflict, and gives the same offsets.
+`passes.planning.engine.fit.gaps` lists the pairs that conflict, and gives the same offsets.
 """
 
 from __future__ import annotations

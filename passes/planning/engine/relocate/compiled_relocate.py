@@ -1,12 +1,12 @@
 """Moving buffers on the loop that TVM compiles.
 
-The loop itself is `passes.planning.engine.relocate_kernel`; its arrays are made and read here.
+The loop itself is `passes.planning.engine.relocate.kernel`; its arrays are made and read here.
 """
 
 from __future__ import annotations
 
 from passes.planning.engine import compiled
-from passes.planning.engine.relocate import MOST_OUT, NOISE, Relocation
+from passes.planning.engine.relocate.steps import MOST_OUT, NOISE, Relocation
 
 LOOP = "relocate"
 

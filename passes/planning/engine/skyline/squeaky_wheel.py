@@ -13,8 +13,8 @@ import numpy as np
 
 from passes.planning.engine.blocks import BlockList, Ints
 from passes.planning.engine.orders import Measures, ordered
-from passes.planning.engine.rise import risen
-from passes.planning.engine.rise_steps import UNPLACED
+from passes.planning.engine.skyline.rise import risen
+from passes.planning.engine.skyline.steps import UNPLACED
 from passes.planning.planner import Meter
 
 ORDERS_FIRST = ("load, life", "area", "life", "size by root of life")

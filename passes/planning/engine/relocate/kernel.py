@@ -1,6 +1,6 @@
 """Moving buffers step by step: the compiled version.
 
-The steps of `passes.planning.engine.relocate.Relocation`, by the same names, in TVMScript. Numbers
+The steps of `passes.planning.engine.relocate.steps`, by the same names, in TVMScript. Numbers
 that the Python version keeps in lists are columns of integer arrays here.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from passes.planning.engine.compiled_relocate import (
+from passes.planning.engine.relocate.compiled_relocate import (
     ALIGNMENT,
     BEGIN,
     BEST,
@@ -51,7 +51,7 @@ from passes.planning.engine.compiled_relocate import (
     TOTAL,
     TWO,
 )
-from passes.planning.engine.relocate import (
+from passes.planning.engine.relocate.steps import (
     EJECTIONS,
     FIXED_POINT,
     MODULUS,

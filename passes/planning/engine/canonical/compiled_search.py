@@ -1,6 +1,6 @@
 """The canonical search on the loop that TVM compiles.
 
-The loop itself is `passes.planning.engine.canonical_kernel`; its arrays are made and read here.
+The loop itself is `passes.planning.engine.canonical.kernel`; its arrays are made and read here.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from passes.planning.engine import compiled
-from passes.planning.engine.canonical import CanonicalSearch, Group, Outcome
-from passes.planning.engine.sections import Packing
+from passes.planning.engine.canonical.sections import Packing
+from passes.planning.engine.canonical.steps import CanonicalSearch, Group, Outcome
 
 LOOP = "advance"
 

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.canonical import CanonicalSearch, Outcome
-from passes.planning.engine.compiled_search import LOOP, CompiledSearch
-from passes.planning.engine.gaps import UNPLACED, place
+from passes.planning.engine.canonical.compiled_search import LOOP, CompiledSearch
+from passes.planning.engine.canonical.sections import Packing, pack
+from passes.planning.engine.canonical.steps import CanonicalSearch, Outcome
+from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
-from passes.planning.engine.sections import Packing, pack
 from passes.planning.planner import Meter
 
 WHOLE_BLOCKS = 3000

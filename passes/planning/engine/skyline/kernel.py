@@ -1,6 +1,6 @@
 """The skyline greedy on many blocks: the compiled version.
 
-The steps of `passes.planning.engine.rise_steps.Steps`, by the same names, in TVMScript.
+The steps of `passes.planning.engine.skyline.steps.Steps`, by the same names, in TVMScript.
 """
 
 # TVMScript is Python in syntax only, and types and names that it has are not Python's.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from passes.planning.engine.rise_steps import (
+from passes.planning.engine.skyline.steps import (
     ALIGNMENT,
     BEGIN,
     CEILING,

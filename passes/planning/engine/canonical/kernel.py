@@ -1,6 +1,6 @@
 """Depth-first search over canonical placements: the compiled version.
 
-The steps of `passes.planning.engine.canonical.CanonicalSearch`, by the same names, in TVMScript.
+The steps of `passes.planning.engine.canonical.steps`, by the same names, in TVMScript.
 Numbers that the Python version keeps in objects are columns of integer arrays here.
 """
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from passes.planning.engine.canonical import LOAD_LIMIT, UNPLACED
-from passes.planning.engine.compiled_search import (
+from passes.planning.engine.canonical.compiled_search import (
     ALIGNMENT,
     BEGIN,
     BY_LOAD,
@@ -56,6 +55,7 @@ from passes.planning.engine.compiled_search import (
     WEIGHT,
     WHOLE_CAPACITY,
 )
+from passes.planning.engine.canonical.steps import LOAD_LIMIT, UNPLACED
 
 # Variables that change, by the function whose they are: a variable of TVMScript's own would be
 # allocated by a call each time that it is met.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from passes.planning.engine.blocks import BlockList, Ints, settle
-from passes.planning.engine.scan import scanned
+from passes.planning.engine.fit.scan import scanned
 from passes.planning.planner import Budget, Meter
 
 UNPLACED = -1

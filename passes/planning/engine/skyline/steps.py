@@ -1,6 +1,6 @@
 """The steps of the skyline greedy on many blocks: the plain Python version.
 
-`passes.planning.engine.rise` says what they do and makes the arrays.
+`passes.planning.engine.skyline.rise` says what they do and makes the arrays.
 """
 
 from __future__ import annotations

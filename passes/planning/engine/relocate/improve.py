@@ -1,4 +1,4 @@
-"""Bring a plan's penalty down in rounds of `passes.planning.engine.relocate`.
+"""Bring a plan's penalty down in rounds of `passes.planning.engine.relocate.steps`.
 
 A round starts from the best plan, hot, and cools down. It has twice as many steps as the round
 before, so that each length of time sees rounds that have ended cold.
@@ -11,8 +11,8 @@ from typing import Protocol
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.compiled_relocate import LOOP, CompiledRelocation
-from passes.planning.engine.relocate import FIXED_POINT, MOST_OUT, Relocation
+from passes.planning.engine.relocate.compiled_relocate import LOOP, CompiledRelocation
+from passes.planning.engine.relocate.steps import FIXED_POINT, MOST_OUT, Relocation
 from passes.planning.planner import Meter
 
 MOST_BLOCKS = 1500

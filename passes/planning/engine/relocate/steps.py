@@ -11,7 +11,7 @@ does one of two things:
 
 A step that costs more than before is undone, unless it is hot enough for that.
 
-`passes.planning.engine.relocate_kernel` holds the same steps as a compiled loop; both take the same
+`passes.planning.engine.relocate.kernel` holds the same steps as a compiled loop; both take the same
 steps in the same order.
 """
 
@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.relations import Relations, relations_of
+from passes.planning.engine.relocate.relations import Relations, relations_of
 
 MOST_OUT = 6
 """Buffers that are taken out at once, at most."""

@@ -1,0 +1,1 @@
+"""Depth-first search over canonical placements, and the question that it answers."""

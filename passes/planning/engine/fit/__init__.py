@@ -1,0 +1,1 @@
+"""First fit and best fit: blocks in a fixed order, each in a gap between those before it."""

@@ -1,0 +1,1 @@
+"""Less penalty by moving buffers: a large neighbourhood search."""

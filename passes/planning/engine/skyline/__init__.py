@@ -1,0 +1,1 @@
+"""The skyline greedy on many blocks, and the order in which it takes them."""
