@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from passes.planning.problem import Buffer, Penalty, Problem
 
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
+SHELF = 1000
+"""Slots on a full shelf after it was halved: see `_Apart`."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +177,8 @@ def _overlapping(problem: Problem, plan: Plan) -> Iterator[Violation]:
 def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Placed]]:
     """Yield pairs of slots that share bytes at a position where both are live.
 
-    `apart` holds live slots that are pairwise disjoint, sorted by offset, so that a new slot meets
-    only its neighbours there; `piled` holds the few others (in-place partners, wrong ones).
+    `apart` holds live slots that are pairwise disjoint, so that a new slot meets only its
+    neighbours there; `piled` holds the few others (in-place partners, wrong ones).
     """
     slots: list[_Placed] = []
     begins: list[int] = []
@@ -193,35 +195,72 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
     # At one position, ends come first.
     events = np.argsort(np.array(ends + begins, dtype=np.int64), kind="stable").tolist()
 
-    apart: list[_Placed] = []
+    apart = _Apart()
     piled: list[_Placed] = []
     for event in events:
         placed = slots[event % len(slots)]
-        at = bisect_left(apart, placed)
         if event < len(slots):
-            if at < len(apart) and apart[at] == placed:
-                del apart[at]
-            else:
+            if not apart.remove(placed):
                 piled.remove(placed)
             continue
-        met = list(_neighbours(apart, at, placed))
+        met = list(apart.sharing_with(placed))
         met += [p for p in piled if max(p.begin, placed.begin) < min(p.end, placed.end)]
         for other in met:
             yield other, placed
         if met:
             piled.append(placed)
         else:
-            insort(apart, placed)
+            apart.add(placed)
 
 
-def _neighbours(apart: list[_Placed], at: int, placed: _Placed) -> Iterator[_Placed]:
-    """Yield the slots of `apart`, which are disjoint, that share bytes with `placed`."""
-    if at > 0 and apart[at - 1].end > placed.begin:
-        yield apart[at - 1]
-    for other in islice(apart, at, None):
-        if other.begin >= placed.end:
-            break
-        yield other
+class _Apart:
+    """Slots of which no two share a byte, sorted by offset.
+
+    They stand on shelves of at most twice `SHELF` slots, one behind the other. One long list would
+    do the same, but a slot that comes or goes would move all that follow: where a hundred thousand
+    are live at once, that is most of the time.
+    """
+
+    def __init__(self) -> None:
+        self._shelves: list[list[_Placed]] = [[]]
+        self._begins: list[_Placed] = []
+        """For each shelf but the first, a slot: all on it stand there or after, others before."""
+
+    def add(self, placed: _Placed) -> None:
+        """Add a slot that shares no byte with any other."""
+        at = bisect_right(self._begins, placed)
+        shelf = self._shelves[at]
+        insort(shelf, placed)
+        if len(shelf) > 2 * SHELF:
+            self._shelves.insert(at + 1, shelf[SHELF:])
+            self._begins.insert(at, shelf[SHELF])
+            del shelf[SHELF:]
+
+    def remove(self, placed: _Placed) -> bool:
+        """Take a slot away; return whether it was there."""
+        at = bisect_right(self._begins, placed)
+        shelf = self._shelves[at]
+        place = bisect_left(shelf, placed)
+        if place == len(shelf) or shelf[place] != placed:
+            return False
+        del shelf[place]
+        if not shelf and self._begins:
+            del self._shelves[at], self._begins[max(0, at - 1)]
+        return True
+
+    def sharing_with(self, placed: _Placed) -> Iterator[_Placed]:
+        """Yield the slots that share bytes with `placed`."""
+        at = bisect_right(self._begins, placed)
+        shelf = self._shelves[at]
+        place = bisect_left(shelf, placed)
+        before = shelf[place - 1 : place] if place else self._shelves[at - 1][-1:] if at else []
+        if before and before[0].end > placed.begin:
+            yield before[0]
+        following = islice(self._shelves, at + 1, None)
+        for other in chain(islice(shelf, place, None), chain.from_iterable(following)):
+            if other.begin >= placed.end:
+                break
+            yield other
 
 
 def _share(problem: Problem, plan: Plan, first: str, second: str) -> bool:

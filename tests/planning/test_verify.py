@@ -1,6 +1,9 @@
 """The verifier against a byte-by-byte check, and each violation by name."""
 
+import random
+import sys
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -49,6 +52,28 @@ def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(problem, da
     changed = replace(plan, offsets={**plan.offsets, buffer.name: tuple(moved)})
     found = {v.kind for v in verify(problem, changed)} - {"peak", "penalty"}
     assert (not found) == is_right(problem, changed)
+
+
+@given(seed=st.integers(0, 1 << 32), shelf=st.integers(1, 3))
+@settings(deadline=None, print_blob=True)
+def test_every_pair_that_overlaps_is_found_over_many_shelves(seed, shelf):
+    rng = random.Random(seed)
+    limits = (400, 8, 60, 20)  # offset, size, begin, life: mostly apart, some thirty live at once
+    rows = [tuple(rng.randint(1, limit) for limit in limits) for _ in range(150)]
+    buffers = [
+        Buffer(str(i), size, ((begin, begin + life),))
+        for i, (_, size, begin, life) in enumerate(rows)
+    ]
+    offsets = {str(i): (offset,) for i, (offset, *_) in enumerate(rows)}
+    expected = {
+        frozenset((str(i), str(j)))
+        for (i, (a, m, p, s)), (j, (b, n, q, t)) in combinations(enumerate(rows), 2)
+        if a < b + n and b < a + m and p < q + t and q < p + s
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[verify.__module__], "SHELF", shelf)
+        found = verify(Problem(tuple(buffers)), plan_of(offsets), limit=None)
+    assert {frozenset(v.buffers) for v in found if v.kind == "overlap"} == expected
 
 
 def counts(buffer):
