@@ -20,12 +20,14 @@ from functools import partial
 from pathlib import Path
 
 import tvm
+from marked_lines import with_lines
 
 from tvm_ext import activation_memory, workloads
 from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
 
 PAGE = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- saved: begin -->", "<!-- saved: end -->"
+NAME = "saved"
+"""Of the table, in the comments around it."""
 HEADER = (
     "| network | fused: TVM's plan | ours | saved | not fused: TVM's plan | ours | saved |",
     "|---|---:|---:|---:|---:|---:|---:|",
@@ -97,15 +99,6 @@ def table(names: Iterable[str]) -> Iterator[str]:
         yield f"Not in the table, because sizes are known at run time only: {', '.join(unknown)}."
 
 
-def with_table(page: str, lines: Iterable[str]) -> str:
-    """Return a page with other lines between the comments; ValueError if they are not there."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} with {END} after it")
-    return before + begin + "\n\n" + "\n".join(lines) + "\n\n" + end + after
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help="by default all")
@@ -118,7 +111,7 @@ def main() -> int:
     lines = list(table(arguments.networks))
     print("\n".join(lines))
     before = PAGE.read_text(encoding="utf-8")
-    after = with_table(before, lines)
+    after = with_lines(before, NAME, lines)
     if arguments.write:
         PAGE.write_text(after, encoding="utf-8")
     return int(arguments.check and before != after)
