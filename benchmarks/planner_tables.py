@@ -160,16 +160,22 @@ def penalties_table(runs: Sequence[Run]) -> Iterator[str]:
 
 def growth_table(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a table a share of buffers that are live at once: peak over bound, and seconds."""
-    counts = [f"{count:,} buffers" for count in grouped(runs, "buffers")]
-    for share, alike in by_share(runs).items():
-        yield f"{share}:"
-        yield ""
-        yield from header("planner", *counts)
-        for planner, mine in by_quality(alike, mean_ratio):
+    planners, counts = grouped(runs, "planner"), grouped(runs, "buffers")
+    common = {
+        count
+        for count, each in counts.items()
+        if grouped(each, "planner").keys() == planners.keys()
+    }
+
+    def quality(mine: Sequence[Run]) -> float:
+        return mean_ratio([run for run in mine if run.buffers in common])
+
+    for at, (share, alike) in enumerate(by_share(runs).items()):
+        yield from ("", f"{share}:", "") if at else (f"{share}:", "")
+        yield from header("planner", *(f"{count:,} buffers" for count in counts))
+        for planner, mine in by_quality(alike, quality):
             found = {run.buffers: f"{run.ratio:.4f} in {seconds([run])} s" for run in mine}
-            cells = (found.get(count, NOT_RUN) for count in grouped(runs, "buffers"))
-            yield row(shown(planner), *cells)
-        yield ""
+            yield row(shown(planner), *(found.get(count, NOT_RUN) for count in counts))
 
 
 def by_share(runs: Iterable[Run]) -> dict[str, list[Run]]:
