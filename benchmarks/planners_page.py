@@ -41,7 +41,7 @@ NODES = 1 << 60
 GROWTH_COUNTS = (1000, 10_000, 100_000, 1_000_000)
 FOR_CAPACITIES = ("bump_or_best", "three_level", "three_level_mirror")
 """Planners that share nothing as long as everything fits."""
-WHOLE_PIECES = ("bump", "rec_tbl", "storage_rewrite")
+TOO_LARGE = ("bump", "rec_tbl", "storage_rewrite")
 """Planners that need far more bytes than first fit."""
 LARGE, HUGE = 10_000, 100_000
 SLOW = ("hill_climb",)
@@ -69,7 +69,7 @@ def without_capacity(problem: Problem) -> list[str]:
 
 def that_can_fit(problem: Problem) -> list[str]:
     """Return who is asked in first fit's own capacity; `best` stands for `bump_or_best`."""
-    left_out = (*WHOLE_PIECES, "bump_or_best")
+    left_out = (*TOO_LARGE, "bump_or_best")
     return [name for name in everybody(problem) if name not in left_out]
 
 
