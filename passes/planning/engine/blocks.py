@@ -238,7 +238,7 @@ class BlockList:
             and one - begins[first] == two - begins[second]
         )
 
-    def peak(self, offsets: Sequence[int]) -> int:
+    def peak(self, offsets: Sequence[int] | Ints) -> int:
         """Return the highest end, in bytes."""
         return int((np.array(offsets, dtype=np.int64) + self.size_array).max(initial=0))
 

@@ -76,4 +76,6 @@ def _placed(
     if UNPLACED not in offsets:
         return offsets
     ends = (o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED)
-    return risen(block_list, order, meter, offsets, floor=max(ends, default=0))
+    floor = max(ends, default=0)
+    found: list[int] = risen(block_list, order, meter, offsets, floor=floor).tolist()
+    return found

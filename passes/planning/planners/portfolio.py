@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.ranking import better
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, register
@@ -14,7 +15,10 @@ from passes.planning.problem import Problem
 LARGE = 500
 """Buffers beyond which the search comes first: there it costs less than the other planners."""
 HUGE = 200_000
-"""Buffers beyond which the search alone takes all time that there is."""
+"""Buffers beyond which the search alone takes all time that there is.
+
+So it does where the pairs live together are too many to be listed.
+"""
 
 
 @register("best")
@@ -24,9 +28,10 @@ def best(problem: Problem, budget: Budget) -> Plan:
     Stops at the first plan that is proven optimal. The plan names the planner that made it.
     """
     asked = [first_fit, best_fit, skyline, search]
-    if len(problem.buffers) > LARGE or problem.penalties:
+    many = len(problem.buffers) > LARGE
+    if many or problem.penalties:
         asked = [search, first_fit, best_fit, skyline]
-    if len(problem.buffers) > HUGE:
+    if len(problem.buffers) > HUGE or (many and not BlockList(problem).is_listed):
         asked = [search]
     meter = Meter(budget)
     return better(problem, (run(problem, meter.rest()) for run in asked), meter)

@@ -14,6 +14,7 @@ from passes.planning.engine.orders import FAST_ORDERS
 from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.ranking import better, on_each_coalescing, rank
 from passes.planning.engine.relocate.improve import MOST_BLOCKS, improved
+from passes.planning.engine.skyline.squeaky_wheel import lowest_skyline
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
@@ -29,12 +30,16 @@ EXACT_WIDENINGS = 64
 """Ways to give buffers more offsets than slots, up to which all are searched."""
 FREE_PART = 4
 """The part of the budget for a plan that pays nothing."""
-SKYLINE_PART = 8
-"""The part of the budget for skylines where there are too many conflicts to list them."""
+REST_PART = 4
+"""The part of the budget for all but skylines where there are too many conflicts to list them."""
 PEAK_PART = 10
 """The part of what is left for a lower peak at the same penalty."""
 QUESTION_NODES = 50_000
 """Nodes for each question of the first round below the best plan."""
+FIRST_PART = 10
+"""The part of the budget for the first question where there are many blocks."""
+MANY_BLOCKS = 1000
+"""Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000
 """Blocks beyond which no time is enough to fit one after the other between all others."""
 WORST = (1 << 62, 1 << 62)
@@ -82,18 +87,29 @@ def minimise(block_list: BlockList, meter: Meter) -> Plan:
         answer = decider.ask(capacity, meter.share(2))
         if answer.outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
-        if answer.offsets is None:
-            return best
-        best = block_list.plan(answer.offsets, "search")
-    return _lower(block_list, decider, best, meter)
+        if answer.offsets is not None:
+            best = block_list.plan(answer.offsets, "search")
+    if block_list.is_listed and len(block_list) > MANY_BLOCKS:
+        best = better(block_list.problem, _skylines(block_list, decider, best, meter), meter)
+    return _lower(block_list, decider, best, meter) if best.fits else best
+
+
+def _skylines(block_list: BlockList, decider: Decider, best: Plan, meter: Meter) -> Iterator[Plan]:
+    """Yield `best`, what the search finds at the bound, and the lowest of many skylines."""
+    yield best
+    if best.fits:
+        answer = decider.ask(block_list.bound, meter.share(FIRST_PART, at_most=QUESTION_NODES))
+        if answer.offsets is not None:
+            yield block_list.plan(answer.offsets, "search")
+    yield block_list.plan(lowest_skyline(block_list, meter.share(2)), "search")
 
 
 def _quick(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
     if not block_list.is_listed:
         large = len(block_list) > MOST_SCANNED
-        yield rise(block_list, meter if large else meter.share(SKYLINE_PART))
-        if len(block_list) > MOST_SCANNED:
+        yield rise(block_list, meter if large else meter.all_but(REST_PART))
+        if large:
             return
     if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
         yield fit(block_list, meter, "first", FAST_ORDERS[:1])

@@ -14,8 +14,9 @@ from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import ORDERS, Measures, ordered
-from passes.planning.engine.skyline.rise import prepared, risen, stepper
-from passes.planning.engine.skyline.steps import LEFT, Steps
+from passes.planning.engine.skyline.rise import Shallow, prepared, risen, stepper, tops
+from passes.planning.engine.skyline.skylines import Setting, Skylines
+from passes.planning.engine.skyline.steps import LEFT, ONE, Steps
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 
@@ -99,13 +100,23 @@ def test_plans_of_tables_are_right_without_a_list(name, planner, nothing_is_list
     assert plan == solve(problem, planner, Budget(3000))
 
 
+def shallow_valleys(block_list):
+    """Return a depth that many valleys do not have, and weights that differ."""
+    positions = block_list.hull_places[2] - 1
+    weights = np.random.default_rng(3).integers(1, ONE, positions, endpoint=True)
+    return Shallow(block_list.bound // 1000, weights)
+
+
 @pytest.mark.parametrize("name", TABLES)
-def test_both_forms_of_the_skyline_take_the_same_steps(name):
+@pytest.mark.parametrize("some_are_shallow", [False, True])
+def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
     if compiled.loop("rise") is None:
         pytest.skip("TVM is not installed, or has no llvm")
     block_list = BlockList(TABLES[name])
-    order = ordered(Measures(block_list), "load, life")
-    plain, fast = (prepared(block_list, order, [], 0) for _ in range(2))
+    order = np.array(ordered(Measures(block_list), "load, life"))
+    shallow = shallow_valleys(block_list) if some_are_shallow else None
+    none = np.full(len(block_list), UNPLACED)
+    plain, fast = (prepared(block_list, order, none, 0, shallow) for _ in range(2))
     steps, run = Steps(plain), stepper(fast)
     while plain.state[LEFT]:
         steps.advance(3)
@@ -116,6 +127,35 @@ def test_both_forms_of_the_skyline_take_the_same_steps(name):
     assert fast.state[LEFT] == 0
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_the_top_of_a_skyline_is_that_of_its_blocks(name):
+    block_list = BlockList(TABLES[name])
+    rng = np.random.default_rng(1)
+    offsets = rng.integers(0, 1000, len(block_list))
+    offsets[rng.random(len(block_list)) < 0.3] = UNPLACED
+    expected = np.zeros(block_list.hull_places[2] - 1, dtype=np.int64)
+    for begin, end, offset, size in zip(
+        *block_list.hull_places[:2], offsets, block_list.sizes, strict=True
+    ):
+        if offset != UNPLACED:
+            expected[begin:end] = np.maximum(expected[begin:end], offset + size)
+    assert np.array_equal(tops(block_list, offsets), expected)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_what_is_kept_stays_and_the_rest_is_placed_above_it(name, share, each_form):
+    block_list = BlockList(TABLES[name])
+    skylines = Skylines(block_list, Meter(Budget()))
+    first = skylines.weighed(skylines.logs, Setting(1e-3, True))
+    kept = np.where(first < share * skylines.peak, first, UNPLACED)
+    again = skylines.weighed(-skylines.logs, Setting(0, False), kept)
+    assert np.array_equal(again[kept != UNPLACED], kept[kept != UNPLACED])
+    for offsets in (first, again):
+        check(TABLES[name], block_list.plan(offsets.tolist(), "skyline"))
+    assert skylines.peak == min(map(block_list.peak, (first, again)))
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
     # With one alignment and nothing reserved both place the block that can go lowest.
@@ -123,7 +163,7 @@ def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
     block_list = BlockList(problem)
     blocks_in_order = ordered(Measures(block_list), order)
     offsets = risen(block_list, blocks_in_order, Meter(Budget()), [UNPLACED] * 150)
-    assert offsets == lowest_reach(problem, blocks_in_order)
+    assert offsets.tolist() == lowest_reach(problem, blocks_in_order)
 
 
 def lowest_reach(problem, order):
@@ -159,6 +199,16 @@ def test_when_there_is_no_time_the_plan_is_complete_all_the_same(planner, nothin
     plan = solve(problem, planner, Budget(1 << 60, seconds=0))
     check(problem, plan)
     assert plan.status in (Status.FEASIBLE, Status.OPTIMAL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "share"), [(3000, 0.1), (30_000, 0.01), (30_000, 0.1)])
+def test_dense_tables_are_planned_near_the_bound(count, share):
+    # The bound is what most bytes are live: no table of this kind needs 1 % more.
+    problem = table(9, count, share)
+    plan = solve(problem)
+    check(problem, plan)
+    assert plan.peak < 1.01 * lower_bound(problem)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from passes.planning.engine.skyline.steps import (
     ALIGNMENT,
     BEGIN,
     CEILING,
+    EASE,
     END,
     HERE,
     LEAF,
@@ -24,15 +25,19 @@ from passes.planning.engine.skyline.steps import (
     LOCAL_SIZE,
     MAX_BEGIN,
     MAX_END,
+    MAX_SIZE,
     MIN_BEGIN,
     MIN_END,
+    MIN_SIZE,
     NO_RANK,
     OFFSET,
+    ONE,
     POSITIONS,
     RANK,
     S_END,
     S_HEIGHT,
     S_PREVIOUS,
+    SHALLOW,
     SIZE,
     SLOT,
     STACK,
@@ -58,26 +63,28 @@ def rise(
     rows_handle: T.handle,
     separated_handle: T.handle,
     taken_handle: T.handle,
+    weights_handle: T.handle,
     stack_handle: T.handle,
     local_handle: T.handle,
     state_handle: T.handle,
 ):
     """`Steps.advance`; each inline function is the method of its name."""
     n0, n1, n2, n3 = T.int64(), T.int64(), T.int64(), T.int64()
-    n4, n5, n6 = T.int64(), T.int64(), T.int64()
+    n4, n5, n6, n7 = T.int64(), T.int64(), T.int64(), T.int64()
     blocks = T.match_buffer(blocks_handle, (n0, 6), "int64")
-    nodes = T.match_buffer(nodes_handle, (n1, 5), "int64")
+    nodes = T.match_buffer(nodes_handle, (n1, 7), "int64")
     slots = T.match_buffer(slots_handle, (n2,), "int64")
     segments = T.match_buffer(segments_handle, (n3, 3), "int64")
     rows = T.match_buffer(rows_handle, (n4,), "int64")
     separated = T.match_buffer(separated_handle, (n5,), "int64")
     taken = T.match_buffer(taken_handle, (n6, 4), "int64")
+    weights = T.match_buffer(weights_handle, (n7,), "int64")
     stack = T.match_buffer(stack_handle, (STACK,), "int64")
     local = T.match_buffer(local_handle, (LOCAL_SIZE,), "int64")
     state = T.match_buffer(state_handle, (STATE_SIZE,), "int64")
 
     @T.inline
-    def lowest_rank(first, last):
+    def lowest_rank(first, last, most_size):
         local[BEST] = NO_RANK
         stack[0] = 1
         local[WAITING] = 1
@@ -88,8 +95,13 @@ def rise(
                 nodes[node, RANK] < local[BEST]
                 and nodes[node, MAX_BEGIN] >= first
                 and nodes[node, MIN_END] <= last
+                and nodes[node, MIN_SIZE] <= most_size
             ):
-                if nodes[node, MIN_BEGIN] >= first and nodes[node, MAX_END] <= last:
+                if (
+                    nodes[node, MIN_BEGIN] >= first
+                    and nodes[node, MAX_END] <= last
+                    and nodes[node, MAX_SIZE] <= most_size
+                ):
                     local[BEST] = nodes[node, RANK]
                 elif node >= state[LEAVES]:
                     local[AT] = (node - state[LEAVES]) * LEAF
@@ -97,7 +109,11 @@ def rise(
                     while local[AT] < local[LEAF_AT]:
                         rank: T.let[T.int64] = slots[local[AT]]
                         if rank < local[BEST]:
-                            if blocks[rank, BEGIN] >= first and blocks[rank, END] <= last:
+                            if (
+                                blocks[rank, BEGIN] >= first
+                                and blocks[rank, END] <= last
+                                and blocks[rank, SIZE] <= most_size
+                            ):
                                 local[BEST] = rank
                         local[AT] += 1
                 else:
@@ -119,17 +135,22 @@ def rise(
         nodes[local[NODE], MIN_BEGIN] = NO_RANK
         nodes[local[NODE], MAX_END] = -1
         nodes[local[NODE], RANK] = NO_RANK
+        nodes[local[NODE], MIN_SIZE] = CEILING
+        nodes[local[NODE], MAX_SIZE] = -1
         local[AT] = leaf * LEAF
         while local[AT] < leaf * LEAF + LEAF:
             other: T.let[T.int64] = slots[local[AT]]
             if other != NO_RANK:
                 begin: T.let[T.int64] = blocks[other, BEGIN]
                 end: T.let[T.int64] = blocks[other, END]
+                size: T.let[T.int64] = blocks[other, SIZE]
                 nodes[local[NODE], MAX_BEGIN] = T.max(nodes[local[NODE], MAX_BEGIN], begin)
                 nodes[local[NODE], MIN_END] = T.min(nodes[local[NODE], MIN_END], end)
                 nodes[local[NODE], MIN_BEGIN] = T.min(nodes[local[NODE], MIN_BEGIN], begin)
                 nodes[local[NODE], MAX_END] = T.max(nodes[local[NODE], MAX_END], end)
                 nodes[local[NODE], RANK] = T.min(nodes[local[NODE], RANK], other)
+                nodes[local[NODE], MIN_SIZE] = T.min(nodes[local[NODE], MIN_SIZE], size)
+                nodes[local[NODE], MAX_SIZE] = T.max(nodes[local[NODE], MAX_SIZE], size)
             local[AT] += 1
         while local[NODE] > 1:
             local[NODE] = local[NODE] // 2
@@ -139,6 +160,8 @@ def rise(
             nodes[up, MIN_BEGIN] = T.min(nodes[2 * up, MIN_BEGIN], nodes[2 * up + 1, MIN_BEGIN])
             nodes[up, MAX_END] = T.max(nodes[2 * up, MAX_END], nodes[2 * up + 1, MAX_END])
             nodes[up, RANK] = T.min(nodes[2 * up, RANK], nodes[2 * up + 1, RANK])
+            nodes[up, MIN_SIZE] = T.min(nodes[2 * up, MIN_SIZE], nodes[2 * up + 1, MIN_SIZE])
+            nodes[up, MAX_SIZE] = T.max(nodes[2 * up, MAX_SIZE], nodes[2 * up + 1, MAX_SIZE])
 
     @T.inline
     def align(rank):
@@ -249,9 +272,14 @@ def rise(
         elif right < height:
             state[HERE] = end
         else:
-            lowest_rank(here, end)
+            wall: T.let[T.int64] = T.min(left, right)
+            allowed: T.let[T.int64] = T.min(
+                EASE * state[SHALLOW],
+                state[SHALLOW] * ONE * (end - here) // (weights[end] - weights[here]),
+            )
+            lowest_rank(here, end, T.if_then_else(wall - height <= allowed, wall - height, CEILING))
             if local[BEST] == NO_RANK:
-                fill(here, T.min(left, right))
+                fill(here, wall)
             else:
                 rank: T.let[T.int64] = local[BEST]
                 place(rank, here)

@@ -17,18 +17,24 @@ CEILING = 1 << 62
 """A height above all offsets."""
 STACK = 128
 """Nodes that may wait in a walk through the tree."""
+ONE = 1 << 16
+"""The weight of a position where every byte counts; others weigh from 1 up."""
+EASE = 10
+"""How many times as deep a shallow valley may be, at most, where positions weigh little."""
 
 # Columns of `blocks`, in the order of ranks, and of `nodes`; of `segments`, in the order of
 # positions; of `taken`: bytes, and positions.
 BEGIN, END, SIZE, ALIGNMENT, SLOT, OFFSET = range(6)
-MAX_BEGIN, MIN_END, MIN_BEGIN, MAX_END, RANK = range(5)
+MAX_BEGIN, MIN_END, MIN_BEGIN, MAX_END, RANK, MIN_SIZE, MAX_SIZE = range(7)
 S_END, S_PREVIOUS, S_HEIGHT = range(3)
 T_BEGIN, T_END, T_FIRST, T_LAST = range(4)
 # Entries of `state`.
-LEFT, HERE, STEPS, POSITIONS, LEAVES, TAKEN, FOUND = range(7)
+LEFT, HERE, STEPS, POSITIONS, LEAVES, TAKEN, SHALLOW = range(7)
 STATE_SIZE = 7
 LOCAL_SIZE = 8
 UNPLACED = -1
+NONE = (-1, NO_RANK, NO_RANK, -1, NO_RANK, CEILING, -1)
+"""A node of no blocks."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,15 @@ class Rising:
 
     Attributes
     ----------
-    order : list of int
+    order : Ints
         By rank, the number of each block in its block list.
-    blocks, nodes, slots, segments, separated_rows, separated, taken, state : Ints
-        See the names of the columns. `slots` has the ranks of the blocks in the leaves, and
-        `separated` those of the blocks that each one must not share bytes with.
+    blocks, nodes, slots, segments, separated_rows, separated, taken, weights, state : Ints
+        See the names of the columns. `slots` has the ranks of the blocks in the leaves,
+        `separated` those of the blocks that each one must not share bytes with, and `weights` the
+        sums of the weights of all positions before each.
     """
 
-    order: list[int]
+    order: Ints
     blocks: Ints
     nodes: Ints
     slots: Ints
@@ -52,6 +59,7 @@ class Rising:
     separated_rows: Ints
     separated: Ints
     taken: Ints
+    weights: Ints
     state: Ints
 
 
@@ -62,6 +70,7 @@ class Steps:
         self._blocks, self._nodes, self._slots = rising.blocks, rising.nodes, rising.slots
         self._segments, self._taken, self._state = rising.segments, rising.taken, rising.state
         self._rows, self._separated = rising.separated_rows, rising.separated
+        self._weights = rising.weights
 
     def advance(self, steps: int) -> None:
         """Place a block, fill a valley, or go to a lower stretch of the skyline, so many times."""
@@ -78,13 +87,20 @@ class Steps:
             elif right < height:
                 state[HERE] = end
             else:
-                rank = self._lowest_rank(here, end)
+                wall = min(left, right)
+                rank = self._lowest_rank(here, end, self._most_size(here, end, wall - height))
                 if rank == NO_RANK:
-                    self._fill(here, min(left, right))
+                    self._fill(here, wall)
                 else:
                     self._place(rank, here)
 
-    def _lowest_rank(self, first: int, last: int) -> int:
+    def _most_size(self, first: int, last: int, depth: int) -> int:
+        """Return the bytes of the largest block that may go into a valley."""
+        shallow, weight = int(self._state[SHALLOW]), int(self._weights[last] - self._weights[first])
+        allowed = min(EASE * shallow, shallow * ONE * (last - first) // weight)
+        return depth if depth <= allowed else CEILING
+
+    def _lowest_rank(self, first: int, last: int, most_size: int) -> int:
         """Return the lowest rank of a block left whose life is within some positions."""
         best, stack = NO_RANK, [1]
         while stack:
@@ -92,14 +108,17 @@ class Steps:
             row = self._nodes[node]
             if row[RANK] >= best or row[MAX_BEGIN] < first or row[MIN_END] > last:
                 continue
-            if row[MIN_BEGIN] >= first and row[MAX_END] <= last:
+            if row[MIN_SIZE] > most_size:
+                continue
+            if row[MIN_BEGIN] >= first and row[MAX_END] <= last and row[MAX_SIZE] <= most_size:
                 best = int(row[RANK])
             elif node >= self._state[LEAVES]:
                 begin = (node - int(self._state[LEAVES])) * LEAF
                 for rank in self._slots[begin : begin + LEAF].tolist():
                     if rank < best:
                         block = self._blocks[rank]
-                        if block[BEGIN] >= first and block[END] <= last:
+                        within = block[BEGIN] >= first and block[END] <= last
+                        if within and block[SIZE] <= most_size:
                             best = rank
             else:
                 lower = self._nodes[2 * node, RANK] <= self._nodes[2 * node + 1, RANK]
@@ -111,11 +130,11 @@ class Steps:
         slot = int(self._blocks[rank, SLOT])
         self._slots[slot] = NO_RANK
         leaf = slot // LEAF
-        bounds = [-1, NO_RANK, NO_RANK, -1, NO_RANK]
+        bounds = list(NONE)
         for other in self._slots[leaf * LEAF : leaf * LEAF + LEAF].tolist():
             if other != NO_RANK:
-                begin, end = int(self._blocks[other, BEGIN]), int(self._blocks[other, END])
-                bounds = _joined(bounds, [begin, end, begin, end, other])
+                begin, end, size = (int(each) for each in self._blocks[other, : SIZE + 1])
+                bounds = _joined(bounds, [begin, end, begin, end, other, size, size])
         node = leaf + int(self._state[LEAVES])
         self._nodes[node] = bounds
         while node > 1:
@@ -196,4 +215,6 @@ def _joined(one: list[int], two: list[int]) -> list[int]:
         min(one[MIN_BEGIN], two[MIN_BEGIN]),
         max(one[MAX_END], two[MAX_END]),
         min(one[RANK], two[RANK]),
+        min(one[MIN_SIZE], two[MIN_SIZE]),
+        max(one[MAX_SIZE], two[MAX_SIZE]),
     ]
