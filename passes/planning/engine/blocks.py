@@ -86,7 +86,7 @@ class BlockList:
         bounds = np.sort(np.concatenate((first, last)))
         if len(bounds):
             bounds = bounds[np.concatenate(([True], bounds[1:] != bounds[:-1]))]
-        return np.searchsorted(bounds, first), np.searchsorted(bounds, last), len(bounds)
+        return places_among(bounds, first), places_among(bounds, last), len(bounds)
 
     @cached_property
     def hulls(self) -> tuple[Ints, Ints]:
@@ -100,7 +100,7 @@ class BlockList:
         begins, ends, owners = self.pieces
         sized = self.size_array[owners] > 0
         begins, ends = begins[sized], ends[sized]
-        begun = int(np.searchsorted(np.sort(begins), ends, side="left").sum())
+        begun = int(np.searchsorted(np.sort(begins), np.sort(ends), side="left").sum())
         return begun - len(begins) * (len(begins) + 1) // 2
 
     @cached_property
@@ -268,6 +268,17 @@ class BlockList:
             return Status.INFEASIBLE if self.bound > capacity else Status.NOT_FOUND
         proven = penalty == 0 and peak == self.bound
         return Status.OPTIMAL if proven else Status.FEASIBLE
+
+
+def places_among(ascending: Ints, values: Ints) -> Ints:
+    """Return how many of some ascending numbers are below each value.
+
+    Values in ascending order are found several times as fast, where there are a million.
+    """
+    order = np.argsort(values, kind="stable")
+    places = np.empty(len(values), dtype=np.int64)
+    places[order] = np.searchsorted(ascending, values[order])
+    return places
 
 
 def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:

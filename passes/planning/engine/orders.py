@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import BlockList, Ints
+from passes.planning.engine.blocks import BlockList, Ints, places_among
 
 
 class Measures:
@@ -69,7 +69,7 @@ def _loads(block_list: BlockList) -> Ints:
     """Return, for each block, the most bytes live at one position of its life."""
     first, last, owners = block_list.pieces
     positions = np.sort(np.concatenate((first, last)))
-    begins, ends = np.searchsorted(positions, first), np.searchsorted(positions, last)
+    begins, ends = places_among(positions, first), places_among(positions, last)
     sizes = block_list.size_array[owners]
     change = np.zeros(len(positions), dtype=np.int64)
     np.add.at(change, begins, sizes)

@@ -147,7 +147,7 @@ def test_the_top_of_a_skyline_is_that_of_its_blocks(name):
 def test_what_is_kept_stays_and_the_rest_is_placed_above_it(name, share, each_form):
     block_list = BlockList(TABLES[name])
     skylines = Skylines(block_list, Meter(Budget()))
-    first = skylines.weighed(skylines.logs, Setting(1e-3, True))
+    first = skylines.weighed(skylines.logs, Setting(0.1, True))
     kept = np.where(first < share * skylines.peak, first, UNPLACED)
     again = skylines.weighed(-skylines.logs, Setting(0, False), kept)
     assert np.array_equal(again[kept != UNPLACED], kept[kept != UNPLACED])

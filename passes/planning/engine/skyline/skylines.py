@@ -25,12 +25,12 @@ LEAST_WEIGHT = 1e-4
 
 @dataclass(frozen=True)
 class Setting:
-    """How shallow a valley is, as a share of the lower bound, and where.
+    """How deep a shallow valley is, as a share of a block, and where.
 
     Parameters
     ----------
     share : float
-        The bytes of `Shallow.nbytes` for each byte of the bound.
+        The bytes of `Shallow.nbytes` for each byte of the block that a byte is in on average.
     eased : bool
         Whether valleys are deeper and shallow still where positions weigh little.
     """
@@ -66,6 +66,8 @@ class Skylines:
         self.logs: Logs = np.zeros(max(0, positions - 1))
         self.load = _load(begins, ends, block_list.size_array, len(self.logs))
         self._begins, self._ends = begins, ends
+        sizes = block_list.size_array.astype(np.float64)
+        self._size = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
         self._start = self.offsets.copy()
         self._meter = meter
         self._seconds = 0.0
@@ -108,7 +110,7 @@ class Skylines:
         if kept is not None:
             order = order[kept[order] == UNPLACED]
         eased = weights if setting.eased else np.full_like(weights, ONE)
-        shallow = Shallow(int(setting.share * self.block_list.bound), eased)
+        shallow = Shallow(int(setting.share * self._size), eased)
         return self._made(order, kept, shallow, setting, logs)
 
     def _made(

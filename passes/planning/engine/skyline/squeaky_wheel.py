@@ -25,14 +25,15 @@ from passes.planning.engine.skyline.skylines import Logs, Setting, Skylines
 from passes.planning.engine.skyline.steps import UNPLACED
 from passes.planning.planner import Meter
 
-ORDERS_FIRST = ("load, life", "area", "life", "size by root of life")
-"""The orders that are tried before positions have weights."""
+ORDERS = ("load, life", "area", "life", "size by root of life")
+"""The orders that are tried besides those by weight."""
 SETTINGS = tuple(
     Setting(share, eased)
     for eased in (False, True)
-    for share in (0.0, 5e-6, 1e-5, 2e-5, 4e-5)
+    for share in (0.01, 0.02, 0.005, 0.04, 0.0)
     if share or not eased
 )
+"""What is tried out, beginning with what is best most often."""
 STEEPNESS = 20.0
 """How fast weights fall at first: to 1 / e where a `STEEPNESS`-th less of the bound is live."""
 GAIN = 30.0
@@ -58,12 +59,10 @@ def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
         The first skyline is finished all the same.
     """
     skylines = Skylines(block_list, meter)
-    measures = Measures(block_list)
-    for name in ORDERS_FIRST:
-        skylines.ordered(ordered(measures, name))
-        if skylines.is_over:
-            break
     _weigh(skylines, meter.share(2))
+    for name in ORDERS:
+        if not skylines.is_over:
+            skylines.ordered(ordered(Measures(block_list), name))
     _recreate(skylines, meter)
     found: list[int] = skylines.offsets.tolist()
     return found
@@ -76,8 +75,8 @@ def _weigh(skylines: Skylines, meter: Meter) -> None:
     learned = dict.fromkeys(SETTINGS, first)
     turns = dict.fromkeys(SETTINGS, 0)
     lowest = dict.fromkeys(SETTINGS, 0)
-    for _ in range(TURNS):
-        if skylines.is_over or meter.left == 0:
+    for turn in range(TURNS):
+        if turn and (skylines.is_over or meter.left == 0):
             break
         # A setting that was tried often has to be better to be tried again.
         setting = min(SETTINGS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
