@@ -522,6 +522,18 @@ ALLOWED = {
     "a condition reads the operand": lambda a, b, _: loop(
         64, lambda i: tirx.IfThenElse(tirx.BufferLoad(a, [i]) < 7.0, assign(b, a, i), clear(b, i))
     ),
+    "rows are read before they are written": lambda a, b, spare: loop(
+        8,
+        lambda i: tirx.SeqStmt(
+            [
+                loop(8, lambda j: assign(spare, a, i * 8 + 7 - j)),
+                loop(8, lambda j: assign(b, a, i * 8 + j)),
+            ]
+        ),
+    ),
+    "a triangle": lambda a, b, _: loop(
+        8, lambda i: _from(0, lambda j: assign(b, a, i * 8 + j), extent=i + 1)
+    ),
     "the result is read back": lambda a, b, _: loop(
         64, lambda i: tirx.SeqStmt([assign(b, a, i), increase(b, i)])
     ),
@@ -584,6 +596,18 @@ REFUSED = {
         2,
         lambda k: loop(64, lambda i: tirx.IfThenElse(k < 1, assign(b, a, i), increase(a, i))),
     ),
+    "rows reach into the next": lambda a, b, spare: loop(
+        7,
+        lambda i: tirx.SeqStmt(
+            [
+                loop(8, lambda j: assign(spare, a, i * 8 + 8 - j)),
+                loop(8, lambda j: assign(b, a, i * 8 + j)),
+            ]
+        ),
+    ),
+    "one iteration that begins elsewhere each time": lambda a, b, _: loop(
+        8, lambda i: _from(i * -1, lambda j: assign(b, a, i + j), extent=1)
+    ),
     "seen by another name": lambda a, b, other: loop(
         64,
         lambda i: tirx.SeqStmt(
@@ -596,9 +620,9 @@ REFUSED = {
 }
 
 
-def _from(first, make):
+def _from(first, make, extent=4):
     index = tirx.Var("j", "int32")
-    return tirx.For(index, first, tirx.const(4), tirx.ForKind.SERIAL, make(index))
+    return tirx.For(index, first, extent, tirx.ForKind.SERIAL, make(index))
 
 
 @pytest.mark.parametrize("case", ALLOWED)

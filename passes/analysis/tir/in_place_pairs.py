@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Var
 from tvm.ir.prim import expr_deep_equal
-from tvm.sym import Analyzer, detect_linear_equation
-from tvm.tirx import For, ForKind, IfThenElse, IntImm, Ramp
+from tvm.tirx import For, IfThenElse
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.loop_indices import LoopNest
 from passes.analysis.tir.memory_uses import AllocationUses, StoreSite
 from passes.analysis.tir.statement_accesses import StatementAccess, accesses_of
 from passes.planning.storage_rewrite.storage import StmtEntry, StmtKind
@@ -47,12 +46,12 @@ class InPlacePairs:
 
         - both are seen by one name there, not by address, and have elements of one width, or the
           source's are a multiple as wide;
-        - each access to the source has the index of each store to the destination, and comes before
-          it in the same iteration, or in another branch;
-        - that index tells all iterations of the loops around both apart, within the statement, so
-          that in another iteration they do not meet;
-        - where elements become narrower, these loops go through the elements one after the other,
-          from the first to the last, so that no write overtakes an access to wider elements;
+        - each access to the source comes before each store to the destination in the same iteration
+          of the loops around both, within the statement, or stands in another branch;
+        - in different iterations they are to different elements: see `LoopNest.never_meet`;
+        - where elements become narrower, both have the same index, and the loops go through the
+          elements one after the other, from the first to the last, so that no write overtakes an
+          access to wider elements;
         - no other thread runs the statement on the same memory.
 
         Parameters
@@ -147,15 +146,15 @@ def _comes_first(
     in_other_branch = all(rest) and rest[0][0][0].same_as(rest[1][0][0])
     if other.number > store.number and not in_other_branch:
         return False
-    read, written = other.indices, store.indices
-    if len(read) != len(written) or not all(map(expr_deep_equal, read, written)):
-        return False
-    loops = [op for op, _ in store.path[:depth] if isinstance(op, For)]
-    if not loops:
+    loops = [[op for op, _ in path if isinstance(op, For)] for path in rest]
+    common = [op for op, _ in store.path[:depth] if isinstance(op, For)]
+    if not common:
         return True
+    nest = LoopNest(common, (loops[0], loops[1]), counters)
+    (read,), (written,) = other.indices, store.indices
     if is_narrower:
-        return _is_ascending(written[0], loops, counters)
-    return _tells_apart(written[0], loops, counters)
+        return bool(expr_deep_equal(read, written)) and nest.is_ascending(written)
+    return nest.never_meet(read, written)
 
 
 def _common(one: StatementAccess, other: StatementAccess) -> int:
@@ -166,106 +165,3 @@ def _common(one: StatementAccess, other: StatementAccess) -> int:
             break
         depth += 1
     return depth
-
-
-def _is_ascending(index: Any, loops: list[For], outer_vars: list[Var]) -> bool:
-    """Whether an index goes through one element after the other, without gaps, as loops run.
-
-    The index must be a sum of loop variables, of which the inner ones count the elements that one
-    step of an outer one goes over, as the digits of a number do.
-    """
-    if any(loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED) for loop in loops):
-        return False
-    digits = _digits(index, loops, outer_vars)
-    if digits is None or (isinstance(index, Ramp) and index.stride.value != 1):
-        return False
-    width, factors = digits
-    for factor, extent in reversed(factors):
-        if factor != width or extent is None:
-            return False
-        width = factor * extent
-    return True
-
-
-def _tells_apart(index: Any, loops: list[For], outer_vars: list[Var]) -> bool:
-    """Whether an index differs between any two iterations of nested loops.
-
-    It must be a sum of loop variables with constant factors, and each factor be larger than all
-    that the variables with smaller factors can add up to, as in a mixed-radix number.
-    """
-    digits = _digits(index, loops, outer_vars)
-    if digits is None:
-        return False
-    width, factors = digits
-    ascending = sorted(((abs(factor), extent) for factor, extent in factors), key=lambda d: d[0])
-    for at, (factor, extent) in enumerate(ascending):
-        if factor < width:
-            return False
-        if extent is None:
-            return at == len(ascending) - 1
-        width += factor * (extent - 1)
-    return True
-
-
-def _digits(
-    index: Any, loops: list[For], outer_vars: list[Var]
-) -> tuple[int, list[tuple[int, int | None]]] | None:
-    """Return an index as a sum over loops.
-
-    Returns
-    -------
-    width : int
-        How many elements one access reaches over: of a vector, from its first to its last lane.
-    factors : list of (int, int or None)
-        For each loop that runs more than once, from the outermost: how far one iteration moves the
-        index, and its extent if that is constant. A loop takes at most as many steps as its
-        extent; a larger step only makes them fewer.
-
-    None where the index is no such sum.
-    """
-    width = 1
-    if isinstance(index, Ramp):
-        if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
-            return None
-        if index.stride.value < 1:
-            return None
-        width = index.stride.value * (index.lanes.value - 1) + 1
-        index = index.base
-    if index.ty.dtype.lanes != 1 or not _names_only(index, loops, outer_vars):
-        return None
-    loops = [loop for loop in loops if not _runs_once(loop)]
-    if not loops:
-        return width, []
-    simple = Analyzer().simplify(index)
-    factors = list(detect_linear_equation(simple, [loop.loop_var for loop in loops]))[:-1]
-    if len(factors) != len(loops):
-        return None
-    digits: list[tuple[int, int | None]] = []
-    for loop, factor in zip(loops, factors, strict=True):
-        # Where a loop begins may not depend on another loop in the statement.
-        if not isinstance(factor, IntImm) or not _names_only(loop.min, [], outer_vars):
-            return None
-        step = 1 if loop.step is None else getattr(loop.step, "value", None)
-        if step is None:
-            return None
-        extent = loop.extent.value if isinstance(loop.extent, IntImm) else None
-        digits.append((factor.value * step, extent))
-    return width, digits
-
-
-def _runs_once(loop: For) -> bool:
-    return isinstance(loop.extent, IntImm) and loop.extent.value <= 1
-
-
-def _names_only(index: Any, loops: list[For], outer_vars: list[Var]) -> bool:
-    """Whether an index depends on nothing but loop variables, and reads no memory."""
-    known = {loop.loop_var.__chandle__() for loop in loops}
-    known |= {var.__chandle__() for var in outer_vars}
-    unknown = []
-
-    def note(node: Any) -> None:
-        if isinstance(node, TensorLoad) or node.__chandle__() not in known:
-            unknown.append(node)
-
-    tvm_ffi.structural_walk(index, [(Var, note), (TensorLoad, note)])
-    return not unknown
