@@ -630,6 +630,25 @@ def test_in_place_where_each_element_is_read_before_it_is_written(case: str):
     assert in_place_of(ALLOWED[case]) == (("a", "b"),)
 
 
+@T.prim_func(s_tir=True)
+def one_of_two(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        if i % 2 == 0:
+            a[i] = x[63 - i]
+            y[i] = a[i] * T.float32(2)
+        else:
+            b[i] = x[i]
+            y[i] = b[i] + T.float32(1)
+
+
+def test_two_that_may_be_in_place_of_one_another_are_one_pair():
+    assert only_problem(module(one_of_two)["main"]).in_place == (("a", "b"),)
+    assert_same_results(module(one_of_two))
+    assert plan_addresses(module(one_of_two)["main"]).scopes[0].plan.peak == 256
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_not_in_place_where_that_is_not_shown(case: str):
     assert in_place_of(REFUSED[case]) == ()

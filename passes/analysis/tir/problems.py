@@ -316,6 +316,7 @@ class _ProblemBuilder:
         beginning: dict[int, list[str]] = {}
         for name, allocation in seen.items():
             beginning.setdefault(self._touched[allocation.index][0], []).append(name)
+        found: set[frozenset[str]] = set()  # Of two lives within one statement, both may do.
         for source, allocation in seen.items():
             last = self._touched[allocation.index][1] - 1
             first = last + min(sequence[last].scope_pair_offset, 0)
@@ -323,7 +324,11 @@ class _ProblemBuilder:
                 other = allocations[destination]
                 if other.index == allocation.index or not self._take_turns(allocation, other):
                     continue
-                if pairs.allows(sequence[first], other.index, allocation.index):
+                pair = frozenset((source, destination))
+                if pair not in found and pairs.allows(
+                    sequence[first], other.index, allocation.index
+                ):
+                    found.add(pair)
                     yield source, destination
 
     def _take_turns(self, first: Allocation, second: Allocation) -> bool:
