@@ -122,17 +122,20 @@ class LoopNest:
             if index.stride.value < 1:
                 return None
             reach, index = index.stride.value * (index.lanes.value - 1), index.base
-        variables = [loop.loop_var for loop in (*self.common, *inner)]
-        if index.ty.dtype.lanes != 1 or not _names_only(index, (*variables, *self.counters)):
+        common = [loop.loop_var for loop in self.common]
+        others = [*(loop.loop_var for loop in inner), *self.counters]
+        if index.ty.dtype.lanes != 1 or not _names_only(index, (*common, *others)):
             return None
         index = ranges.simplify(index)
-        if not self.common:
+        if not common:
             return _Sum((), index, reach)
-        found = list(detect_linear_equation(index, [loop.loop_var for loop in self.common]))
-        if len(found) != len(self.common) + 1:
+        found = list(detect_linear_equation(index, common))
+        if len(found) != len(common) + 1:
             return None
         *factors, rest = found
         if not all(isinstance(factor, IntImm) for factor in factors):
+            return None
+        if not _names_only(rest, others):
             return None
         return _Sum(tuple(int(factor.value) for factor in factors), rest, reach)
 
