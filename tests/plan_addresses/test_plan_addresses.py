@@ -280,6 +280,40 @@ def test_memory_inside_a_parallel_loop_lies_above_what_is_live_around_it():
     assert {found["a"], found["b"]} == {(256,), (512,)}
 
 
+@T.prim_func(s_tir=True)
+def before_and_in_parallel(x: T.Buffer((64,), "float32"), y: T.Buffer((4, 64), "float32")):
+    early = T.alloc_buffer((64,), "float32", scope="local.UB")
+    also = T.alloc_buffer((64,), "float32", scope="local.UB")
+    kept = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        early[i] = x[63 - i]
+    for i in range(64):
+        also[i] = early[63 - i]
+    for i in range(64):
+        kept[i] = also[63 - i]
+    for p in T.parallel(4):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        b = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = kept[63 - i]
+        for i in range(64):
+            b[i] = a[63 - i]
+        for i in range(64):
+            y[p, i] = b[63 - i]
+
+
+def test_bytes_that_are_dead_when_a_parallel_loop_begins_are_free_in_it():
+    capacity = MemoryHierarchy((MemoryScope("local.UB", capacity=768, alignment=32),))
+    found = addresses(PlanAddresses(memory=capacity)(module(before_and_in_parallel)))
+    assert found["early"] == found["kept"] == (0,)
+    assert found["also"] == (256,)
+    assert {found["a"], found["b"]} == {(256,), (512,)}
+    # An arena is there all the time.
+    with pytest.raises(ValueError, match="needs 1024 bytes"):
+        PlanAddresses(memory=capacity, form="arena")(module(before_and_in_parallel))
+    assert_same_results(module(before_and_in_parallel))
+
+
 def test_slots_have_an_address_each():
     found = addresses(PlanAddresses(memory=MemoryHierarchy())(module(double_buffered)))
     assert found == {"a": (), "b": ()}

@@ -306,7 +306,8 @@ class _ProblemBuilder:
                 separations=racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
-            yield AttachedProblem(problem, allocations, owner, inside)
+            during = (begin, end) if addressed else None
+            yield AttachedProblem(problem, allocations, owner, inside, during)
 
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins."""
