@@ -9,7 +9,7 @@ comes from; `place_function` serves the allocations of a `PrimFunc`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.planning import Plan, Problem, check
+from passes.planning.live_ranges import live_together
 from passes.planning.overflow import Overflow, does_not_fit
 from passes.planning.ranges import join_ranges
 from passes.rewrite.address import write_addresses
@@ -207,7 +208,7 @@ def place_function(
     Returns
     -------
     AddressPlan
-        Each plan is verified. What a problem's enclosing scopes take of the memory is reserved in
+        Each plan is verified. What enclosing scopes take while a problem runs is reserved in
         it, so that plans of one memory fit together.
 
     Raises
@@ -220,7 +221,8 @@ def place_function(
     planned: dict[int, ScopePlan] = {}
     for number, attached in enumerate(found.problems):
         if where(attached):
-            taken = max((planned[outer].plan.peak for outer in attached.inside), default=0)
+            around = [(planned[outer].problem, planned[outer].plan) for outer in attached.inside]
+            taken = taken_around(attached, around)
             problem, base = above(attached.problem, taken)
             plan = place(problem, solver, base=base, overflow=overflow)
             planned[number] = ScopePlan(attached, problem, plan, base)
@@ -259,6 +261,29 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     else:
         func = write_arenas(func, plan.found.access, plan.found.uses, tuple(_arenas(plan)))
     return assert_bounds(func, plan.found.bounds)
+
+
+def taken_around(attached: AttachedProblem, around: Sequence[tuple[Problem, Plan]]) -> int:
+    """Return where the bytes end that enclosing scopes take while a problem's owner runs.
+
+    Parameters
+    ----------
+    attached : AttachedProblem
+        The problem.
+    around : sequence of (Problem, Plan)
+        Those that it is inside of, with their plans.
+    """
+    during = attached.during
+    return max(
+        (
+            offset + buffer.size
+            for problem, plan in around
+            for buffer in problem.buffers
+            if during is None or live_together(buffer.live, (during,))
+            for offset in plan.offsets[buffer.name]
+        ),
+        default=0,
+    )
 
 
 def above(problem: Problem, taken: int) -> tuple[Problem, int]:

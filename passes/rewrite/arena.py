@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import TensorLoad, TensorRegion, Var
+from tvm.ir import GlobalVar, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
 from tvm.tirx import (
     AllocBuffer,
@@ -349,11 +349,12 @@ class _ArenaRewriter:
 
     def _check_takes_addresses(self, op: Call) -> None:
         """Refuse a call that may mean the whole buffer where it is given one."""
-        name = str(getattr(op.op, "name", op.op))
-        if name in _TAKE_ADDRESSES:
+        is_function = isinstance(op.op, GlobalVar)  # Of the module: it knows types of parameters.
+        name = str(op.op.name_hint if is_function else getattr(op.op, "name", op.op))
+        if name in _TAKE_ADDRESSES and not is_function:
             return
         for arg in op.args:
-            buffer = buffer_data_var(arg)
+            buffer = None if is_function and is_buffer_data(arg) else buffer_data_var(arg)
             if buffer is not None and self._place(buffer) is not None:
                 raise ValueError(
                     f"buffer {buffer.name!r} is handed to {name}, which may not take the address "

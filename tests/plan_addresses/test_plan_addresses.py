@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from address_runs import assert_same_results, build, identity, num_arenas
+from address_runs import assert_same_results, build, identity, num_arenas, poisoned
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -280,6 +280,40 @@ def test_memory_inside_a_parallel_loop_lies_above_what_is_live_around_it():
     assert {found["a"], found["b"]} == {(256,), (512,)}
 
 
+@T.prim_func(s_tir=True)
+def before_and_in_parallel(x: T.Buffer((64,), "float32"), y: T.Buffer((4, 64), "float32")):
+    early = T.alloc_buffer((64,), "float32", scope="local.UB")
+    also = T.alloc_buffer((64,), "float32", scope="local.UB")
+    kept = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        early[i] = x[63 - i]
+    for i in range(64):
+        also[i] = early[63 - i]
+    for i in range(64):
+        kept[i] = also[63 - i]
+    for p in T.parallel(4):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        b = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = kept[63 - i]
+        for i in range(64):
+            b[i] = a[63 - i]
+        for i in range(64):
+            y[p, i] = b[63 - i]
+
+
+def test_bytes_that_are_dead_when_a_parallel_loop_begins_are_free_in_it():
+    capacity = MemoryHierarchy((MemoryScope("local.UB", capacity=768, alignment=32),))
+    found = addresses(PlanAddresses(memory=capacity)(module(before_and_in_parallel)))
+    assert found["early"] == found["kept"] == (0,)
+    assert found["also"] == (256,)
+    assert {found["a"], found["b"]} == {(256,), (512,)}
+    # An arena is there all the time.
+    with pytest.raises(ValueError, match="needs 1024 bytes"):
+        PlanAddresses(memory=capacity, form="arena")(module(before_and_in_parallel))
+    assert_same_results(module(before_and_in_parallel))
+
+
 def test_slots_have_an_address_each():
     found = addresses(PlanAddresses(memory=MemoryHierarchy())(module(double_buffered)))
     assert found == {"a": (), "b": ()}
@@ -482,6 +516,14 @@ def assign(to, source, index, by=None):
     return tirx.BufferStore(to, tirx.BufferLoad(source, [index if by is None else by]), [index])
 
 
+def clear(buffer, index):
+    return tirx.BufferStore(buffer, tirx.const(0.0, "float32"), [index])
+
+
+def increase(buffer, index):
+    return tirx.BufferStore(buffer, tirx.BufferLoad(buffer, [index]) + 1.0, [index])
+
+
 ALLOWED = {
     "elementwise": lambda a, b, _: loop(64, lambda i: assign(b, a, i)),
     "from an offset": lambda a, b, _: loop(32, lambda i: assign(b, a, i + 8)),
@@ -496,6 +538,39 @@ ALLOWED = {
         64, lambda i: tirx.IfThenElse(i < 7, assign(b, a, i), None)
     ),
     "parallel": lambda a, b, _: loop(64, lambda i: assign(b, a, i), kind=tirx.ForKind.PARALLEL),
+    "the operand is made in the same iteration": lambda a, b, _: loop(
+        64, lambda i: tirx.SeqStmt([clear(a, i), assign(b, a, i)])
+    ),
+    "the operand is summed up in the same iteration": lambda a, b, _: loop(
+        64,
+        lambda i: tirx.SeqStmt(
+            [clear(a, i), loop(8, lambda _k: increase(a, i)), assign(b, a, i)],
+        ),
+    ),
+    "both branches": lambda a, b, _: loop(
+        64, lambda i: tirx.IfThenElse(i < 7, assign(b, a, i), assign(b, a, i))
+    ),
+    "the operand is changed in another branch": lambda a, b, _: loop(
+        64, lambda i: tirx.IfThenElse(i < 7, assign(b, a, i), increase(a, i))
+    ),
+    "a condition reads the operand": lambda a, b, _: loop(
+        64, lambda i: tirx.IfThenElse(tirx.BufferLoad(a, [i]) < 7.0, assign(b, a, i), clear(b, i))
+    ),
+    "rows are read before they are written": lambda a, b, spare: loop(
+        8,
+        lambda i: tirx.SeqStmt(
+            [
+                loop(8, lambda j: assign(spare, a, i * 8 + 7 - j)),
+                loop(8, lambda j: assign(b, a, i * 8 + j)),
+            ]
+        ),
+    ),
+    "a triangle": lambda a, b, _: loop(
+        8, lambda i: _from(0, lambda j: assign(b, a, i * 8 + j), extent=i + 1)
+    ),
+    "the result is read back": lambda a, b, _: loop(
+        64, lambda i: tirx.SeqStmt([assign(b, a, i), increase(b, i)])
+    ),
 }
 
 REFUSED = {
@@ -526,6 +601,47 @@ REFUSED = {
     "operand is overwritten": lambda a, b, _: loop(
         64, lambda i: tirx.SeqStmt([assign(b, a, i), assign(a, b, i)])
     ),
+    "operand is made for the next iteration": lambda a, b, _: loop(
+        63, lambda i: tirx.SeqStmt([clear(a, i + 1), assign(b, a, i)])
+    ),
+    "operand is cleared behind": lambda a, b, _: loop(
+        64, lambda i: tirx.SeqStmt([assign(b, a, i), clear(a, i)])
+    ),
+    "operand is cleared behind both branches": lambda a, b, _: loop(
+        64,
+        lambda i: tirx.SeqStmt(
+            [tirx.IfThenElse(i < 7, assign(b, a, i), assign(b, a, i)), clear(a, i)]
+        ),
+    ),
+    "operand is read again under another condition": lambda a, b, _: loop(
+        64,
+        lambda i: tirx.SeqStmt(
+            [
+                tirx.IfThenElse(i < 7, assign(b, a, i), None),
+                tirx.IfThenElse(i < 9, assign(b, a, i), None),
+            ]
+        ),
+    ),
+    "operand is summed up while the result is written": lambda a, b, _: loop(
+        64,
+        lambda i: loop(8, lambda _k: tirx.SeqStmt([increase(a, i), assign(b, a, i)])),
+    ),
+    "branches of different iterations": lambda a, b, _: loop(
+        2,
+        lambda k: loop(64, lambda i: tirx.IfThenElse(k < 1, assign(b, a, i), increase(a, i))),
+    ),
+    "rows reach into the next": lambda a, b, spare: loop(
+        7,
+        lambda i: tirx.SeqStmt(
+            [
+                loop(8, lambda j: assign(spare, a, i * 8 + 8 - j)),
+                loop(8, lambda j: assign(b, a, i * 8 + j)),
+            ]
+        ),
+    ),
+    "one iteration that begins elsewhere each time": lambda a, b, _: loop(
+        8, lambda i: _from(i * -1, lambda j: assign(b, a, i + j), extent=1)
+    ),
     "seen by another name": lambda a, b, other: loop(
         64,
         lambda i: tirx.SeqStmt(
@@ -538,14 +654,33 @@ REFUSED = {
 }
 
 
-def _from(first, make):
+def _from(first, make, extent=4):
     index = tirx.Var("j", "int32")
-    return tirx.For(index, first, tirx.const(4), tirx.ForKind.SERIAL, make(index))
+    return tirx.For(index, first, extent, tirx.ForKind.SERIAL, make(index))
 
 
 @pytest.mark.parametrize("case", ALLOWED)
 def test_in_place_where_each_element_is_read_before_it_is_written(case: str):
     assert in_place_of(ALLOWED[case]) == (("a", "b"),)
+
+
+@T.prim_func(s_tir=True)
+def one_of_two(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        if i % 2 == 0:
+            a[i] = x[63 - i]
+            y[i] = a[i] * T.float32(2)
+        else:
+            b[i] = x[i]
+            y[i] = b[i] + T.float32(1)
+
+
+def test_two_that_may_be_in_place_of_one_another_are_one_pair():
+    assert only_problem(module(one_of_two)["main"]).in_place == (("a", "b"),)
+    assert_same_results(module(one_of_two))
+    assert plan_addresses(module(one_of_two)["main"]).scopes[0].plan.peak == 256
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -709,6 +844,46 @@ def test_calls_that_may_take_a_whole_buffer_are_refused_in_an_arena():
     with pytest.raises(ValueError, match=message):
         PlanAddresses(form="arena")(mod)
     assert addresses(PlanAddresses()(mod)) == {"a": (0,)}
+
+
+CALLS = """
+@I.ir_module(s_tir=True)
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        a = T.alloc_buffer((64,), "float32")
+        b = T.alloc_buffer((64,), "float32")
+        c = T.alloc_buffer((64,), "float32")
+        for i in range(64):
+            a[i] = x[63 - i]
+        Module.step(a.data, b.data)
+        Module.step(b.data, c.data)
+        for i in range(64):
+            y[i] = c[63 - i]
+
+    @T.prim_func(private=True, s_tir=True)
+    def step(p: T.handle("float32"), q: T.handle("float32")):
+        source = T.decl_buffer((64,), "float32", data=p)
+        result = T.decl_buffer((64,), "float32", data=q)
+        between = T.alloc_buffer((64,), "float32")
+        for i in range(64):
+            between[i] = source[63 - i]
+        for i in range(64):
+            result[i] = between[63 - i] + T.float32(1)
+"""
+
+
+def test_functions_that_call_one_another_run_in_an_arena():
+    mod = tvm.script.from_source(CALLS)
+    x = np.arange(64, dtype="float32")
+    for plan in (identity(), poisoned(PlanAddresses(form="arena"))):
+        y = tvm.runtime.tensor(np.zeros(64, "float32"))
+        build(mod, plan)["main"](tvm.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), x + 2)
+    planned = PlanAddresses(form="arena")(workloads.capture(mod, "llvm")[0])
+    assert num_arenas(planned) == 2
+    assert "arena_global = T.alloc_buffer((512,)" in planned["main"].script()
 
 
 def test_targets_that_see_one_type_get_no_arena():

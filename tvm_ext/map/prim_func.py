@@ -21,7 +21,7 @@ from tvm_ffi import structural_walk
 
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.analysis.tir.statement_lines import statement_lines
-from passes.placement import above
+from passes.placement import above, taken_around
 from passes.planning import Plan, Problem
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 
@@ -79,8 +79,8 @@ def _placements(
 ) -> list[Placement]:
     placed: list[Placement] = []
     for attached in problems:
-        taken = max((placed[at].plan.peak for at in attached.inside), default=0)
-        problem, _ = above(attached.problem, taken)
+        around = [(placed[at].problem, placed[at].plan) for at in attached.inside]
+        problem, _ = above(attached.problem, taken_around(attached, around))
         placed.append(Placement(planner, problem, solver(problem)))
     return placed
 

@@ -31,6 +31,7 @@ from tvm.tirx import (
     AssertStmt,
     Bind,
     BufferStore,
+    Cast,
     DeclBuffer,
     Evaluate,
     For,
@@ -61,6 +62,12 @@ from passes.ir.symbolic_bounds import Bound
 
 UNKNOWN_TRIPS = 2
 """How often a loop is taken to run when that is not known: the fewest that has a next iteration."""
+
+_MOST_TRIPS = 1 << 31
+"""What a loop never runs: an extent that can be so large is one that is not known."""
+
+_INFINITE = (1 << 63) - 1
+"""What TVM's analyzer takes for infinite."""
 
 _PIPE = "pipe"
 _READS, _WRITES = 1, 2  # The bits of a pointer's access mask.
@@ -117,6 +124,7 @@ class _Finder:
         self._planned = frozenset(planned)
         self._route = route
         self._analyzer = Analyzer()
+        self._bounded: set[int] = set()  # The variables of which more is known than their type.
         for bound in bounds:
             self._bound(bound.variable, bound.lower, bound.upper)
         self._made = 0
@@ -366,20 +374,48 @@ class _Finder:
     # How often
 
     def _trips(self, op: For) -> int:
-        bound = self._analyzer.const_int_bound(op.extent)
-        most = int(bound.max_value)
-        step = getattr(op.step, "value", 1) if op.step is not None else 1
-        if most >= 1 << 62:
+        _, most = self._limits(op.extent)
+        if most >= _MOST_TRIPS:
             return UNKNOWN_TRIPS
+        step = getattr(op.step, "value", 1) if op.step is not None else 1
         return max(-(-most // max(step, 1)), 0)
 
     def _range(self, op: For) -> tuple[int, int]:
-        low = self._analyzer.const_int_bound(op.min)
-        extent = self._analyzer.const_int_bound(op.extent)
-        high = int(low.max_value) + int(extent.max_value) - 1
-        return int(low.min_value), max(min(high, 1 << 62), int(low.min_value))
+        (least, low), (_, extent) = self._limits(op.min), self._limits(op.extent)
+        return least, max(low + extent - 1, least)
 
     def _bound(self, var: Var, least: int, most: int) -> None:
-        limit = (1 << 63) - 1
-        least, most = max(least, -limit), min(most, limit)
+        least, most = max(least, -_INFINITE), min(most, _INFINITE)
+        self._bounded.add(var.__chandle__())
         self._analyzer.update(var, ConstIntBound(least, most), override=True)
+
+    def _limits(self, expr: Any) -> tuple[int, int]:
+        """Return the least and the most that an expression can be, infinite if that is not known.
+
+        TVM's analyzer would take the limits of its type for those of a variable.
+        """
+
+        def forget(op: Any, mutator: Any) -> Any:
+            """Put a variable in the place of what is not known, or hides that it is not."""
+            if isinstance(op, Cast) and not _names(op.value) - self._bounded:
+                return mutator.default_mutate(op)
+            return Var("unknown", op.ty)
+
+        expr = tvm_ffi.structural_mutate(
+            expr, [(TensorLoad, forget), (Call, forget), (Cast, forget)]
+        )
+        unbounded: list[Var] = []
+        tvm_ffi.structural_walk(expr, (Var, unbounded.append))
+        for var in unbounded:
+            if var.__chandle__() not in self._bounded:
+                self._analyzer.update(var, ConstIntBound(-_INFINITE, _INFINITE), override=True)
+        bound = self._analyzer.const_int_bound(expr)
+        return int(bound.min_value), int(bound.max_value)
+
+
+def _names(expr: Any) -> set[int]:
+    """Return the handles of the variables in an expression, and of the buffers that it reads."""
+    found: set[int] = set()
+    tvm_ffi.structural_walk(expr, (Var, lambda var: found.add(var.__chandle__())))
+    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.add(load.source.__chandle__())))
+    return found

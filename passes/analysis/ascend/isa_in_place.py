@@ -1,7 +1,7 @@
 """Which results the vector unit may write over an operand, and where that stalls a double buffer.
 
-`passes.analysis.tir.in_place_pairs` finds pairs that are safe: each element is read before the one
-store that writes its place. An instruction set allows fewer: not every vector instruction can write
+`passes.analysis.tir.in_place_pairs` finds pairs that are safe: each element is read before a store
+writes its place. An instruction set allows fewer: not every vector instruction can write
 over what it reads. Source of the rules: ``PlanMemory.cpp`` of AscendNPU-IR's HIVM
 dialect. There they look at operations of that dialect; here at the value that a store computes.
 """
@@ -37,6 +37,7 @@ from tvm.tirx import BufferStore
 
 from passes.analysis.ascend.pipes import FILLS_FROM_GLOBAL, Pipelines
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.in_place_pairs import is_within
 
 _MOST_INPUTS = 3
 _BINARY = (BinaryOpExpr, CmpExpr, And, Or)
@@ -86,6 +87,8 @@ def isa_in_place(
     - neither is to be kept apart from all others, and the destination is no larger than the source;
     - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
       and it consists of one store;
+    - it alone stores to the destination in the statement in which that begins its life, and nothing
+      there stores to the source;
     - a destination of narrower elements has no more slots than the source: else the wider one
       would take as many slots, and the two more bytes than apart;
     - no element is wider than those of its operator's operands, down to the source: a cast may
@@ -120,6 +123,13 @@ def isa_in_place(
         if destination in taken or other.size > one.size:
             continue
         if one.slots < other.slots and _narrows(found, *indices):
+            continue
+        statement = found.access.sequence[other.live[0][0]]
+        stores = [
+            sum(is_within(site, statement) for site in found.uses[index].stores)
+            for index in indices
+        ]
+        if stores != [0, 1]:
             continue
         store = found.uses[indices[1]].stores[0].store
         context = pipelines.stores.get(store.__chandle__())

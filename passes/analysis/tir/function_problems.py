@@ -10,7 +10,7 @@ from tvm.tirx import AllocBuffer, For, While
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.analysis.tir.memory_uses import AllocationUses
 from passes.ir.symbolic_bounds import Bound
-from passes.planning.problem import Problem
+from passes.planning.problem import LiveRange, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +73,16 @@ class AttachedProblem:
     inside : tuple of int
         Indices of the problems of the same scope whose memory is there at the same time, because
         their owners enclose this one's; outermost first.
+    during : (int, int) or None
+        The positions at which the owner runs, if what is not live then leaves its bytes to this
+        problem, as addresses do. None where the memory of enclosing scopes is there all the time.
     """
 
     problem: Problem
     allocations: Mapping[str, Allocation]
     owner: int | None
     inside: tuple[int, ...]
+    during: LiveRange | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -306,7 +306,8 @@ class _ProblemBuilder:
                 separations=racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
-            yield AttachedProblem(problem, allocations, owner, inside)
+            during = (begin, end) if addressed else None
+            yield AttachedProblem(problem, allocations, owner, inside, during)
 
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins."""
@@ -316,6 +317,7 @@ class _ProblemBuilder:
         beginning: dict[int, list[str]] = {}
         for name, allocation in seen.items():
             beginning.setdefault(self._touched[allocation.index][0], []).append(name)
+        found: set[frozenset[str]] = set()  # Of two lives within one statement, both may do.
         for source, allocation in seen.items():
             last = self._touched[allocation.index][1] - 1
             first = last + min(sequence[last].scope_pair_offset, 0)
@@ -323,7 +325,11 @@ class _ProblemBuilder:
                 other = allocations[destination]
                 if other.index == allocation.index or not self._take_turns(allocation, other):
                     continue
-                if pairs.allows(sequence[first], other.index, allocation.index):
+                pair = frozenset((source, destination))
+                if pair not in found and pairs.allows(
+                    sequence[first], other.index, allocation.index
+                ):
+                    found.add(pair)
                     yield source, destination
 
     def _take_turns(self, first: Allocation, second: Allocation) -> bool:

@@ -339,6 +339,43 @@ def test_loops_of_all_kinds():
     assert found["data"] == PipelineUse(dma=True, scalar=True, runs=16)
 
 
+EXTENTS = {
+    "n": 2,
+    "m": 2,
+    "(n + 63) // 64": 2,
+    "T.shift_right(n, 6)": 2,
+    "T.Cast('int32', m) // 64": 2,
+    "sizes[0]": 2,
+    "(sizes[0] + 63) // 64": 2,
+    "half": 2,
+    "T.min(n, 64)": 64,
+    "T.min(64 - n * 8, 64)": 64,
+    "T.min(sizes[0], 5)": 5,
+    "n % 64": 63,
+    "7": 7,
+}
+"""How often a loop is taken to run, by its extent: twice where that is not known."""
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_a_loop_of_unknown_extent_runs_twice(extent: str):
+    func = tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"),
+         sizes: T.Buffer((4,), "int32"), n: T.int32, m: T.int64):
+    half: T.let = n // 2
+    for k in range({extent}):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = x[i]
+        for i in range(64):
+            y[i] = a[i]
+""")
+    (step,) = (step for step in program(func) if isinstance(step, Loop))
+    assert step.extent == EXTENTS[extent]
+    assert uses(func)["a"].runs == EXTENTS[extent]
+
+
 @T.prim_func(s_tir=True)
 def pointers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
     a = T.alloc_buffer((64,), "float32", scope="local.UB")

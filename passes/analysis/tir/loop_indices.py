@@ -1,0 +1,190 @@
+"""Whether two accesses in loops meet at an element, by their indices as sums over the loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import TensorLoad, Var
+from tvm.sym import Analyzer, ConstIntBound, detect_linear_equation
+from tvm.tirx import For, ForKind, IntImm, Ramp
+
+_MOST = 1 << 30
+"""Limits of indices beyond this are those of their type: nothing is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Sum:
+    """An index as a sum over loops.
+
+    Attributes
+    ----------
+    factors : tuple of int
+        For each loop, how far one more of its variable moves the index, in elements.
+    rest : tvm.ir.Expr
+        What the loops do not move.
+    reach : int
+        From the first lane of a vector to its last, in elements.
+    """
+
+    factors: tuple[int, ...]
+    rest: Any
+    reach: int
+
+
+@dataclass(frozen=True, eq=False)
+class LoopNest:
+    """The loops around two accesses.
+
+    Attributes
+    ----------
+    common : sequence of tvm.tirx.For
+        Those around both, outermost first.
+    inner : pair of sequences of tvm.tirx.For
+        Those around each alone.
+    counters : sequence of tvm.ir.Var
+        Variables of loops around all of these, which keep their values meanwhile.
+    """
+
+    common: Sequence[For]
+    inner: tuple[Sequence[For], Sequence[For]]
+    counters: Sequence[Var]
+
+    def never_meet(self, one: Any, other: Any) -> bool:
+        """Whether two indices are of different elements in different iterations of `common`.
+
+        The common loops must move both alike, by constant factors, and each factor be larger than
+        all that smaller ones and the rest can add up to, as in a mixed-radix number.
+
+        Parameters
+        ----------
+        one, other : tvm.ir.Expr
+            Indices, scalar or vector.
+        """
+        if one.ty.dtype != other.ty.dtype:
+            return False
+        variables = [{loop.loop_var.__chandle__() for loop in inner} for inner in self.inner]
+        if not variables[0].isdisjoint(variables[1]):
+            return False  # One variable counts two loops, so that its values are not equal.
+        ranges = self._ranges()
+        first = self._as_sum(one, self.inner[0], ranges)
+        second = self._as_sum(other, self.inner[1], ranges)
+        if first is None or second is None or first.factors != second.factors:
+            return False
+        apart = _limits(ranges, first.rest - second.rest)
+        if apart is None:
+            return False
+        width = max(map(abs, apart)) + max(first.reach, second.reach) + 1
+        digits = [
+            self._digit(loop, factor, ranges)
+            for loop, factor in zip(self.common, first.factors, strict=True)
+        ]
+        digits = [(factor, count) for factor, count in digits if count is None or count > 1]
+        for at, (factor, count) in enumerate(sorted(digits, key=lambda digit: digit[0])):
+            if factor < width:
+                return False
+            if count is None:
+                return at == len(digits) - 1
+            width += factor * (count - 1)
+        return True
+
+    def is_ascending(self, index: Any) -> bool:
+        """Whether an index goes through one element after the other, without gaps.
+
+        The inner loops must count the elements that one step of an outer one goes over, as the
+        digits of a number do.
+        """
+        if any(loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED) for loop in self.common):
+            return False
+        found = self._as_sum(index, (), self._ranges())
+        is_dense = not isinstance(index, Ramp) or index.stride.value == 1
+        if found is None or not is_dense:
+            return False
+        width = found.reach + 1
+        for loop, factor in reversed(list(zip(self.common, found.factors, strict=True))):
+            step = _step(loop)
+            if not isinstance(loop.extent, IntImm) or step is None or not self._is_fixed(loop.min):
+                return False
+            count = -(-loop.extent.value // step)
+            if count > 1 and factor * step != width:
+                return False
+            width *= max(count, 1)
+        return True
+
+    def _as_sum(self, index: Any, inner: Sequence[For], ranges: Analyzer) -> _Sum | None:
+        """Return an index as a sum over the common loops; None where it is none that is known."""
+        reach = 0
+        if isinstance(index, Ramp):
+            if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
+                return None
+            if index.stride.value < 1:
+                return None
+            reach, index = index.stride.value * (index.lanes.value - 1), index.base
+        common = [loop.loop_var for loop in self.common]
+        others = [*(loop.loop_var for loop in inner), *self.counters]
+        if index.ty.dtype.lanes != 1 or not _names_only(index, (*common, *others)):
+            return None
+        index = ranges.simplify(index)
+        if not common:
+            return _Sum((), index, reach)
+        found = list(detect_linear_equation(index, common))
+        if len(found) != len(common) + 1:
+            return None
+        *factors, rest = found
+        if not all(isinstance(factor, IntImm) for factor in factors):
+            return None
+        if not _names_only(rest, others):
+            return None
+        return _Sum(tuple(int(factor.value) for factor in factors), rest, reach)
+
+    def _ranges(self) -> Analyzer:
+        """Return an analyzer that knows the limits of the loop variables."""
+        ranges = Analyzer()
+        for loop in (*self.common, *self.inner[0], *self.inner[1]):
+            first, last = _limits(ranges, loop.min), _limits(ranges, loop.min + loop.extent - 1)
+            if first is not None and last is not None:
+                bound = ConstIntBound(first[0], max(first[0], last[1]))
+                ranges.update(loop.loop_var, bound, override=True)
+        return ranges
+
+    def _digit(self, loop: For, factor: int, ranges: Analyzer) -> tuple[int, int | None]:
+        """Return how far one iteration moves an index, without sign, and how many there are."""
+        step = _step(loop)
+        if step is not None and self._is_fixed(loop.min):
+            extent = _limits(ranges, loop.extent)
+            return abs(factor * step), None if extent is None else -(-extent[1] // step)
+        # Where it begins another time is not known, but all of its values are.
+        values = _limits(ranges, loop.loop_var)
+        return abs(factor), None if values is None else values[1] - values[0] + 1
+
+    def _is_fixed(self, expr: Any) -> bool:
+        return _names_only(expr, self.counters)
+
+
+def _step(loop: For) -> int | None:
+    """Return the constant step of a loop; None if it is not known."""
+    if loop.step is None:
+        return 1
+    return int(loop.step.value) if isinstance(loop.step, IntImm) and loop.step.value > 0 else None
+
+
+def _limits(ranges: Analyzer, expr: Any) -> tuple[int, int] | None:
+    """Return the least and the most that an expression can be; None if that is not known."""
+    bound = ranges.const_int_bound(ranges.simplify(expr))
+    least, most = int(bound.min_value), int(bound.max_value)
+    return None if max(abs(least), abs(most)) > _MOST else (least, most)
+
+
+def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
+    """Whether an expression depends on nothing but some variables, and reads no memory."""
+    known = {var.__chandle__() for var in variables}
+    unknown = []
+
+    def note(node: Any) -> None:
+        if isinstance(node, TensorLoad) or node.__chandle__() not in known:
+            unknown.append(node)
+
+    tvm_ffi.structural_walk(expr, [(Var, note), (TensorLoad, note)])
+    return not unknown
