@@ -73,12 +73,42 @@ class AttachedProblem:
     inside : tuple of int
         Indices of the problems of the same scope whose memory is there at the same time, because
         their owners enclose this one's; outermost first.
+    safe : tuple of (str, str)
+        (source, destination): the pairs that may be in place if each iteration finds both in slots
+        of the same number. Those of the problem are among them; see `pairs_in_place`.
     """
 
     problem: Problem
     allocations: Mapping[str, Allocation]
     owner: int | None
     inside: tuple[int, ...]
+    safe: tuple[tuple[str, str], ...] = ()
+
+    def pairs_in_place(
+        self, slots: Mapping[str, int], unequal: bool = False
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the safe pairs that may be in place when buffers have these numbers of slots.
+
+        Parameters
+        ----------
+        slots : mapping of str to int
+            Of each buffer.
+        unequal : bool
+            As `unequal_slots` of `ProblemOptions`.
+        """
+        return tuple(
+            (source, destination)
+            for source, destination in self.safe
+            if self._take_turns(source, destination, slots, unequal)
+        )
+
+    def _take_turns(self, one: str, two: str, slots: Mapping[str, int], unequal: bool) -> bool:
+        """Whether two buffers are in slots of the same number at the same time, or can be."""
+        if max(slots[one], slots[two]) == 1:
+            return True
+        loops = [self.allocations[name].loop for name in (one, two)]
+        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
+        return is_same and (slots[one] == slots[two] or unequal)
 
 
 @dataclass(frozen=True, eq=False)
