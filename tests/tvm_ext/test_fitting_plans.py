@@ -66,7 +66,10 @@ def test_cycles_decide_also_where_everything_fits_somehow():
     assert plan_cost(func, AscendOptions(degrade=True)).makespan < with_all_slots
 
 
-@pytest.mark.parametrize(("name", "size"), [TOO_LARGE, ("vector_add", "lowest")])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [TOO_LARGE, ("vector_add", "lowest"), ("flash_attention", "overflow")],
+)
 def test_the_kernel_computes_the_same(name: str, size: str):
     made = workloads.ascend_kernel(name, size)
     plan = AscendPlanMemory(degrade=True, form="arena")
