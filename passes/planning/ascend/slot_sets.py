@@ -97,7 +97,8 @@ class SlotSearch:
         for slots in self._largest_first():
             if self._judged(slots, self._effort.first_nodes):
                 break
-        self._by_bound()
+        if not self._by_bound():
+            self._around_best()
         by_cycles = sorted(filter(None, self._found.values()), key=lambda f: _best(f).rank)
         for found in by_cycles[: self._effort.improved]:
             self._improve(found)
@@ -128,15 +129,15 @@ class SlotSearch:
     def _lost(self, slots: Slots) -> int:
         return sum(self._asked.slots_of(name) - count for name, count in slots)
 
-    def _by_bound(self) -> None:
-        """Judge plans of sets in the order of their bounds, until none can be better."""
+    def _by_bound(self) -> bool:
+        """Judge plans of sets in the order of their bounds; return whether none can be better."""
         queue: list[tuple[int, int, Slots]] = [(self._bound(()), 0, ())]
         seen: set[Slots] = {()}
         planned, best = 0, self._best()
         while queue and planned < MOST_PLANNED and self._meter.left:
             bound, lost, slots = heapq.heappop(queue)
             if best is not None and (bound, lost) >= (best.cycles, best.lost):
-                return
+                return True
             if may_fit(self._problem(slots)):
                 planned += 1
                 self._judged(slots, SET_NODES)
@@ -145,6 +146,41 @@ class SlotSearch:
                 if fewer not in seen and len(seen) < MOST_LOOKED_AT:
                     seen.add(fewer)
                     heapq.heappush(queue, (self._bound(fewer), self._lost(fewer), fewer))
+        return not queue and len(seen) < MOST_LOOKED_AT
+
+    def _around_best(self) -> None:
+        """Judge plans of sets that are near to the best one, until none of them is better."""
+        planned, around, best = 0, None, self._best()
+        while best is not None and best is not around:
+            around = best
+            for slots in self._near(around.slots):
+                if planned == MOST_PLANNED or not self._meter.left:
+                    return
+                if (
+                    slots not in self._found
+                    and may_fit(self._problem(slots))
+                    and (self._bound(slots), self._lost(slots)) < (best.cycles, best.lost)
+                ):
+                    planned += 1
+                    self._judged(slots, SET_NODES)
+                    best = self._best() or best
+
+    def _near(self, slots: Slots) -> Iterator[Slots]:
+        """Yield the sets that give one slot back, then those that take another one for it."""
+        kept = dict(slots)
+        more = [
+            self._sorted(
+                {n: c for n, c in {**kept, name: count + 1}.items() if self._is_less(n, c)}
+            )
+            for name, count in slots
+        ]
+        yield from more
+        yield from self._one_less(slots)
+        for given_back in more:
+            yield from self._one_less(given_back)
+
+    def _is_less(self, name: str, count: int) -> bool:
+        return count < self._asked.slots_of(name)
 
     # Plans of one set
 
@@ -160,6 +196,7 @@ class SlotSearch:
         """Return cycles that no plan of a set is below: those with nothing shared."""
         if slots not in self._bounds:
             problem = self._problem(slots)
+            self._meter.spend(sum(buffer.slots for buffer in problem.buffers))
             self._bounds[slots] = self._cycles((problem, solve(problem, "bump"))).cycles
         return self._bounds[slots]
 

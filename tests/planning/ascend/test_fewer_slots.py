@@ -86,6 +86,39 @@ def test_many_buffers_are_searched_from_the_largest_on():
     assert choices[0].plan.peak <= capacity
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_of_ten_buffers_the_cheapest_set_is_found(seed: int):
+    print(f"seed {seed}")
+    random = Random(seed)
+    sizes = tuple(random.randint(1, 30) for _ in range(10))
+    prices = {f"b{at}": random.randint(1, 20) for at in range(len(sizes))}
+    capacity = 2 * sum(sizes) - random.randint(1, sum(sizes))
+    (choices,) = choose(
+        [asked(problem(capacity, *sizes))], [], plan_levels, slots_cost(prices), Budget(20_000)
+    )
+    assert choices[0].cycles == best_sum(capacity, sizes, prices)
+
+
+def test_sixteen_buffers_cost_less_than_the_largest_first():
+    random = Random(0)
+    sizes = tuple(random.randint(1, 30) for _ in range(16))
+    prices = {f"b{at}": random.randint(1, 20) for at in range(len(sizes))}
+    whole = 2 * sum(sizes)
+    (choices,) = choose(
+        [asked(problem(whole - sum(sizes) // 2, *sizes))],
+        [],
+        plan_levels,
+        slots_cost(prices),
+        Budget(40_000),
+    )
+    largest = sorted(range(16), key=lambda at: (-sizes[at], at))
+    freed, dropped = 0, 0
+    for at in largest:
+        if freed < sum(sizes) // 2:
+            freed, dropped = freed + sizes[at], dropped + prices[f"b{at}"]
+    assert choices[0].cycles < 100 + dropped
+
+
 def test_what_fits_with_all_slots_gives_up_none():
     (choices,) = choose(
         [asked(problem(None, 10, 20))], [], plan_levels, slots_cost({"b0": 1, "b1": 1})
