@@ -109,6 +109,8 @@ class _Search:
         for at, (memory, choice) in enumerate(zip(self._memories, self._chosen, strict=True)):
             if choice is not None:
                 for capacity in _rungs(memory, choice.plan.peak):
+                    if not meter.left:
+                        return
                     search = SlotSearch(memory, capacity, self._planner, meter, QUICK)
                     self._found[at] += search.search(self._beside(at))
 
