@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from passes.analysis.ascend.problems import CoreKernel
 from passes.analysis.tir.function_problems import AttachedProblem
 from passes.placement import Solver, target_of
-from passes.planning import Plan, Problem, solve
-from passes.planning.ascend.fewer_slots import Choice, Placed, choose
-from passes.simulation import simulate
+from passes.planning import Budget, Plan, Problem, solve
+from passes.planning.ascend.choice import Asked, Choice, Judge, Placed, Planner, Verdict
+from passes.planning.ascend.fewer_slots import choose
+from passes.planning.ascend.levels import reuse_of
+from passes.simulation import Cause, Simulation, simulate
 from target_hw.machine import Machine
 
 
@@ -23,18 +26,28 @@ class MemoryChoices:
 
     Parameters
     ----------
-    problem : Problem
+    asked : Asked
         As the kernel asks for it.
     choices : tuple of Choice
-        Plans that fit, the fewest cycles first; none where no plan that was found does.
+        Plans that fit, the chosen one first; none where no plan that was found does.
     """
 
-    problem: Problem
+    asked: Asked
     choices: tuple[Choice, ...]
+
+    @property
+    def problem(self) -> Problem:
+        """The memory with all slots."""
+        return self.asked.problem
 
 
 def choices_of(
-    kernel: CoreKernel, solver: Solver, scopes: Collection[str]
+    kernel: CoreKernel,
+    planner: Planner,
+    scopes: Collection[str],
+    budget: Budget | None = None,
+    *,
+    smaller: bool = False,
 ) -> tuple[MemoryChoices, ...]:
     """Find what can be chosen in each memory of a kernel.
 
@@ -42,36 +55,78 @@ def choices_of(
     ----------
     kernel : CoreKernel
         Read from a function whose target describes its pipelines.
-    solver : callable
-        The planner that is asked first.
+    planner : callable
+        What seeks the plan of the least penalty.
     scopes : collection of str
         The memories in which slots may be given up. The others are taken to have no end.
+    budget : Budget, optional
+        For all plans together.
+    smaller : bool
+        As in `choose`.
 
     Raises
     ------
     ValueError
         When the function's target does not describe its pipelines.
     """
+    memories = asked_of(kernel, scopes)
+    others = [(p, solve(p, "bump")) for p in kernel.problems if p.memory.name not in scopes]
+    found = choose(memories, others, planner, judge_of(kernel), budget, smaller=smaller)
+    return tuple(map(MemoryChoices, memories, found))
+
+
+def asked_of(kernel: CoreKernel, scopes: Collection[str]) -> tuple[Asked, ...]:
+    """Return some memories of a kernel, as it asks for them."""
+    return tuple(
+        Asked(problem, partial(kernel.with_slots, number))
+        for number, problem in enumerate(kernel.problems)
+        if problem.memory.name in scopes
+    )
+
+
+def judge_of(kernel: CoreKernel) -> Judge:
+    """Return what says how long a kernel takes under plans for all its memories: a simulator.
+
+    Raises
+    ------
+    ValueError
+        As `choices_of` does.
+    """
     machine = _machine(kernel)
 
-    def cycles(placed: Sequence[Placed]) -> int:
-        return simulate(kernel.program, placed, machine, timeline=0).makespan
+    def judge(placed: Sequence[Placed]) -> Verdict:
+        return _verdict(simulate(kernel.program, placed, machine, timeline=0))
 
-    limited = [p for p in kernel.problems if p.memory.name in scopes]
-    others = [(p, solve(p, "bump")) for p in kernel.problems if p.memory.name not in scopes]
-    found = choose(limited, others, solver, cycles)
-    return tuple(map(MemoryChoices, limited, found))
+    return judge
+
+
+def _verdict(found: Simulation) -> Verdict:
+    """Return the makespan, and which buffers wait for the bytes of which others, and how long."""
+    waits: dict[tuple[str, str], int] = {}
+    for stall in found.stalls:
+        if stall.cause is Cause.REUSE and stall.buffer != stall.other_buffer:
+            pair = min(stall.buffer, stall.other_buffer), max(stall.buffer, stall.other_buffer)
+            waits[pair] = waits.get(pair, 0) + stall.cycles
+    longest_first = sorted(waits, key=lambda pair: (-waits[pair], pair))
+    return Verdict(found.makespan, tuple(longest_first))
 
 
 def with_least_cycles(
-    kernel: CoreKernel, solver: Solver, scopes: Collection[str]
+    kernel: CoreKernel,
+    planner: Planner,
+    scopes: Collection[str],
+    budget: Budget | None = None,
+    *,
+    cross_loop: bool = True,
 ) -> tuple[CoreKernel, Solver]:
     """Return a kernel without the slots that are best given up, and what plans its memories.
 
     Parameters
     ----------
-    kernel, solver, scopes
+    kernel, planner, scopes, budget
         As in `choices_of`.
+    cross_loop : bool
+        As in `AscendPlanMemory`, for the levels that plans say.
 
     Returns
     -------
@@ -79,7 +134,7 @@ def with_least_cycles(
         A memory in which nothing fits stays as it is.
     solver : callable
         Gives each of its problems the chosen plan. A problem that has no such plan, or in which
-        enclosing scopes have taken bytes, is given to `solver`.
+        enclosing scopes have taken bytes, is given to `planner`.
 
     Raises
     ------
@@ -88,7 +143,7 @@ def with_least_cycles(
     """
     best = {
         _key(memory.problem): memory.choices[0]
-        for memory in choices_of(kernel, solver, scopes)
+        for memory in choices_of(kernel, planner, scopes, budget)
         if memory.choices
     }
 
@@ -101,8 +156,9 @@ def with_least_cycles(
     def chosen(problem: Problem) -> Plan:
         choice = best.get(_key(problem))
         if choice is None or choice.problem.memory != problem.memory:
-            return solver(problem)
-        return choice.plan
+            return planner(problem, budget or Budget())
+        reuse = reuse_of(problem, choice.plan.offsets, cross_loop)
+        return replace(choice.plan, reuse=reuse)
 
     return replace(kernel, found=replace(kernel.found, problems=problems)), chosen
 

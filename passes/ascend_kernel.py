@@ -26,6 +26,7 @@ from passes.ascend_choices import with_least_cycles
 from passes.ir.sink_allocations import sink_allocations
 from passes.placement import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
 from passes.planning import Budget, Plan, Problem, solve
+from passes.planning.ascend.choice import Planner
 from passes.planning.ascend.planner import plan_levels
 from passes.planning.ascend.workspace import plan_workspace
 from passes.planning.engine.positions import compressed
@@ -144,25 +145,28 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     return _plan_workspace(kernel, options)
 
 
-def level_solver(options: AscendOptions) -> Solver:
+def level_planner(options: AscendOptions) -> Planner:
     """Return what plans a memory on the chip by levels of reuse."""
 
-    def solver(problem: Problem) -> Plan:
+    def planner(problem: Problem, budget: Budget) -> Plan:
         return plan_levels(
             compressed(problem),
-            options.budget,
+            budget,
             search=options.search,
             strategy=options.strategy,
             cross_loop=options.cross_loop,
         )
 
-    return solver
+    return planner
 
 
 def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
-    solver = level_solver(options)
+    planner, budget = level_planner(options), options.budget or Budget()
+    solver: Solver = lambda problem: planner(problem, budget)  # noqa: E731
     if options.degrade:
-        kernel, solver = with_least_cycles(kernel, solver, scopes)
+        kernel, solver = with_least_cycles(
+            kernel, planner, scopes, budget, cross_loop=options.cross_loop
+        )
 
     def is_local(attached: AttachedProblem) -> bool:
         return attached.problem.memory.name in scopes

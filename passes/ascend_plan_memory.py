@@ -78,10 +78,11 @@ def AscendPlanMemory(  # noqa: N802
     target : Target or str or dict, optional
         The chip. By default each function's own target.
     budget : Budget or int, optional
-        Limits for the search, or how many placements it may try.
+        Limits for the search, or how many placements it may try; with `degrade`, for all plans of a
+        function together.
     degrade : bool
         Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: of the plans
-        that are tried, at all levels and with any buffers single, that of the fewest cycles in
+        that are tried, at all levels and with any slots given up, that of the fewest cycles in
         simulation is taken. The function's target must describe its pipelines. The log says which
         buffers lost slots; `tvm_ext.what_fits` shows what there was to choose from.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.ir import IRModule
@@ -11,11 +11,13 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.ascend_choices import MemoryChoices, choices_of
-from passes.ascend_kernel import WORKSPACE, AscendOptions, level_solver
+from passes.ascend_kernel import WORKSPACE, AscendOptions, level_planner
 from passes.placement import naming, prim_funcs
-from passes.planning import Budget, lower_bound
-from passes.planning.ascend.fewer_slots import Choice, front
+from passes.planning import Budget, lower_bound, solve
+from passes.planning.ascend.choice import Choice, front
+from passes.planning.ascend.fewer_slots import single
 from passes.planning.ascend.levels import reuse_of
+from passes.planning.planner import as_budget
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class FittingPlan:
 
     Parameters
     ----------
-    given_up : tuple of str
-        Buffers that have one slot in the place of several.
+    slots : tuple of (str, int)
+        Buffers that have fewer slots than they ask for, and how many.
     peak : int
         Bytes.
     penalty : int
@@ -38,12 +40,17 @@ class FittingPlan:
         Whether ``AscendPlanMemory(degrade=True)`` takes it.
     """
 
-    given_up: tuple[str, ...]
+    slots: tuple[tuple[str, int], ...]
     peak: int
     penalty: int
     level: int
     cycles: int
     chosen: bool
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        """The buffers that lose slots."""
+        return tuple(name for name, _ in self.slots)
 
 
 @dataclass(frozen=True)
@@ -58,15 +65,21 @@ class FittingMemory:
         Bytes.
     asked : int
         The least bytes of any plan with all slots, as far as is proven.
+    least : int
+        The same with one slot for each buffer.
+    lowest : int
+        The bytes of the lowest plan that was found, with one slot for each buffer.
     plans : tuple of FittingPlan
-        Those to which none is better in both bytes and cycles, fewest bytes first; empty where no
-        plan that was found fits.
+        The chosen one, and those to which no other is better in both bytes and cycles, fewest bytes
+        first; empty where no plan that was found fits.
     """
 
     function: str
     scope: str
     capacity: int | None
     asked: int
+    least: int
+    lowest: int
     plans: tuple[FittingPlan, ...]
 
     def __str__(self) -> str:
@@ -76,7 +89,7 @@ class FittingMemory:
             f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
         ]
         if not self.plans:
-            return f"{lines[0]}\n  nothing that was tried fits: make a buffer smaller"
+            return f"{lines[0]}\n  {self._nothing()}"
         rows = [("bytes", "cycles", "level", "penalty", "one slot for")]
         rows += [
             (
@@ -84,7 +97,7 @@ class FittingMemory:
                 f"{plan.cycles:,}",
                 str(plan.level),
                 f"{plan.penalty:,}",
-                ", ".join(plan.given_up) or "-",
+                ", ".join(name if n == 1 else f"{name} ({n})" for name, n in plan.slots) or "-",
             )
             for plan in self.plans
         ]
@@ -94,17 +107,29 @@ class FittingMemory:
             lines.append(f"{'*' if chosen else ' '} {cells}  {row[4]}")
         return "\n".join(lines)
 
+    def _nothing(self) -> str:
+        """Say what is in the way where nothing fits."""
+        if self.least > (self.capacity or 0):
+            needed = f"needs at least {self.least:,} bytes"
+        else:
+            needed = f"takes {self.lowest:,} bytes in the lowest plan that was found"
+        short = self.lowest - (self.capacity or 0)
+        return (
+            f"nothing fits: one slot for each buffer {needed}; "
+            f"make what is live there smaller by {short:,} bytes"
+        )
+
 
 def what_fits(
     program: PrimFunc | IRModule,
     target: Target | str | Mapping[str, Any] | None = None,
     *,
-    budget: Budget | None = None,
+    budget: Budget | int | None = None,
 ) -> tuple[FittingMemory, ...]:
     """Show what kernels for an Ascend core can give up so that they fit, and at what cost.
 
-    Tried are plans at all reuse levels with any buffers single that the kernel asks to be double.
-    What they cost is simulated.
+    Tried are plans at all reuse levels in which any buffers have fewer slots than they ask for, and
+    smaller capacities for plans of fewer bytes. What they cost is simulated.
 
     Parameters
     ----------
@@ -112,8 +137,9 @@ def what_fits(
         Flat, as before `StorageRewrite`; it stays as it is.
     target : Target or str or mapping, optional
         The chip, with its memories and pipelines. By default each function's own target.
-    budget : Budget, optional
-        Limits for each plan that is searched for.
+    budget : Budget or int, optional
+        Limits, or how many placements may be tried, for all plans of a function together, and once
+        more for those of fewer bytes.
 
     Returns
     -------
@@ -125,28 +151,36 @@ def what_fits(
     ValueError
         When a function cannot be planned, or its target describes no memory or no pipelines.
     """
+    with naming("what_fits"):
+        limits = as_budget(budget)
     functions = {"main": program} if isinstance(program, PrimFunc) else prim_funcs(program)
     found = []
     for name, func in functions.items():
         if target is not None:
             func = func.with_attr("target", Target(target))
         with naming("what_fits", name):
-            options = AscendOptions(budget=budget)
+            options = AscendOptions()
             kernel = options.read(func)
             scopes = [scope.name for scope in kernel.memory if scope.name != WORKSPACE]
-            memories = choices_of(kernel, level_solver(options), scopes)
+            memories = choices_of(kernel, level_planner(options), scopes, limits, smaller=True)
         found += [_memory(name, memory) for memory in memories]
     return tuple(found)
 
 
 def _memory(function: str, memory: MemoryChoices) -> FittingMemory:
-    best = memory.choices[0] if memory.choices else None
+    best = memory.choices[:1]
+    shown = [choice for choice in front(memory.choices) if choice not in best]
+    shown = sorted([*shown, *best], key=lambda choice: (choice.plan.peak, choice.rank))
+    smallest = single(memory.asked)
+    endless = replace(smallest, memory=replace(smallest.memory, capacity=None), penalties=())
     return FittingMemory(
         function,
         memory.problem.memory.name,
         memory.problem.capacity,
         lower_bound(memory.problem),
-        tuple(_plan(choice, choice is best) for choice in front(memory.choices)),
+        lower_bound(smallest),
+        min([solve(endless, "best").peak, *(choice.plan.peak for choice in shown)]),
+        tuple(_plan(choice, choice in best) for choice in shown),
     )
 
 
@@ -154,5 +188,5 @@ def _plan(choice: Choice, chosen: bool) -> FittingPlan:
     reuse = reuse_of(choice.problem, choice.plan.offsets)
     level = min((one.level for one in reuse.values()), default=2)
     return FittingPlan(
-        choice.given_up, choice.plan.peak, choice.plan.penalty, level, choice.cycles, chosen
+        choice.slots, choice.plan.peak, choice.plan.penalty, level, choice.cycles, chosen
     )

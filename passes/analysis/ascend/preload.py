@@ -49,7 +49,8 @@ def with_preloads(found: FunctionProblems, attached: AttachedProblem) -> Attache
         buffers=tuple(map(prolonged, attached.problem.buffers)),
         in_place=tuple(p for p in attached.problem.in_place if preloaded.isdisjoint(p)),
     )
-    return replace(attached, problem=problem)
+    safe = tuple(pair for pair in attached.safe if preloaded.isdisjoint(pair))
+    return replace(attached, problem=problem, safe=safe)
 
 
 def _loop_range(found: FunctionProblems, attached: AttachedProblem, name: str) -> LiveRange:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from tvm.tirx import PrimFunc
@@ -38,22 +38,59 @@ class CoreKernel:
     found : FunctionProblems
         The problems, of the memories on the chip and of the workspace; see `ascend_problems`. They
         have the penalties of the reuse levels.
-    program : tuple of Step
-        The statements.
-    guesses : tuple of str
-        Those whose pipe is a guess, by name; see `Pipelines`.
+    pipelines : Pipelines
+        What runs where.
+    restrict_inplace_as_isa : bool
+        As `restrict` of `isa_in_place`.
     """
 
     func: PrimFunc
     memory: MemoryHierarchy
     found: FunctionProblems
-    program: tuple[Step, ...]
-    guesses: tuple[str, ...]
+    pipelines: Pipelines
+    restrict_inplace_as_isa: bool = False
+
+    @property
+    def program(self) -> tuple[Step, ...]:
+        """The statements."""
+        return self.pipelines.program
+
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """The statements whose pipe is a guess, by name; see `Pipelines`."""
+        return self.pipelines.guesses
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The problems as planners without TVM take them."""
         return tuple(attached.problem for attached in self.found.problems)
+
+    def with_slots(self, number: int, slots: Mapping[str, int]) -> Problem:
+        """Return one of the problems with other numbers of slots for some buffers.
+
+        What may be in place depends on slots, and so do the penalties of the levels: both are
+        found anew.
+
+        Parameters
+        ----------
+        number : int
+            The problem's index in `problems`.
+        slots : mapping of str to int
+            By the names of buffers that are not pinned; the others keep theirs.
+        """
+        attached = self.found.problems[number]
+        buffers = tuple(
+            replace(buffer, slots=slots.get(buffer.name, buffer.slots))
+            for buffer in attached.problem.buffers
+        )
+        # Penalties are those of pairs in place and those of the levels, and both come again.
+        safe = attached.pairs_in_place({b.name: b.slots for b in buffers}, unequal=True)
+        separated = {frozenset(pair) for pair in attached.problem.separations}
+        pairs = tuple(pair for pair in safe if frozenset(pair) not in separated)
+        problem = replace(attached.problem, buffers=buffers, in_place=pairs, penalties=())
+        attached = replace(attached, problem=problem)
+        restrict = self.restrict_inplace_as_isa
+        return with_level_penalties(_with_in_place(self.found, attached, self.pipelines, restrict))
 
 
 def read_kernel(
@@ -88,13 +125,8 @@ def read_kernel(
     _check_annotations(found)
     found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
-    return CoreKernel(
-        func,
-        memory,
-        replace(found, problems=tuple(problems)),
-        pipelines.program,
-        pipelines.guesses,
-    )
+    found = replace(found, problems=tuple(problems))
+    return CoreKernel(func, memory, found, pipelines, restrict_inplace_as_isa)
 
 
 def _check_scopes(found: FunctionProblems, memory: MemoryHierarchy) -> None:
@@ -200,19 +232,25 @@ def _with_pipelines(
 ) -> AttachedProblem:
     attached = _in_order_of_life(attached)
     uses = {name: pipelines.uses[a.index] for name, a in attached.allocations.items()}
+    buffers = tuple(replace(b, use=uses[b.name]) for b in attached.problem.buffers)
+    attached = replace(attached, problem=replace(attached.problem, buffers=buffers))
+    problem = _with_in_place(found, attached, pipelines, restrict)
+    return replace(
+        attached, problem=replace(problem, separations=_separations(attached, pipelines))
+    )
+
+
+def _with_in_place(
+    found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
+) -> Problem:
+    """Return a problem with those of its pairs in place that the instruction set allows."""
     in_place = isa_in_place(found, attached, pipelines, restrict)
+    uses = pipelines.uses
+    runs = {name: uses[a.index].runs for name, a in attached.allocations.items()}
     stalls = tuple(
-        Penalty(a, b, (DEPENDENCE + STALL) * min(uses[a].runs, uses[b].runs))
-        for a, b in in_place.stalls
+        Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in in_place.stalls
     )
-    problem = replace(
-        attached.problem,
-        buffers=tuple(replace(b, use=uses[b.name]) for b in attached.problem.buffers),
-        in_place=in_place.pairs,
-        separations=_separations(attached, pipelines),
-        penalties=stalls,
-    )
-    return replace(attached, problem=problem)
+    return replace(attached.problem, in_place=in_place.pairs, penalties=stalls)
 
 
 def _separations(attached: AttachedProblem, pipelines: Pipelines) -> tuple[tuple[str, str], ...]:

@@ -76,6 +76,9 @@ class AttachedProblem:
     during : (int, int) or None
         The positions at which the owner runs, if what is not live then leaves its bytes to this
         problem, as addresses do. None where the memory of enclosing scopes is there all the time.
+    safe : tuple of (str, str)
+        (source, destination): the pairs that may be in place if each iteration finds both in slots
+        of the same number. Those of the problem are among them; see `pairs_in_place`.
     """
 
     problem: Problem
@@ -83,6 +86,33 @@ class AttachedProblem:
     owner: int | None
     inside: tuple[int, ...]
     during: LiveRange | None = None
+    safe: tuple[tuple[str, str], ...] = ()
+
+    def pairs_in_place(
+        self, slots: Mapping[str, int], unequal: bool = False
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the safe pairs that may be in place when buffers have these numbers of slots.
+
+        Parameters
+        ----------
+        slots : mapping of str to int
+            Of each buffer.
+        unequal : bool
+            As `unequal_slots` of `ProblemOptions`.
+        """
+        return tuple(
+            (source, destination)
+            for source, destination in self.safe
+            if self._take_turns(source, destination, slots, unequal)
+        )
+
+    def _take_turns(self, one: str, two: str, slots: Mapping[str, int], unequal: bool) -> bool:
+        """Whether two buffers are in slots of the same number at the same time, or can be."""
+        if max(slots[one], slots[two]) == 1:
+            return True
+        loops = [self.allocations[name].loop for name in (one, two)]
+        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
+        return is_same and (slots[one] == slots[two] or unequal)
 
 
 @dataclass(frozen=True, eq=False)

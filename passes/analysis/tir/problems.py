@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.ir import Var
@@ -302,15 +302,21 @@ class _ProblemBuilder:
             problem = Problem(
                 tuple(buffer for buffer, _ in members.values()),
                 self._options.memory_of(scope),
-                in_place=tuple(self._in_place(allocations)) if self._options.detect_inplace else (),
                 separations=racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
             during = (begin, end) if addressed else None
-            yield AttachedProblem(problem, allocations, owner, inside, during)
+            safe = tuple(self._in_place(allocations)) if self._options.detect_inplace else ()
+            attached = AttachedProblem(problem, allocations, owner, inside, during, safe)
+            slots = {buffer.name: buffer.slots for buffer in problem.buffers}
+            pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
+            yield replace(attached, problem=replace(problem, in_place=pairs))
 
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
-        """Yield the pairs where one's life ends in the statement in which the other's begins."""
+        """Yield the pairs where one's life ends in the statement in which the other's begins.
+
+        They are safe in slots of the same number; whether they take turns so is not looked at.
+        """
         pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
         # Memory that is used only through a pointer to it is touched by no statement that is seen.
         seen = {name: a for name, a in allocations.items() if a.index in self._touched}
@@ -323,7 +329,7 @@ class _ProblemBuilder:
             first = last + min(sequence[last].scope_pair_offset, 0)
             for destination in beginning.get(first, ()):
                 other = allocations[destination]
-                if other.index == allocation.index or not self._take_turns(allocation, other):
+                if other.index == allocation.index:
                     continue
                 pair = frozenset((source, destination))
                 if pair not in found and pairs.allows(
@@ -331,15 +337,6 @@ class _ProblemBuilder:
                 ):
                     found.add(pair)
                     yield source, destination
-
-    def _take_turns(self, first: Allocation, second: Allocation) -> bool:
-        """Whether two allocations are in slots of the same number at the same time, or can be."""
-        slots = [self._slots(allocation.index) for allocation in (first, second)]
-        if max(slots) == 1:
-            return True
-        loops = [self._uses[allocation.index].loop for allocation in (first, second)]
-        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
-        return is_same and (slots[0] == slots[1] or self._options.unequal_slots)
 
 
 def _symbolic_bounds(func: PrimFunc, named: Mapping[str, int]) -> SymbolicBounds:
