@@ -189,7 +189,7 @@ def _new_storage(
     piece: Piece, group: StorageGroup, handles: Mapping[str, Sequence[int]]
 ) -> NewStorage:
     offsets = {handle: offset for name, offset in piece.offsets.items() for handle in handles[name]}
-    return NewStorage(piece.size, group.unit, group.device, offsets, group.before)
+    return NewStorage(piece.size, group.unit, group.device, offsets)
 
 
 def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:

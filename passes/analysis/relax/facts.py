@@ -64,16 +64,12 @@ class StorageGroup:
     returned : tuple of Storage
         Tensors that the function returns, of this device and unit, and of a known size: from their
         first touch on they need memory of their own.
-    before : int or None
-        The handle of the variable before whose binding the memory must be allocated, because the
-        unit is not known earlier. None where it is known when the function begins.
     """
 
     device: int
     unit: Any | None
     storages: tuple[Storage, ...]
     returned: tuple[Storage, ...] = ()
-    before: int | None = None
 
     @property
     def is_main(self) -> bool:

@@ -166,14 +166,9 @@ def group_tensors(
             for tensor, _, _ in same:
                 storage_of[tensor.variable.__chandle__()] = name
         found.sort(key=lambda storage: storage.live[0][0])
-        device, unit, path = key
-        before = None
-        if path is not None:
-            before = next(iter(members.values()))[0][0].variable.__chandle__()
+        device, unit, _ = key
         groups.append(
-            StorageGroup(
-                device, units.product(unit), tuple(found), tuple(returned.get(key, ())), before
-            )
+            StorageGroup(device, units.product(unit), tuple(found), tuple(returned.get(key, ())))
         )
     return Grouped(tuple(groups), storage_of, tuple(bounds.values()))
 
