@@ -170,8 +170,9 @@ def _pieces(
     if planner != BEST or (group.is_main and options.has_addresses()):
         return in_one_piece(plan)
     returned = tuple(storage.buffer() for storage in group.returned)
+    alone = tuple(storage.buffer() for storage in group.alone)
     cut = constant_pieces if group.unit is None else symbolic_pieces
-    return cut(problem, returned, plan, options.short_solver())
+    return cut(problem, returned, plan, options.short_solver(), alone)
 
 
 def _new_storages(memory: RelaxMemory, pieces: Sequence[Sequence[Piece]]) -> tuple[NewStorage, ...]:
