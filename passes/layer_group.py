@@ -33,10 +33,10 @@ from passes.rewrite.layer_group.group_calls import GroupCall, call_groups
 from passes.rewrite.layer_group.group_function import group_function
 from passes.rewrite.layer_group.local_buffers import SCOPE
 from target_hw.machine import Machine, Pipe
-from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
 
 LOGGER = logging.getLogger("tvm_ext.LayerGroup")
-"""Says at level INFO which layers are left alone, and why."""
+"""Says at level INFO which layers are left alone, and why; warns where cycles are a guess."""
 
 _CALL = type_index(Call)
 
@@ -202,8 +202,20 @@ def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock
     ValueError
         As `LayerGroup` says.
     """
-    grouped = local_memory(_target(options)) is not None
+    target = _target(options)
+    grouped = local_memory(target) is not None
     chip = chip_of(options)
+    if grouped and chip.machine is ESTIMATE:
+        LOGGER.warning(
+            "target %s describes no pipes %s: cycles are counted with %s; describe its own with "
+            "target_hw.with_machine",
+            target_label(target),
+            " and ".join(repr(pipe.name) for pipe in ESTIMATE),
+            " and ".join(
+                f"{pipe.rate} {pipe.unit} a cycle ({pipe.name}, {pipe.startup} cycles to start)"
+                for pipe in ESTIMATE
+            ),
+        )
     found = []
     for block in read_networks(mod):
         network = block.network

@@ -45,8 +45,8 @@ def GMEMAllocate(  # noqa: N802
     runs once. The weights of the module (the parameters from ``num_input`` on, and constants) get
     addresses in one coefficient region, one after the other, each rounded up to the alignment;
     a constant that several functions use has one address. The activations of a function become
-    tensors at offsets in one storage, which its first binding allocates. Regions, names, addresses
-    and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
+    tensors at offsets in one storage, which is allocated right before the first of them. Regions,
+    names, addresses and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
 
     Tensors of other devices have a storage for each device. Tensors whose size is known at run time
     only are planned too: those whose bytes are multiples of one symbolic product share storages of

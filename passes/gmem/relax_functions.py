@@ -170,8 +170,9 @@ def _pieces(
     if planner != BEST or (group.is_main and options.has_addresses()):
         return in_one_piece(plan)
     returned = tuple(storage.buffer() for storage in group.returned)
+    alone = tuple(storage.buffer() for storage in group.alone)
     cut = constant_pieces if group.unit is None else symbolic_pieces
-    return cut(problem, returned, plan, options.short_solver())
+    return cut(problem, returned, plan, options.short_solver(), alone)
 
 
 def _new_storages(memory: RelaxMemory, pieces: Sequence[Sequence[Piece]]) -> tuple[NewStorage, ...]:
@@ -189,7 +190,7 @@ def _new_storage(
     piece: Piece, group: StorageGroup, handles: Mapping[str, Sequence[int]]
 ) -> NewStorage:
     offsets = {handle: offset for name, offset in piece.offsets.items() for handle in handles[name]}
-    return NewStorage(piece.size, group.unit, group.device, offsets, group.before)
+    return NewStorage(piece.size, group.unit, group.device, offsets)
 
 
 def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,22 +36,23 @@ class NewStorage:
     offsets : mapping of int to int
         By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the
         start of the storage, or bytes for each of the unit.
-    before : int or None
-        The handle of the variable before whose binding it is allocated. By default that is done
-        when the function begins, so that the storage is there on all paths.
     """
 
     size: int
     unit: Any | None
     device: int
     offsets: Mapping[int, int]
-    before: int | None = None
 
 
 def write_storages(
     mod: IRModule, name: str, storages: Sequence[NewStorage], bounds: Sequence[Bound] = ()
 ) -> relax.Function:
     """Allocate storages, and give tensors their places in them.
+
+    A storage is allocated right before the first binding that needs it, in the innermost sequence
+    of bindings in which all of its tensors stand. So it is there on all paths that use it, and
+    until then the run time can serve others with that memory: a function that is called before, or
+    a storage that is no longer needed.
 
     The run time makes a tensor at an offset by a pointer and an offset, and kernels built by TVM
     take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer. That is free on CPUs
@@ -79,17 +81,13 @@ def write_storages(
     if not storages:
         return func
     typed = relax.BlockBuilder(mod).normalize
-    entry = _checks(bounds, name, typed)
+    first_needed = _first_needed(func, storages)
     earlier: dict[int, list[Any]] = {}
     places: dict[int, tuple[Any, NewStorage]] = {}
     for number, storage in enumerate(storages):
         allocation = typed(_alloc_storage(storage))
         variable = relax.Var(f"storage{number or ''}", allocation.ty)
-        binding = relax.VarBinding(variable, allocation)
-        if storage.before is None:
-            entry.append(binding)
-        else:
-            earlier.setdefault(storage.before, []).append(binding)
+        earlier.setdefault(first_needed[number], []).append(relax.VarBinding(variable, allocation))
         places.update((handle, (variable, storage)) for handle in storage.offsets)
 
     def rewrite(block: Any, mutator: Any) -> Any:
@@ -98,16 +96,44 @@ def write_storages(
         bindings: list[Any] = []
         for binding in block.bindings:
             handle = binding.var.__chandle__()
+            changed = changed or handle in earlier or handle in places
             bindings += earlier.get(handle, ())
             if handle in places:
                 bindings += _placed(binding, *places[handle], typed)
-                changed = True
             else:
                 bindings.append(binding)
         return type(block)(bindings) if changed else block
 
     callbacks: list[tuple[int, Callback]] = [(index, rewrite) for index in _BLOCKS]
-    return _entered(structural_mutate(func, callbacks), entry, typed)
+    return _entered(structural_mutate(func, callbacks), _checks(bounds, name, typed), typed)
+
+
+def _first_needed(func: relax.Function, storages: Sequence[NewStorage]) -> list[int]:
+    """Return for each storage the handle of the variable before whose binding it is allocated."""
+    owner = {handle: number for number, s in enumerate(storages) for handle in s.offsets}
+    found: dict[int, int] = {}
+
+    def tensors_in(sequence: Any) -> Counter[int]:
+        """Count the tensors of each storage within a sequence of bindings."""
+        counted: Counter[int] = Counter()
+        first: dict[int, int] = {}
+        for block in sequence.blocks:
+            for binding in block.bindings:
+                handle = binding.var.__chandle__()
+                inside = Counter([owner[handle]] if handle in owner else ())
+                if isinstance(binding.value, relax.If):
+                    inside += tensors_in(binding.value.true_branch)
+                    inside += tensors_in(binding.value.false_branch)
+                for number in inside:
+                    first.setdefault(number, handle)
+                counted += inside
+        for number, handle in first.items():
+            if counted[number] == len(storages[number].offsets):
+                found.setdefault(number, handle)
+        return counted
+
+    tensors_in(func.body)
+    return [found[number] for number in range(len(storages))]
 
 
 def _entered(

@@ -228,3 +228,70 @@ def test_functions_that_run_in_turns_share_what_is_large():
     assert taken[1] <= taken[0] < 3 * w.nbytes
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+CALLED_BEFORE = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def helper(x: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):
+        a = R.matmul(x, x)
+        b = R.tanh(a)
+        return b
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32")):
+        cls = Module
+        y = R.exp(x)
+        z = cls.helper(y)
+        a = R.add(z, y)
+        b = R.matmul(a, z)
+        return b
+"""
+
+
+def test_a_storage_is_not_held_while_a_function_runs_that_is_called_before():
+    lowered = lower(parse(CALLED_BEFORE), fuse=False)
+    x = np.random.default_rng(0).standard_normal((64, 64), dtype="float32")
+    check_taken(lowered, (STOCK, GMEMAllocate()), [tvm.runtime.tensor(x)])
+
+
+RETURNED_BELOW_A_BOUND = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 128), "float32")):
+        n = T.int64()
+        a = R.nn.log_softmax(x)
+        b = R.exp(a)
+        c = R.matmul(b, R.permute_dims(a))
+        d = R.matmul(c, b)
+        e = R.cumsum(d, axis=0)
+        f = R.cumsum(e, axis=0)
+        return (c, f)
+"""
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_a_result_takes_what_a_bounded_tensor_gave_back(rows: int):
+    lowered = lower(parse(RETURNED_BELOW_A_BOUND), fuse=False)
+    bounded = tvm.IRModule(dict(lowered.functions))
+    main = bounded.get_global_var("main")
+    bounded.update_func(main, bounded[main].with_attr("tir_var_upper_bound", {"n": 40}))
+    x = np.random.default_rng(0).standard_normal((rows, 128), dtype="float32")
+    check_taken(bounded, (STOCK, GMEMAllocate()), [tvm.runtime.tensor(x)])
+
+
+def check_taken(lowered, plans, arguments) -> None:
+    taken, results = [], []
+    for plan in plans:
+        machine = build(lowered, plan)
+        keep = results.append
+
+        def call(machine=machine, keep=keep):
+            keep([t.numpy().copy() for t in flat(machine["main"](*arguments))])
+
+        taken.append(vm_bytes(machine, call))
+    assert taken[1] <= taken[0]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import tvm
@@ -15,7 +17,8 @@ from passes.gmem import GMEMOptions, plan_gmem
 from passes.layer_group import LayerGroupOptions, plan_groups
 from passes.planning import check
 from target_hw.memory import MemoryHierarchy, MemoryScope
-from target_hw.target import register_chip
+from target_hw.sophgo import MACHINES
+from target_hw.target import register_chip, with_machine
 from tvm_ext import transform
 from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.pipeline import before_lowering, before_planning, relax_passes, relax_pipeline
@@ -199,6 +202,20 @@ def test_calls_of_other_things_are_left_and_stay_in_their_place():
     grouped = build(mod, f"{TINY}-llvm", fuse=False, layer_group=True)
     args = arrays(mod)
     np.testing.assert_array_equal(call(grouped, args)[0], run(mod, args)[0])
+
+
+def test_a_target_without_pipes_is_told_what_is_assumed(caplog):
+    mod = lowered(chain(), fuse=True)
+    described = with_machine(TINY, MACHINES["sophgo/cv181x"])
+    for target, warned in ((TINY, True), ("sophgo/cv181x", False), (described, False)):
+        caplog.clear()
+        transform.LayerGroup(target)(mod)
+        lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert len(lines) == warned
+        for line in lines:
+            assert "'GDMA' and 'TIU'" in line
+            assert "64 bytes a cycle" in line
+            assert "1024 multiply-adds a cycle" in line
 
 
 @pytest.mark.parametrize(

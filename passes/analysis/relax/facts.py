@@ -64,16 +64,16 @@ class StorageGroup:
     returned : tuple of Storage
         Tensors that the function returns, of this device and unit, and of a known size: from their
         first touch on they need memory of their own.
-    before : int or None
-        The handle of the variable before whose binding the memory must be allocated, because the
-        unit is not known earlier. None where it is known when the function begins.
+    alone : tuple of Storage
+        Other tensors that the function returns, which the run time allocates in any case: their
+        bytes are known as an upper bound only, or a branch makes them.
     """
 
     device: int
     unit: Any | None
     storages: tuple[Storage, ...]
     returned: tuple[Storage, ...] = ()
-    before: int | None = None
+    alone: tuple[Storage, ...] = ()
 
     @property
     def is_main(self) -> bool:

@@ -132,6 +132,7 @@ def group_tensors(
     storages: dict[tuple[Any, ...], dict[int, list[tuple[Tensor, int, tuple[LiveRange, ...]]]]]
     storages = defaultdict(dict)
     returned: defaultdict[tuple[Any, ...], list[Storage]] = defaultdict(list)
+    alone: defaultdict[tuple[Any, ...], list[Storage]] = defaultdict(list)
     taken: set[str] = set()
     storage_of: dict[int, str] = {}
     bounds: dict[int, Bound] = {}
@@ -148,11 +149,14 @@ def group_tensors(
         if tensor.left is None:
             storages[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
-        elif not tensor.path and not tensor.size.bounds and not depends and tensor.size.count:
+        elif not depends and tensor.size.count:
             name = unique_name(tensor.name, taken)
-            live = ((live[0][0], root.end),)
-            returned[key].append(Storage(name, count, live, (tensor.name,)))
-            storage_of[tensor.variable.__chandle__()] = name
+            kept = Storage(name, count, ((live[0][0], root.end),), (tensor.name,))
+            if tensor.path or tensor.size.bounds:
+                alone[key].append(kept)
+            else:
+                returned[key].append(kept)
+                storage_of[tensor.variable.__chandle__()] = name
     main = MAIN_DEVICE, 0, None
     groups = []
     for key in (main, *(key for key in storages if key != main)):
@@ -166,13 +170,14 @@ def group_tensors(
             for tensor, _, _ in same:
                 storage_of[tensor.variable.__chandle__()] = name
         found.sort(key=lambda storage: storage.live[0][0])
-        device, unit, path = key
-        before = None
-        if path is not None:
-            before = next(iter(members.values()))[0][0].variable.__chandle__()
+        device, unit, _ = key
         groups.append(
             StorageGroup(
-                device, units.product(unit), tuple(found), tuple(returned.get(key, ())), before
+                device,
+                units.product(unit),
+                tuple(found),
+                tuple(returned.get(key, ())),
+                tuple(alone.get(key, ())),
             )
         )
     return Grouped(tuple(groups), storage_of, tuple(bounds.values()))

@@ -133,6 +133,39 @@ def keep_apart(local: LocalMemory, plan: Plan) -> Plan:
     return plan
 
 
+def spread(local: LocalMemory) -> tuple[Plan, ...]:
+    """Place items one after the other, each where it meets the fewest others in a bank.
+
+    Returns
+    -------
+    tuple of Plan
+        One for each order that finds room for all: what takes many bytes for many steps first, what
+        takes many bytes first, and what stays for all slices first. `keep_apart` may improve them.
+    """
+    if not local.memory.bank_bytes or local.memory.capacity is None:
+        return ()
+    foes = rivals(local)
+    orders = (
+        sorted(local.items, key=lambda item: -local.area(item)),
+        sorted(local.items, key=lambda item: -item.lane_bytes),
+        sorted(local.items, key=lambda item: (not item.life.everywhere, -local.area(item))),
+    )
+    plans = []
+    for order in orders:
+        offsets: dict[str, int] = {}
+        for item in order:
+            places = _places(local, item, offsets)
+            if not places:
+                break
+            costs = [(_penalty(local, item, at, offsets, foes[item.name]), at) for at in places]
+            offsets[item.name] = min(costs)[1]
+        else:
+            peak = max((offsets[i.name] + i.lane_bytes for i in local.items), default=0)
+            starts = {item.name: (offsets[item.name],) for item in local.items}
+            plans.append(Plan(starts, peak, 0, "spread", Status.FEASIBLE))
+    return tuple(plans)
+
+
 def _penalty(
     local: LocalMemory, item: Item, at: int, offsets: Mapping[str, int], foes: Mapping[str, int]
 ) -> int:
@@ -140,6 +173,8 @@ def _penalty(
     bank_bytes = local.memory.bank_bytes or 1
     penalty = int(len(banks) > -(-item.lane_bytes // bank_bytes))
     for foe, rows in foes.items():
+        if foe not in offsets:
+            continue
         others = banks_of(local.memory, offsets[foe], local.item[foe].lane_bytes)
         if max(banks.start, others.start) < min(banks.stop, others.stop):
             penalty += 2 * rows
@@ -147,12 +182,13 @@ def _penalty(
 
 
 def _places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[int]:
-    """Return the offsets at which an item overlaps nothing that lives when it does."""
+    """Return the offsets at which an item overlaps nothing placed that lives when it does."""
     memory, count = local.memory, len(local.rows)
     capacity, alignment = memory.capacity or 0, memory.alignment
     busy = list(memory.reserved)
     for other in local.items:
-        if other.name != item.name and live_together(item, other, count):
+        placed = other.name in offsets and other.name != item.name
+        if placed and live_together(item, other, count):
             busy.append((offsets[other.name], offsets[other.name] + other.lane_bytes))
     starts = {0, *(end for _, end in busy)}
     starts.update(range(0, capacity, memory.bank_bytes or capacity))

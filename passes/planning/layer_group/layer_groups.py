@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from passes.planning.layer_group.cost import TRANSFERS, layer_cycles
@@ -18,8 +18,11 @@ from passes.planning.layer_group.search import (
 )
 from passes.planning.layer_group.slicing import Cut, slice_group
 
-SEARCHES = {"dynamic_programming": dynamic_programming, "tail_to_head": tail_to_head}
-"""The ways to search, by name."""
+SEARCHES = {
+    "dynamic_programming": (dynamic_programming, tail_to_head),
+    "tail_to_head": (tail_to_head,),
+}
+"""The ways to search, by name, and whose results are compared: the fewest cycles are taken."""
 
 HALOS = tuple(KEEPS)
 """What can happen to rows that two slices need."""
@@ -74,7 +77,8 @@ def plan_layer_groups(
         The local memory, the machine, the planner and the overlap rule.
     search : str
         ``dynamic_programming`` finds the groups of the fewest cycles; ``tail_to_head`` takes the
-        longest group that fits, beginning with the last layer.
+        longest group that fits, beginning with the last layer. As the first one looks at groups of
+        some lengths only, the groups of the second are taken where they need fewer cycles.
     halo : str
         ``recompute``, ``keep``, or ``cheapest``: which of them takes fewer cycles.
 
@@ -92,21 +96,21 @@ def plan_layer_groups(
     groups: list[PlannedGroup] = []
     left = {layer.name: layer.reason for layer in network.layers if layer.reason}
     for first, last in _runs(network):
-        for part in SEARCHES[search](group_search, first, last):
+        found = [_settled(group_search, way(group_search, first, last)) for way in SEARCHES[search]]
+        for part in min(found, key=lambda parts: _total(index, chip, parts)):
             if isinstance(part, int):
                 left[network.layers[part].name] = _why_left(index, chip, part)
             else:
-                groups.append(group_search.settle(part))
+                groups.append(part)
     moved = sum(group.cost.moved for group in groups)
     cycles = sum(group.cost.cycles for group in groups)
     before = 0
     for number, layer in enumerate(network.layers):
-        alone = sum(bytes_of(index.tensors[n]) for n in dict.fromkeys(layer.inputs))
-        alone += bytes_of(index.tensors[layer.output])
+        alone = _moved_alone(index, number)
         before += alone
         if layer.name in left:
             moved += alone
-            cycles += _cycles_alone(index, chip, number, alone)
+            cycles += _cycles_alone(index, chip, number)
     order = {layer.name: number for number, layer in enumerate(network.layers)}
     reasons = {name: left[name] for name in sorted(left, key=order.__getitem__)}
     least = _moved_least(index)
@@ -142,12 +146,32 @@ def _why_left(index: NetworkIndex, chip: Chip, number: int) -> str:
     )
 
 
-def _cycles_alone(index: NetworkIndex, chip: Chip, number: int, moved: int) -> int:
+def _settled(
+    search: GroupSearch, parts: Sequence[PlannedGroup | int]
+) -> tuple[PlannedGroup | int, ...]:
+    return tuple(part if isinstance(part, int) else search.settle(part) for part in parts)
+
+
+def _total(index: NetworkIndex, chip: Chip, parts: Sequence[PlannedGroup | int]) -> int:
+    """Return the cycles of groups, and of layers in none."""
+    return sum(
+        _cycles_alone(index, chip, part) if isinstance(part, int) else part.cost.cycles
+        for part in parts
+    )
+
+
+def _moved_alone(index: NetworkIndex, number: int) -> int:
+    """Return the bytes that a layer moves that is in no group."""
+    layer = index.network.layers[number]
+    return sum(bytes_of(index.tensors[n]) for n in (*dict.fromkeys(layer.inputs), layer.output))
+
+
+def _cycles_alone(index: NetworkIndex, chip: Chip, number: int) -> int:
     """Return the cycles of a layer that is left: it computes while its tensors are moved."""
     layer = index.network.layers[number]
     elements = element_count(index.tensors[layer.output])
     computing = layer_cycles(chip.machine, chip.lanes, index.group((number,)), layer, elements)
-    return max(computing, chip.machine[TRANSFERS].cycles(moved))
+    return max(computing, chip.machine[TRANSFERS].cycles(_moved_alone(index, number)))
 
 
 def _moved_least(index: NetworkIndex) -> int:

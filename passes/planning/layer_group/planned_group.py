@@ -14,6 +14,7 @@ from passes.planning.layer_group.banks import (
     bank_penalty,
     crossings,
     keep_apart,
+    spread,
 )
 from passes.planning.layer_group.cost import LANES, TRANSFERS, GroupCost, group_cost
 from passes.planning.layer_group.group import Group
@@ -162,9 +163,9 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     """Return addresses for the items of a group, or None if the planner finds none that fit.
 
     A general planner minds no banks, so its items are moved apart afterwards; the portfolio also
-    tries ``bank_aware``, and the plan that meets in the fewest banks is taken, among these the one
-    of the lowest peak. The strategy ``bank_aware`` alone is tried a second time without avoiding
-    banks.
+    tries ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among
+    these the one of the lowest peak. The strategy ``bank_aware`` alone is tried a second time
+    without avoiding banks.
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     found = [plan] if plan.fits else []
     if planner == PORTFOLIO:
         by_banks = bank_aware(local)
-        found += [] if by_banks is None else [by_banks]
+        found += [*([] if by_banks is None else [by_banks]), *spread(local)]
     apart = [keep_apart(local, plan) for plan in found]
     return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 

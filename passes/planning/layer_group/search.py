@@ -26,6 +26,9 @@ PATIENCE = 2
 LEAST_GAIN = 0.01
 """Share of a group's cycles below which fewer of them count as nothing won."""
 
+DOUBT = 0.03
+"""Share of its estimated cycles that a group may turn out to take less, once it is planned."""
+
 QUICK = "first_fit"
 """One of the planners of the portfolio."""
 
@@ -91,10 +94,13 @@ class GroupSearch:
         return planned
 
     def cycles(self, estimate: Estimate) -> int | None:
-        """Return a group's cycles, estimated or of its plan; None if it was found not to fit."""
+        """Return a group's cycles, of its plan or the fewest that are likely.
+
+        It is None if the group was found not to fit.
+        """
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
-            return estimate.cycles
+            return int(estimate.cycles * (1 - DOUBT))
         planned = self._planned[key]
         return None if planned is None else planned.cost.cycles
 

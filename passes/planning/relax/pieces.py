@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
 from passes.planning.relax.piece import PAGE, Piece, Solver, checked
+from passes.planning.relax.pool import Allocation, bytes_taken
 from passes.planning.relax.returned import can_gain, with_returned
 from passes.planning.relax.slots import in_growing_slots, in_slots_of_one_size
 
@@ -30,9 +31,13 @@ def in_one_piece(plan: Plan) -> tuple[Piece, ...]:
 
 
 def constant_pieces(
-    problem: Problem, returned: Sequence[Buffer], plan: Plan, solver: Solver
+    problem: Problem,
+    returned: Sequence[Buffer],
+    plan: Plan,
+    solver: Solver,
+    alone: Sequence[Buffer] = (),
 ) -> tuple[Piece, ...]:
-    """Return the pieces for which TVM's pooled allocator hands out the fewest bytes.
+    """Return the pieces for which TVM's pooled allocator takes the fewest bytes from the device.
 
     Only those are looked at that ask for no more bytes than slots do, which need no padding.
 
@@ -46,6 +51,9 @@ def constant_pieces(
         Of the problem.
     solver : callable
         From a problem with pinned buffers and reserved ranges to a plan.
+    alone : sequence of Buffer
+        Tensors that are allocated by themselves in any case. The allocator may give them a piece
+        that is no longer needed.
     """
     slots = [in_growing_slots(problem, returned, PAGE), in_slots_of_one_size(problem, returned)]
     most = min(_bytes(pieces, returned) for pieces in slots)
@@ -53,18 +61,23 @@ def constant_pieces(
     if can_gain(problem, returned, plan.peak):
         candidates += (with_returned(problem, returned, solver, room) for room in (1, PAGE))
     few = [pieces for pieces in candidates if _bytes(pieces, returned) <= most]
-    best = min(few, key=lambda pieces: _handed_out(pieces, returned))
+    used = _Use(problem, returned, alone, PAGE)
+    best = min(few, key=lambda pieces: (used.taken(pieces), _bytes(pieces, returned), len(pieces)))
     return checked(problem, returned, best)
 
 
 def symbolic_pieces(
-    problem: Problem, returned: Sequence[Buffer], plan: Plan, solver: Solver
+    problem: Problem,
+    returned: Sequence[Buffer],
+    plan: Plan,
+    solver: Solver,
+    alone: Sequence[Buffer] = (),
 ) -> tuple[Piece, ...]:
     """Return the pieces that take the fewest bytes, where one byte stands for an unknown unit.
 
     Parameters
     ----------
-    problem, returned, plan, solver
+    problem, returned, plan, solver, alone
         As `constant_pieces` takes them.
     """
     if not problem.buffers:
@@ -73,14 +86,42 @@ def symbolic_pieces(
     candidates = [in_one_piece(plan), *slots]
     if can_gain(problem, returned, plan.peak):
         candidates.append(with_returned(problem, returned, solver))
-    best = min(candidates, key=lambda pieces: (_bytes(pieces, returned), len(pieces)))
+    used = _Use(problem, returned, alone)
+    best = min(
+        candidates,
+        key=lambda pieces: (_bytes(pieces, returned), used.taken(pieces), len(pieces)),
+    )
     return checked(problem, returned, best)
 
 
-def _handed_out(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> tuple[int, int, int]:
-    """Return the bytes that the allocator hands out, those that are asked for, and how often."""
-    sizes = [piece.size for piece in pieces] + _alone(pieces, returned)
-    return sum(-(-size // PAGE) * PAGE for size in sizes), sum(sizes), len(sizes)
+class _Use:
+    """When the allocations of a plan in pieces are in use, and what they take."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        returned: Sequence[Buffer],
+        alone: Sequence[Buffer],
+        page: int = 1,
+    ) -> None:
+        self._live = {buffer.name: buffer.live for buffer in (*problem.buffers, *returned)}
+        self._returned = returned
+        self._alone = [_allocation(buffer) for buffer in alone]
+        self._page = page
+
+    def taken(self, pieces: Sequence[Piece]) -> int:
+        """Return the bytes that the allocator takes from the device."""
+        placed = {name for piece in pieces for name in piece.offsets}
+        allocations = [_allocation(b) for b in self._returned if b.name not in placed]
+        for piece in pieces:
+            begin = min(self._live[name][0][0] for name in piece.offsets)
+            end = max(self._live[name][-1][1] for name in piece.offsets)
+            allocations.append((piece.size, begin, end))
+        return bytes_taken([*allocations, *self._alone], self._page)
+
+
+def _allocation(buffer: Buffer) -> Allocation:
+    return buffer.size, buffer.live[0][0], buffer.live[-1][1]
 
 
 def _bytes(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> int:

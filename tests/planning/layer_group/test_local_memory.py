@@ -11,11 +11,19 @@ from networks import worked_example
 from replay import check_replay
 from test_slicing import group_of, sliced_groups
 
+from passes.planning import solve
 from passes.planning.layer_group.bank_aware import bank_aware
-from passes.planning.layer_group.banks import bank_conflicts, bank_penalty, keep_apart
+from passes.planning.layer_group.banks import bank_conflicts, bank_penalty, keep_apart, spread
 from passes.planning.layer_group.cost import group_cost, pipelined_cycles
 from passes.planning.layer_group.lanes import Lanes
-from passes.planning.layer_group.local_memory import item_bytes, of_periods, of_time_steps
+from passes.planning.layer_group.local_memory import (
+    Item,
+    LocalMemory,
+    RowUse,
+    item_bytes,
+    of_periods,
+    of_time_steps,
+)
 from passes.planning.layer_group.op_order import op_order
 from passes.planning.layer_group.periods import periods
 from passes.planning.layer_group.planned_group import (
@@ -26,7 +34,7 @@ from passes.planning.layer_group.planned_group import (
     plan_group,
 )
 from passes.planning.layer_group.slicing import Cut, slice_group
-from passes.planning.layer_group.time_steps import nearest, pipeline, rebalance
+from passes.planning.layer_group.time_steps import Life, nearest, pipeline, rebalance
 from passes.planning.plan import Status
 from passes.planning.verify import check, verify
 from target_hw.machine import Machine, Pipe
@@ -275,6 +283,43 @@ def test_moving_items_apart_keeps_a_plan_right(slices):
         moved = keep_apart(local, plan)
         check(local.problem, moved)
         assert bank_penalty(local, moved) <= bank_penalty(local, plan)
+
+
+@given(slices=sliced_groups())
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_items_that_are_spread_are_placed_right(slices):
+    small = MemoryScope(
+        "local.LMEM",
+        1 << 15,
+        alignment=16,
+        reserved=((64, 96),),
+        bank_count=8,
+        bank_bytes=1 << 12,
+        facts=FACTS,
+    )
+    local = replace(planned(slices, "first_fit").local, memory=small)
+    plans = spread(local)
+    for plan in plans:
+        check(local.problem, plan)
+    best = place(local, "best")
+    if plans:
+        assert best is not None
+    if best is not None:
+        check(local.problem, best)
+        found = [bank_penalty(local, plan) for plan in plans]
+        assert bank_penalty(local, best) <= min(found, default=bank_penalty(local, best))
+
+
+def test_two_operands_and_a_result_lie_in_banks_of_their_own():
+    memory = MemoryScope(
+        "local.LMEM", 4096, alignment=16, bank_count=4, bank_bytes=1024, facts=FACTS
+    )
+    names = ("x", "y", "z")
+    items = tuple(Item(name, 800, Life(0, 0), "activation") for name in names)
+    local = LocalMemory(items, (RowUse(names),), memory)
+    assert bank_conflicts(local, solve(local.problem, "best"))
+    for plan in (*spread(local), place(local, "best")):
+        assert not bank_conflicts(local, plan)
 
 
 def test_a_chip_that_cannot_be_planned_for_is_refused():

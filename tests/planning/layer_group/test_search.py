@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import combinations
 
@@ -22,9 +23,11 @@ from passes.planning.layer_group.slicing import Cut, slice_group
 from passes.planning.layer_group.sweep import LayerFacts, Sweep
 from passes.planning.layer_group.time_steps import nearest, pipeline
 from passes.planning.verify import check
+from target_hw.sophgo import CHIPS, MACHINES
 
 SMALL = replace(T8, capacity=4096, bank_bytes=256)
 TINY = replace(T8, capacity=512, bank_count=1, bank_bytes=None)
+LONG = range(4)
 
 
 @given(
@@ -158,6 +161,34 @@ def test_dynamic_programming_is_at_least_as_good_as_its_rival():
     for halo in HALOS:
         found = {s: plan_layer_groups(network, chip, search=s, halo=halo) for s in SEARCHES}
         assert found["dynamic_programming"].cycles <= found["tail_to_head"].cycles
+
+
+def long_network(seed, layers=20):
+    """Return convolutions, additions and element-wise layers in a row, of 64 x 64 and 8 bits."""
+    choose = random.Random(seed)
+    b = Builder(bits=8)
+    before = last = b.tensor("x", 1, 16, 64, 64)
+    for number in range(layers):
+        name, kind = f"t{number}", choose.choice(("conv", "relu", "add"))
+        if kind == "add" and before != last and b.shape(before) == b.shape(last):
+            made = b.same("add", name, last, before)
+        elif kind == "conv":
+            kernel = choose.choice((1, 3))
+            made = b.conv(last, name, choose.choice((16, 32, 64)), kernel, 1, kernel // 2)
+        else:
+            made = b.same("relu", name, last)
+        before, last = last, made
+    return b.network(last)
+
+
+@pytest.mark.parametrize("seed", LONG)
+def test_dynamic_programming_is_at_least_as_good_on_long_networks(seed):
+    network = long_network(seed)
+    chip = Chip(CHIPS["sophgo/cv184x"]["local.LMEM"], MACHINES["sophgo/cv184x"], "first_fit")
+    for halo in HALOS:
+        found = {s: plan_layer_groups(network, chip, search=s, halo=halo) for s in SEARCHES}
+        assert found["dynamic_programming"].cycles <= found["tail_to_head"].cycles
+        check_groups(network, chip, found["dynamic_programming"])
 
 
 def test_what_cannot_be_grouped_is_left_with_its_reason():

@@ -12,6 +12,7 @@ from passes.planning import Buffer, Problem, solve
 from passes.planning.relax.common import with_common_sizes
 from passes.planning.relax.piece import PAGE, Piece
 from passes.planning.relax.pieces import constant_pieces, in_one_piece, symbolic_pieces
+from passes.planning.relax.pool import bytes_taken
 from passes.planning.relax.returned import with_returned
 from passes.planning.relax.slots import in_growing_slots, in_slots_of_one_size
 from target_hw.memory import MemoryScope
@@ -167,3 +168,41 @@ def test_what_functions_have_in_common_is_right(drawn):
     for (problem, whole), pieces in zip(parts, with_common_sizes(parts, best), strict=True):
         assert_right(pieces, problem)
         assert total(pieces) <= total(whole)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9000), st.integers(0, 9), st.integers(1, 4)).map(
+            lambda a: (a[0], a[1], a[1] + a[2])
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([1, PAGE]),
+)
+@settings(max_examples=200, deadline=None, print_blob=True)
+def test_what_is_given_back_is_handed_out_again(allocations, page):
+    taken, free, used = 0, [], []
+    for position in range(14):
+        free += [size for size, end in used if end == position]
+        used = [(size, end) for size, end in used if end > position]
+        for size, begin, end in allocations:
+            if begin == position:
+                pages = -(-size // page) * page
+                if pages in free:
+                    free.remove(pages)
+                else:
+                    taken += pages
+                used.append((pages, end))
+    assert bytes_taken(allocations, page) == taken
+
+
+def test_pieces_leave_what_they_need_no_more_to_tensors_of_their_size():
+    size = 1 << 16
+    problem = problem_of(Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 4),)))
+    result = (Buffer("result", size, ((3, 5),)),)
+    plan = best(problem)
+    assert len(constant_pieces(problem, (), plan, best)) == 1
+    for make in (constant_pieces, symbolic_pieces):
+        pieces = make(problem, (), plan, best, result)
+        assert_right(pieces, problem)
+        assert [piece.size for piece in pieces] == [size, size]
