@@ -125,4 +125,14 @@ def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():
     assert units == {"sequence", "sequence * sequence"}
     assert {left.reason for left in found.memory.left} == {"returned"}
     assert not found.memory.bounds
-    check_equal(SMALL_DYNAMIC, {"stock": STOCK, "ours": GMEMAllocate()})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(SMALL_DYNAMIC, id="narrow"),
+        pytest.param(workloads.MODELS[DYNAMIC], id="wide", marks=pytest.mark.slow),
+    ],
+)
+def test_without_a_bound_a_model_computes_the_same(model: Model):
+    check_equal(model, {"stock": STOCK, "ours": GMEMAllocate()})
