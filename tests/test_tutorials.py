@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 TUTORIALS = Path(__file__).resolve().parent.parent / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
 
 
-def printed(cell: nbformat.NotebookNode) -> str:
+def notebook(path: Path) -> Any:
+    """Read a notebook."""
+    import nbformat  # Importing it takes seconds, in every worker.
+
+    return nbformat.read(path, as_version=4)
+
+
+def printed(cell: Any) -> str:
     """Join the text that a cell printed or showed; what it wrote to stderr stays out."""
     parts = []
     for output in cell.outputs:
@@ -29,8 +35,10 @@ def test_there_are_tutorials():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_tutorial_runs_and_its_stored_outputs_are_current(path: Path):
-    stored = nbformat.read(path, as_version=4)
-    fresh = nbformat.read(path, as_version=4)
+    from nbclient import NotebookClient
+
+    stored = notebook(path)
+    fresh = notebook(path)
     for cell in fresh.cells:
         if cell.cell_type == "code":
             cell.outputs = []
@@ -52,7 +60,7 @@ def test_tutorial_runs_and_its_stored_outputs_are_current(path: Path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_stored_outputs_hold_no_warning_and_no_error(path: Path):
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in notebook(path).cells:
         if cell.cell_type == "code":
             assert cell.execution_count is not None, f"cell {cell.id!r} was never run"
             for output in cell.outputs:

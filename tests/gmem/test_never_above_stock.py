@@ -10,7 +10,7 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from relax_programs import SIZES, parse, relax_sources
-from relax_runs import build, flat, lower, planned, run
+from relax_runs import build, build_together, flat, lower, planned, run
 from tvm import relax
 
 from tvm_ext.comparison.memory_comparison import allocated_at
@@ -158,22 +158,27 @@ def symbolic_sources(draw) -> str:
 
 def check_symbolic(source: str) -> None:
     lowered = lower(parse(source), fuse=False)
-    plans = (None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds={"n": 9, "m": 5}))
-    mods = [planned(lowered, plan) for plan in plans]
-    for mod in mods:
+    plans = {
+        "none": None,
+        "stock": STOCK,
+        "ours": GMEMAllocate(),
+        "bounded": GMEMAllocate(upper_bounds={"n": 9, "m": 5}),
+    }
+    mods = {label: planned(lowered, plan) for label, plan in plans.items()}
+    for mod in mods.values():
         relax.analysis.well_formed(mod)
-    _, stock, ours, _ = (mod["main"] for mod in mods)
+    stock, ours = mods["stock"]["main"], mods["ours"]["main"]
     for n, m in ((1, 1), (9, 5), (1000, 7)):
         sizes = {"n": n, "m": m}
         assert allocated_at(ours, sizes) <= allocated_at(stock, sizes)
-    machines = [build(lowered, plan) for plan in plans]
+    machine = build_together(lowered, "main", plans)
     for n, m in ((9, 5), (1, 1), (3, 5)):
         rng = np.random.default_rng(n)
         shapes = ((n, 4), (n * m, 16), (n, 100))
         arrays = [tvm.runtime.tensor(rng.standard_normal(s, dtype="float32")) for s in shapes]
         results = [
-            [t.numpy().copy() for t in flat(vm["main"](*arrays, tvm.runtime.ShapeTuple([m])))]
-            for vm in machines
+            [t.numpy().copy() for t in flat(machine[label](*arrays, tvm.runtime.ShapeTuple([m])))]
+            for label in plans
         ]
         for mine in results[1:]:
             for one, other in zip(mine, results[0], strict=True):

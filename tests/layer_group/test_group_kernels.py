@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import tvm
@@ -97,6 +99,14 @@ NETWORKS = {
 }
 
 
+@cache
+def chained():
+    """Return the chain, lowered, its arguments, and the numbers of its layers one by one."""
+    mod = lowered(chain())
+    args = arrays(mod)
+    return mod, args, run(mod, args)[0]
+
+
 def largest_batch(mod):
     return int(mod["main"].params[0].ty.shape.values[0])
 
@@ -129,11 +139,10 @@ def test_all_layers_as_one_group_in_many_cuts(name, fuse, keep):
 
 @pytest.mark.parametrize("planner", ["bank_aware", "op_order", "bump", "best"])
 def test_any_planner_places_a_group(planner):
-    mod = lowered(chain())
-    args = arrays(mod)
+    mod, args, expected = chained()
     found = grouped(mod, {everything(mod): Cut(h=4)}, planner=planner)
     assert found is not None
-    np.testing.assert_array_equal(run(found[0], args)[0], run(mod, args)[0])
+    np.testing.assert_array_equal(run(found[0], args)[0], expected)
 
 
 def test_both_forms_give_the_same_and_addresses_are_in_a_lane():
@@ -163,8 +172,7 @@ def test_overlapping_buffers_give_wrong_numbers_in_the_arena():
 
     import fixed_groups
 
-    mod = lowered(chain())
-    args = arrays(mod)
+    mod, args, expected = chained()
     original = fixed_groups.plan_group
 
     def overlapping(*given):
@@ -178,7 +186,7 @@ def test_overlapping_buffers_give_wrong_numbers_in_the_arena():
         new, _ = grouped(mod, {everything(mod): Cut(h=3)})
     finally:
         fixed_groups.plan_group, fixed_groups.check = original, checked
-    assert not np.array_equal(run(new, args)[0], run(mod, args)[0])
+    assert not np.array_equal(run(new, args)[0], expected)
 
 
 def test_two_groups_and_a_layer_between():

@@ -125,6 +125,16 @@ def test_leaves_input_alone_and_is_deterministic(program: Program) -> None:
         assert tvm_ffi.structural_equal(first, second, map_free_vars=True)
 
 
+def _keeps_truth_values_as_integers(mod: tvm.IRModule) -> bool:
+    """Whether a value is stored whose type is not that of the memory."""
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(mod["main"].body, (tirx.BufferStore, stores.append))
+    return any(
+        store.value.ty.dtype != tirx.BufferLoad(store.buffer, store.indices).ty.dtype
+        for store in stores
+    )
+
+
 @settings(_FEW, max_examples=60)
 @given(programs())
 def test_takes_its_own_output_where_stock_does(program: Program) -> None:
@@ -136,6 +146,9 @@ def test_takes_its_own_output_where_stock_does(program: Program) -> None:
     assert stock_once is not None
     stock_twice = _stock(Program(stock_once, program.config))
     twice = _ours(Program(once, program.config))
+    if stock_twice is None and _keeps_truth_values_as_integers(stock_once):
+        # The stock pass makes such stores (docs/stock-differences.md), and cannot build them anew.
+        return
     assert (stock_twice is None) == isinstance(twice, ValueError)
 
 

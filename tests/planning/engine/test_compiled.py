@@ -1,6 +1,7 @@
 """What is imported and compiled when, and the cache of compiled loops, each in a new process."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,9 +86,29 @@ def test_small_problems_load_no_compiled_loop(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_process_takes_the_loop_from_the_cache(with_compiler, tmp_path):
-    first, had_tvm = run(HARD, tmp_path)
-    assert had_tvm == "True"
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory):
+    """Return the folder that two processes find empty at once, and what each of them prints."""
+    if compiled.loop("advance") is None:
+        pytest.skip("TVM is not installed, or has no llvm")
+    folder = tmp_path_factory.mktemp("cache") / "new"
+    processes = [start(HARD, folder) for _ in range(2)]
+    printed = [process.communicate()[0].splitlines() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    return folder, printed
+
+
+def test_processes_that_compile_at_once_agree(at_once):
+    folder, printed = at_once
+    assert len({plan for plan, _ in printed}) == 1
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_second_process_takes_the_loop_from_the_cache(at_once, tmp_path):
+    folder, printed = at_once
+    first = printed[0][0]
+    assert "True" in {had_tvm for _, had_tvm in printed}
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     kept = list(tmp_path.iterdir())
     assert len(kept) == 1
     before = kept[0].read_bytes()
@@ -107,14 +128,6 @@ def test_the_switch_leaves_the_cache_off(with_compiler, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(compiled.CACHE_VARIABLE, "")
     assert compiled.cache_folder() == tmp_path / "tvm_ext"
-
-
-def test_processes_that_compile_at_once_agree(with_compiler, tmp_path):
-    processes = [start(HARD, tmp_path / "new") for _ in range(3)]
-    outputs = {process.communicate()[0].splitlines()[0] for process in processes}
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert len(outputs) == 1
-    assert len(list((tmp_path / "new").iterdir())) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(with_compiler, tmp_path):
