@@ -13,12 +13,6 @@ from hypothesis import HealthCheck, settings
 
 from passes.planning import planner, planner_names
 
-# A loaded machine is no fault of what is tested.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
-
 # For each function that it parses, and each call of an inlined one, TVMScript takes a stack with
 # source lines. For a frame without a file, `inspect` looks through all modules for the one that the
 # frame is of, and finds none: milliseconds for each frame, of which an import has many. That there
@@ -29,6 +23,19 @@ _STARTED = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._g
 for _name in (*_EVALUATED, *_IMPORTING, *_STARTED):
     if _name.startswith("<"):
         inspect.modulesbyfile.setdefault(_name, "")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each property test see the same sample in every default run, and others in the sweeps."""
+    sweeps = str(config.option.markexpr) == "slow"
+    settings.register_profile(
+        "any machine",
+        deadline=None,  # A loaded machine is no fault of what is tested.
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=not sweeps,
+        print_blob=True,
+    )
+    settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

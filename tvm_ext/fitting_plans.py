@@ -149,10 +149,13 @@ def what_fits(
     Raises
     ------
     ValueError
-        When a function cannot be planned, or its target describes no memory or no pipelines.
+        When it is given no program, a function cannot be planned, or its target describes no memory
+        or no pipelines.
     """
     with naming("what_fits"):
         limits = as_budget(budget)
+        if not isinstance(program, (PrimFunc, IRModule)):
+            raise ValueError(f"a program is a PrimFunc or an IRModule, got {program!r}")
     functions = {"main": program} if isinstance(program, PrimFunc) else prim_funcs(program)
     found = []
     for name, func in functions.items():

@@ -113,6 +113,12 @@ def test_a_small_budget_is_for_all_plans_together(too_large):
         tvm_ext.what_fits(too_large, budget="much")
 
 
+@pytest.mark.parametrize("program", [None, 5, "vector_add"])
+def test_what_is_no_program_is_refused(program):
+    with pytest.raises(ValueError, match="what_fits: a program is"):
+        tvm_ext.what_fits(program, TWIN)
+
+
 def test_the_chosen_plan_says_its_levels(too_large, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, logger="tvm_ext.AscendPlanMemory"):
         AscendPlanMemory(degrade=True)(tvm.IRModule({"main": too_large}))
