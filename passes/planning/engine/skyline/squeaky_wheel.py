@@ -49,7 +49,7 @@ VARIED, PIECES, SHARE_VARIED = 0.3, 8, 0.7
 def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
     """Return the offsets, in bytes, of the lowest of several skylines.
 
-    Ends at the lower bound, after `TURNS` and `CUTS`, or when the meter is used up.
+    Ends at the lower bound, when all cuts brought nothing, or when the meter is used up.
 
     Parameters
     ----------
@@ -63,7 +63,10 @@ def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
     for name in ORDERS:
         if not skylines.is_over:
             skylines.ordered(ordered(Measures(block_list), name))
-    _recreate(skylines, meter)
+    rng = random.Random(0)
+    is_lower = True
+    while is_lower:
+        is_lower = _recreate(skylines, meter, rng)
     found: list[int] = skylines.offsets.tolist()
     return found
 
@@ -88,9 +91,9 @@ def _weigh(skylines: Skylines, meter: Meter) -> None:
         learned[setting] = learned[setting] + GAIN / bound * above
 
 
-def _recreate(skylines: Skylines, meter: Meter) -> None:
-    """Cut off the top of the lowest skyline and make it again, above a cut that rises."""
-    rng = random.Random(0)
+def _recreate(skylines: Skylines, meter: Meter, rng: random.Random) -> bool:
+    """Cut off the top and make it again, above a cut that rises; return whether it became lower."""
+    before = skylines.peak
     for cut in range(CUTS):
         share = meter.share(CUTS - cut)
         kept = _below(skylines, skylines.peak * cut // CUTS)
@@ -102,6 +105,7 @@ def _recreate(skylines: Skylines, meter: Meter) -> None:
                 skylines.setting.eased,
             )
             skylines.weighed(_varied(skylines.logs, rng), setting, kept)
+    return skylines.peak < before
 
 
 def _below(skylines: Skylines, cut: int) -> Ints:
