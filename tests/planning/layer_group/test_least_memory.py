@@ -41,7 +41,7 @@ def live_elements(slices, name):
 
 
 @given(slices=st.one_of(sliced_groups("h"), sliced_groups("w")))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_windows_and_line_buffers_hold_all_that_waits(slices):
     check_buffers(slices)
 
