@@ -202,13 +202,16 @@ def test_when_there_is_no_time_the_plan_is_complete_all_the_same(planner, nothin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "share"), [(3000, 0.1), (30_000, 0.01), (30_000, 0.1)])
-def test_dense_tables_are_planned_near_the_bound(count, share):
-    # The bound is what most bytes are live: no table of this kind needs 1 % more.
+@pytest.mark.parametrize(
+    ("count", "share", "most"),
+    [(3000, 0.1, 1.02), (30_000, 0.01, 1.005), (30_000, 0.1, 1.005)],
+)
+def test_dense_tables_are_planned_near_the_bound(count, share, most):
+    # The largest block is a fortieth of the bound of the small table, a 400th of the dense one.
     problem = table(9, count, share)
     plan = solve(problem)
     check(problem, plan)
-    assert plan.peak < 1.01 * lower_bound(problem)
+    assert plan.peak < most * lower_bound(problem)
 
 
 @pytest.mark.slow
