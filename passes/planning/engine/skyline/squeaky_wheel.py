@@ -81,7 +81,7 @@ def _weigh(skylines: Skylines, meter: Meter) -> None:
     for turn in range(TURNS):
         if turn and (skylines.is_over or meter.left == 0):
             break
-        # A setting that was tried often has to be better to be tried again.
+        # Those not tried yet come first; one tried often has to be better to be tried again.
         setting = min(SETTINGS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
         offsets = skylines.weighed(learned[setting], setting)
         peak = skylines.block_list.peak(offsets)
