@@ -92,7 +92,9 @@ def capacities(func: tirx.PrimFunc, scope: str) -> list[int]:
     return [least - 32, *steps]
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", ["normalised", pytest.param("weighted", marks=pytest.mark.slow), "product"]
+)
 def test_no_choice_by_hand_is_better(name: str):
     scope, _ = KERNELS[name]
     func, fitted = flat(name), 0
