@@ -60,9 +60,11 @@ def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
     """
     skylines = Skylines(block_list, meter)
     _weigh(skylines, meter.share(2))
-    for name in ORDERS:
-        if not skylines.is_over:
-            skylines.ordered(ordered(Measures(block_list), name))
+    if not skylines.is_over:
+        measures = Measures(block_list)
+        for name in ORDERS:
+            if not skylines.is_over:
+                skylines.ordered(ordered(measures, name))
     rng = random.Random(0)
     is_lower = True
     while is_lower:
