@@ -1,0 +1,11 @@
+"""The safety rules that `mutation_run` breaks, and the faults that it plants."""
+
+from __future__ import annotations
+
+from mutants import Fault, Rule
+
+from mutations import addresses
+
+Entry = Rule | Fault
+
+ALL: tuple[Entry, ...] = (*addresses.ENTRIES,)
