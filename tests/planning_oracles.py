@@ -181,13 +181,15 @@ def offsets_to_try(problem):
     found = set()
     pins = {offset for b in problem.buffers for offset in b.pinned or ()}
     ends = {0, *pins, *_fixed_ends(problem)}
-    while ends:
+    for _ in blocks:  # each stands on others, at the end on what is fixed
         starts = {end + -end % step for end in ends for step in steps}
         fresh = {start for start in starts if start <= top} - found
         found |= fresh
         ends = {start + size for start in fresh for size in sizes}
     return [
-        sorted(o for o in (found if b.pinned is None else {b.pinned[k]}) if _may_stand(problem, b, o))
+        sorted(
+            o for o in (found if b.pinned is None else {b.pinned[k]}) if _may_stand(problem, b, o)
+        )
         for b, k in ((problem.buffers[i], k) for i, k in blocks)
     ]
 
@@ -213,7 +215,9 @@ def _may_stand(problem, buffer, offset):
     return (
         offset % problem.alignment_of(buffer) == 0
         and (problem.capacity is None or end <= problem.capacity)
-        and all(end <= low or high <= offset for low, high in problem.memory.reserved if buffer.size)
+        and all(
+            end <= low or high <= offset for low, high in problem.memory.reserved if buffer.size
+        )
     )
 
 
