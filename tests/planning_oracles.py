@@ -188,7 +188,7 @@ def offsets_to_try(problem):
         ends = {start + size for start in fresh for size in sizes}
     return [
         sorted(
-            o for o in (found if b.pinned is None else {b.pinned[k]}) if _may_stand(problem, b, o)
+            o for o in (found if b.pinned is None else {b.pinned[k]}) if may_stand(problem, b, o)
         )
         for b, k in ((problem.buffers[i], k) for i, k in blocks)
     ]
@@ -209,7 +209,7 @@ def _highest_end(problem):
     return top if problem.capacity is None else min(top, problem.capacity)
 
 
-def _may_stand(problem, buffer, offset):
+def may_stand(problem, buffer, offset):
     """Whether a buffer may be at an offset, were it alone."""
     end = offset + buffer.size
     return (

@@ -71,8 +71,10 @@ def verify(problem: Problem, plan: Plan, limit: int | None = REPORT_LIMIT) -> tu
         If these are no problem and no plan.
     """
     if not isinstance(problem, Problem) or not isinstance(plan, Plan):
-        given = f"{type(problem).__name__} and {type(plan).__name__}"
-        raise ValueError(f"verify needs a Problem and a Plan, got {given}")
+        raise ValueError(
+            f"verify needs a Problem and a Plan, got {type(problem).__name__} and "
+            f"{type(plan).__name__}"
+        )
     return tuple(islice(_violations(problem, plan), limit))
 
 
