@@ -6,6 +6,7 @@ at or beside a peak that matters.
 """
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import planning_oracles
@@ -26,6 +27,7 @@ from passes.planning import (
 )
 from passes.planning.ascend.level_limit import plan_at_level
 from passes.planning.ascend.levels import with_level_penalties
+from passes.planning.ascend.workspace import plan_workspace
 from target_hw.memory import MemoryScope
 
 HUGE = 1 << 61
@@ -139,6 +141,10 @@ def test_pieces_of_huge_alignments_stay_below_the_limit():
         problem = Problem(buffers)
         plan = solve(problem, name)
         assert verify(problem, plan) == ()
+        assert plan.peak < 1 << 62
+    for reuse, search in ((False, "search"), (True, "mirror")):
+        plan = plan_workspace(COPRIME, reuse=reuse, search=search)
+        assert verify(replace(COPRIME, memory=at(None)), plan) == ()
         assert plan.peak < 1 << 62
 
 

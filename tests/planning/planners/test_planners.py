@@ -248,6 +248,13 @@ def test_what_is_no_plan_is_named(registered, answer, message):
         solve(problem, name)
 
 
+def test_a_plan_at_the_lower_bound_is_optimal(registered):
+    problem = Problem((Buffer("a", 8, ((0, 2),)), Buffer("b", 8, ((2, 3),))))
+    for offset, status in ((0, Status.OPTIMAL), (8, Status.FEASIBLE)):
+        plan = Plan({"a": (0,), "b": (offset,)}, 8 + offset, 0, "mine", Status.FEASIBLE)
+        assert solve(problem, registered(lambda problem, budget, plan=plan: plan)).status is status
+
+
 def test_integers_of_numpy_are_integers(registered):
     eight, zero = np.int64(8), np.int32(0)
     buffer = Buffer("a", eight, ((zero, np.int64(2)),), np.int64(4), np.int64(1), (zero,))
