@@ -265,7 +265,7 @@ def test_a_memory_that_begins_between_the_multiples_that_a_buffer_asks_for_is_re
         return addresses(PlanAddresses(memory=MemoryHierarchy((scope,)))(module(wide)))
 
     assert planned(512) == {"a": (512,)}
-    with pytest.raises(ValueError, match=r"'wide'.*'a' needs .* multiple of 256, .* begins at 32"):
+    with pytest.raises(ValueError, match=r"'main'.*'a' needs .* multiple of 256, .* begins at 32"):
         planned(32)
 
 
