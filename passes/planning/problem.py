@@ -144,8 +144,9 @@ class Penalty:
     in_step: int | None = None
 
     def __post_init__(self) -> None:
-        for what in ("cost", "in_step"):
-            object.__setattr__(self, what, as_plain(getattr(self, what)))
+        for what, given in (("cost", self.cost), ("in_step", self.in_step)):
+            if given is not None and type(given) is not int:
+                object.__setattr__(self, what, as_plain(given))
 
     @property
     def cost_in_step(self) -> int:
