@@ -155,6 +155,20 @@ def test_the_bound_is_never_below_the_live_bytes():
     assert lower_bound(pair) == 19  # in units of two bytes
 
 
+def test_what_gets_more_offsets_saves_all_that_another_asks_for():
+    buffers = (
+        Buffer("a", 3, ((0, 1),), use=PipelineUse(loop=0)),
+        Buffer("b", 1, ((0, 1),), 3, slots=2),
+        Buffer("c", 3, ((0, 1),), 3, slots=2),
+    )
+    problem = Problem(buffers, in_place=(("a", "c"), ("a", "b"), ("c", "b")))
+    assert best_by_brute_force(problem) == (0, 6)
+    assert lower_bound(problem) == 6
+    fixed = replace(problem, buffers=(Buffer("a", 3, ((0, 1),)), *buffers[1:]))
+    assert best_by_brute_force(fixed) == (0, 9)
+    assert lower_bound(fixed) == 9
+
+
 def test_a_level_can_hold_more_than_2_to_the_40():
     runs = 1 << 41
     buffers = (
