@@ -42,8 +42,6 @@ MANY_BLOCKS = 1000
 """Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000
 """Blocks beyond which no time is enough to fit one after the other between all others."""
-WORST = (1 << 62, 1 << 62)
-"""A penalty and a peak above those of any plan."""
 
 
 @register("search")
@@ -106,13 +104,15 @@ def _skylines(block_list: BlockList, decider: Decider, best: Plan, meter: Meter)
 
 def _quick(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
+    risen = None
     if not block_list.is_listed:
         large = len(block_list) > MOST_SCANNED
-        yield rise(block_list, meter if large else meter.all_but(REST_PART))
+        risen = rise(block_list, meter if large else meter.all_but(REST_PART))
+        yield risen
         if large:
             return
     if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
-        yield fit(block_list, meter, "first", FAST_ORDERS[:1])
+        yield fit(block_list, meter, "first", FAST_ORDERS[:1], risen)
         return
     yield fit(block_list, meter, "first", FAST_ORDERS)
     yield fit(block_list, meter, "best", FAST_ORDERS[:2])
@@ -261,9 +261,10 @@ def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
         return plan
     meter = meter.share(1, at_most=EXACT_NODES)
     complete = True
+    worst = (sum(penalty.cost for penalty in problem.penalties) + 1, 0)  # no plan is as bad
     for variant in variants:
         wide = BlockList(variant)
-        incumbent = (plan.penalty, plan.peak) if plan.fits else WORST
+        incumbent = (plan.penalty, plan.peak) if plan.fits else worst
         if len(wide) > EXACT_BLOCKS:
             complete = False
             continue

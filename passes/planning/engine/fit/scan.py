@@ -17,7 +17,7 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import Meter
 
 LOOP = "scan"
-CHUNK = 100_000_000
+CHUNK = 20_000_000
 """Placed blocks looked at between two looks at the clock."""
 ROOMLESS = (1 << 63) - 1
 """More room than any gap has."""
