@@ -7,6 +7,7 @@ offsets and ranges are in bytes, and every range is half-open: ``(begin, end)`` 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -67,6 +68,8 @@ class MemoryScope:
     facts: Facts = ()
 
     def __post_init__(self) -> None:
+        for field in ("capacity", "alignment", "bank_count", "bank_bytes", "base"):
+            object.__setattr__(self, field, as_plain(getattr(self, field)))
         _check_name(self.name)
         _check_alignment(self)
         _check_capacity(self)
@@ -251,6 +254,16 @@ class MemoryHierarchy:
 def is_byte_count(value: object) -> bool:
     """Whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def as_plain(value: object) -> object:
+    """Return an integer of another library, such as NumPy's, as a plain one; all else as it is."""
+    if type(value) is int or isinstance(value, bool):
+        return value
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return value
 
 
 def target_label(target: Any) -> str:

@@ -1,5 +1,6 @@
 """Random small problems, and oracles that share no code with what they judge."""
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -156,33 +157,142 @@ def best_by_brute_force(problem):
     return best
 
 
-def _best_of_all_offsets(problem, best):
-    """Return the least (penalty, peak) that fits, or `best`; tries every offset of every block."""
+def offsets_to_try(problem):
+    """Return for each block offsets among which a best placement takes its own.
+
+    Of all best placements take one of least sum of offsets. Blocks that share an offset in place
+    form groups, by the pairs that do: they move together, to multiples of L, the least common
+    multiple of their alignments. Say that a group without a pin is at `o`, and that `E` is the
+    highest end, at or below `o`, of a reserved range or of a block outside the group; 0 without
+    one. Moved to `p`, the lowest multiple of L from `E` up, which is at most `o`, it meets nothing
+    new: what was below ends by `E`, what was above begins no lower than it ends. So `p` costs no
+    more and is no higher, hence `o` is `p`. And `E` is 0, the end of a reserved range or of a pin,
+    or the end of a block that is lower than `o`: so all offsets are found from the fixed ends by
+    adding sizes and rounding up to such L. Here L ranges over more: over all subsets of alignments.
+    A group with a pin is where that is.
+    """
     blocks = blocks_of(problem)
-    # Above all that is fixed there is room for the rest, one after the other.
-    fixed = [end for _, end in problem.memory.reserved]
-    fixed += [offset + b.size for b in problem.buffers for offset in b.pinned or ()]
-    top = max(fixed, default=0)
+    top = _highest_end(problem)
+    alignments = sorted({problem.alignment_of(b) for b in problem.buffers})
+    steps = {1}
+    for alignment in alignments:
+        steps |= {math.lcm(step, alignment) for step in steps}
+    sizes = sorted({b.size for b in problem.buffers})
+    found = set()
+    pins = {offset for b in problem.buffers for offset in b.pinned or ()}
+    ends = {0, *pins, *_fixed_ends(problem)}
+    for _ in blocks:  # each stands on others, at the end on what is fixed
+        starts = {end + -end % step for end in ends for step in steps}
+        fresh = {start for start in starts if start <= top} - found
+        found |= fresh
+        ends = {start + size for start in fresh for size in sizes}
+    return [
+        sorted(
+            o for o in (found if b.pinned is None else {b.pinned[k]}) if _may_stand(problem, b, o)
+        )
+        for b, k in ((problem.buffers[i], k) for i, k in blocks)
+    ]
+
+
+def _fixed_ends(problem):
+    yield from (end for _, end in problem.memory.reserved)
+    yield from (offset + b.size for b in problem.buffers for offset in b.pinned or ())
+
+
+def _highest_end(problem):
+    """Return an end that a best placement is not above.
+
+    Above all that is fixed there is room for the rest, one after the other, which costs least.
+    """
+    top = max(_fixed_ends(problem), default=0)
     top += sum(b.slots * (b.size + problem.alignment_of(b)) for b in problem.buffers)
-    if problem.capacity is not None:
-        top = min(top, problem.capacity)
-    choices = [[o for o in range(top + 1) if place_is_right(problem, b, o)] for b in blocks]
+    return top if problem.capacity is None else min(top, problem.capacity)
 
-    def extend(placed, peak):
+
+def _may_stand(problem, buffer, offset):
+    """Whether a buffer may be at an offset, were it alone."""
+    end = offset + buffer.size
+    return (
+        offset % problem.alignment_of(buffer) == 0
+        and (problem.capacity is None or end <= problem.capacity)
+        and all(
+            end <= low or high <= offset for low, high in problem.memory.reserved if buffer.size
+        )
+    )
+
+
+def _relation(problem, one, two):
+    """Return how two blocks may share: "free", "in place" or "never"."""
+    first, second = problem.buffers[one[0]], problem.buffers[two[0]]
+    names = {first.name, second.name}
+    if not first.size or not second.size:
+        return "free"
+    if any(set(pair) == names for pair in problem.separations):
+        return "never"
+    if not any(a < d and c < b for a, b in first.live for c, d in second.live):
+        return "free"
+    in_place = first is not second and any(set(pair) == names for pair in problem.in_place)
+    if not in_place or one[1] != two[1] or first.slots != second.slots:
+        return "never"
+    loops = {buffer.use.loop for buffer in (first, second) if buffer.use}
+    return "in place" if first.slots == 1 or len(loops) < 2 else "never"
+
+
+def _best_of_all_offsets(problem, best):
+    """Return the least (penalty, peak) that fits, or `best`."""
+    blocks, choices = blocks_of(problem), offsets_to_try(problem)
+    sizes = [problem.buffers[i].size for i, _ in blocks]
+    order = sorted(range(len(blocks)), key=lambda b: (len(choices[b]) > 1, -sizes[b]))
+    relation = {(a, b): _relation(problem, blocks[a], blocks[b]) for a in order for b in order}
+    owners = {b.name: i for i, b in enumerate(problem.buffers)}
+    paid = []  # for each penalty, whether its buffers have equally many slots
+    of_pair = {}
+    for index, penalty in enumerate(problem.penalties):
+        one, two = owners[penalty.first], owners[penalty.second]
+        paid.append(problem.buffers[one].slots == problem.buffers[two].slots)
+        for a, (i, _) in enumerate(blocks):
+            for b, (j, _) in enumerate(blocks):
+                if {i, j} == {one, two}:
+                    of_pair[a, b] = index
+    placed = {}
+
+    def meets(one, at, two, to):
+        return at < to + sizes[two] and to < at + sizes[one] and sizes[one] and sizes[two]
+
+    def price(due):
+        return sum(
+            p.cost if crossed or not p.in_step else p.in_step
+            for p, crossed in ((problem.penalties[i], due[i]) for i in due)
+        )
+
+    def extend(depth, peak, due):
+        """Place the rest; `due` is a penalty to whether it is due for more than being in step."""
         nonlocal best
-        if best is not None and best[0] == 0 and peak >= best[1]:
-            return  # nothing costs less than nothing
-        if len(placed) == len(blocks):
-            score = (penalty_of(problem, placed), peak)
-            best = score if best is None else min(best, score)
+        score = (price(due), peak)
+        if best is not None and score >= best:
+            return  # neither can fall
+        if depth == len(order):
+            best = score
             return
-        block = blocks[len(placed)]
-        for offset in choices[len(placed)]:
-            if all(pair_is_right(problem, block, offset, b, o) for b, o in placed.items()):
-                end = offset + problem.buffers[block[0]].size
-                extend({**placed, block: offset}, max(peak, end))
+        block = order[depth]
+        for offset in choices[block]:
+            more = dict(due)
+            for other, to in placed.items():
+                if not meets(block, offset, other, to):
+                    continue
+                how = relation[block, other]
+                if how == "never" or (how == "in place" and offset != to):
+                    break
+                index = of_pair.get((block, other))
+                if index is not None:
+                    step = paid[index] and blocks[block][1] == blocks[other][1]
+                    more[index] = more.get(index, False) or not step
+            else:
+                placed[block] = offset
+                extend(depth + 1, max(peak, offset + sizes[block]), more)
+                del placed[block]
 
-    extend({}, 0)
+    extend(0, 0, {})
     return best
 
 

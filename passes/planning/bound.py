@@ -18,6 +18,8 @@ from passes.planning.problem import Buffer, Problem
 
 CLIQUE_STEPS = 20_000
 """Buffers that the search for a heavy set of separated ones may try."""
+MOST_UNITS = 32
+"""Alignments and common divisors of them beyond which only that of all of them is added."""
 CLIQUE_BUFFERS = 2000
 """Buffers beyond which separations are not looked at."""
 
@@ -29,7 +31,8 @@ def lower_bound(problem: Problem) -> int:
 
     - the most bytes live at one position. Buffers whose offsets are all multiples of some `a` take
       whole multiples of `a`, except the topmost; so the bound is taken for each alignment `a` in
-      the problem, over the buffers aligned to a multiple of it. An in-place destination counts
+      the problem, and for the greatest common divisors of several, over the buffers aligned to a
+      multiple of it. An in-place destination counts
       only for what it takes beyond its source while both are live. Reserved ranges below come on
       top;
     - the bytes of buffers of which each two are live together or separated, where there are
@@ -51,14 +54,27 @@ def lower_bound(problem: Problem) -> int:
         bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
     else:
         bound = max((buffer.size for buffer in problem.buffers), default=0)
-    units = {buffer.alignment for buffer in problem.buffers}
-    for alignment in sorted({math.lcm(unit, problem.memory.alignment) for unit in units}):
-        live = _most_live(problem, alignment)
-        bound = max(bound, _with_reserved(problem, live, alignment))
+    own = {buffer.alignment for buffer in problem.buffers}
+    alignments = sorted({math.lcm(unit, problem.memory.alignment) for unit in own})
+    for unit in _common_divisors(alignments):
+        live = _most_live(problem, unit)
+        bound = max(bound, _with_reserved(problem, live, unit))
     if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
-        unit = math.gcd(*(problem.alignment_of(buffer) for buffer in problem.buffers))
+        unit = math.gcd(*alignments)
         bound = max(bound, _with_reserved(problem, _heaviest_clique(problem, unit), unit))
     return bound
+
+
+def _common_divisors(alignments: Sequence[int]) -> list[int]:
+    """Return the alignments and what they have in common, all of them and some among them.
+
+    Where each divides the next, as powers of two do, that is the alignments alone.
+    """
+    found = {*alignments, math.gcd(*alignments)}
+    for alignment in alignments:
+        if len(found) < MOST_UNITS:
+            found |= {math.gcd(alignment, other) for other in found}
+    return sorted(found - {0})
 
 
 def live_bytes(problem: Problem) -> list[tuple[int, int]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
-from target_hw.memory import is_byte_count
+from target_hw.memory import as_plain, is_byte_count
 
 _MODULES = {
     "best": "passes.planning.planners.portfolio",
@@ -155,7 +156,7 @@ def register(name: str) -> Callable[[Run], Run]:
     def decorate(run: Run) -> Run:
         if name in _PLANNERS or _MODULES.get(name, run.__module__) != run.__module__:
             raise ValueError(f"planner {name!r} is already registered")
-        _PLANNERS[name] = Planner(name, lambda p, budget: _completed(p, name, run(p, budget)))
+        _PLANNERS[name] = Planner(name, partial(_run, name, run))
         return run
 
     return decorate
@@ -202,8 +203,11 @@ def solve(problem: Problem, planner: str = "best", budget: Budget | int | None =
     Raises
     ------
     ValueError
-            If no planner has this name, the budget is none, or the planner returns no plan.
+        If there is no problem, no planner has this name, the budget is none, or the planner raises
+        or returns no plan.
     """
+    if not isinstance(problem, Problem):
+        raise ValueError(f"what is to be planned must be a Problem, got {problem!r}")
     return get_planner(planner).run(problem, as_budget(budget))
 
 
@@ -222,11 +226,27 @@ def as_budget(budget: Budget | int | None) -> Budget:
     """
     if budget is None:
         return Budget()
+    budget = as_plain(budget)  # type: ignore[assignment]
     if is_byte_count(budget):
         return Budget(budget)  # type: ignore[arg-type]
     if not isinstance(budget, Budget):
         raise ValueError(f"a budget must be a Budget or a number of placements, got {budget!r}")
     return budget
+
+
+def _run(
+    planner: str,
+    run: Callable[[Problem, Budget], Plan | Offsets],
+    problem: Problem,
+    budget: Budget,
+) -> Plan:
+    """Ask a planner, and say which one it was if it fails."""
+    try:
+        answer = run(problem, budget)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{problem.name}: planner {planner!r} raised {said}") from error
+    return _completed(problem, planner, answer)
 
 
 def _completed(problem: Problem, planner: str, answer: object) -> Plan:
@@ -241,7 +261,8 @@ def _completed(problem: Problem, planner: str, answer: object) -> Plan:
     offsets = {}
     for buffer in problem.buffers:
         given = answer.get(buffer.name, ())
-        slots = tuple(given) if isinstance(given, Sequence) else (given,)
+        slots: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else (given,)
+        slots = tuple(map(as_plain, slots))
         if len(slots) < buffer.slots or not all(map(is_byte_count, slots)):
             raise ValueError(
                 f"{where}: buffer {buffer.name!r} needs {buffer.slots} offsets in bytes, "

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 from passes.planning.live_ranges import LiveRange as LiveRange
 from passes.planning.live_ranges import joined, live_together
-from target_hw.memory import MemoryScope, is_byte_count
+from target_hw.memory import MemoryScope, as_plain, is_byte_count
 
 ADDRESS_LIMIT = 1 << 62
 """Sizes and positions stay below this, so that a sum of two always fits a signed 64-bit word."""
@@ -50,6 +51,7 @@ class PipelineUse:
     runs: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", as_plain(self.runs))
         if not is_byte_count(self.runs) or not 0 < self.runs < ADDRESS_LIMIT:
             raise ValueError(f"pipeline use: runs must be an integer from 1, got {self.runs!r}")
 
@@ -92,11 +94,14 @@ class Buffer:
     use: PipelineUse | None = None
 
     def __post_init__(self) -> None:
-        for what, value, least in (
+        for what, given, least in (
             ("size", self.size, 0),
             ("alignment", self.alignment, 1),
             ("slots", self.slots, 1),
         ):
+            value: Any = given if type(given) is int else as_plain(given)
+            if value is not given:
+                object.__setattr__(self, what, value)
             if not is_byte_count(value) or not least <= value < ADDRESS_LIMIT:
                 raise ValueError(
                     f"buffer {self.name!r}: {what} must be an integer of at least {least} and "
@@ -125,7 +130,7 @@ class Penalty:
     first, second : str
         The names of the buffers.
     cost : int
-        A positive number.
+        A positive number, as large as it may be.
     in_step : int, optional
         What it costs instead where they share in step: positive, at most `cost`.
     """
@@ -134,6 +139,10 @@ class Penalty:
     second: str
     cost: int
     in_step: int | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("cost", "in_step"):
+            object.__setattr__(self, what, as_plain(getattr(self, what)))
 
     @property
     def cost_in_step(self) -> int:
@@ -235,7 +244,8 @@ def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
     previous: LiveRange | None = None
     if not _is_list(buffer.live) or not all(map(_is_list, buffer.live)):
         raise ValueError(f"{where}s must be pairs (begin, end), got {buffer.live!r}")
-    for entry in sorted(buffer.live):
+    pieces: list[Any] = sorted(tuple(map(as_plain, entry)) for entry in buffer.live)
+    for entry in pieces:
         if len(entry) != 2 or not all(is_byte_count(p) and abs(p) < ADDRESS_LIMIT for p in entry):
             raise ValueError(f"{where} must be two integers within 2**62, got {entry!r}")
         begin, end = entry
@@ -246,7 +256,7 @@ def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
         previous = (begin, end)
     if not buffer.live:
         raise ValueError(f"buffer {buffer.name!r}: it needs at least one live range")
-    return joined(buffer.live)
+    return joined(pieces)
 
 
 def _is_one_range(live: object) -> bool:
@@ -262,7 +272,7 @@ def _is_one_range(live: object) -> bool:
 
 def _checked_pins(buffer: Buffer) -> tuple[int, ...]:
     """Return the pinned offsets as a tuple, or say what is wrong with them."""
-    pins = tuple(buffer.pinned or ())
+    pins: tuple[Any, ...] = tuple(map(as_plain, buffer.pinned or ()))
     if len(pins) != buffer.slots:
         raise ValueError(
             f"buffer {buffer.name!r}: {buffer.slots} slots need {buffer.slots} pinned offsets, "
@@ -304,7 +314,7 @@ def _check_pairs(problem: Problem) -> None:
     _check_known(problem, "separations", problem.separations)
     _check_known(problem, "penalties", [(p.first, p.second) for p in problem.penalties])
     for penalty in problem.penalties:
-        if not is_byte_count(penalty.cost) or not 0 < penalty.cost < ADDRESS_LIMIT:
+        if not is_byte_count(penalty.cost) or penalty.cost <= 0:
             raise ValueError(
                 f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r} must be "
                 f"a positive integer, got {penalty.cost!r}"
@@ -374,9 +384,25 @@ def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: 
 
 def _check_total(problem: Problem) -> None:
     """Refuse sizes whose sum could not be an offset."""
-    highest_reserved = max((end for _, end in problem.memory.reserved), default=0)
-    total = highest_reserved + sum(
-        buffer.slots * (buffer.size + problem.alignment_of(buffer)) for buffer in problem.buffers
-    )
+    total = _most_bytes(problem)
     if total >= ADDRESS_LIMIT:
         raise ValueError(f"{problem.name}: its buffers add up to {total} bytes, above 2**62")
+
+
+def _most_bytes(problem: Problem) -> int:
+    """Return an end that buffers laid out one after the other, above all that is fixed, have."""
+    fixed = [end for _, end in problem.memory.reserved]
+    fixed += [max(b.pinned) + b.size for b in problem.buffers if b.pinned is not None]
+    return max(fixed, default=0) + sum(
+        buffer.slots * (buffer.size + problem.alignment_of(buffer)) for buffer in problem.buffers
+    )
+
+
+def widest_alignment(problem: Problem) -> int:
+    """Return an alignment that all buffers could have on top of theirs, with sums in 2**62.
+
+    What plans buffers at multiples of more than their alignments, such as several in place, asks
+    for it first: the least common multiple of large alignments can be above every limit.
+    """
+    slots = sum(buffer.slots for buffer in problem.buffers)
+    return (ADDRESS_LIMIT - 1 - _most_bytes(problem)) // max(1, slots)

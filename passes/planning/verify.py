@@ -64,7 +64,15 @@ def verify(problem: Problem, plan: Plan, limit: int | None = REPORT_LIMIT) -> tu
         What was decided. Its status is not judged, but a plan above the capacity breaks it.
     limit : int, optional
         Stop after this many violations; None lists all.
+
+    Raises
+    ------
+    ValueError
+        If these are no problem and no plan.
     """
+    if not isinstance(problem, Problem) or not isinstance(plan, Plan):
+        given = f"{type(problem).__name__} and {type(plan).__name__}"
+        raise ValueError(f"verify needs a Problem and a Plan, got {given}")
     return tuple(islice(_violations(problem, plan), limit))
 
 

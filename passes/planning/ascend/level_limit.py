@@ -10,10 +10,8 @@ from dataclasses import replace
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, solve
+from passes.planning.planners.search import cost_free
 from passes.planning.problem import Problem
-
-OUT_OF_STEP = 1 << 40
-"""Cost of what level 1 forbids: more than all that it allows can add up to."""
 
 LEVELS = (2, 1, 0)
 """From the one that shares least."""
@@ -28,16 +26,20 @@ def at_level(problem: Problem, lowest: int) -> Problem:
         With the penalties of its levels, as from `with_level_penalties`.
     lowest : int
         At 2 no penalized pair shares bytes, in place neither. At 1 those may that do so in step,
-        slot by slot. At 0 all may, and at no cost.
+        slot by slot. At 0 all may, and at no cost. What pinned buffers share stays as it is.
     """
     if lowest not in LEVELS:
         raise ValueError(f"{problem.name}: there are levels 2, 1 and 0, got {lowest!r}")
     if lowest == 0:
         return replace(problem, penalties=())
     kept, apart = [], []
+    forbidden = _out_of_step(problem)
+    free = cost_free(problem).separations[len(problem.separations) :]
     for penalty in problem.penalties:
+        if (penalty.first, penalty.second) not in free:
+            continue
         if lowest == 1 and penalty.cost_in_step < penalty.cost:
-            kept.append(replace(penalty, cost=OUT_OF_STEP, in_step=penalty.cost_in_step))
+            kept.append(replace(penalty, cost=forbidden, in_step=penalty.cost_in_step))
         else:
             apart.append((penalty.first, penalty.second))
     pairs = {frozenset(pair) for pair in apart}
@@ -47,6 +49,11 @@ def at_level(problem: Problem, lowest: int) -> Problem:
         in_place=tuple(pair for pair in problem.in_place if frozenset(pair) not in pairs),
         separations=(*problem.separations, *apart),
     )
+
+
+def _out_of_step(problem: Problem) -> int:
+    """Return a cost for what level 1 forbids: more than all that it allows can add up to."""
+    return sum(penalty.cost_in_step for penalty in problem.penalties) + 1
 
 
 def plan_at_level(problem: Problem, lowest: int, budget: Budget | None = None) -> Plan:
@@ -73,6 +80,6 @@ def plan_at_level(problem: Problem, lowest: int, budget: Budget | None = None) -
     plan = BlockList(problem).plan_of(found.offsets, f"level {lowest}", found.nodes)
     if not found.fits:
         return replace(plan, status=found.status)
-    if found.penalty >= OUT_OF_STEP:
+    if found.penalty >= _out_of_step(problem):
         return replace(plan, status=Status.NOT_FOUND)
     return replace(plan, status=Status.FEASIBLE)

@@ -15,16 +15,19 @@ from passes.planning.ascend.entries import (
     Entry,
     by_buffer,
     entries_of,
+    granule,
     sequential,
 )
 from passes.planning.ascend.least_waiting import least_waiting
 from passes.planning.ascend.levels import pipes_conflict, reuse_of
 from passes.planning.ascend.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.coalesce import pinned_pairs
 from passes.planning.engine.relocate.improve import MOST_BLOCKS
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
-from passes.planning.problem import PipelineUse, Problem
+from passes.planning.planners.portfolio import bump_or_best
+from passes.planning.problem import PipelineUse, Problem, widest_alignment
 
 Search = Literal["search", "mirror"]
 MIRROR_SHARE = 10
@@ -95,9 +98,13 @@ def plan_levels(
         raise ValueError(
             f"{problem.name}: strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}"
         )
+    name = "three_level" if search == "search" else "three_level_mirror"
+    if granule(problem) > widest_alignment(problem):
+        # Nothing can stand at multiples of all alignments at once.
+        plan = bump_or_best(problem, budget or Budget())
+        return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
     meter = Meter(budget or Budget())
     block_list, entries = BlockList(problem), entries_of(problem)
-    name = "three_level" if search == "search" else "three_level_mirror"
     apart = [] if search == "mirror" else _with_less_in_place(problem)
     for laid_out in (*apart, entries):
         plan = block_list.plan_of(by_buffer(laid_out, sequential(problem, laid_out)), name)
@@ -126,7 +133,9 @@ def _with_less_in_place(problem: Problem) -> list[list[Entry]]:
     """
     use = {buffer.name: buffer.use for buffer in problem.buffers}
     free = tuple((a, b) for a, b in problem.in_place if not _waits(use[a], use[b]))
-    return [entries_of(replace(problem, in_place=pairs)) for pairs in ((), free)]
+    pinned = pinned_pairs(problem)
+    kept = (pinned, (*free, *(pair for pair in pinned if pair not in free)))
+    return [entries_of(replace(problem, in_place=pairs)) for pairs in kept]
 
 
 def _waits(one: PipelineUse | None, two: PipelineUse | None) -> bool:

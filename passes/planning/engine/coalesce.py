@@ -40,7 +40,7 @@ class Coalesced:
 def apart(problem: Problem) -> Coalesced:
     """Return `problem` with every in-place pair kept apart."""
     leader = {buffer.name: buffer.name for buffer in problem.buffers}
-    return Coalesced(replace(problem, in_place=_pinned_pairs(problem)), leader)
+    return Coalesced(replace(problem, in_place=pinned_pairs(problem)), leader)
 
 
 def coalesce(problem: Problem) -> Coalesced:
@@ -69,7 +69,7 @@ def coalesce(problem: Problem) -> Coalesced:
     return Coalesced(_rename(problem, merged, leader), leader)
 
 
-def _pinned_pairs(problem: Problem) -> tuple[tuple[str, str], ...]:
+def pinned_pairs(problem: Problem) -> tuple[tuple[str, str], ...]:
     """Return the in-place pairs that are decided already, right or wrong."""
     return tuple(
         pair
@@ -119,7 +119,7 @@ def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]
     return replace(
         problem,
         buffers=merged,
-        in_place=_pinned_pairs(problem),
+        in_place=pinned_pairs(problem),
         separations=tuple(separations),
         penalties=tuple(Penalty(*pair, *charge) for pair, charge in sorted(costs.items())),
     )

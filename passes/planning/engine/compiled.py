@@ -3,11 +3,16 @@
 A loop is a function in TVMScript, in a module whose import takes TVM and seconds. So what was
 compiled is kept as a shared library in a cache folder, and loading that takes only `tvm_ffi`. The
 library's name holds a hash of the version of TVM, the kind of processor and the source of all
-modules here, so that a changed loop is compiled anew. A library is written under a name of its own
+modules here, so that a changed loop is compiled anew; and a hash of its own bytes, without which it
+is not loaded: to load half a library ends the process. A library is written under a name of its own
 and then renamed: processes that compile the same loop at once do not meet.
 
+To load a library is to run it. So it is taken only from a folder, and as a file, that belong to the
+user and that nobody else may write; from another folder nothing is loaded, and none is written.
+
 The environment variable `TVM_EXT_CACHE` names the folder; ``off`` keeps nothing. Without it the
-folder is ``tvm_ext`` in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``).
+folder is ``tvm_ext`` in the user's cache folder (``$XDG_CACHE_HOME`` if that is absolute, as the XDG
+Base Directory Specification says, or ``~/.cache``).
 """
 
 from __future__ import annotations
@@ -15,10 +20,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import logging
 import os
 import platform
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +53,7 @@ _SUFFIX = ".so"
 Array = npt.NDArray[np.int64]
 Loop = Callable[..., None]
 
+_log = logging.getLogger("tvm_ext.compiled_loops")
 _loaded: dict[str, Loop | None] = {}
 
 
@@ -104,21 +113,43 @@ def cache_folder() -> Path | None:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME", "")
     with contextlib.suppress(RuntimeError):  # no home folder is known
-        return (Path(base) if base else Path.home() / ".cache") / "tvm_ext"
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tvm_ext"
     return None
 
 
-def _library(module: str) -> Path | None:
-    """Return where the compiled loops of a module are or would be kept; None for nowhere."""
-    folder, versions = cache_folder(), list(_versions())
-    if folder is None or not versions:
+def _stem(module: str) -> str | None:
+    """Return how the name of a module's library begins; None where no TVM is installed."""
+    versions = list(_versions())
+    if not versions:
         return None
     content = hashlib.sha256()
     for text in (*versions, platform.system(), platform.machine()):
         content.update(text.encode() + b"\n")
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         content.update(source.read_bytes())
-    return folder / f"{module.split('.')[-2]}-{content.hexdigest()[:32]}{_SUFFIX}"
+    return f"{module.split('.')[-2]}-{content.hexdigest()[:32]}"
+
+
+def _named(stem: str, library: Path) -> str:
+    """Return the name that a library with these bytes has."""
+    content = library.read_bytes()
+    return f"{stem}-{len(content)}-{hashlib.sha256(content).hexdigest()[:32]}{_SUFFIX}"
+
+
+def _is_ours_alone(path: Path) -> bool:
+    """Whether a folder or a file is the user's, and nobody else may write it."""
+    if not hasattr(os, "getuid"):  # Windows keeps the user's own folder to him
+        return True
+    found = path.stat() if path.is_dir() else path.lstat()
+    if found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return True
+    _warn_of(path)
+    return False
+
+
+@cache
+def _warn_of(path: Path) -> None:
+    _log.warning("compiled loops: %s is passed over, as others than you may write it", path)
 
 
 def _versions() -> Iterator[str]:
@@ -129,14 +160,23 @@ def _versions() -> Iterator[str]:
 
 
 def _from_cache(name: str) -> Loop | None:
-    library = _library(_MODULES[name])
+    folder, stem = cache_folder(), _stem(_MODULES[name])
+    if folder is None or stem is None:
+        return None
     try:
-        if library is None or not library.is_file():
+        if not folder.is_dir() or not _is_ours_alone(folder):
             return None
-        found: Loop = importlib.import_module("tvm_ffi").load_module(str(library))[name]
+        for library in sorted(folder.glob(f"{stem}-*{_SUFFIX}")):
+            if not library.is_file() or not _is_ours_alone(library):
+                continue
+            if library.name != _named(stem, library):
+                library.unlink()  # cut short or changed: it is compiled anew
+                continue
+            found: Loop = importlib.import_module("tvm_ffi").load_module(str(library))[name]
+            return found
     except (ImportError, OSError, RuntimeError, AttributeError, KeyError, ValueError):
-        return None  # not a library that this TVM can load: it is compiled anew
-    return found
+        pass  # not a library that this TVM can load: it is compiled anew
+    return None
 
 
 def _from_compiler(name: str) -> Loop | None:
@@ -161,14 +201,17 @@ def _from_compiler(name: str) -> Loop | None:
 
 def _keep(built: Any, kernels: ModuleType) -> None:
     """Write a compiled module to the cache folder, where that is possible."""
-    library = _library(kernels.__name__)
-    if library is None:
+    folder, stem = cache_folder(), _stem(kernels.__name__)
+    if folder is None or stem is None:
         return
-    own = library.with_name(f"{library.stem}-{os.getpid()}-{uuid.uuid4().hex}{_SUFFIX}")
+    own = folder / f".{stem}-{os.getpid()}-{uuid.uuid4().hex}{_SUFFIX}"
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_ours_alone(folder):
+            return
         built.export_library(str(own))
-        own.replace(library)
+        own.chmod(0o700)
+        own.replace(folder / _named(stem, own))
     except (OSError, RuntimeError):  # a folder that is not ours to write, or no linker
         with contextlib.suppress(OSError):
             own.unlink(missing_ok=True)

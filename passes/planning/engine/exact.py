@@ -3,14 +3,20 @@
 Branch and bound over canonical placements, as `passes.planning.engine.canonical` does, with more
 than one offset to try for a block: it can go on top of what it should not share with, or below that
 and pay; it can take the offset of an in-place partner, or stay clear of it.
+
+Buffers that share an offset in place move as one. In a best plan with the least sum of offsets such
+a group stands at the lowest multiple of the least common multiple of its members' alignments above
+what is in the way of one of them. That member is placed there first, the others join it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.planner import Meter
+from passes.planning.problem import ADDRESS_LIMIT
 
 Score = tuple[int, int]
 """(penalty, peak in bytes)."""
@@ -61,6 +67,7 @@ class WeightedSearch:
             for block in range(len(block_list))
             if block not in block_list.pinned and block_list.sizes[block]
         ]
+        self._steps = _steps(block_list, self._partners)
         self._crowds = _crowds(block_list, self._partners, self._left)
 
     def run(self) -> None:
@@ -133,10 +140,6 @@ class WeightedSearch:
     def _obstacles(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
         return sorted((*self._block_list.problem.memory.reserved, *self._placed(blocks)))
 
-    def _settle(self, block: int, low: int, obstacles: list[tuple[int, int]]) -> int:
-        block_list = self._block_list
-        return settle(low, block_list.sizes[block], block_list.alignments[block], obstacles)
-
     def _options(self, block: int) -> Iterator[tuple[int, bool]]:
         """Yield the offsets that `block` can take, and whether each is an in-place partner's."""
         size = self._block_list.sizes[block]
@@ -145,18 +148,20 @@ class WeightedSearch:
         avoided = self._placed([other for other, _ in self._soft[block]])
         apart = sorted(hard + partners)
         for low in sorted({0, *(end for _, end in apart + avoided)}):
-            yield self._settle(block, low, apart), False
+            for step in self._steps[block]:
+                yield settle(low, size, step, apart), False
         for begin, _ in partners:
             clear = all(
                 begin == low or begin >= high or low >= begin + size for low, high in partners
             )
-            if clear and self._settle(block, begin, hard) == begin:
+            if clear and settle(begin, size, self._block_list.alignments[block], hard) == begin:
                 yield begin, True
 
     def _highest_need(self, block: int) -> int:
         """Return where `block` would end, were it placed now at no cost and with no partner."""
         others = [*self._hard[block], *self._partners[block], *(o for o, _ in self._soft[block])]
-        return self._settle(block, 0, self._obstacles(others)) + self._block_list.sizes[block]
+        size, alignment = self._block_list.sizes[block], self._block_list.alignments[block]
+        return settle(0, size, alignment, self._obstacles(others)) + size
 
     def _shared(self, block: int, offset: int) -> Iterator[tuple[int, int]]:
         """Yield (penalty, 1 if not in step) for each placed block that `block` would meet."""
@@ -190,6 +195,20 @@ def _partners(block_list: BlockList) -> list[list[int]]:
             partners[one].append(two)
             partners[two].append(one)
     return partners
+
+
+def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return for each block the alignments that groups in place have which it can be in."""
+    steps: list[list[int]] = []
+    for block, alignment in enumerate(block_list.alignments):
+        group, found = [block], {alignment}
+        for member in group:
+            group += [other for other in partners[member] if other not in group]
+        for other in {block_list.alignments[member]: None for member in group}:
+            found |= {math.lcm(step, other) for step in found}
+            found = {step for step in found if step < ADDRESS_LIMIT}
+        steps.append(sorted(found))
+    return steps
 
 
 def _crowds(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 
 from passes.planning.live_ranges import live_together
-from passes.planning.problem import Buffer, Problem, rotate_alike
+from passes.planning.problem import Buffer, Problem, rotate_alike, widest_alignment
 
 
 class SharingRules:
@@ -26,6 +27,7 @@ class SharingRules:
         self._in_place = {frozenset(pair) for pair in problem.in_place}
         self._penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
         self._separated = {frozenset(pair) for pair in problem.separations}
+        self._widest = widest_alignment(problem)
 
     def stalls(self, one: Buffer, two: Buffer) -> bool:
         """Whether two buffers are an in-place pair that has a penalty, too."""
@@ -56,6 +58,8 @@ class SharingRules:
         With more than one offset each, all members must rotate through them alike.
         """
         members = [*one, *two]
+        if math.lcm(*(member.alignment for member in members)) > self._widest:
+            return False
         if max(member.slots for member in members) > 1 and not all_rotate_alike(members):
             return False
         return all(self.may_merge(a, b) for a in one for b in two)

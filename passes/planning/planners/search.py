@@ -42,8 +42,6 @@ MANY_BLOCKS = 1000
 """Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000
 """Blocks beyond which no time is enough to fit one after the other between all others."""
-WORST = (1 << 62, 1 << 62)
-"""A penalty and a peak above those of any plan."""
 
 
 @register("search")
@@ -261,9 +259,10 @@ def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
         return plan
     meter = meter.share(1, at_most=EXACT_NODES)
     complete = True
+    worst = (sum(penalty.cost for penalty in problem.penalties) + 1, 0)  # no plan is as bad
     for variant in variants:
         wide = BlockList(variant)
-        incumbent = (plan.penalty, plan.peak) if plan.fits else WORST
+        incumbent = (plan.penalty, plan.peak) if plan.fits else worst
         if len(wide) > EXACT_BLOCKS:
             complete = False
             continue

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
-from passes.planning.problem import Problem
+from passes.planning.problem import Problem, widest_alignment
 from passes.planning.storage_rewrite.plan_memory import PlanMemory
 from passes.planning.storage_rewrite.storage import (
     AllocEntry,
@@ -44,7 +45,10 @@ def storage_rewrite(problem: Problem, budget: Budget) -> Plan:
     apart = _apart(block_list)
     pieces = [(block_list.sizes[block], [block]) for block in apart if block_list.sizes[block]]
     for entry in _Sharing(block_list, apart).entries():
-        pieces.append((entry.const_nbits // 8, entry.allocs))
+        if _unit(block_list, entry.allocs) <= widest_alignment(problem):
+            pieces.append((entry.const_nbits // 8, entry.allocs))
+        else:  # no place in the memory is a multiple of all their alignments
+            pieces += [(block_list.sizes[block], [block]) for block in entry.allocs]
     offsets, top = [0] * len(block_list), 0
     for block, pinned in block_list.pinned.items():
         offsets[block] = pinned
@@ -53,12 +57,16 @@ def storage_rewrite(problem: Problem, budget: Budget) -> Plan:
     ]
     taken = sorted((*problem.memory.reserved, *pins))
     for size, blocks in pieces:
-        alignment = math.lcm(*(block_list.alignments[block] for block in blocks))
-        offset = settle(top, size, alignment, taken)
+        offset = settle(top, size, _unit(block_list, blocks), taken)
         for block in blocks:
             offsets[block] = offset
         top = offset + size
     return block_list.plan(offsets, "storage_rewrite")
+
+
+def _unit(block_list: BlockList, blocks: Sequence[int]) -> int:
+    """Return the bytes that an offset of all of some blocks is a multiple of."""
+    return math.lcm(*(block_list.alignments[block] for block in blocks))
 
 
 def _apart(block_list: BlockList) -> list[int]:
@@ -132,12 +140,14 @@ class _Sharing:
     def _can_be_inplace(self, _stmt: StmtEntry, destination: int, source: int) -> bool:
         """Whether a block may join those that hold a source's place.
 
-        The place is free again when the newest of them ends, so the others may not outlive it;
+        A source that is no longer live has given its place back already, and others may have taken
+        it. The place is free again when the newest of them ends, so the others may not outlive it;
         and each of them that is live together with it must be its source.
         """
         begin, end = self.live[destination]
         group = self._together[source]
-        if self.live[source][0] > begin or source not in self._sources[destination]:
+        source_begin, source_end = self.live[source]
+        if not source_begin <= begin < source_end or source not in self._sources[destination]:
             return False
         for member in group:
             other_begin, other_end = self.live[member]

@@ -115,10 +115,59 @@ def test_a_second_process_takes_the_loop_from_the_cache(at_once, tmp_path):
     second, had_tvm = run(HARD, tmp_path)
     assert (second, had_tvm) == (first, "False")
     assert kept[0].read_bytes() == before
-    kept[0].write_bytes(b"no library")
+    kept[0].write_bytes(before[:4096])  # loading it would end the process
     third, had_tvm = run(HARD, tmp_path)
     assert (third, had_tvm) == (first, "True")
-    assert kept[0].read_bytes() != b"no library"
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+
+
+@pytest.fixture
+def kept(at_once, tmp_path, monkeypatch):
+    """Return a library in a cache folder of its own, and look for loops there."""
+    shutil.copytree(at_once[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv(compiled.CACHE_VARIABLE, str(tmp_path))
+    (library,) = tmp_path.iterdir()
+    assert compiled._from_cache("advance") is not None
+    return library
+
+
+@pytest.mark.parametrize("length", [0, 4096, 9000, -1])
+def test_a_library_that_was_cut_short_is_thrown_away(kept, length):
+    kept.write_bytes(kept.read_bytes()[:length])
+    assert compiled._from_cache("advance") is None
+    assert not kept.exists()
+
+
+def test_a_changed_byte_is_found(kept):
+    content = bytearray(kept.read_bytes())
+    content[len(content) // 2] ^= 1
+    kept.write_bytes(content)
+    assert compiled._from_cache("advance") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are a matter of POSIX")
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_what_others_may_write_is_not_loaded(kept, which, caplog):
+    path = kept.parent if which == "folder" else kept
+    path.chmod(path.stat().st_mode | 0o022)
+    assert compiled._from_cache("advance") is None
+    assert f"{path} is passed over" in caplog.text
+    path.chmod(0o700)
+    assert compiled._from_cache("advance") is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are a matter of POSIX")
+def test_what_another_user_owns_is_not_loaded(kept, monkeypatch):
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    assert compiled._from_cache("advance") is None
+
+
+def test_a_relative_cache_folder_of_the_desktop_is_ignored(monkeypatch, tmp_path):
+    monkeypatch.setenv(compiled.CACHE_VARIABLE, "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert compiled.cache_folder() == tmp_path / ".cache" / "tvm_ext"
 
 
 def test_the_switch_leaves_the_cache_off(with_compiler, tmp_path, monkeypatch):
