@@ -15,8 +15,9 @@ What is understood:
 - calls of helpers as statements; of those that return an integer, as the whole of what is assigned
   or returned. A helper becomes a function of its own, whose last parameter is where its result
   goes: TVM's code generator knows no other way out of a function that is not called from outside;
-- integer arithmetic, ``min``, ``max``, comparisons, ``and``, ``or``, ``not``, ``x if c else y``,
-  which evaluate what Python would, and nothing else. Truth values are stored as 0 and 1.
+- ``+``, ``-``, ``*``, ``//``, ``%``, ``min``, ``max``, ``int``, comparisons, ``and``, ``or``,
+  ``not``, ``x if c else y``, which evaluate what Python would, and nothing else. Truth values are
+  stored as 0 and 1.
 
 Integers that need more than 64 bits wrap around, and an index is not checked and never negative.
 Anything else is a `LoopError` that names the function and the line.
@@ -33,19 +34,17 @@ from typing import Any, get_type_hints
 
 from tvm import IRModule, tirx
 from tvm.ir import Call, GlobalVar, PointerType, PrimType, Var
+from tvm.ir.transform import Sequential
+from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes
 
 _INT = "int64"
+_PIPELINE = "tvm_ext.planner_loop"
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: tirx.Add,
     ast.Sub: tirx.Sub,
     ast.Mult: tirx.Mul,
     ast.FloorDiv: tirx.FloorDiv,
     ast.Mod: tirx.FloorMod,
-    ast.LShift: tirx.shift_left,
-    ast.RShift: tirx.shift_right,
-    ast.BitAnd: tirx.bitwise_and,
-    ast.BitOr: tirx.bitwise_or,
-    ast.BitXor: tirx.bitwise_xor,
 }
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: tirx.LT,
@@ -88,6 +87,29 @@ def loop_module(entry: FunctionType) -> IRModule:
     loops = _Loops()
     loops.variable(entry, is_entry=True)
     return IRModule(loops.functions)
+
+
+def built(entry: FunctionType) -> Any:
+    """Return a function compiled for this machine, with the helpers that it calls.
+
+    Parameters
+    ----------
+    entry : function
+        As for `loop_module`.
+
+    Returns
+    -------
+    tvm.runtime.Module
+        It has the function under its name, which takes tensors and integers.
+    """
+    tirx.register_tir_pipeline(_PIPELINE, _pipeline)
+    return tirx.build(loop_module(entry), target="llvm", pipeline=_PIPELINE)
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    """Return the passes that such functions need; others take most of the time to compile."""
+    calls = [tirx.transform.AnnotateEntryFunc(), tirx.transform.MakePackedAPI()]
+    return Sequential(calls), finalize_host_passes, finalize_device_passes
 
 
 class _Loops:
@@ -294,6 +316,8 @@ class _Function:
                 return tirx.NE(tirx.if_then_else(self._truth(first), *both), _ZERO)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return tirx.if_then_else(self._truth(test), self._int(body), self._int(orelse))
+            case ast.Call(func=ast.Name(id="int"), args=[truth]):
+                return self._int(truth)
             case ast.Call(func=ast.Name(id=name), args=[one, two]) if name in _CHOSEN:
                 return _CHOSEN[name](self._int(one), self._int(two))
         raise self._error(node)

@@ -88,7 +88,7 @@ class SearchState(NamedTuple):
 def advance(state: SearchState, stop: int) -> None:
     """Place blocks until all are placed, there is no placement, or `stop` were tried."""
     now, waiting, frames = state.now, state.waiting, state.frames
-    descend = now[FRAMES] == 0
+    descend = int(now[FRAMES] == 0)
     while True:
         if descend:
             if now[WAITING] == 0:
@@ -114,7 +114,7 @@ def advance(state: SearchState, stop: int) -> None:
             now[FRAMES] = parent + 1
             _undo(state, frames[parent * FRAME + FRAME_TRAIL])
             now[WAITING] = frames[parent * FRAME + FRAME_WAITING]
-            descend = False
+            descend = 0
         else:
             now[NODES] += 1
             descend = _place(state, now[FRAMES] - 1, at)
@@ -145,9 +145,11 @@ def _next_block(state: SearchState, frame: int) -> int:
         if reach > best_offset or reach < after_offset:
             continue
         load, rank = loads[block], ranks[block]
-        if reach == after_offset and (load > after_load or load == after_load and rank <= after_rank):
+        tie = reach == after_offset and load >= after_load
+        if tie and (load > after_load or rank <= after_rank):
             continue
-        if reach == best_offset and (load < best_load or load == best_load and rank >= best_rank):
+        tie = reach == best_offset and load <= best_load
+        if tie and (load < best_load or rank >= best_rank):
             continue
         best = at
         best_offset = reach

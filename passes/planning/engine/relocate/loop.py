@@ -331,7 +331,7 @@ def _cheapest(state: RelocationState, block: int, eject: int, banned: int) -> in
     candidates = 1 + state.reserved + 2 * (state.begins[block + 1] - state.begins[block])
     for candidate in range(candidates):
         offset = _candidate(state, block, candidate)
-        if offset == NOWHERE or offset == banned:
+        if offset < 0 or offset == banned:
             continue
         cost = _cost_at(state, block, offset, eject, best_cost)
         if cost < best_cost:

@@ -1,6 +1,6 @@
 """The loop of the skyline greedy on many blocks, as plain Python and as what TVM compiles.
 
-`passes.planning.engine.skyline.rise` says what it does and makes the state. The functions here are
+`passes.planning.engine.skyline.place` says what it does and makes the state. The functions here are
 of the subset that `passes.planning.engine.loop_to_tir` translates.
 """
 
