@@ -46,6 +46,7 @@ ALIGNMENT = 64
 
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")
 _SUFFIX = ".so"
+_PIPELINE = "tvm_ext.planner_loop"
 
 Array = npt.NDArray[np.int64]
 Loop = Callable[..., None]
@@ -222,12 +223,23 @@ def _from_compiler(function: Callable[..., None]) -> Loop | None:
     if not tvm.runtime.enabled("llvm"):
         return None
     translator = importlib.import_module("passes.planning.engine.loop_to_tir")
+    tvm.tirx.register_tir_pipeline(_PIPELINE, _pipeline)
     # The first plan may be made in the middle of a build with a configuration of its own.
     with tvm.transform.PassContext():
-        built = translator.built(function)
+        loops = translator.loop_module(function)
+        built = tvm.tirx.build(loops, target="llvm", pipeline=_PIPELINE)
     _keep(built, function)
     found: Loop = built[function.__name__]
     return found
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    """Return the passes that loops need; TVM's others take most of the time to compile."""
+    tvm: Any = importlib.import_module("tvm")
+    calls = [tvm.tirx.transform.AnnotateEntryFunc(), tvm.tirx.transform.MakePackedAPI()]
+    stock = tvm.tirx.compilation_pipeline
+    host, device = stock.finalize_host_passes, stock.finalize_device_passes
+    return tvm.transform.Sequential(calls), host, device
 
 
 def _keep(built: Any, function: Callable[..., None]) -> None:

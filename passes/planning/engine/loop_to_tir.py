@@ -2,22 +2,18 @@
 
 The planners' hot loops are plain Python functions on one-dimensional sequences of integers. Here
 such a function, and the helpers that it calls, become `PrimFunc` on arrays of 64-bit integers, with
-the same statements in the same order. So there is one source, which runs as it stands and compiled,
-and takes the same steps in both.
-
-What is understood:
+the same statements in the same order: one source, and the same steps in both forms. What counts:
 
 - parameters annotated `int`; arrays (any other annotation); and a `NamedTuple` of these, which
-  stands for its fields: ``state.begin[i]``. ``begins = state.begin`` is a second name of the field.
+  stands for its fields: ``state.begin[i]``. ``begins = state.begin`` is a second name of the field;
 - integers at the top of the module, as constants;
 - assignments to names and elements, several at once and augmented, too; ``if``, ``while``, ``for``
   over a `range` of step 1, ``break``, ``continue``, ``return``;
 - calls of helpers as statements; of those that return an integer, as the whole of what is assigned
-  or returned. A helper becomes a function of its own, whose last parameter is where its result
-  goes: TVM's code generator knows no other way out of a function that is not called from outside;
+  or returned. A helper's last parameter is where its result goes: TVM's code generator knows no
+  other way out of a function that is not called from outside;
 - ``+``, ``-``, ``*``, ``//``, ``%``, ``min``, ``max``, ``int``, comparisons, ``and``, ``or``,
-  ``not``, ``x if c else y``, which evaluate what Python would, and nothing else. Truth values are
-  stored as 0 and 1.
+  ``not``, ``x if c else y``, which evaluate what Python would. Truth values are stored as 0 and 1.
 
 Integers that need more than 64 bits wrap around, and an index is not checked and never negative.
 Anything else is a `LoopError` that names the function and the line.
@@ -34,27 +30,23 @@ from typing import Any, get_type_hints
 
 from tvm import IRModule, tirx
 from tvm.ir import Call, GlobalVar, PointerType, PrimType, Var
-from tvm.ir.transform import Sequential
-from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes
 
 _INT = "int64"
-_PIPELINE = "tvm_ext.planner_loop"
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_OF_TWO: dict[Any, Callable[[Any, Any], Any]] = {
     ast.Add: tirx.Add,
     ast.Sub: tirx.Sub,
     ast.Mult: tirx.Mul,
     ast.FloorDiv: tirx.FloorDiv,
     ast.Mod: tirx.FloorMod,
-}
-_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: tirx.LT,
     ast.LtE: tirx.LE,
     ast.Gt: tirx.GT,
     ast.GtE: tirx.GE,
     ast.Eq: tirx.EQ,
     ast.NotEq: tirx.NE,
+    "min": tirx.Min,
+    "max": tirx.Max,
 }
-_CHOSEN: dict[str, Callable[[Any, Any], Any]] = {"min": tirx.Min, "max": tirx.Max}
 _ZERO, _ONE = tirx.IntImm(_INT, 0), tirx.IntImm(_INT, 1)
 _LEAVE = tirx.Return(tirx.IntImm("int32", 0))
 # The allocation is one of LLVM's, which makes a register of it, and no call of the run time.
@@ -87,29 +79,6 @@ def loop_module(entry: FunctionType) -> IRModule:
     loops = _Loops()
     loops.variable(entry, is_entry=True)
     return IRModule(loops.functions)
-
-
-def built(entry: FunctionType) -> Any:
-    """Return a function compiled for this machine, with the helpers that it calls.
-
-    Parameters
-    ----------
-    entry : function
-        As for `loop_module`.
-
-    Returns
-    -------
-    tvm.runtime.Module
-        It has the function under its name, which takes tensors and integers.
-    """
-    tirx.register_tir_pipeline(_PIPELINE, _pipeline)
-    return tirx.build(loop_module(entry), target="llvm", pipeline=_PIPELINE)
-
-
-def _pipeline() -> tuple[Any, Any, Any]:
-    """Return the passes that such functions need; others take most of the time to compile."""
-    calls = [tirx.transform.AnnotateEntryFunc(), tirx.transform.MakePackedAPI()]
-    return Sequential(calls), finalize_host_passes, finalize_device_passes
 
 
 class _Loops:
@@ -183,14 +152,12 @@ class _Function:
 
     def _statement(self, node: ast.stmt) -> list[tirx.Stmt]:
         match node:
-            case ast.Expr(value=ast.Constant()) | ast.Pass():
+            case ast.Expr(value=ast.Constant()):
                 return []
             case ast.Expr(value=ast.Call() as call):
                 return [self._call(call)]
             case ast.Assign(targets=targets, value=value):
                 return [part for target in targets for part in self._assign(target, value)]
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                return self._assign(target, value)
             case ast.AugAssign(target=target, op=op, value=value):
                 return self._assign(target, ast.copy_location(ast.BinOp(target, op, value), node))
             case ast.If(test=test, body=body, orelse=orelse):
@@ -304,10 +271,8 @@ class _Function:
                 return tirx.Sub(_ZERO, self._int(operand))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return tirx.Not(self._truth(operand))
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _BINARY[type(op)](self._int(left), self._int(right))
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
-                return _COMPARED[type(op)](self._int(left), self._int(right))
+            case ast.BinOp(one, op, two) | ast.Compare(one, [op], [two]) if type(op) in _OF_TWO:
+                return _OF_TWO[type(op)](self._int(one), self._int(two))
             case ast.BoolOp(op=op, values=[first, *others]):
                 # TIR's own `And` and `Or` evaluate both sides, also where one would not do.
                 rest = others[0] if len(others) == 1 else ast.BoolOp(op, others)
@@ -318,8 +283,8 @@ class _Function:
                 return tirx.if_then_else(self._truth(test), self._int(body), self._int(orelse))
             case ast.Call(func=ast.Name(id="int"), args=[truth]):
                 return self._int(truth)
-            case ast.Call(func=ast.Name(id=name), args=[one, two]) if name in _CHOSEN:
-                return _CHOSEN[name](self._int(one), self._int(two))
+            case ast.Call(func=ast.Name(id=name), args=[one, two]) if name in _OF_TWO:
+                return _OF_TWO[name](self._int(one), self._int(two))
         raise self._error(node)
 
     def _fields(self, node: ast.expr) -> dict[str, Any]:
