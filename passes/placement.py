@@ -304,9 +304,22 @@ def above(problem: Problem, taken: int) -> tuple[Problem, int]:
 def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
     for scope in plan.scopes:
         start = scope.problem.memory.base
+        _check_start(scope.problem)
         for name, allocation in scope.attached.allocations.items():
             offsets = scope.plan.offsets[name]
             yield allocation.statement, [start + offset for offset in offsets]
+
+
+def _check_start(problem: Problem) -> None:
+    """Refuse a memory that begins where multiples of a buffer's alignment are none as addresses."""
+    start = problem.memory.base
+    for buffer in problem.buffers:
+        alignment = problem.alignment_of(buffer)
+        if start % alignment:
+            raise ValueError(
+                f"{problem.name}: buffer {buffer.name!r} needs an address that is a multiple of "
+                f"{alignment}, but its memory {problem.memory.name!r} begins at {start}"
+            )
 
 
 def _arenas(plan: AddressPlan) -> Iterator[Arena]:

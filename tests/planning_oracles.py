@@ -127,26 +127,6 @@ def place_is_right(problem, block, offset):
     return capacity is None or offset + buffer.size <= capacity
 
 
-def penalty_of(problem, placed):
-    """Return what a complete placement, block to offset, costs: byte by byte."""
-    total = 0
-    for penalty in problem.penalties:
-        taken = [
-            {
-                slot: set(range(offset, offset + problem.buffers[i].size))
-                for (i, slot), offset in placed.items()
-                if problem.buffers[i].name == name
-            }
-            for name in (penalty.first, penalty.second)
-        ]
-        met = [(a, b) for a, b in product(*taken) if taken[0][a] & taken[1][b]]
-        if not met:
-            continue
-        in_step = len(taken[0]) == len(taken[1]) and all(a == b for a, b in met)
-        total += penalty.in_step if in_step and penalty.in_step else penalty.cost
-    return total
-
-
 def best_by_brute_force(problem):
     """Return the least (penalty, peak) that fits, or None; tries every number of offsets."""
     most = max((b.slots for b in problem.buffers), default=0)
@@ -186,12 +166,12 @@ def offsets_to_try(problem):
         fresh = {start for start in starts if start <= top} - found
         found |= fresh
         ends = {start + size for start in fresh for size in sizes}
-    return [
-        sorted(
-            o for o in (found if b.pinned is None else {b.pinned[k]}) if _may_stand(problem, b, o)
-        )
-        for b, k in ((problem.buffers[i], k) for i, k in blocks)
-    ]
+    tried = []
+    for index, slot in blocks:
+        buffer = problem.buffers[index]
+        places = found if buffer.pinned is None else {buffer.pinned[slot]}
+        tried.append(sorted(o for o in places if may_stand(problem, buffer, o)))
+    return tried
 
 
 def _fixed_ends(problem):
@@ -209,7 +189,7 @@ def _highest_end(problem):
     return top if problem.capacity is None else min(top, problem.capacity)
 
 
-def _may_stand(problem, buffer, offset):
+def may_stand(problem, buffer, offset):
     """Whether a buffer may be at an offset, were it alone."""
     end = offset + buffer.size
     return (

@@ -163,7 +163,8 @@ def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, in
 
     Buffers that share one offset while live together are pairwise in-place pairs. Ordered by
     index, all but the largest of them are covered by charging each buffer the largest saving with
-    *one* earlier partner: so this never claims less than can be saved.
+    *one* earlier partner: so this never claims less than can be saved. Of buffers that got more
+    offsets than slots, to be in place, the bytes that they ask for count as spread over all.
     """
     partners: defaultdict[int, list[int]] = defaultdict(list)
     for source, destination in problem.in_place:
@@ -175,8 +176,10 @@ def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, in
         offers = []
         for low in partners[high]:
             partner = problem.buffers[low]
-            slots = min(buffer.slots, partner.slots)  # a widened buffer saves what it asks for
-            saved = slots * min(padded[buffer.name], padded[partner.name])
+            fewer = min(buffer, partner, key=lambda b: b.slots)
+            if buffer.slots != partner.slots and not fewer.may_widen:
+                continue  # they never have equally many offsets
+            saved = min(b.slots * padded[b.name] for b in (buffer, partner))
             offers += [(begin, end, saved) for begin, end in common(buffer.live, partner.live)]
         yield from _envelope(offers)
 

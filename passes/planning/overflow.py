@@ -12,7 +12,10 @@ from fractions import Fraction
 from passes.planning.bound import live_bytes, lower_bound
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
-from passes.planning.remedies import PARTS, Change, Remedy, remedies
+from passes.planning.remedies import MOST_PLANNED, PARTS, Change, Remedy, remedies
+
+MOST_SHOWN = 200
+"""Buffers at the peak that are listed, at most."""
 
 Overflow = Callable[[Problem, Plan, int], str]
 """What to say of a plan that does not fit: from the problem, the plan, and the bytes at the start
@@ -144,6 +147,8 @@ def does_not_fit(
         verdict = "whether another plan fits is not known: try the planner 'search', or a budget"
     lines.append(f"no plan needs less than {bound} bytes{rules}; {verdict}")
     lines += _what_helps(problem, helps, places, cost)
+    if len(problem.buffers) > MOST_PLANNED:
+        lines.append(f"no change is tried for more than {MOST_PLANNED} buffers")
     if legend := places.legend():
         lines.append(legend)
     return "\n  ".join(lines)
@@ -173,14 +178,15 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
             sources.setdefault(destination, []).append(source)
     apart = " with nothing in place" if sources else ""
     yield f"most is live at {places.at(peak)}, {total} bytes{apart}:"
-    for buffer, begin, end in sorted(
-        live.values(), key=lambda entry: (-entry[0].size, entry[0].name)
-    ):
+    largest = sorted(live.values(), key=lambda entry: (-entry[0].size, entry[0].name))
+    for buffer, begin, end in largest[:MOST_SHOWN]:
         slots = f" in each of {buffer.slots} slots" if buffer.slots > 1 else ""
         others = " or ".join(map(repr, sources.get(buffer.name, ())))
         place = f", may be in place of {others}" if others else ""
         during = places.during(begin, end)
         yield f"  {buffer.name}: {buffer.size} bytes{slots}, live {during}{place}"
+    if rest := [buffer for buffer, _, _ in largest[MOST_SHOWN:]]:
+        yield f"  and {len(rest)} more: {sum(b.slots * b.size for b in rest)} bytes"
 
 
 def _what_helps(

@@ -20,6 +20,9 @@ from target_hw.memory import MemoryScope, as_plain, is_byte_count
 ADDRESS_LIMIT = 1 << 62
 """Sizes and positions stay below this, so that a sum of two always fits a signed 64-bit word."""
 
+SLOT_LIMIT = 1 << 31
+"""Slots of all buffers stay below this: planners number them in words of 32 bits."""
+
 
 @dataclass(frozen=True)
 class PipelineUse:
@@ -141,8 +144,9 @@ class Penalty:
     in_step: int | None = None
 
     def __post_init__(self) -> None:
-        for what in ("cost", "in_step"):
-            object.__setattr__(self, what, as_plain(getattr(self, what)))
+        for what, given in (("cost", self.cost), ("in_step", self.in_step)):
+            if given is not None and type(given) is not int:
+                object.__setattr__(self, what, as_plain(given))
 
     @property
     def cost_in_step(self) -> int:
@@ -387,6 +391,9 @@ def _check_total(problem: Problem) -> None:
     total = _most_bytes(problem)
     if total >= ADDRESS_LIMIT:
         raise ValueError(f"{problem.name}: its buffers add up to {total} bytes, above 2**62")
+    slots = sum(buffer.slots for buffer in problem.buffers)
+    if slots >= SLOT_LIMIT:
+        raise ValueError(f"{problem.name}: its buffers have {slots} slots, above 2**31")
 
 
 def _most_bytes(problem: Problem) -> int:

@@ -24,6 +24,9 @@ PLANNER_NODES = 50_000
 MOST_BUFFERS = 500
 """Buffers beyond which only quick planners are asked, and only for changes of many buffers."""
 
+MOST_PLANNED = 20_000
+"""Buffers beyond which nothing is tried: each plan takes seconds."""
+
 MOST_TRIED = 6
 """Buffers, and pairs of them, that are looked at for each kind of change."""
 
@@ -90,8 +93,10 @@ def remedies(problem: Problem) -> tuple[Remedy, ...]:
     -------
     tuple of Remedy
         At most `SHOWN` of each kind, and none but another plan where there is one that fits;
-        empty where nothing that was tried helps.
+        empty where nothing that was tried helps, or the buffers are more than `MOST_PLANNED`.
     """
+    if len(problem.buffers) > MOST_PLANNED:
+        return ()
     if as_it_is := tuple(_by_planner(problem)):
         return as_it_is
     kinds: tuple[Callable[[Problem], Iterator[Remedy]], ...] = (_by_smaller_buffers,)

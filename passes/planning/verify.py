@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, product
@@ -71,8 +71,10 @@ def verify(problem: Problem, plan: Plan, limit: int | None = REPORT_LIMIT) -> tu
         If these are no problem and no plan.
     """
     if not isinstance(problem, Problem) or not isinstance(plan, Plan):
-        given = f"{type(problem).__name__} and {type(plan).__name__}"
-        raise ValueError(f"verify needs a Problem and a Plan, got {given}")
+        raise ValueError(
+            f"verify needs a Problem and a Plan, got {type(problem).__name__} and "
+            f"{type(plan).__name__}"
+        )
     return tuple(islice(_violations(problem, plan), limit))
 
 
@@ -211,14 +213,12 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
             if not apart.remove(placed):
                 piled.remove(placed)
             continue
-        met = list(apart.sharing_with(placed))
-        met += [p for p in piled if max(p.begin, placed.begin) < min(p.end, placed.end)]
-        for other in met:
+        met = [p for p in piled if max(p.begin, placed.begin) < min(p.end, placed.end)]
+        if not met and apart.added(placed):
+            continue
+        for other in (*apart.sharing_with(placed), *met):
             yield other, placed
-        if met:
-            piled.append(placed)
-        else:
-            apart.add(placed)
+        piled.append(placed)
 
 
 class _Apart:
@@ -234,15 +234,26 @@ class _Apart:
         self._begins: list[_Placed] = []
         """For each shelf but the first, a slot: all on it stand there or after, others before."""
 
-    def add(self, placed: _Placed) -> None:
-        """Add a slot that shares no byte with any other."""
+    def added(self, placed: _Placed) -> bool:
+        """Add a slot if it shares no byte with any other; return whether that is so."""
         at = bisect_right(self._begins, placed)
         shelf = self._shelves[at]
-        insort(shelf, placed)
+        place = bisect_left(shelf, placed)
+        before = shelf[place - 1] if place else self._shelves[at - 1][-1] if at else None
+        if before is not None and before.end > placed.begin:
+            return False
+        if place < len(shelf):
+            after: _Placed | None = shelf[place]
+        else:
+            after = self._shelves[at + 1][0] if at + 1 < len(self._shelves) else None
+        if after is not None and after.begin < placed.end:
+            return False
+        shelf.insert(place, placed)
         if len(shelf) > 2 * SHELF:
             self._shelves.insert(at + 1, shelf[SHELF:])
             self._begins.insert(at, shelf[SHELF])
             del shelf[SHELF:]
+        return True
 
     def remove(self, placed: _Placed) -> bool:
         """Take a slot away; return whether it was there."""

@@ -251,6 +251,24 @@ def test_addresses_count_from_the_base_of_the_memory():
     assert {found["a"], found["b"]} == {(65536,), (65536 + 256,)}
 
 
+def test_a_memory_that_begins_between_the_multiples_that_a_buffer_asks_for_is_refused():
+    @T.prim_func(s_tir=True)
+    def wide(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB", align=256)
+        for i in range(64):
+            a[i] = x[i]
+        for i in range(64):
+            y[i] = a[i]
+
+    def planned(base):
+        scope = MemoryScope("local.UB", 1024, 32, base=base)
+        return addresses(PlanAddresses(memory=MemoryHierarchy((scope,)))(module(wide)))
+
+    assert planned(512) == {"a": (512,)}
+    with pytest.raises(ValueError, match=r"'main'.*'a' needs .* multiple of 256, .* begins at 32"):
+        planned(32)
+
+
 def test_an_address_in_the_program_stays():
     @T.prim_func(s_tir=True)
     def pinned(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):

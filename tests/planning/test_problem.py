@@ -56,6 +56,7 @@ def pinned(name, offset, live=((0, 2),), size=8):
     [
         ({"buffers": (ONE, ONE)}, "two buffers are called 'one'"),
         ({"buffers": ("a",)}, "buffers must be of Buffer, got 'a'"),
+        ({"buffers": (Buffer("a", 0, ((0, 1),), slots=1 << 31),)}, r"slots, above 2\*\*31"),
         ({"penalties": (("one", "two", 3),)}, "penalties must be of Penalty, got"),
         ({"memory": 1024}, "memory must be a MemoryScope, got 1024"),
         ({"in_place": (("one", "none"),)}, "in_place names an unknown buffer 'none'"),

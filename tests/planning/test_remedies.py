@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import problems
 
-from passes.planning import Buffer, Problem, lower_bound, solve, verify
+from passes.planning import Buffer, Problem, lower_bound, overflow, solve, verify
+from passes.planning import remedies as tried
+from passes.planning.overflow import does_not_fit
 from passes.planning.remedies import PARTS, SHOWN, Change, remedies, with_one_slot
 from target_hw.memory import MemoryScope
 
@@ -136,6 +138,22 @@ def test_a_planner_that_finds_what_another_missed_is_named():
 
 def test_nothing_helps_a_buffer_that_is_alone_in_no_memory():
     assert remedies(Problem((Buffer("a", 4, ((0, 2),), pinned=(8,)),), memory(8))) == ()
+
+
+def test_nothing_is_tried_where_a_plan_takes_seconds(monkeypatch):
+    buffers = tuple(Buffer(f"b{i:03}", 8, ((0, 1),)) for i in range(overflow.MOST_SHOWN + 1))
+    problem = Problem(buffers, MemoryScope("local", 800))
+    plan = solve(problem, "first_fit")
+    said = does_not_fit(problem, plan)
+    assert "b199: 8 bytes" in said
+    assert "b200" not in said
+    assert "and 1 more: 8 bytes" in said
+    assert "smaller tiles" in said
+    for module in (overflow, tried):
+        monkeypatch.setattr(module, "MOST_PLANNED", 100)
+    said = does_not_fit(problem, plan)
+    assert "smaller tiles" not in said
+    assert said.endswith("no change is tried for more than 100 buffers")
 
 
 def test_large_problems_are_asked_less():

@@ -4,6 +4,8 @@ import csv
 
 import pytest
 
+from passes.planning import Budget
+from tvm_ext import plan_command
 from tvm_ext.__main__ import main
 
 ROWS = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
@@ -94,6 +96,43 @@ def test_a_planner_of_the_users_own(table, monkeypatch, capsys):
     ):
         assert main(["plan", "--input", str(table), "--planner", wrong]) == 2
         assert message in capsys.readouterr().err
+
+
+class Clock:
+    """Time that passes only while a file is read, and planned."""
+
+    def __init__(self, monkeypatch, reading, planning):
+        self.now, self.budgets = 100.0, []
+        read, solve = plan_command.read_problem, plan_command.solve
+        monkeypatch.setattr(plan_command.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(plan_command, "read_problem", self.during(reading, read))
+        monkeypatch.setattr(plan_command, "solve", self.during(planning, solve))
+
+    def during(self, seconds, function):
+        def run(*arguments):
+            self.now += seconds
+            self.budgets += [each for each in arguments if isinstance(each, Budget)]
+            return function(*arguments)
+
+        return run
+
+
+def test_the_time_limit_is_for_reading_and_checking_too(table, monkeypatch, capsys):
+    clock = Clock(monkeypatch, reading=2.0, planning=3.0)
+    assert main(["plan", "--input", str(table), "--time-limit", "10"]) == 0
+    (budget,) = clock.budgets
+    assert budget.seconds == 10 - 2.0 * (1 + plan_command.CHECKING)
+    assert capsys.readouterr().err == ""
+
+
+def test_more_time_than_the_limit_is_said(table, monkeypatch, capsys):
+    clock = Clock(monkeypatch, reading=2.0, planning=3.0)
+    assert main(["plan", "--input", str(table), "--time-limit", "1"]) == 0
+    assert clock.budgets[0].seconds == 0
+    assert capsys.readouterr().err == (
+        "took 5.0 s, above the limit of 1 s: 2.0 s to read, 3.0 s to plan, 0.0 s to check and "
+        "write\n"
+    )
 
 
 def test_without_a_capacity_it_minimises(table, capsys):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from passes.planning.ascend.entries import by_buffer, entries_of, sequential
+from passes.planning.ascend.entries import by_buffer, entries_of, granule, sequential
 from passes.planning.ascend.mirror import mirror
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, solve
-from passes.planning.problem import Problem
+from passes.planning.problem import Problem, widest_alignment
 
 
 def plan_workspace(
@@ -35,6 +35,9 @@ def plan_workspace(
     problem = replace(problem, memory=replace(problem.memory, capacity=None))
     if reuse and search == "search":
         return solve(problem, "best", budget)
+    if granule(problem) > widest_alignment(problem):
+        # Nothing can stand at multiples of all alignments at once.
+        return solve(problem, "bump")
     entries, block_list = entries_of(problem), BlockList(problem)
     if not reuse:
         return block_list.plan_of(by_buffer(entries, sequential(problem, entries)), "sequential")

@@ -15,8 +15,8 @@ To load a library is to run it. So it is taken only from a folder, and as a file
 user and that nobody else may write; from another folder nothing is loaded, and none is written.
 
 The environment variable `TVM_EXT_CACHE` names the folder; ``off`` keeps nothing. Without it the
-folder is ``tvm_ext`` in the user's cache folder (``$XDG_CACHE_HOME`` if that is absolute, as the
-XDG Base Directory Specification says, or ``~/.cache``).
+folder is ``tvm_ext`` in the user's cache folder: ``$XDG_CACHE_HOME`` if that is absolute, as the
+XDG Base Directory Specification says, else ``~/.cache``.
 """
 
 from __future__ import annotations

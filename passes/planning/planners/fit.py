@@ -41,7 +41,11 @@ def best_fit(problem: Problem, budget: Budget) -> Plan:
 
 
 def fit(
-    block_list: BlockList, meter: Meter, rule: str, orders: Sequence[str] | None = None
+    block_list: BlockList,
+    meter: Meter,
+    rule: str,
+    orders: Sequence[str] | None = None,
+    known: Plan | None = None,
 ) -> Plan:
     """Return the best plan that one gap rule gives under several orders.
 
@@ -55,26 +59,35 @@ def fit(
         "first" or "best".
     orders : sequence of str, optional
         Names in `ORDERS`; by default all, or `FAST_ORDERS` for more than `LARGE` blocks.
+    known : Plan, optional
+        What is returned where time is too short for one order. Without it the blocks that are left
+        are put on top, which takes some time more.
     """
     if orders is None:
         orders = FAST_ORDERS if len(block_list) > LARGE else tuple(ORDERS)
     measures = Measures(block_list)
+
+    def planned(name: str, costs: bool) -> Plan:
+        order = ordered(measures, name)
+        offsets = place(block_list, order, rule, costs, meter=meter)
+        if UNPLACED in offsets:
+            if known is not None and meter.late:
+                return known
+            offsets = _completed(block_list, order, offsets, meter)
+        return block_list.plan(offsets, f"{rule}_fit")
+
     plans = (
-        block_list.plan(_placed(block_list, measures, order, rule, costs, meter), f"{rule}_fit")
+        planned(order, costs)
         for order in orders
         for costs in ((True, False) if block_list.soft else (False,))
     )
     return better(block_list.problem, plans, meter)
 
 
-def _placed(
-    block_list: BlockList, measures: Measures, name: str, rule: str, costs: bool, meter: Meter
+def _completed(
+    block_list: BlockList, order: Sequence[int], offsets: list[int], meter: Meter
 ) -> list[int]:
-    """Return the offset of each block; those for which time was short are in a skyline on top."""
-    order = ordered(measures, name)
-    offsets = place(block_list, order, rule, costs, meter=meter)
-    if UNPLACED not in offsets:
-        return offsets
+    """Return the offset of each block; those that have none are put in a skyline on top."""
     ends = (o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED)
     floor = max(ends, default=0)
     found: list[int] = place_by_skyline(block_list, order, meter, offsets, floor=floor).tolist()

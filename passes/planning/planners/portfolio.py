@@ -27,13 +27,13 @@ def best(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that is proven optimal. The plan names the planner that made it.
     """
+    meter = Meter(budget)
     asked = [first_fit, best_fit, skyline, search]
     many = len(problem.buffers) > LARGE
     if many or problem.penalties:
         asked = [search, first_fit, best_fit, skyline]
     if len(problem.buffers) > HUGE or (many and not BlockList(problem).is_listed):
         asked = [search]
-    meter = Meter(budget)
     return better(problem, (run(problem, meter.rest()) for run in asked), meter)
 
 

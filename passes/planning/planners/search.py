@@ -104,13 +104,15 @@ def _skylines(block_list: BlockList, decider: Decider, best: Plan, meter: Meter)
 
 def _quick(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
+    risen = None
     if not block_list.is_listed:
         large = len(block_list) > MOST_SCANNED
-        yield rise(block_list, meter if large else meter.all_but(REST_PART))
+        risen = rise(block_list, meter if large else meter.all_but(REST_PART))
+        yield risen
         if large:
             return
     if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
-        yield fit(block_list, meter, "first", FAST_ORDERS[:1])
+        yield fit(block_list, meter, "first", FAST_ORDERS[:1], risen)
         return
     yield fit(block_list, meter, "first", FAST_ORDERS)
     yield fit(block_list, meter, "best", FAST_ORDERS[:2])

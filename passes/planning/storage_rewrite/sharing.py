@@ -44,8 +44,9 @@ def storage_rewrite(problem: Problem, budget: Budget) -> Plan:
     block_list = BlockList(problem)
     apart = _apart(block_list)
     pieces = [(block_list.sizes[block], [block]) for block in apart if block_list.sizes[block]]
+    widest = widest_alignment(problem)
     for entry in _Sharing(block_list, apart).entries():
-        if _unit(block_list, entry.allocs) <= widest_alignment(problem):
+        if _unit(block_list, entry.allocs) <= widest:
             pieces.append((entry.const_nbits // 8, entry.allocs))
         else:  # no place in the memory is a multiple of all their alignments
             pieces += [(block_list.sizes[block], [block]) for block in entry.allocs]

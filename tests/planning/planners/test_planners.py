@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from passes.planning import (
     verify,
 )
 from target_hw.memory import MemoryScope
+from tvm_ext.named_planners import known_planner
 
 EVERY = planner_names()
 BUDGET = Budget(nodes=20_000)
@@ -244,6 +246,56 @@ def test_what_is_no_plan_is_named(registered, answer, message):
     name = registered(lambda problem, budget: answer)
     with pytest.raises(ValueError, match=f"main: planner '{name}': .*{message}"):
         solve(problem, name)
+
+
+def test_a_plan_at_the_lower_bound_is_optimal(registered):
+    problem = Problem((Buffer("a", 8, ((0, 2),)), Buffer("b", 8, ((2, 3),))))
+    for offset, status in ((0, Status.OPTIMAL), (8, Status.FEASIBLE)):
+        plan = Plan({"a": (0,), "b": (offset,)}, 8 + offset, 0, "mine", Status.FEASIBLE)
+        assert solve(problem, registered(lambda problem, budget, plan=plan: plan)).status is status
+
+
+def test_integers_of_numpy_are_integers(registered):
+    eight, zero = np.int64(8), np.int32(0)
+    buffer = Buffer("a", eight, ((zero, np.int64(2)),), np.int64(4), np.int64(1), (zero,))
+    assert buffer == Buffer("a", 8, ((0, 2),), 4, 1, (0,))
+    assert {type(n) for n in (buffer.size, *buffer.live[0], *buffer.pinned)} == {int}
+    problem = Problem((buffer,), MemoryScope("local", eight))
+    assert problem.capacity == 8
+    name = registered(lambda problem, budget: {"a": np.array([0])})
+    assert solve(problem, name, np.int64(5)).offsets == {"a": (0,)}
+    for wrong in (np.float64(8), np.bool_(True), "8"):
+        with pytest.raises(ValueError, match="size must be an integer"):
+            Buffer("a", wrong, ((0, 2),))
+
+
+def test_a_planner_that_fails_is_named(registered):
+    def forgets(problem, budget):
+        return {}["a"]
+
+    name = registered(forgets)
+    with pytest.raises(ValueError, match=f"main: planner '{name}' raised KeyError: 'a'") as raised:
+        solve(Problem((), name="main"), name)
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("function", ["os:system", "json:dumps", "os:getcwd"])
+def test_a_function_that_is_no_planner_is_named(function):
+    name = known_planner(function)
+    try:
+        with pytest.raises(ValueError, match=f"problem: planner '{function}' raised TypeError: "):
+            solve(Problem(()), name)
+    finally:
+        del planner._PLANNERS[name]
+
+
+def test_what_is_no_problem_and_no_plan_is_refused():
+    with pytest.raises(ValueError, match="what is to be planned must be a Problem, got None"):
+        solve(None)
+    problem = Problem(())
+    for pair, said in (((problem, {}), "Problem and dict"), ((None, None), "NoneType and None")):
+        with pytest.raises(ValueError, match=f"needs a Problem and a Plan, got {said}"):
+            verify(*pair)
 
 
 @pytest.mark.parametrize("name", [5, None, ""])

@@ -18,7 +18,7 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.fit.loop import NEXT, ROW, UNPLACED, WORK, FitState, advance
 from passes.planning.planner import Meter
 
-CHUNK = 100_000_000
+CHUNK = 20_000_000
 """Placed blocks looked at between two looks at the clock."""
 EVER = 1 << 62
 

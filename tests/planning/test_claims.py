@@ -1,0 +1,201 @@
+"""What planners and bounds claim of small problems, against brute force; and cases that were wrong.
+
+`planning_claims` draws the problems: up to six buffers with pins, in-place groups of unequal
+alignments, reserved ranges, slots, holes, separations and penalties of up to 2**62, at capacities
+at or beside a peak that matters.
+"""
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import planning_oracles
+import pytest
+from planning_claims import false_claims, random_problem
+from planning_oracles import best_by_brute_force, blocks_of, may_stand, offsets_to_try
+
+from passes.planning import (
+    Buffer,
+    Penalty,
+    PipelineUse,
+    Problem,
+    Status,
+    lower_bound,
+    planner_names,
+    solve,
+    verify,
+)
+from passes.planning.ascend.level_limit import plan_at_level
+from passes.planning.ascend.levels import with_level_penalties
+from passes.planning.ascend.workspace import plan_workspace
+from target_hw.memory import MemoryScope
+
+HUGE = 1 << 61
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_claims_hold(seed):
+    assert false_claims(random_problem(random.Random(seed))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(200))
+def test_claims_hold_of_many(block):
+    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+        assert false_claims(random_problem(random.Random(seed))) == [], seed
+
+
+def every_offset(problem):
+    """Return for each block all offsets below the top that is tried."""
+    top = max((max(tried, default=0) for tried in offsets_to_try(problem)), default=0)
+    buffers = [(problem.buffers[i], k) for i, k in blocks_of(problem)]
+    places = [range(top + 1) if b.pinned is None else [b.pinned[k]] for b, k in buffers]
+    pairs = zip(places, buffers, strict=True)
+    return [[o for o in tried if may_stand(problem, b, o)] for tried, (b, _) in pairs]
+
+
+def test_no_other_offset_makes_a_better_plan(monkeypatch):
+    drawn = (random_problem(random.Random(seed)) for seed in range(10_000, 10_060))
+    small = [problem for problem in drawn if len(blocks_of(problem)) <= 4]
+    best = [best_by_brute_force(problem) for problem in small]
+    monkeypatch.setattr(planning_oracles, "offsets_to_try", every_offset)
+    assert [best_by_brute_force(problem) for problem in small] == best
+
+
+def at(capacity):
+    return MemoryScope("local.UB", capacity)
+
+
+X = Buffer("X", 12, ((2, 3),), pinned=(0,))
+A_GROUP = Problem(
+    (X, Buffer("B", 20, ((0, 1),), 8), Buffer("C", 20, ((0, 3),), 4)),
+    at(36),
+    in_place=(("B", "C"),),
+    penalties=(Penalty("B", "C", 1),),
+)
+A_CHAIN = Problem(
+    (
+        Buffer("A", 12, ((2, 3),), 4),
+        Buffer("B", 16, ((-1, 1),), 8),
+        Buffer("C", 12, ((0, 3),), 4),
+        Buffer("X", 12, ((1, 2),), pinned=(0,)),
+        Buffer("Y", 8, ((-1, 0),), 8, pinned=(0,)),
+    ),
+    at(32),
+    in_place=(("A", "B"), ("B", "C")),
+)
+TAKEN_TWICE = Problem(
+    (
+        Buffer("a", 4, ((0, 1),)),
+        Buffer("b", 4, ((1, 2),)),
+        Buffer("c", 4, ((1, 2),)),
+        Buffer("d", 8, ((0, 1),)),
+    ),
+    in_place=(("a", "b"),),
+)
+BOTH_PINNED = Problem(
+    (Buffer("a", 4, ((0, 2),), pinned=(0,)), Buffer("b", 4, ((1, 3),), pinned=(0,))),
+    at(8),
+    in_place=(("a", "b"),),
+)
+DEAR = Problem(
+    tuple(Buffer(name, 4, ((at, at + 2),)) for at, name in enumerate("abc")),
+    at(4),
+    in_place=(("a", "b"), ("b", "c")),
+    penalties=(Penalty("a", "b", HUGE), Penalty("b", "c", HUGE), Penalty("a", "c", HUGE)),
+)
+PRIMES = (2**31 - 1, 2**30 - 35, 2**29 - 3, 1_000_003)
+COPRIME = Problem(
+    tuple(
+        Buffer(f"b{i}", 10, ((i, i + 2),), prime, use=PipelineUse(dma=i % 2 == 0))
+        for i, prime in enumerate(PRIMES)
+    ),
+    at(20),
+    in_place=(("b0", "b1"), ("b1", "b2"), ("b2", "b3")),
+)
+
+
+@pytest.mark.parametrize(
+    ("problem", "best"),
+    [
+        (A_GROUP, (1, 36)),
+        (A_CHAIN, (0, 32)),
+        (TAKEN_TWICE, (0, 12)),
+        (BOTH_PINNED, (0, 4)),
+        (DEAR, (3 * HUGE, 4)),
+        (COPRIME, (0, 10)),
+    ],
+    ids=["a group", "a chain", "taken twice", "both pinned", "dear", "coprime"],
+)
+def test_what_was_claimed_wrongly(problem, best):
+    assert best_by_brute_force(problem) == best
+    assert false_claims(problem) == []
+    plan = solve(problem, "search")
+    assert (plan.penalty, plan.peak, plan.status) == (*best, Status.OPTIMAL)
+
+
+def test_pieces_of_huge_alignments_stay_below_the_limit():
+    live_at_once = tuple(Buffer(f"b{i}", 10, ((0, 1),), prime) for i, prime in enumerate(PRIMES))
+    turns = tuple(Buffer(f"c{i}", 10, ((i, i + 1),), prime) for i, prime in enumerate(PRIMES))
+    for buffers, name in product((live_at_once, turns), planner_names()):
+        problem = Problem(buffers)
+        plan = solve(problem, name)
+        assert verify(problem, plan) == ()
+        assert plan.peak < 1 << 62
+    for reuse, search in ((False, "search"), (True, "mirror")):
+        plan = plan_workspace(COPRIME, reuse=reuse, search=search)
+        assert verify(replace(COPRIME, memory=at(None)), plan) == ()
+        assert plan.peak < 1 << 62
+
+
+def test_the_bound_is_never_below_the_live_bytes():
+    three = Problem(tuple(Buffer(f"b{i}", 10, ((0, 1),), i) for i in (3, 5, 7)))
+    assert lower_bound(three) == 30
+    pair = Problem(tuple(Buffer(f"b{i}", 9, ((0, 1),), i) for i in (4, 6)))
+    assert lower_bound(pair) == 19  # in units of two bytes
+
+
+def test_what_gets_more_offsets_saves_all_that_another_asks_for():
+    buffers = (
+        Buffer("a", 3, ((0, 1),), use=PipelineUse(loop=0)),
+        Buffer("b", 1, ((0, 1),), 3, slots=2),
+        Buffer("c", 3, ((0, 1),), 3, slots=2),
+    )
+    problem = Problem(buffers, in_place=(("a", "c"), ("a", "b"), ("c", "b")))
+    assert best_by_brute_force(problem) == (0, 6)
+    assert lower_bound(problem) == 6
+    fixed = replace(problem, buffers=(Buffer("a", 3, ((0, 1),)), *buffers[1:]))
+    assert best_by_brute_force(fixed) == (0, 9)
+    assert lower_bound(fixed) == 9
+
+
+def test_a_level_can_hold_more_than_2_to_the_40():
+    runs = 1 << 41
+    buffers = (
+        Buffer("loaded", 8, ((0, 2),), slots=2, use=PipelineUse(dma=True, loop=0, runs=runs)),
+        Buffer("computed", 8, ((2, 4),), use=PipelineUse(loop=0, runs=runs)),
+    )
+    plan = plan_at_level(with_level_penalties(Problem(buffers, at(16))), 1)
+    assert plan.fits
+    assert plan.penalty == runs
+
+
+@pytest.mark.parametrize("lowest", [2, 1, 0])
+def test_levels_leave_what_is_decided(lowest):
+    pinned = Problem(
+        BOTH_PINNED.buffers, at(8), BOTH_PINNED.in_place, penalties=(Penalty("a", "b", 3),)
+    )
+    assert plan_at_level(pinned, lowest).offsets == {"a": (0,), "b": (0,)}
+    apart = Problem(
+        (Buffer("a", 4, ((0, 1),)), Buffer("b", 4, ((1, 2),))),
+        at(8),
+        separations=(("a", "b"),),
+        penalties=(Penalty("a", "b", 3),),
+    )
+    assert plan_at_level(apart, lowest).peak == 8
+
+
+def test_what_ends_above_the_limit_is_refused():
+    top = Buffer("top", (1 << 61), ((0, 1),), pinned=((1 << 62) - 1,))
+    with pytest.raises(ValueError, match=r"its buffers add up to \d+ bytes, above 2\*\*62"):
+        Problem((top,))
