@@ -36,10 +36,8 @@ KNOW_NO_TVM = (
     "target_hw.memory",
     "target_hw.machine",
 )
-# The hot loops' twins are written in TVMScript; `compiled` imports them when it first needs them.
-KNOW_TVM = tuple(
-    f"passes.planning.engine.{loop}.kernel" for loop in ("canonical", "fit", "relocate", "skyline")
-)
+# TVM compiles the hot loops; `compiled` imports what makes TIR of them when it is first needed.
+KNOW_TVM = ("passes.planning.engine.loop_to_tir",)
 OURS = ("target_hw", "passes", "tvm_ext")
 
 

@@ -1,11 +1,15 @@
 """The hot loops that TVM compiles, and the folder in which the compiled ones are kept.
 
-A loop is a function in TVMScript, in a module whose import takes TVM and seconds. So what was
-compiled is kept as a shared library in a cache folder, and loading that takes only `tvm_ffi`. The
-library's name holds a hash of the version of TVM, the kind of processor and the source of all
-modules here, so that a changed loop is compiled anew; and a hash of its own bytes, without which it
-is not loaded: to load half a library ends the process. A library is written under a name of its own
-and then renamed: processes that compile the same loop at once do not meet.
+A loop is a Python function that `passes.planning.engine.loop_to_tir` can translate, on a state: a
+`NamedTuple` of integers and sequences of integers, of which the loop changes the sequences. It runs
+as it stands on lists, or compiled on arrays.
+
+To compile takes TVM, whose import takes seconds. So what was compiled is kept as a shared library
+in a cache folder, and loading that takes only `tvm_ffi`. The library's name holds a hash of the
+version of TVM, the kind of processor and the source of all modules here, so that a changed loop is
+compiled anew; and a hash of its own bytes, without which it is not loaded: to load half a library
+ends the process. A library is written under a name of its own and then renamed: processes that
+compile the same loop at once do not meet.
 
 To load a library is to run it. So it is taken only from a folder, and as a file, that belong to the
 user and that nobody else may write; from another folder nothing is loaded, and none is written.
@@ -25,12 +29,12 @@ import os
 import platform
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,68 +44,98 @@ OFF = "off"
 ALIGNMENT = 64
 """Bytes that compiled code takes the begin of every array to be a multiple of."""
 
-_MODULES = {
-    "advance": "passes.planning.engine.canonical.kernel",
-    "relocate": "passes.planning.engine.relocate.kernel",
-    "rise": "passes.planning.engine.skyline.kernel",
-    "scan": "passes.planning.engine.fit.kernel",
-}
-"""The module that holds each loop in TVMScript."""
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")
 _SUFFIX = ".so"
+_PIPELINE = "tvm_ext.planner_loop"
 
 Array = npt.NDArray[np.int64]
 Loop = Callable[..., None]
+State = TypeVar("State", bound=tuple[Any, ...])
 
 _log = logging.getLogger("tvm_ext.compiled_loops")
 _loaded: dict[str, Loop | None] = {}
 
 
-def is_loaded(name: str) -> bool:
-    """Whether the loop called `name` is there without waiting for a compiler."""
-    return _loaded.get(name) is not None
+@dataclass(frozen=True)
+class Running(Generic[State]):
+    """A loop with the state that it runs on."""
+
+    state: State  # Its sequences are what the loop changes.
+    advance: Callable[..., None]  # Takes what the function takes behind the state.
 
 
-def loop(name: str) -> Loop | None:
-    """Return the compiled loop called `name`, from this process, the cache folder or the compiler.
+def is_loaded(function: Callable[..., None]) -> bool:
+    """Whether a compiled loop is there without waiting for a compiler."""
+    return _loaded.get(_name(function)) is not None
+
+
+def loop(function: Callable[..., None]) -> Loop | None:
+    """Return a function as a compiled loop, from this process, the cache folder or the compiler.
 
     None where TVM is not installed or cannot compile for this machine.
     """
+    name = _name(function)
     if name not in _loaded:
-        _loaded[name] = _from_cache(name) or _from_compiler(name)
+        _loaded[name] = _from_cache(function) or _from_compiler(function)
     return _loaded[name]
 
 
-def empty(shape: Sequence[int]) -> Array:
-    """Return an uninitialised array, aligned for compiled code."""
-    count = int(np.prod(shape, dtype=np.int64))
-    raw = np.empty(8 * count + ALIGNMENT, dtype=np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    return raw[begin : begin + 8 * count].view(np.int64).reshape(tuple(shape))
+@dataclass(frozen=True)
+class Room:
+    """A sequence of a state that the loop writes before it reads it."""
+
+    size: int
 
 
-def aligned(values: npt.ArrayLike) -> Array:
-    """Return integers as an array for compiled code.
+def on_lists(function: Callable[..., None], state: State) -> Running[State]:
+    """Return a loop that runs as Python, on a state with lists."""
+    made = _filled(state, _list)
+    return Running(made, partial(function, made))
+
+
+def on_arrays(function: Callable[..., None], state: State) -> Running[State]:
+    """Return a loop that runs compiled, on a state with arrays; ask `loop` whether there is one."""
+    run = loop(function)
+    assert run is not None, "only asked for where the loop can be compiled"
+    made = _filled(state, _array)
+    tensors = (each if isinstance(each, int) else _tensor(each) for each in made)
+    return Running(made, partial(run, *tensors))
+
+
+def _filled(state: State, fill: Callable[[Any], Any]) -> State:
+    make: Any = type(state)
+    filled: State = make(*(each if isinstance(each, int) else fill(each) for each in state))
+    return filled
+
+
+def _list(values: Any) -> Any:
+    """Return a sequence as a list; room is taken as it is used."""
+    if isinstance(values, Room):
+        return {}
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _array(values: Any) -> Array:
+    """Return a sequence as an array for compiled code; room is not touched.
 
     One of no elements has no address, so an element that is never read stands for it.
     """
-    given = np.asarray(values, dtype=np.int64)
-    if given.size == 0:
-        given = np.zeros((1, *given.shape[1:]), dtype=np.int64)
-    array = empty(given.shape)
-    array[...] = given
+    given = np.asarray([] if isinstance(values, Room) else values, dtype=np.int64)
+    count = max(1, values.size if isinstance(values, Room) else len(given))
+    raw = np.empty(8 * count + ALIGNMENT, dtype=np.uint8)
+    begin = -raw.ctypes.data % ALIGNMENT
+    array = raw[begin : begin + 8 * count].view(np.int64)
+    array[: len(given)] = given
     return array
 
 
-def columns(*lists: npt.ArrayLike) -> Array:
-    """Return lists of equal length as the columns of one array for compiled code."""
-    return aligned(np.stack([aligned(each) for each in lists], axis=1))
+def _tensor(array: Array) -> Any:
+    """Return an array as what compiled code takes; they share their memory."""
+    return importlib.import_module("tvm_ffi").from_dlpack(array)
 
 
-def tensors(arrays: Sequence[Array]) -> list[Any]:
-    """Return the arrays as what compiled code takes; they share their memory."""
-    ffi = importlib.import_module("tvm_ffi")
-    return [ffi.from_dlpack(array) for array in arrays]
+def _name(function: Callable[..., None]) -> str:
+    return f"{function.__module__}.{function.__name__}"
 
 
 def cache_folder() -> Path | None:
@@ -117,8 +151,8 @@ def cache_folder() -> Path | None:
     return None
 
 
-def _stem(module: str) -> str | None:
-    """Return how the name of a module's library begins; None where no TVM is installed."""
+def _stem(function: Callable[..., None]) -> str | None:
+    """Return how the name of a loop's library begins; None where no TVM is installed."""
     versions = list(_versions())
     if not versions:
         return None
@@ -127,7 +161,7 @@ def _stem(module: str) -> str | None:
         content.update(text.encode() + b"\n")
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         content.update(source.read_bytes())
-    return f"{module.split('.')[-2]}-{content.hexdigest()[:32]}"
+    return f"{_name(function)}-{content.hexdigest()[:32]}"
 
 
 def _named(stem: str, library: Path) -> str:
@@ -159,8 +193,8 @@ def _versions() -> Iterator[str]:
             yield f"{name} {metadata.version(name)}"
 
 
-def _from_cache(name: str) -> Loop | None:
-    folder, stem = cache_folder(), _stem(_MODULES[name])
+def _from_cache(function: Callable[..., None]) -> Loop | None:
+    folder, stem = cache_folder(), _stem(function)
     if folder is None or stem is None:
         return None
     try:
@@ -172,36 +206,45 @@ def _from_cache(name: str) -> Loop | None:
             if library.name != _named(stem, library):
                 library.unlink()  # cut short or changed: it is compiled anew
                 continue
-            found: Loop = importlib.import_module("tvm_ffi").load_module(str(library))[name]
+            module = importlib.import_module("tvm_ffi").load_module(str(library))
+            found: Loop = module[function.__name__]
             return found
     except (ImportError, OSError, RuntimeError, AttributeError, KeyError, ValueError):
         pass  # not a library that this TVM can load: it is compiled anew
     return None
 
 
-def _from_compiler(name: str) -> Loop | None:
-    """Compile the module that holds a loop, keep the library, and return the loop."""
+def _from_compiler(function: Callable[..., None]) -> Loop | None:
+    """Compile a loop, keep the library, and return the loop."""
     try:
         tvm: Any = importlib.import_module("tvm")
-        if not tvm.runtime.enabled("llvm"):
-            return None
-        kernels = importlib.import_module(_MODULES[name])
     except ImportError:
         return None
-    functions = {
-        each: getattr(kernels, each) for each, at in _MODULES.items() if at == _MODULES[name]
-    }
+    if not tvm.runtime.enabled("llvm"):
+        return None
+    translator = importlib.import_module("passes.planning.engine.loop_to_tir")
+    tvm.tirx.register_tir_pipeline(_PIPELINE, _pipeline)
     # The first plan may be made in the middle of a build with a configuration of its own.
     with tvm.transform.PassContext():
-        built = tvm.tirx.build(tvm.IRModule(functions), target="llvm")
-    _keep(built, kernels)
-    found: Loop = built[name]
+        loops = translator.loop_module(function)
+        built = tvm.tirx.build(loops, target="llvm", pipeline=_PIPELINE)
+    _keep(built, function)
+    found: Loop = built[function.__name__]
     return found
 
 
-def _keep(built: Any, kernels: ModuleType) -> None:
+def _pipeline() -> tuple[Any, Any, Any]:
+    """Return the passes that loops need; TVM's others take most of the time to compile."""
+    tvm: Any = importlib.import_module("tvm")
+    calls = [tvm.tirx.transform.AnnotateEntryFunc(), tvm.tirx.transform.MakePackedAPI()]
+    stock = tvm.tirx.compilation_pipeline
+    host, device = stock.finalize_host_passes, stock.finalize_device_passes
+    return tvm.transform.Sequential(calls), host, device
+
+
+def _keep(built: Any, function: Callable[..., None]) -> None:
     """Write a compiled module to the cache folder, where that is possible."""
-    folder, stem = cache_folder(), _stem(kernels.__name__)
+    folder, stem = cache_folder(), _stem(function)
     if folder is None or stem is None:
         return
     own = folder / f".{stem}-{os.getpid()}-{uuid.uuid4().hex}{_SUFFIX}"

@@ -13,7 +13,7 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
-from passes.planning.engine.skyline.rise import risen
+from passes.planning.engine.skyline.place import place_by_skyline
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.problem import Problem
@@ -90,5 +90,5 @@ def _completed(
     """Return the offset of each block; those that have none are put in a skyline on top."""
     ends = (o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED)
     floor = max(ends, default=0)
-    found: list[int] = risen(block_list, order, meter, offsets, floor=floor).tolist()
+    found: list[int] = place_by_skyline(block_list, order, meter, offsets, floor=floor).tolist()
     return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.canonical.question import WHOLE_BLOCKS, Decider
-from passes.planning.engine.canonical.steps import Outcome
+from passes.planning.engine.canonical.search import Outcome
 from passes.planning.engine.exact import WeightedSearch
 from passes.planning.engine.orders import FAST_ORDERS
 from passes.planning.engine.penalty_bound import penalty_bound

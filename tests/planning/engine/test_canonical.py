@@ -1,4 +1,4 @@
-"""The canonical search: its answers against brute force, and its compiled twin step by step."""
+"""The canonical search: its answers against brute force, and compiled, step by step."""
 
 import random
 from dataclasses import replace
@@ -12,10 +12,10 @@ from passes.planning import Budget, Buffer, Problem, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.canonical import question
-from passes.planning.engine.canonical.compiled_search import CompiledSearch
+from passes.planning.engine.canonical.loop import UNPLACED, advance
 from passes.planning.engine.canonical.question import ATTEMPTS, Attempt, Decider
+from passes.planning.engine.canonical.search import CanonicalSearch, Outcome
 from passes.planning.engine.canonical.sections import pack
-from passes.planning.engine.canonical.steps import UNPLACED, CanonicalSearch, Outcome
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 
@@ -64,13 +64,13 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
 
 @pytest.fixture(scope="module")
 def with_compiler():
-    if compiled.loop("advance") is None:
+    if compiled.loop(advance) is None:
         pytest.skip("TVM is not installed, or has no llvm")
 
 
 def twins(packing, attempt, capacity):
     arguments = (packing, attempt.ranks(packing), attempt.by_load, capacity)
-    return CanonicalSearch(*arguments), CompiledSearch(*arguments)
+    return CanonicalSearch(*arguments), CanonicalSearch(*arguments, is_compiled=True)
 
 
 def assert_same_steps(plain, fast, limits):

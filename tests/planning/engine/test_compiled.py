@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from passes.planning.engine import compiled
+from passes.planning.engine.canonical.loop import advance
 
 ROOT = Path(__file__).parents[3]
 assert (ROOT / "passes").is_dir()
@@ -31,7 +32,7 @@ print("tvm" in sys.modules)
 
 @pytest.fixture
 def with_compiler():
-    if compiled.loop("advance") is None:
+    if compiled.loop(advance) is None:
         pytest.skip("TVM is not installed, or has no llvm")
 
 
@@ -89,7 +90,7 @@ def test_small_problems_load_no_compiled_loop(tmp_path):
 @pytest.fixture(scope="module")
 def at_once(tmp_path_factory):
     """Return the folder that two processes find empty at once, and what each of them prints."""
-    if compiled.loop("advance") is None:
+    if compiled.loop(advance) is None:
         pytest.skip("TVM is not installed, or has no llvm")
     folder = tmp_path_factory.mktemp("cache") / "new"
     processes = [start(HARD, folder) for _ in range(2)]
@@ -127,14 +128,14 @@ def kept(at_once, tmp_path, monkeypatch):
     shutil.copytree(at_once[0], tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv(compiled.CACHE_VARIABLE, str(tmp_path))
     (library,) = tmp_path.iterdir()
-    assert compiled._from_cache("advance") is not None
+    assert compiled._from_cache(advance) is not None
     return library
 
 
 @pytest.mark.parametrize("length", [0, 4096, 9000, -1])
 def test_a_library_that_was_cut_short_is_thrown_away(kept, length):
     kept.write_bytes(kept.read_bytes()[:length])
-    assert compiled._from_cache("advance") is None
+    assert compiled._from_cache(advance) is None
     assert not kept.exists()
 
 
@@ -142,7 +143,7 @@ def test_a_changed_byte_is_found(kept):
     content = bytearray(kept.read_bytes())
     content[len(content) // 2] ^= 1
     kept.write_bytes(content)
-    assert compiled._from_cache("advance") is None
+    assert compiled._from_cache(advance) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are a matter of POSIX")
@@ -150,17 +151,17 @@ def test_a_changed_byte_is_found(kept):
 def test_what_others_may_write_is_not_loaded(kept, which, caplog):
     path = kept.parent if which == "folder" else kept
     path.chmod(path.stat().st_mode | 0o022)
-    assert compiled._from_cache("advance") is None
+    assert compiled._from_cache(advance) is None
     assert f"{path} is passed over" in caplog.text
     path.chmod(0o700)
-    assert compiled._from_cache("advance") is not None
+    assert compiled._from_cache(advance) is not None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are a matter of POSIX")
 def test_what_another_user_owns_is_not_loaded(kept, monkeypatch):
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
-    assert compiled._from_cache("advance") is None
+    assert compiled._from_cache(advance) is None
 
 
 def test_a_relative_cache_folder_of_the_desktop_is_ignored(monkeypatch, tmp_path):

@@ -12,11 +12,13 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.fit import loop as fit_loop
 from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import ORDERS, Measures, ordered
-from passes.planning.engine.skyline.rise import Shallow, prepared, risen, stepper, tops
+from passes.planning.engine.skyline import loop as skyline_loop
+from passes.planning.engine.skyline.loop import ONE
+from passes.planning.engine.skyline.place import Shallow, make_state, place_by_skyline, tops
 from passes.planning.engine.skyline.skylines import Setting, Skylines
-from passes.planning.engine.skyline.steps import LEFT, ONE, Steps
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 
@@ -32,10 +34,10 @@ def nothing_is_listed(monkeypatch):
 
 @pytest.fixture(params=["compiled", "plain"])
 def each_form(request, monkeypatch):
-    for name in ("rise", "scan"):
+    for loop in (skyline_loop.advance, fit_loop.advance):
         if request.param == "plain":
-            monkeypatch.setitem(compiled._loaded, name, None)
-        elif compiled.loop(name) is None:
+            monkeypatch.setitem(compiled._loaded, compiled._name(loop), None)
+        elif compiled.loop(loop) is None:
             pytest.skip("TVM is not installed, or has no llvm")
 
 
@@ -110,21 +112,21 @@ def shallow_valleys(block_list):
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("some_are_shallow", [False, True])
 def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
-    if compiled.loop("rise") is None:
+    if compiled.loop(skyline_loop.advance) is None:
         pytest.skip("TVM is not installed, or has no llvm")
     block_list = BlockList(TABLES[name])
     order = np.array(ordered(Measures(block_list), "load, life"))
     shallow = shallow_valleys(block_list) if some_are_shallow else None
     none = np.full(len(block_list), UNPLACED)
-    plain, fast = (prepared(block_list, order, none, 0, shallow) for _ in range(2))
-    steps, run = Steps(plain), stepper(fast)
-    while plain.state[LEFT]:
-        steps.advance(3)
-        run(3)
-        for what in ("blocks", "nodes", "slots"):
-            assert np.array_equal(getattr(plain, what), getattr(fast, what))
-        assert np.array_equal(plain.state[:2], fast.state[:2])
-    assert fast.state[LEFT] == 0
+    state = make_state(block_list, order, none, 0, shallow)
+    plain = compiled.on_lists(skyline_loop.advance, state)
+    fast = compiled.on_arrays(skyline_loop.advance, state)
+    while plain.state.left[0]:
+        plain.advance(3)
+        fast.advance(3)
+        for what in ("offset", "nodes", "slots", "left", "here"):
+            assert np.array_equal(getattr(plain.state, what), getattr(fast.state, what))
+    assert fast.state.left[0] == 0
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -162,7 +164,7 @@ def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
     problem = replace(table(7, 150), name="valleys")
     block_list = BlockList(problem)
     blocks_in_order = ordered(Measures(block_list), order)
-    offsets = risen(block_list, blocks_in_order, Meter(Budget()), [UNPLACED] * 150)
+    offsets = place_by_skyline(block_list, blocks_in_order, Meter(Budget()), [UNPLACED] * 150)
     assert offsets.tolist() == lowest_reach(problem, blocks_in_order)
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.canonical.compiled_search import LOOP, CompiledSearch
+from passes.planning.engine.canonical import loop
+from passes.planning.engine.canonical.search import CanonicalSearch, Outcome
 from passes.planning.engine.canonical.sections import Packing, pack
-from passes.planning.engine.canonical.steps import CanonicalSearch, Outcome
 from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
 from passes.planning.planner import Meter
@@ -183,22 +182,6 @@ class Decider:
         return dict(zip(core, found, strict=True)) if outcome is Outcome.FOUND else outcome
 
 
-class _Search(Protocol):
-    """What `CanonicalSearch` and its compiled twin have in common."""
-
-    def __init__(
-        self, packing: Packing, ranks: Sequence[int], by_load: bool, capacity: int
-    ) -> None: ...
-
-    @property
-    def nodes(self) -> int: ...
-
-    @property
-    def offsets(self) -> list[int]: ...
-
-    def advance(self, limit: int) -> Outcome: ...
-
-
 def _search(
     packing: Packing, capacity: int, meter: Meter, attempts: Sequence[Attempt]
 ) -> tuple[Outcome, list[int]]:
@@ -208,32 +191,34 @@ def _search(
     already: most questions end there, and need not wait for the compiler.
     """
     limit = 2 * len(packing)
-    engine: type[_Search] = CompiledSearch if compiled.is_loaded(LOOP) else CanonicalSearch
+    is_fast = compiled.is_loaded(loop.advance)
     first = attempts[: FIRST_WORK // (limit * len(packing))]
-    outcome, offsets = _round_robin(packing, capacity, meter, engine, first, [limit])
+    outcome, offsets = _round_robin(packing, capacity, meter, is_fast, first, [limit])
     if outcome is not Outcome.PAUSED:
         return outcome, offsets
     limits = (limit << turn for turn in range(62))
-    return _round_robin(packing, capacity, meter, _engine(), attempts, limits)
+    is_fast = compiled.loop(loop.advance) is not None
+    return _round_robin(packing, capacity, meter, is_fast, attempts, limits)
 
 
 def _round_robin(
     packing: Packing,
     capacity: int,
     meter: Meter,
-    engine: type[_Search],
+    is_compiled: bool,
     attempts: Sequence[Attempt],
     limits: Iterable[int],
 ) -> tuple[Outcome, list[int]]:
     """Let each attempt go on for as many placements as each limit says."""
-    running: dict[Attempt, _Search] = {}
+    running: dict[Attempt, CanonicalSearch] = {}
     for limit in limits:
         for attempt in attempts:
             if meter.left == 0:
                 return Outcome.PAUSED, []
             if attempt not in running:
-                running[attempt] = engine(
-                    packing, attempt.ranks(packing), attempt.by_load, capacity
+                ranks = attempt.ranks(packing)
+                running[attempt] = CanonicalSearch(
+                    packing, ranks, attempt.by_load, capacity, is_compiled
                 )
             outcome = _advance(running[attempt], limit, len(packing), meter)
             if outcome is not Outcome.PAUSED:
@@ -241,7 +226,7 @@ def _round_robin(
     return Outcome.PAUSED, []
 
 
-def _advance(search: _Search, limit: int, blocks: int, meter: Meter) -> Outcome:
+def _advance(search: CanonicalSearch, limit: int, blocks: int, meter: Meter) -> Outcome:
     """Let a search go on for `limit` placements, as far as the meter goes."""
     step = max(1, STEP_WORK // max(1, blocks))
     outcome = Outcome.PAUSED
@@ -251,8 +236,3 @@ def _advance(search: _Search, limit: int, blocks: int, meter: Meter) -> Outcome:
         limit -= step
         meter.spend(search.nodes - before)
     return outcome
-
-
-def _engine() -> type[_Search]:
-    """Return the compiled search where TVM can compile it, else the plain one."""
-    return CanonicalSearch if compiled.loop(LOOP) is None else CompiledSearch

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.fit.loop import NEXT, ROW, UNPLACED, WORK, FitState, advance
 from passes.planning.planner import Meter
 
-LOOP = "scan"
 CHUNK = 20_000_000
 """Placed blocks looked at between two looks at the clock."""
-ROOMLESS = (1 << 63) - 1
-"""More room than any gap has."""
-UNPLACED = -1
 EVER = 1 << 62
-
-# Columns of `blocks`, whose last ones are the reserved ranges.
-BEGIN, END, SIZE, ALIGNMENT, OFFSET = range(5)
-# Entries of `state`.
-NEXT, ORDERED, PLACED, WORK, STOP, LIMIT, BEST_RULE = range(7)
-STATE_SIZE = 7
-LOCAL_SIZE = 9
 
 
 def scanned(
@@ -60,52 +51,56 @@ def scanned(
     most_work : int
         Placed blocks looked at after which the blocks that are left get no place.
     """
-    run = compiled.loop(LOOP)
-    if run is None:
+    if compiled.loop(advance) is None:
         return None
-    count, reserved = len(block_list), block_list.problem.memory.reserved
-    blocks = compiled.empty((count + len(reserved), 5))
-    blocks[:count, BEGIN], blocks[:count, END] = block_list.hulls
-    blocks[:count, SIZE] = block_list.size_array
-    blocks[:count, ALIGNMENT] = block_list.alignment_array
-    blocks[:count, OFFSET] = offsets
-    for at, (begin, end) in enumerate(reserved, count):
-        blocks[at] = -EVER, EVER, end - begin, 1, begin
+    state = _make_state(block_list, order, rule, offsets, EVER if limit is None else limit)
+    running = compiled.on_arrays(advance, state)
+    now = running.state.now
+    while now[NEXT] < len(order) and now[WORK] < most_work and not meter.late:
+        running.advance(min(now[WORK] + CHUNK, most_work))
+    return [int(offset) for offset in running.state.offset[: len(block_list)]]
+
+
+def _make_state(
+    block_list: BlockList, order: Sequence[int], rule: str, offsets: Sequence[int], limit: int
+) -> FitState:
+    """Return blocks that are placed one by one, and behind them the reserved ranges."""
+    reserved = block_list.problem.memory.reserved
     lives = [*block_list.live, *(((-EVER, EVER),) for _ in reserved)]
     rows: list[list[int]] = [[] for _ in lives]
     for one, two in block_list.separated_pairs():
         rows[one].append(two)
         rows[two].append(one)
-    there = np.flatnonzero((blocks[:, OFFSET] != UNPLACED) & (blocks[:, SIZE] > 0))
-    there = there[np.argsort(blocks[there, OFFSET], kind="stable")]
-    placed = compiled.empty((len(blocks) + 1, 5))
-    low, size = blocks[there, OFFSET], blocks[there, SIZE]
+    begins, ends = (list(each) for each in block_list.hulls)
+    begin = np.array([*begins, *(-EVER for _ in reserved)], dtype=np.int64)
+    end = np.array([*ends, *(EVER for _ in reserved)], dtype=np.int64)
+    size = np.array([*block_list.sizes, *(e - b for b, e in reserved)], dtype=np.int64)
+    offset = np.array([*offsets, *(b for b, _ in reserved)], dtype=np.int64)
+    there = np.flatnonzero((offset != UNPLACED) & (size > 0))
+    there = there[np.argsort(offset[there], kind="stable")]
+    placed = np.zeros((len(lives) + 1, ROW), dtype=np.int64)
+    low = offset[there]
     placed[: len(there)] = np.stack(
-        (low, low + size, blocks[there, BEGIN], blocks[there, END], there), axis=1
+        (low, low + size[there], begin[there], end[there], there), axis=1
     )
-    state = compiled.aligned([0] * STATE_SIZE)
-    state[[ORDERED, PLACED, LIMIT, BEST_RULE]] = (
-        len(order),
-        len(there),
-        EVER if limit is None else limit,
-        rule == "best",
+    make: Any = FitState  # Sequences of every kind become what the loop runs on.
+    state: FitState = make(
+        begin=begin,
+        end=end,
+        size=size,
+        alignment=[*block_list.alignments, *(1 for _ in reserved)],
+        offset=offset,
+        pieces=list(accumulate(map(len, lives), initial=0)),
+        piece_begin=[begin for live in lives for begin, _ in live],
+        piece_end=[end for live in lives for _, end in live],
+        rows=list(accumulate(map(len, rows), initial=0)),
+        separated=[other for row in rows for other in row],
+        order=order,
+        placed=placed.reshape(-1),
+        mark=[-1] * len(lives),
+        now=[0, len(there), 0],
+        ordered=len(order),
+        limit=limit,
+        is_best=int(rule == "best"),
     )
-    tensors = compiled.tensors(
-        (
-            blocks,
-            compiled.aligned(list(accumulate(map(len, lives), initial=0))),
-            compiled.aligned([piece for live in lives for piece in live]),
-            compiled.aligned(list(accumulate(map(len, rows), initial=0))),
-            compiled.aligned([other for row in rows for other in row]),
-            compiled.aligned(order),
-            placed,
-            compiled.aligned(np.full(len(blocks), -1)),
-            compiled.empty((LOCAL_SIZE,)),
-            state,
-        )
-    )
-    while state[NEXT] < len(order) and state[WORK] < most_work and not meter.late:
-        state[STOP] = min(int(state[WORK]) + CHUNK, most_work)
-        run(*tensors)
-    found: list[int] = blocks[:count, OFFSET].tolist()
-    return found
+    return state

@@ -1,4 +1,4 @@
-"""Bring a plan's penalty down in rounds of `passes.planning.engine.relocate.steps`.
+"""Bring a plan's penalty down in rounds of `passes.planning.engine.relocate.loop`.
 
 A round starts from the best plan, hot, and cools down. It has twice as many steps as the round
 before, so that each length of time sees rounds that have ended cold.
@@ -7,12 +7,11 @@ before, so that each length of time sees rounds that have ended cold.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.relocate.compiled_relocate import LOOP, CompiledRelocation
-from passes.planning.engine.relocate.steps import FIXED_POINT, MOST_OUT, Relocation
+from passes.planning.engine.relocate.loop import FIXED_POINT, MOST_OUT, advance
+from passes.planning.engine.relocate.relocation import Relocation
 from passes.planning.planner import Meter
 
 MOST_BLOCKS = 1500
@@ -29,23 +28,6 @@ HOT, COLD = 2.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
 CHUNK = 64
 """Steps at one heat."""
-
-
-class _Search(Protocol):
-    """What the two forms of the search have in common."""
-
-    @property
-    def nodes(self) -> int: ...
-
-    @property
-    def score(self) -> tuple[int, int]: ...
-
-    @property
-    def best(self) -> list[int]: ...
-
-    def restart(self) -> None: ...
-
-    def advance(self, steps: int, heat: int, limit: int) -> None: ...
 
 
 def improved(
@@ -72,35 +54,31 @@ def improved(
     list of int
         Bytes, for each block: of the least penalty found, then the lowest peak.
     """
-    plain = Relocation(block_list, offsets)
-    search: _Search = plain
+    search = Relocation(block_list, offsets)
+    problem = block_list.problem
     # In plain Python a node takes time with the square of the relations of a block.
-    related = len(plain.relations.others) // max(1, len(block_list)) + 1
+    related = search.related // max(1, len(block_list)) + 1
     first_nodes = FIRST_WORK // related**2
-    spare = (MOST_OUT + 1) * max(plain.slots, default=1)  # nodes that one step can take
+    spare = (MOST_OUT + 1) * max(b.slots for b in problem.buffers)  # nodes one step can take
+    may_compile = sum(penalty.cost for penalty in problem.penalties) < MOST_COST
     steps, idle = ROUND, 0
     while idle < PATIENCE:
         before = search.score
         search.restart()
-        for heat in _heats(steps, plain.unit):
+        for heat in _heats(steps, search.unit):
             limit = meter.left - spare
             if limit <= 0 or search.score[0] <= enough:
                 return search.best
-            if search is plain and (plain.nodes > first_nodes or compiled.is_loaded(LOOP)):
-                search = _fastest(plain)
+            if may_compile and (search.nodes > first_nodes or compiled.is_loaded(advance)):
+                may_compile = False
+                if compiled.loop(advance) is not None:
+                    search.compile()
             used = search.nodes
             search.advance(CHUNK, heat, limit)
             meter.spend(search.nodes - used)
         steps *= 2
         idle = 0 if search.score < before else idle + 1
     return search.best
-
-
-def _fastest(plain: Relocation) -> _Search:
-    """Return the compiled form of a search, to be gone on with, where there is one."""
-    if sum(cost for _, cost in plain.costs) >= MOST_COST or compiled.loop(LOOP) is None:
-        return plain
-    return CompiledRelocation(plain)
 
 
 def _heats(steps: int, unit: float) -> Iterator[int]:

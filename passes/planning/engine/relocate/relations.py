@@ -1,8 +1,7 @@
 """What each block must or should not share with, as plain lists of integers.
 
-The form in which `passes.planning.engine.relocate` and its compiled twin read a block list: a row
-of relations for each block, one for each other block that it may not share bytes with or that
-sharing with has a cost.
+The form in which `passes.planning.engine.relocate.loop` reads a block list: a row of relations for
+each block, one for each other block that it may not share bytes with, or shares with at a cost.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.engine.blocks import BlockList, Ints
-from passes.planning.engine.skyline.rise import Shallow, risen, tops
-from passes.planning.engine.skyline.steps import ONE, UNPLACED
+from passes.planning.engine.skyline.loop import ONE, UNPLACED
+from passes.planning.engine.skyline.place import Shallow, place_by_skyline, tops
 from passes.planning.planner import Meter
 
 Logs = npt.NDArray[np.float64]
@@ -125,7 +125,7 @@ class Skylines:
         before = self._meter.rest().seconds
         start: Ints = self._start if kept is None else kept
         floor = 0 if kept is None else self._floor(kept)
-        found = risen(self.block_list, order, self._meter, start, floor, shallow)
+        found = place_by_skyline(self.block_list, order, self._meter, start, floor, shallow)
         self._meter.spend(NODES_EACH + len(order) // PLACED_A_NODE)
         peak = self.block_list.peak(found)
         if self.peak < 0 or peak < self.peak:

@@ -20,9 +20,9 @@ import numpy as np
 
 from passes.planning.engine.blocks import BlockList, Ints
 from passes.planning.engine.orders import Measures, ordered
-from passes.planning.engine.skyline.rise import tops
+from passes.planning.engine.skyline.loop import UNPLACED
+from passes.planning.engine.skyline.place import tops
 from passes.planning.engine.skyline.skylines import Logs, Setting, Skylines
-from passes.planning.engine.skyline.steps import UNPLACED
 from passes.planning.planner import Meter
 
 ORDERS = ("load, life", "area", "life", "size by root of life")

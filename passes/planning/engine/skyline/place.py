@@ -14,54 +14,43 @@ of a few bytes takes blocks that do not stand out of it, and is filled up where 
 The block of the lowest rank within a valley is found in a tree over the blocks that are left,
 sorted along a Z curve of (begin, end), whose nodes know the bounds and the lowest rank in them.
 
-A block with several live ranges takes its bytes from the first to the last. All state is in arrays
-of integers, which `passes.planning.engine.skyline.kernel` works on, too: both forms take the same
-steps.
+A block with several live ranges takes its bytes from the first to the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList, Ints
-from passes.planning.engine.skyline.steps import (
-    BEGIN,
-    END,
+from passes.planning.engine.compiled import Room
+from passes.planning.engine.skyline.loop import (
+    CEILING,
     LEAF,
-    LEAVES,
-    LEFT,
-    LOCAL_SIZE,
     MAX_BEGIN,
     MAX_END,
     MAX_SIZE,
     NO_RANK,
-    NONE,
-    OFFSET,
+    NODE,
     ONE,
-    POSITIONS,
-    SHALLOW,
-    SIZE,
-    SLOT,
     STACK,
-    STATE_SIZE,
-    STEPS,
-    TAKEN,
     UNPLACED,
-    Rising,
-    Steps,
+    SkylineState,
+    advance,
 )
 from passes.planning.planner import Meter
 
-LOOP = "rise"
 CHUNK = 50_000
 """Steps between two looks at the clock."""
 MOST_SHALLOW = 1 << 25
 """Bytes: with more, products of the steps would not be integers of 64 bits."""
+NONE = (-1, NO_RANK, NO_RANK, -1, NO_RANK, CEILING, -1)
+"""A node of no blocks."""
 GREATEST = [MAX_BEGIN, MAX_END, MAX_SIZE]
 """The columns of a node that have the greatest of its blocks; the others have the least."""
 
@@ -83,7 +72,7 @@ class Shallow:
     weights: Ints
 
 
-def risen(
+def place_by_skyline(
     block_list: BlockList,
     order: Sequence[int] | Ints,
     meter: Meter,
@@ -119,13 +108,13 @@ def risen(
     left = blocks[placed[blocks] == UNPLACED]
     if not len(left):
         return placed
-    rising = prepared(block_list, left, placed, floor, shallow)
-    advance = stepper(rising)
-    is_fast = compiled.loop(LOOP) is not None
-    while rising.state[LEFT] and (is_fast or not meter.late):
-        advance(CHUNK)
-    placed[rising.order] = rising.blocks[:, OFFSET]
-    if rising.state[LEFT]:
+    state = make_state(block_list, left, placed, floor, shallow)
+    is_fast = compiled.loop(advance) is not None
+    running = (compiled.on_arrays if is_fast else compiled.on_lists)(advance, state)
+    while running.state.left[0] and (is_fast or not meter.late):
+        running.advance(CHUNK)
+    placed[left] = running.state.offset
+    if running.state.left[0]:
         _stack(block_list, placed)
     return placed
 
@@ -141,26 +130,46 @@ def _stack(block_list: BlockList, placed: Ints) -> None:
         top = offset + block_list.sizes[block]
 
 
-def prepared(
+def make_state(
     block_list: BlockList,
     chosen: Ints,
     placed: Ints,
     floor: int | Ints = 0,
     shallow: Shallow | None = None,
-) -> Rising:
-    """Return the arrays for some blocks of a list, by rank; `placed` has offsets of the others."""
+) -> SkylineState:
+    """Return some blocks of a list, ranked as given, and `placed` offsets of the others."""
     begins, ends, positions = block_list.hull_places
-    blocks = compiled.columns(
-        begins[chosen],
-        ends[chosen],
-        block_list.size_array[chosen],
-        block_list.alignment_array[chosen],
-        np.zeros(len(chosen), dtype=np.int64),
-        np.full(len(chosen), UNPLACED),
-    )
-    nodes, slots = _tree(blocks)
+    begin, end, size = begins[chosen], ends[chosen], block_list.size_array[chosen]
+    slot, nodes, slots = _tree(begin, end, size)
     weights = np.full(positions, ONE) if shallow is None else np.append(shallow.weights, ONE)
-    rows, separated = _separated(block_list, chosen)
+    taken = _taken(block_list, placed, begins, ends, positions)
+    make: Any = SkylineState  # Sequences of every kind become what the loop runs on.
+    state: SkylineState = make(
+        begin,
+        end,
+        size,
+        block_list.alignment_array[chosen],
+        slot,
+        np.full(len(chosen), UNPLACED),
+        nodes.reshape(-1),
+        slots,
+        *_stretches(np.broadcast_to(floor, positions - 1), positions),
+        *_separated(block_list, chosen),
+        *taken.T,
+        np.cumsum(weights) - weights,
+        Room(STACK),
+        left=[len(chosen)],
+        here=[0],
+        positions=positions - 1,
+        leaves=len(nodes) // 2,
+        taken=len(taken),
+        shallow=0 if shallow is None else min(shallow.nbytes, MOST_SHALLOW),
+    )
+    return state
+
+
+def _taken(block_list: BlockList, placed: Ints, begins: Ints, ends: Ints, positions: int) -> Ints:
+    """Return what is taken: from byte to byte, from position to position, a row each."""
     taken = [(begin, end, 0, positions) for begin, end in block_list.problem.memory.reserved]
     taken += [
         (offset, offset + block_list.sizes[b], int(begins[b]), int(ends[b]))
@@ -173,36 +182,19 @@ def prepared(
         for b, other in (pair, pair[::-1])
         if placed[b] != UNPLACED and placed[other] == UNPLACED
     ]
-    state = compiled.aligned([0] * STATE_SIZE)
-    state[[LEFT, POSITIONS, LEAVES, TAKEN, SHALLOW]] = (
-        len(chosen),
-        positions - 1,
-        len(nodes) // 2,
-        len(taken),
-        0 if shallow is None else min(shallow.nbytes, MOST_SHALLOW),
-    )
-    return Rising(
-        chosen,
-        blocks,
-        nodes,
-        slots,
-        _segments(np.broadcast_to(floor, positions - 1), positions),
-        rows,
-        separated,
-        compiled.aligned(np.array(taken, dtype=np.int64).reshape(-1, 4)),
-        compiled.aligned(np.cumsum(weights) - weights),
-        state,
-    )
+    return np.array(taken, dtype=np.int64).reshape(-1, 4)
 
 
-def _segments(floor: Ints, positions: int) -> Ints:
-    """Return the stretches of equal height, each at the place where it begins."""
-    segments = compiled.empty((positions + 1, 3))
+def _stretches(floor: Ints, positions: int) -> tuple[Ints, Ints, Ints]:
+    """Return the stretches of equal height at the places where they begin: end, before, height."""
+    found = np.zeros((3, positions + 1), dtype=np.int64)
     begins = np.flatnonzero(np.diff(floor, prepend=-1))
-    segments[begins] = np.stack(
-        (np.append(begins[1:], positions - 1), np.append(-1, begins[:-1]), floor[begins]), axis=1
+    found[:, begins] = (
+        np.append(begins[1:], positions - 1),
+        np.append(-1, begins[:-1]),
+        floor[begins],
     )
-    return segments
+    return found[0], found[1], found[2]
 
 
 def tops(block_list: BlockList, offsets: Ints) -> Ints:
@@ -227,11 +219,11 @@ def tops(block_list: BlockList, offsets: Ints) -> Ints:
     return found
 
 
-def _separated(block_list: BlockList, order: Ints) -> tuple[Ints, Ints]:
+def _separated(block_list: BlockList, order: Ints) -> tuple[list[int], list[int]]:
     """Return for each rank where its row begins, and in the rows the ranks it is separated from."""
     pairs = list(block_list.separated_pairs())
     if not pairs:
-        return compiled.aligned(np.zeros(len(order) + 1, dtype=np.int64)), compiled.aligned([])
+        return [0] * (len(order) + 1), []
     rows: list[list[int]] = [[] for _ in order]
     rank = {block: at for at, block in enumerate(order.tolist())}
     for one, two in pairs:
@@ -239,37 +231,34 @@ def _separated(block_list: BlockList, order: Ints) -> tuple[Ints, Ints]:
             rows[rank[one]].append(rank[two])
             rows[rank[two]].append(rank[one])
     begins = list(accumulate(map(len, rows), initial=0))
-    return compiled.aligned(begins), compiled.aligned([each for row in rows for each in row])
+    return begins, [each for row in rows for each in row]
 
 
-def _tree(blocks: Ints) -> tuple[Ints, Ints]:
-    """Return the nodes, the root being the second row, and the ranks in their leaves."""
-    curve = _spread(blocks[:, BEGIN]) | _spread(blocks[:, END]) << np.uint64(1)
+def _tree(begin: Ints, end: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the slots of blocks, the nodes, the root being the second, and the ranks by slot."""
+    curve = _spread(begin) | _spread(end) << np.uint64(1)
     along = np.argsort(curve, kind="stable")
     leaves = 1
-    while leaves * LEAF < len(blocks):
+    while leaves * LEAF < len(begin):
         leaves *= 2
-    slots = compiled.aligned(np.full(leaves * LEAF, NO_RANK))
-    slots[: len(blocks)] = along
-    blocks[along, SLOT] = np.arange(len(blocks))
-    nodes = compiled.empty((2 * leaves, 7))
-    nodes[0] = 0
-    padded = np.full((leaves * LEAF, 7), NONE, dtype=np.int64)
-    padded[: len(blocks)] = np.stack(
-        [blocks[along, c] for c in (BEGIN, END, BEGIN, END)]
-        + [along, blocks[along, SIZE], blocks[along, SIZE]],
-        axis=1,
-    )
-    level = padded.reshape(leaves, LEAF, 7)
-    begin = leaves
+    slots = np.full(leaves * LEAF, NO_RANK)
+    slots[: len(begin)] = along
+    slot = np.empty_like(along)
+    slot[along] = np.arange(len(begin))
+    nodes = np.zeros((2 * leaves, NODE), dtype=np.int64)
+    padded = np.full((leaves * LEAF, NODE), NONE, dtype=np.int64)
+    columns = [each[along] for each in (begin, end, begin, end)]
+    padded[: len(begin)] = np.stack([*columns, along, size[along], size[along]], axis=1)
+    level = padded.reshape(leaves, LEAF, NODE)
+    first = leaves
     while True:
         joined = level.min(axis=1)
         joined[:, GREATEST] = level[:, :, GREATEST].max(axis=1)
-        nodes[begin : 2 * begin] = joined
-        if begin == 1:
-            return nodes, slots
-        begin //= 2
-        level = joined.reshape(begin, 2, 7)
+        nodes[first : 2 * first] = joined
+        if first == 1:
+            return slot, nodes, slots
+        first //= 2
+        level = joined.reshape(first, 2, NODE)
 
 
 def _spread(values: Ints) -> np.ndarray:
@@ -284,31 +273,3 @@ def _spread(values: Ints) -> np.ndarray:
     ):
         spread = (spread | spread << np.uint64(shift)) & np.uint64(mask)
     return spread
-
-
-def stepper(rising: Rising) -> Callable[[int], None]:
-    """Return what takes a number of steps: compiled, where that is possible."""
-    run = compiled.loop(LOOP)
-    if run is None:
-        return Steps(rising).advance
-    tensors = compiled.tensors(
-        (
-            rising.blocks,
-            rising.nodes,
-            rising.slots,
-            rising.segments,
-            rising.separated_rows,
-            rising.separated,
-            rising.taken,
-            rising.weights,
-            compiled.empty((STACK,)),
-            compiled.empty((LOCAL_SIZE,)),
-            rising.state,
-        )
-    )
-
-    def advance(steps: int) -> None:
-        rising.state[STEPS] = steps
-        run(*tensors)
-
-    return advance

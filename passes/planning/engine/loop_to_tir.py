@@ -1,0 +1,314 @@
+"""Loops over integers, written in Python, as TIR that TVM compiles.
+
+The planners' hot loops are plain Python functions on one-dimensional sequences of integers. Here
+such a function, and the helpers that it calls, become `PrimFunc` on arrays of 64-bit integers, with
+the same statements in the same order: one source, and the same steps in both forms. What counts:
+
+- parameters annotated `int`; arrays (any other annotation); and a `NamedTuple` of these, which
+  stands for its fields: ``state.begin[i]``. ``begins = state.begin`` is a second name of the field;
+- integers at the top of the module, as constants;
+- assignments to names and elements, several at once and augmented, too; ``if``, ``while``, ``for``
+  over a `range` of step 1, ``break``, ``continue``, ``return``;
+- calls of helpers as statements; of those that return an integer, as the whole of what is assigned
+  or returned. A helper's last parameter is where its result goes: TVM's code generator knows no
+  other way out of a function that is not called from outside;
+- ``+``, ``-``, ``*``, ``//``, ``%``, ``min``, ``max``, ``int``, comparisons, ``and``, ``or``,
+  ``not``, ``x if c else y``, which evaluate what Python would. Truth values are stored as 0 and 1.
+
+Integers that need more than 64 bits wrap around, and an index is not checked and never negative.
+Anything else is a `LoopError` that names the function and the line.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from types import FunctionType, NoneType
+from typing import Any, get_type_hints
+
+from tvm import IRModule, tirx
+from tvm.ir import Call, GlobalVar, PointerType, PrimType, Var
+
+_INT = "int64"
+_OF_TWO: dict[Any, Callable[[Any, Any], Any]] = {
+    ast.Add: tirx.Add,
+    ast.Sub: tirx.Sub,
+    ast.Mult: tirx.Mul,
+    ast.FloorDiv: tirx.FloorDiv,
+    ast.Mod: tirx.FloorMod,
+    ast.Lt: tirx.LT,
+    ast.LtE: tirx.LE,
+    ast.Gt: tirx.GT,
+    ast.GtE: tirx.GE,
+    ast.Eq: tirx.EQ,
+    ast.NotEq: tirx.NE,
+    "min": tirx.Min,
+    "max": tirx.Max,
+}
+_ZERO, _ONE = tirx.IntImm(_INT, 0), tirx.IntImm(_INT, 1)
+_LEAVE = tirx.Return(tirx.IntImm("int32", 0))
+# The allocation is one of LLVM's, which makes a register of it, and no call of the run time.
+_ON_STACK = {"disable_lower_builtin": tirx.IntImm("bool", 1)}
+
+
+class LoopError(ValueError):
+    """What a function has that is not understood."""
+
+
+def loop_module(entry: FunctionType) -> IRModule:
+    """Return the TIR of a function under its name, and that of the helpers that it calls.
+
+    Parameters
+    ----------
+    entry : function
+        It returns nothing. Its arrays are taken as tensors of one dimension; the fields of a
+        `NamedTuple` are parameters one after the other.
+
+    Returns
+    -------
+    tvm.IRModule
+        One `PrimFunc` for each function; helpers are private.
+
+    Raises
+    ------
+    LoopError
+        When something is not of the subset above.
+    """
+    loops = _Loops()
+    loops.variable(entry, is_entry=True)
+    return IRModule(loops.functions)
+
+
+class _Loops:
+    """The functions of a module, each translated once."""
+
+    def __init__(self) -> None:
+        self._variables: dict[FunctionType, GlobalVar] = {}
+        self.functions: dict[GlobalVar, tirx.PrimFunc] = {}
+
+    def variable(self, function: FunctionType, is_entry: bool = False) -> GlobalVar:
+        """Return the name of a function in the module, which has the function from then on."""
+        if function not in self._variables:
+            self._variables[function] = GlobalVar(function.__name__)
+            translated = _Function(self, function, is_entry).translated()
+            self.functions[self._variables[function]] = translated
+        return self._variables[function]
+
+
+class _Function:
+    """One function: what its names stand for, and its statements."""
+
+    def __init__(self, loops: _Loops, function: FunctionType, is_entry: bool) -> None:
+        self._loops, self._function, self._is_entry = loops, function, is_entry
+        lines, self._first_line = inspect.getsourcelines(function)
+        self._tree: Any = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        # A name is a buffer: an array, or one element for an integer; or a tuple's, by field.
+        self._names: dict[str, Any] = {}
+        self._params: list[Var] = []
+        self._begin: list[tirx.Stmt] = []
+
+    def translated(self) -> tirx.PrimFunc:
+        """Return the function as TIR."""
+        hints = get_type_hints(self._function)
+        for argument in self._tree.args.args:
+            self._names[argument.arg] = self._parameter(argument.arg, hints.get(argument.arg))
+        if _has_result(self._function):
+            self._names[""] = self._parameter("result", None)
+        block = self._block(self._tree.body)  # It adds to what stands at the beginning.
+        body = tirx.SeqStmt([*self._begin, block, _LEAVE])
+        func = tirx.PrimFunc(self._params, body, PrimType("int32")).with_attr("tirx.noalias", True)
+        return func.with_attr("global_symbol", self._tree.name) if self._is_entry else func
+
+    def _parameter(self, name: str, hint: Any) -> Any:
+        if isinstance(hint, type) and issubclass(hint, tuple):
+            fields = get_type_hints(hint).items()
+            return {field: self._parameter(f"{name}_{field}", of) for field, of in fields}
+        if hint is int:
+            self._params.append(Var(name, PrimType(_INT)))
+            buffer = self._variable(name)
+            self._begin.append(tirx.BufferStore(buffer, self._params[-1], [_ZERO]))
+            return buffer
+        if self._is_entry:
+            size = Var(f"{name}_size", PrimType(_INT))
+            self._params.append(tirx.decl_buffer((size,), _INT, name))
+            return self._params[-1]
+        self._params.append(Var(name, PointerType(PrimType(_INT))))
+        array = tirx.decl_buffer((1,), _INT, name)
+        self._begin.append(tirx.DeclBuffer(array, data=self._params[-1]))
+        return array
+
+    def _variable(self, name: str) -> Any:
+        buffer = tirx.decl_buffer((1,), _INT, name, scope="local")
+        self._begin.append(tirx.AllocBuffer(buffer, annotations=_ON_STACK))
+        return buffer
+
+    # Statements
+
+    def _block(self, statements: Sequence[ast.stmt]) -> tirx.Stmt:
+        made = [part for each in statements for part in self._statement(each)]
+        return tirx.SeqStmt(made) if len(made) != 1 else made[0]
+
+    def _statement(self, node: ast.stmt) -> list[tirx.Stmt]:
+        match node:
+            case ast.Expr(value=ast.Constant()):
+                return []
+            case ast.Expr(value=ast.Call() as call):
+                return [self._call(call)]
+            case ast.Assign(targets=targets, value=value):
+                return [part for target in targets for part in self._assign(target, value)]
+            case ast.AugAssign(target=target, op=op, value=value):
+                return self._assign(target, ast.copy_location(ast.BinOp(target, op, value), node))
+            case ast.If(test=test, body=body, orelse=orelse):
+                other = self._block(orelse) if orelse else None
+                return [tirx.IfThenElse(self._truth(test), self._block(body), other)]
+            case ast.While(test=test, body=body, orelse=[]):
+                return [tirx.While(self._truth(test), self._block(body))]
+            case ast.For(target=ast.Name() as target, iter=over, body=body, orelse=[]):
+                return [self._for(target, over, body)]
+            case ast.Return(value=value):
+                made = [] if value is None else self._store(self._names[""], _ZERO, value)
+                return [*made, _LEAVE]
+            case ast.Break():
+                return [tirx.Evaluate(tirx.break_loop())]
+            case ast.Continue():
+                return [tirx.Evaluate(tirx.continue_loop())]
+        raise self._error(node)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> list[tirx.Stmt]:
+        match target, value:
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                # All values are evaluated before the first is stored.
+                names = [ast.Name(f"{each.lineno} {each.col_offset}") for each in values]
+                kept = [self._assign(*each) for each in zip(names, values, strict=True)]
+                stored = [self._assign(*each) for each in zip(targets, names, strict=True)]
+                return [part for each in (*kept, *stored) for part in each]
+            case ast.Name(id=name), ast.Name() | ast.Attribute():
+                found = self._value(value)
+                if not _is_number(found):
+                    self._names[name] = found
+                    return []
+        return self._store(*self._place(target), value)
+
+    def _store(self, buffer: Any, index: Any, value: ast.expr) -> list[tirx.Stmt]:
+        """Return what stores a value, which may be the result of a helper."""
+        if not isinstance(value, ast.Call) or self._helper(value) is None:
+            return [tirx.BufferStore(buffer, self._int(value), [index])]
+        result = self._variable("result")
+        return [self._call(value, result), tirx.BufferStore(buffer, result[_ZERO], [index])]
+
+    def _place(self, target: ast.expr) -> tuple[Any, Any]:
+        """Return the buffer and the index that are assigned to."""
+        match target:
+            case ast.Subscript(value=array, slice=index):
+                return self._value(array), self._int(index)
+            case ast.Name(id=name) if name not in self._names or _is_number(self._value(target)):
+                if name not in self._names:
+                    self._names[name] = self._variable(name)
+                return self._names[name], _ZERO
+        raise self._error(target)
+
+    def _for(self, target: ast.Name, over: ast.expr, body: Sequence[ast.stmt]) -> tirx.Stmt:
+        match over:
+            case ast.Call(func=ast.Name(id="range"), args=[end], keywords=[]):
+                begin, extent = _ZERO, self._int(end)
+            case ast.Call(func=ast.Name(id="range"), args=[first, end], keywords=[]):
+                begin = self._int(first)
+                extent = self._int(end) - begin
+            case _:
+                raise self._error(over)
+        counter = Var(target.id, PrimType(_INT))
+        buffer, _ = self._place(target)
+        inside = tirx.SeqStmt([tirx.BufferStore(buffer, counter, [_ZERO]), self._block(body)])
+        return tirx.For(counter, begin, extent, tirx.ForKind.SERIAL, inside)
+
+    def _call(self, node: ast.Call, result: Any = None) -> tirx.Stmt:
+        function = self._helper(node)
+        if function is None or _has_result(function) != (result is not None):
+            raise self._error(node)
+        arguments = [part for each in node.args for part in self._argument(each)]
+        arguments += [] if result is None else [result.data]
+        variable = self._loops.variable(function)
+        return tirx.Evaluate(Call(variable, arguments, ret_ty=PrimType("int32")))
+
+    def _helper(self, node: ast.Call) -> FunctionType | None:
+        name = node.func.id if isinstance(node.func, ast.Name) and not node.keywords else ""
+        function = self._function.__globals__.get(name)
+        return function if isinstance(function, FunctionType) else None
+
+    def _argument(self, node: ast.expr) -> list[Any]:
+        """Return what a helper is given: an integer, or a pointer, or those of all fields."""
+        values = [_read(field) for field in self._fields(node).values()] or [self._value(node)]
+        return [_as_int(value) if _is_number(value) else value.data for value in values]
+
+    # Expressions
+
+    def _int(self, node: ast.expr) -> Any:
+        value = self._value(node)
+        if not _is_number(value):
+            raise self._error(node)
+        return _as_int(value)
+
+    def _truth(self, node: ast.expr) -> Any:
+        value = self._value(node)
+        return value if value.ty.dtype == "bool" else tirx.NE(self._int(node), _ZERO)
+
+    def _value(self, node: ast.expr) -> Any:
+        """Return an integer, a truth value, or an array."""
+        match node:
+            case ast.Constant(value=bool() | int() as value):
+                return tirx.IntImm(_INT, int(value))
+            case ast.Name(id=name) if not isinstance(self._names.get(name, {}), dict):
+                return _read(self._names[name])
+            case ast.Name(id=name) if isinstance(self._function.__globals__.get(name), int):
+                return tirx.IntImm(_INT, int(self._function.__globals__[name]))
+            case ast.Attribute(value=of, attr=field) if field in self._fields(of):
+                return _read(self._fields(of)[field])
+            case ast.Subscript(value=of, slice=index):
+                return self._value(of)[self._int(index)]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return tirx.Sub(_ZERO, self._int(operand))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return tirx.Not(self._truth(operand))
+            case ast.BinOp(one, op, two) | ast.Compare(one, [op], [two]) if type(op) in _OF_TWO:
+                return _OF_TWO[type(op)](self._int(one), self._int(two))
+            case ast.BoolOp(op=op, values=[first, *others]):
+                # TIR's own `And` and `Or` evaluate both sides, also where one would not do.
+                rest = others[0] if len(others) == 1 else ast.BoolOp(op, others)
+                second = _as_int(self._truth(ast.copy_location(rest, node)))
+                both = (second, _ZERO) if isinstance(op, ast.And) else (_ONE, second)
+                return tirx.NE(tirx.if_then_else(self._truth(first), *both), _ZERO)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return tirx.if_then_else(self._truth(test), self._int(body), self._int(orelse))
+            case ast.Call(func=ast.Name(id="int"), args=[truth]):
+                return self._int(truth)
+            case ast.Call(func=ast.Name(id=name), args=[one, two]) if name in _OF_TWO:
+                return _OF_TWO[name](self._int(one), self._int(two))
+        raise self._error(node)
+
+    def _fields(self, node: ast.expr) -> dict[str, Any]:
+        found = self._names.get(node.id) if isinstance(node, ast.Name) else None
+        return found if isinstance(found, dict) else {}
+
+    def _error(self, node: ast.AST) -> LoopError:
+        line = self._first_line + getattr(node, "lineno", 1) - 1
+        name = self._function.__qualname__
+        return LoopError(f"{name}, line {line}: '{ast.unparse(node)}' is not understood in a loop")
+
+
+def _has_result(function: FunctionType) -> bool:
+    return get_type_hints(function).get("return", NoneType) is not NoneType
+
+
+def _is_number(value: Any) -> bool:
+    return not tirx.is_buffer_var(value)
+
+
+def _read(buffer: Any) -> Any:
+    """Return the integer that a variable has; an array is returned as it is."""
+    return buffer[_ZERO] if buffer.ty.storage_scope == "local" else buffer
+
+
+def _as_int(value: Any) -> Any:
+    return value if value.ty.dtype == _INT else tirx.Cast(_INT, value)
