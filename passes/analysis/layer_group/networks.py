@@ -16,6 +16,7 @@ from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, 
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
+from passes.analysis.layer_group.block_bodies import NotSliceableError
 from passes.analysis.layer_group.kernel_calls import CUT_LETTERS, KernelCall
 from passes.analysis.layer_group.kernels import read_kernel
 from passes.analysis.layer_group.letters import (
@@ -25,7 +26,6 @@ from passes.analysis.layer_group.letters import (
     weight_letters,
 )
 from passes.analysis.layer_group.regions import KernelReads
-from passes.analysis.layer_group.stages import NotSliceableError
 from passes.planning.layer_group.network import InputMap, Kind, Layer, Network, Tensor
 
 _CALL_TIR = "relax.call_tir"

@@ -24,9 +24,10 @@ from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
 from passes.analysis.layer_group.axis_maps import fit_axis_map
+from passes.analysis.layer_group.block_bodies import Access
 from passes.analysis.layer_group.index_values import NotAnIndexError, values_of
 from passes.analysis.layer_group.kernels import Kernel
-from passes.analysis.layer_group.stages import Access, Stage
+from passes.analysis.layer_group.stages import Stage
 from passes.ir.structural import structural_visit, type_index
 from passes.planning.layer_group.network import Box, InputMap, Range
 
