@@ -258,6 +258,8 @@ class _BlockReader:
             layer.reason = "its shapes are not known"
         elif not kernel.shape(parameter):
             layer.reason = "it makes a single number"
+        elif any(written < len(inputs) for stage in kernel.stages for written in stage.writes):
+            layer.reason = "its kernel writes what it is given to read"
         elif kernel.producer(parameter) is None:
             layer.reason = "its kernel does not write its result"
         else:
@@ -274,9 +276,10 @@ class _BlockReader:
     def _network(self) -> BlockNetwork:
         weights = self._weights()
         letters = self._letters(weights)
+        cut = self._cut_axes(letters)
         for call in self.calls:
             if call.source is not None:
-                call.source = replace(call.source, letters=letters[call.output])
+                call.source = replace(call.source, cut=tuple(sorted(cut[call.output])))
         used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
         tensors = tuple(
             Tensor(
@@ -351,6 +354,22 @@ class _BlockReader:
             for read, axis_maps in zip(call.inputs, call.maps, strict=False):
                 if read == name:
                     found.update(letters[call.output][m.axis] for m in axis_maps if m is not None)
+        return found
+
+    def _cut_axes(self, letters: Mapping[str, str]) -> dict[str, set[int]]:
+        """Return the axes of each tensor that a group may cut.
+
+        They are its first ones with a letter that is cut, and those that such an axis of a reader's
+        result is mapped onto: letters that meet in one layer need not agree.
+        """
+        found: dict[str, set[int]] = {}
+        for call in reversed(self.calls):
+            first = (letters[call.output].find(letter) for letter in CUT_LETTERS)
+            own = found.setdefault(call.output, set())
+            own.update(axis for axis in first if axis >= 0)
+            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+                axes = (axis for axis, m in enumerate(axis_maps) if m is not None and m.axis in own)
+                found.setdefault(name, set()).update(axes)
         return found
 
     def _letters(self, weights: set[str]) -> dict[str, str]:

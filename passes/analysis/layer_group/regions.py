@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -25,7 +26,12 @@ from tvm.tirx import IntImm
 
 from passes.analysis.layer_group.axis_maps import fit_axis_map
 from passes.analysis.layer_group.block_bodies import Access
-from passes.analysis.layer_group.index_values import NotAnIndexError, values_of
+from passes.analysis.layer_group.index_values import (
+    NotAnIndexError,
+    cannot_wrap,
+    index_range,
+    values_of,
+)
 from passes.analysis.layer_group.kernels import Kernel
 from passes.analysis.layer_group.stages import Stage
 from passes.ir.structural import structural_visit, type_index
@@ -63,6 +69,45 @@ class AxisReads:
     def width(self) -> int:
         """Indices that are read, summed over the output's indices."""
         return int(np.maximum(self.last - self.first + 1, 0).sum())
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether each index of the output's axis needs the same index alone."""
+        at = np.arange(len(self.first))
+        return bool((self.first == at).all()) and bool((self.last == at).all())
+
+    @property
+    def has_no_gaps(self) -> bool:
+        """Whether a range of the output's axis reads all between the first and the last index."""
+        first, last = self._read()
+        return bool(
+            (np.maximum(first[1:], first[:-1]) <= np.minimum(last[1:], last[:-1]) + 1).all()
+        )
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether what is read moves one way, so that the ends of a range read what it ends at."""
+        first, last = np.diff(self.first), np.diff(self.last)
+        return bool((self.first <= self.last).all()) and any(
+            bool((sign * first >= 0).all()) and bool((sign * last >= 0).all()) for sign in (1, -1)
+        )
+
+    @property
+    def most(self) -> Fraction:
+        """Indices that a range of the output's axis needs for each of its own, at most."""
+        first, last = self._read()
+        if not len(first):
+            return Fraction(1)
+        at = np.flatnonzero(self.first <= self.last)
+        grown = np.maximum(np.diff(last), 0) + np.maximum(-np.diff(first), 0)
+        steps = zip(grown.tolist(), np.diff(at).tolist(), strict=True)
+        rates = {Fraction(more, rows) for more, rows in steps}
+        return max(rates | {Fraction(int((last - first).max()) + 1)})
+
+    def _read(self) -> tuple[Ints, Ints]:
+        """Return the first and last indices of those of the output that need any."""
+        some = self.first <= self.last
+        return self.first[some], self.last[some]
 
     def union(self, other: AxisReads) -> AxisReads:
         """Return what one or the other reads for the same axis of the output."""
@@ -108,6 +153,9 @@ class KernelReads:
     kernel: Kernel
     stages: tuple[dict[int, BufferReads], ...]
     _maps: dict[int, dict[int, InputMap]] = field(default_factory=dict, repr=False)
+    _found: dict[int, tuple[dict[int, BufferReads], dict[int, BufferReads]]] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def of(cls, kernel: Kernel) -> KernelReads:
@@ -150,6 +198,26 @@ class KernelReads:
         dict of int to BufferReads
             By the number of the parameter; those that are not read are left out.
         """
+        return self._of(output)[0]
+
+    def of_made(self, output: int) -> dict[int, BufferReads]:
+        """Return what the kernel needs of each buffer that it makes for the axes of an output.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+
+        Returns
+        -------
+        dict of int to BufferReads
+            For the output and each buffer that is made on the way to it.
+        """
+        return self._of(output)[1]
+
+    def _of(self, output: int) -> tuple[dict[int, BufferReads], dict[int, BufferReads]]:
+        if output in self._found:
+            return self._found[output]
         kernel = self.kernel
         reads: dict[int, BufferReads] = {}
         of_made: dict[int, BufferReads] = {
@@ -157,12 +225,13 @@ class KernelReads:
         }
         for i in reversed(kernel.stages_for(output)):
             writes = kernel.stages[i].writes
-            of_stage = _united([of_made[buffer] for buffer in writes if buffer in of_made])
+            of_stage = united([of_made[buffer] for buffer in writes if buffer in of_made])
+            of_made.update((buffer, of_stage) for buffer in writes)
             for buffer, needed in self.stages[i].items():
                 through = tuple(_through(axis, of_stage) for axis in needed)
                 target = reads if buffer < kernel.parameters else of_made
-                target[buffer] = _united([target[buffer], through]) if buffer in target else through
-        return reads
+                target[buffer] = united([target[buffer], through]) if buffer in target else through
+        return self._found.setdefault(output, (reads, of_made))
 
     def made_for(self, output: int, box: Box) -> dict[int, Box]:
         """Return the part of each buffer that is made for a part of an output.
@@ -177,23 +246,21 @@ class KernelReads:
         Returns
         -------
         dict of int to Box
-            For the output, its box; for each buffer that the kernel allocates and needs, the hull
-            of what its readers read.
+            For the output and each buffer that is made on the way to it: at least what its readers
+            read of it.
         """
-        kernel = self.kernel
-        boxes: dict[int, Box] = {output: box}
-        for i in reversed(kernel.stages_for(output)):
-            writes = kernel.stages[i].writes
-            made = _hull([boxes[buffer] for buffer in writes if buffer in boxes])
-            boxes.update((buffer, made) for buffer in writes)
-            for buffer, needed in self.stages[i].items():
-                if buffer >= kernel.parameters:
-                    part = tuple(
-                        (0, n) if reads is None else reads.of(made[reads.axis])
-                        for reads, n in zip(needed, kernel.shape(buffer), strict=True)
-                    )
-                    boxes[buffer] = _hull([boxes[buffer], part]) if buffer in boxes else part
-        return boxes
+        return {
+            buffer: box_of(axes, self.kernel.shape(buffer), box)
+            for buffer, axes in self.of_made(output).items()
+        }
+
+
+def box_of(axes: BufferReads, shape: tuple[int, ...], box: Box) -> Box:
+    """Return the part of a buffer that is read for a part of an output."""
+    return tuple(
+        (0, extent) if reads is None else reads.of(box[reads.axis])
+        for reads, extent in zip(axes, shape, strict=True)
+    )
 
 
 def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
@@ -218,11 +285,21 @@ def _identity(axis: int, extent: int) -> AxisReads:
 
 
 def _through(needed: AxisReads | None, of_stage: BufferReads) -> AxisReads | None:
+    """Return what a stage reads of an axis for the output's axis that its own axis follows.
+
+    A group computes a range of the stage's axis, with what lies in the gaps between the indices
+    that the output needs. What is read for those alone is not known from either table, so that the
+    whole axis is taken where there may be such indices.
+    """
     reads = None if needed is None else of_stage[needed.axis]
-    return None if needed is None or reads is None else needed.after(reads)
+    if needed is None or reads is None:
+        return None
+    return needed.after(reads) if reads.has_no_gaps or needed.is_ordered else None
 
 
-def _united(parts: Sequence[BufferReads]) -> BufferReads:
+def united(parts: Sequence[BufferReads]) -> BufferReads:
+    """Return what is read of a buffer by any of its readers."""
+
     def unite(column: Sequence[AxisReads | None]) -> AxisReads | None:
         first = column[0]
         for other in column[1:]:
@@ -232,16 +309,6 @@ def _united(parts: Sequence[BufferReads]) -> BufferReads:
         return first
 
     return tuple(unite(column) for column in zip(*parts, strict=True))
-
-
-def _hull(boxes: Sequence[Box]) -> Box:
-    filled = [box for box in boxes if all(begin < end for begin, end in box)]
-    if not filled:
-        return boxes[0]
-    return tuple(
-        (min(begin for begin, _ in ranges), max(end for _, end in ranges))
-        for ranges in zip(*filled, strict=True)
-    )
 
 
 def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
@@ -317,7 +384,7 @@ def _point_by_point(
     for position, (var, n) in enumerate(variables):
         shape = [1] * rank
         shape[position] = n
-        of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
+        of[var.__chandle__()] = index_range(var, n).reshape(shape)
     grid = tuple(n for _, n in variables)
     try:
         values = np.broadcast_to(values_of(index, of), grid)
@@ -347,13 +414,15 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
 def _bounded(
     stage: Stage, axis: int, others: Sequence[tuple[Var, int]], index: Any, extent: int
 ) -> AxisReads | None:
-    """Let TVM bound an index over all variables but one."""
+    """Let TVM bound an index over all variables but one, if it cannot wrap around."""
+    if not cannot_wrap(index):
+        return None
     var, n = stage.spatial[axis], stage.extents[axis]
     domains: Mapping[Any, Any] = {
         other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
     }
     interval = Analyzer().int_set(index, domains)
-    of = {var.__chandle__(): np.arange(n, dtype=np.int64)}
+    of = {var.__chandle__(): index_range(var, n)}
     try:
         first = np.broadcast_to(values_of(interval.min_value, of), (n,))
         last = np.broadcast_to(values_of(interval.max_value, of), (n,))
