@@ -201,6 +201,13 @@ def test_two_groups_and_a_layer_between():
     tvm.ir.assert_structural_equal(new["max_pool2d"], mod["max_pool2d"])
 
 
+def test_what_has_no_batch_is_kept_along_rows_alone():
+    def body(emit, x, y):
+        return emit(relax.op.nn.relu(emit(relax.op.add(x, emit(relax.op.exp(y))))))
+
+    check_cut(lowered(module([(2, 2, 6, 4), (1, 2, 6, 4)], body, inputs=2)), Cut(n=2, h=3), "nh")
+
+
 def test_the_input_module_stays_as_it_was():
     mod = lowered(chain())
     before = mod.script()

@@ -281,8 +281,8 @@ def read_behind() -> str:
 
 def written_input() -> str:
     """A kernel that changes what it is given to read."""
-    first = nest(_ALL, [f"A[{_ALL}] = A[{_ALL}] + T.float32(1)"])
-    return kernel(first, nest(_ALL, [f"O[{_ALL}] = A[{_ALL}]"]))
+    first = nest(_ALL, [f"O[{_ALL}] = A[{_ALL}] * A[{_ALL}]"])
+    return kernel(first, nest(_ALL, [f"A[{_ALL}] = T.float32(1)"]))
 
 
 def two_blocks(declare: bool) -> str:

@@ -252,7 +252,7 @@ class _BlockReader:
         if kernel.parameters != len(inputs) + made:
             layer.reason = "its kernel has other parameters than the call has arguments"
         elif any(
-            self.names.shapes[name] != kernel.shape(p)
+            (self.names.shapes[name], self.names.bits[name]) != (kernel.shape(p), kernel.bits(p))
             for p, name in [*enumerate(inputs), (parameter, layer.output)]
         ):
             layer.reason = "its shapes are not known"

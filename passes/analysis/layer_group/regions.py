@@ -386,6 +386,18 @@ def _point_by_point(
         shape[position] = n
         of[var.__chandle__()] = index_range(var, n).reshape(shape)
     grid = tuple(n for _, n in variables)
+    with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
+        return _at_points(axis, index, guards, of, grid, extent)
+
+
+def _at_points(
+    axis: int,
+    index: Any,
+    guards: Sequence[Any],
+    of: Mapping[int, Any],
+    grid: tuple[int, ...],
+    extent: int,
+) -> AxisReads | None:
     try:
         values = np.broadcast_to(values_of(index, of), grid)
     except NotAnIndexError:
