@@ -69,19 +69,20 @@ def check(kernels, cuts, keep=""):
                 np.testing.assert_array_equal(ours, theirs, err_msg=text)
 
 
-HALF = "T.float32(0.5)"
 TAKEN = {
     "a window": written.plain(1),
     "two stores": written.stores(written.STATEMENTS[0], written.STATEMENTS[1:2]),
     "a store under a condition": written.stores(written.ZERO, written.STATEMENTS[3:4]),
     "stores of two branches": written.stores(written.STATEMENTS[4], ()),
-    "an initial value and one summand": written.summed(1, HALF, HALF),
+    "an initial value and one summand": written.summed(1, written.HALF, written.HALF),
     "an initial value that is read": written.summed(3, written.AT_S, written.AT_S),
     "loops swapped": written.ordered("qp", "pq"),
     "variables swapped": written.ordered("pq", "qp"),
     "rows in no order": written.along("h * 5 % 6", ""),
     "rows in no order, one in two": written.along("(h * h) % 6", "h % 2 == 1"),
     "rows of a number that wraps": written.along(written.WRAPPED, ""),
+    "rows of which one needs many": written.along("T.if_then_else(h == 1, 5, h)", ""),
+    "rows swapped on the way": written.detour(written.SWAPPED),
     "rows along the batch too": written.mixed(),
     "bindings": written.bindings(2),
     "a block that declares nothing": written.undeclared("computes"),
@@ -92,7 +93,7 @@ LEFT = {
     "a scan": (written.scan("h", "spatial", True), ELSEWHERE),
     "a scan along the batch": (written.scan("n", "spatial", False), ELSEWHERE),
     "a declared scan": (written.scan("h", "scan", True), "writes an element more than once"),
-    "addresses": (written.addressed("n, c, h + 1"), "takes an address by 'tirx.address_of'"),
+    "addresses": (written.addressed("1 - n, c, h, w"), "takes an address by 'tirx.address_of'"),
     "a pointer": (written.pointer("call_pure_extern"), "takes an address"),
     "a call": (written.pointer("call_extern"), "calls 'tirx.call_extern', which is not known"),
     "constant places": (written.constant_places("pab"), "does not write at its own place"),

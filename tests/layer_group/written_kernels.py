@@ -154,6 +154,7 @@ def scan(axis: str, kind: str, through_s: bool) -> str:
     return kernel(*([MAKE_S] if through_s else []), block, buffers=[WORK] if through_s else [])
 
 
+HALF = "T.float32(0.5)"
 AT_S = f"S[{_ALL}]"
 ZERO = f"O[{_ALL}] = T.float32(0)"
 STATEMENTS = (
@@ -220,12 +221,12 @@ def bound(kind: str) -> str:
 
 
 def addressed(other: str) -> str:
-    """A call that is given addresses, and reads on from there."""
-    addresses = f"T.address_of(A[n, c, h, 0]), T.address_of(A[{other}, 0])"
-    call = f'T.call_pure_extern("int32", "memcmp", {addresses}, 40)'
+    """A call that is given addresses, and reads on to the last row, where the difference is."""
+    make = nest(_ALL, [f"S[{_ALL}] = T.if_then_else(h < 5, T.float32(0), A[{_ALL}] * HALF)"])
+    addresses = f"T.address_of(S[{_ALL}]), T.address_of(S[{other}])"
+    call = f'T.call_pure_extern("int32", "memcmp", {addresses}, 96 - h * 16 - w * 4)'
     value = f"T.Select({call} < 0, T.float32(1), A[{_ALL}])"
-    inside = f"T.if_then_else(n == 0 and h < 3, {value}, T.float32(2))"
-    return kernel(nest(_ALL, [f"O[{_ALL}] = {inside}"]))
+    return kernel(make.replace("HALF", HALF), nest(_ALL, [f"O[{_ALL}] = {value}"]), buffers=[WORK])
 
 
 def along(index: str, guard: str) -> str:
@@ -236,6 +237,7 @@ def along(index: str, guard: str) -> str:
 
 
 WRAPPED = 'T.Cast("int32", T.Cast("uint8", h) * T.uint8(86)) % 6'
+SWAPPED = "T.if_then_else(h == 3, 4, T.if_then_else(h == 4, 3, h))"
 INDICES = (
     "5 - h",
     "h * 5 % 6",
@@ -244,9 +246,18 @@ INDICES = (
     "T.min(h * 3, 5)",
     WRAPPED,
     "T.if_then_else(h < 2, h, T.if_then_else(h < 4, 5 - h, 0))",
+    "T.if_then_else(h == 1, 5, h)",
+    SWAPPED,
     "n * 3 + h // 2",
     "(h + w) % 6",
 )
+
+
+def detour(index: str) -> str:
+    """What is read at its own place, and at another row by a working buffer between."""
+    between = nest(_ALL, [f"R[{_ALL}] = S[n, c, {index}, w] * T.float32(2)"])
+    last = nest(_ALL, [f"O[{_ALL}] = S[{_ALL}] + R[{_ALL}] * R[{_ALL}]"])
+    return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
 
 
 def mixed() -> str:
@@ -350,8 +361,9 @@ def kernels(draw: Any) -> str:
         ),
         st.builds(ordered, both, both),
         st.builds(bound, st.sampled_from(tuple(BINDINGS))),
-        st.builds(addressed, st.sampled_from(("n, c, h + 1", "n, c, h + 2", "n + 1, c, h"))),
+        st.builds(addressed, st.sampled_from(("1 - n, c, h, w", "n, 1 - c, h, w"))),
         st.builds(along, st.sampled_from(INDICES), st.sampled_from(("", "h % 2 == 1", "1 < h"))),
+        st.builds(detour, st.sampled_from(INDICES)),
         st.builds(mixed),
         st.builds(pointer, st.sampled_from(("call_extern", "call_pure_extern"))),
         st.builds(read_behind),
