@@ -88,6 +88,7 @@ TAKEN = {
     "a block that declares nothing": written.undeclared("computes"),
     "a table": written.looked_up("uint8"),
 }
+SCHEDULED = "are scheduled"
 ELSEWHERE = "reads its own result 'O' at another place"
 LEFT = {
     "a scan": (written.scan("h", "spatial", True), ELSEWHERE),
@@ -101,14 +102,12 @@ LEFT = {
     "a loop inside": (written.loop_inside(), "holds a For"),
     "a result that is read": (written.read_behind(), ""),
     "an input that is written": (written.written_input(), "writes what it is given to read"),
-    **{
-        f"a loop: {kind}": (
-            written.bound(kind),
-            "predicate" if "pred" in kind else "not known" if kind == "minimum" else "scheduled",
-        )
-        for kind in written.BINDINGS
-        if kind != "plain"
-    },
+    "a step": (written.bound("step"), SCHEDULED),
+    "a minimum": (written.bound("minimum"), "is not known"),
+    "a loop backwards": (written.bound("reversed"), SCHEDULED),
+    "a multiple of a loop": (written.bound("affine"), SCHEDULED),
+    "a predicate": (written.bound("predicate"), "has a predicate"),
+    "a predicate on rows": (written.bound("predicate on rows"), "has a predicate"),
 }
 
 

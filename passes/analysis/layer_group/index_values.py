@@ -59,19 +59,13 @@ _CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 _INDEX_TYPES = ("int32", "int64")
-"""Types whose arithmetic TVM takes not to overflow; all narrower ones and unsigned ones wrap."""
+"""Types whose arithmetic TVM takes not to overflow, such as loops have; all others wrap."""
 
 _EXPR = type_index(Expr)
 
 
 class NotAnIndexError(ValueError):
     """An expression that holds more than integers, variables and what is known of them."""
-
-
-def index_range(var: Var, extent: int) -> Values:
-    """Return the values of a loop variable, in the type that its arithmetic is done in."""
-    dtype = _dtype(var)
-    return np.arange(extent, dtype="int64" if dtype in _INDEX_TYPES else dtype)
 
 
 def cannot_wrap(expr: Any) -> bool:

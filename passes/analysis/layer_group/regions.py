@@ -29,7 +29,6 @@ from passes.analysis.layer_group.block_bodies import Access
 from passes.analysis.layer_group.index_values import (
     NotAnIndexError,
     cannot_wrap,
-    index_range,
     values_of,
 )
 from passes.analysis.layer_group.kernels import Kernel
@@ -384,7 +383,7 @@ def _point_by_point(
     for position, (var, n) in enumerate(variables):
         shape = [1] * rank
         shape[position] = n
-        of[var.__chandle__()] = index_range(var, n).reshape(shape)
+        of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
     grid = tuple(n for _, n in variables)
     with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
         return _at_points(axis, index, guards, of, grid, extent)
@@ -434,7 +433,7 @@ def _bounded(
         other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
     }
     interval = Analyzer().int_set(index, domains)
-    of = {var.__chandle__(): index_range(var, n)}
+    of = {var.__chandle__(): np.arange(n, dtype=np.int64)}
     try:
         first = np.broadcast_to(values_of(interval.min_value, of), (n,))
         last = np.broadcast_to(values_of(interval.max_value, of), (n,))
