@@ -123,6 +123,13 @@ def test_what_is_taken_and_why_the_rest_is_left():
         assert reason in middle.reason, (name, middle.reason)
 
 
+def test_rows_that_nobody_asks_for_are_known_too():
+    """Every second row is needed, and those between are computed, from rows in no order."""
+    (block,) = read_networks(written.module([written.gaps()]))
+    (rows,) = (axes[2] for axes in block.network.layers[1].maps)
+    assert rows is None
+
+
 def test_each_gives_the_same_in_a_group():
     check(list(TAKEN.values()), [(2, 3)])
 

@@ -260,6 +260,14 @@ def detour(index: str) -> str:
     return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
 
 
+def gaps() -> str:
+    """Every second row of a working buffer, whose rows are read in no order."""
+    between = nest(_ALL, [f"R[{_ALL}] = S[n, c, {SWAPPED}, w] * {HALF}"])
+    read = "R[n, c, T.min(h * 2, 5), w]"
+    last = nest(_ALL, [f"O[{_ALL}] = {read} * {read}"])
+    return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
+
+
 def mixed() -> str:
     """A working buffer whose first axis is read along the batch, and along rows."""
     block = nest(_ALL, [f"O[{_ALL}] = S[{_ALL}] + S[h % 2, c, n, w]"])
@@ -364,6 +372,7 @@ def kernels(draw: Any) -> str:
         st.builds(addressed, st.sampled_from(("1 - n, c, h, w", "n, 1 - c, h, w"))),
         st.builds(along, st.sampled_from(INDICES), st.sampled_from(("", "h % 2 == 1", "1 < h"))),
         st.builds(detour, st.sampled_from(INDICES)),
+        st.builds(gaps),
         st.builds(mixed),
         st.builds(pointer, st.sampled_from(("call_extern", "call_pure_extern"))),
         st.builds(read_behind),
