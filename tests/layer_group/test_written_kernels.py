@@ -101,7 +101,7 @@ LEFT = {
     "two blocks": (written.two_blocks(True), "before it is written"),
     "a loop inside": (written.loop_inside(), "holds a For"),
     "a result that is read": (written.read_behind(), ""),
-    "an input that is written": (written.written_input(), "writes what it is given to read"),
+    "an input that is written": (written.written_input(), "writes what it is given"),
     "a step": (written.bound("step"), SCHEDULED),
     "a minimum": (written.bound("minimum"), "is not known"),
     "a loop backwards": (written.bound("reversed"), SCHEDULED),

@@ -258,10 +258,10 @@ class _BlockReader:
             layer.reason = "its shapes are not known"
         elif not kernel.shape(parameter):
             layer.reason = "it makes a single number"
-        elif any(written < len(inputs) for stage in kernel.stages for written in stage.writes):
-            layer.reason = "its kernel writes what it is given to read"
         elif kernel.producer(parameter) is None:
             layer.reason = "its kernel does not write its result"
+        elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
+            layer.reason = "its kernel writes what it is given"
         else:
             of_parameters = reads.maps(parameter)
             if any(p >= len(inputs) for p in of_parameters):
