@@ -8,7 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
 
-from passes.analysis.layer_group.regions import BufferReads, KernelReads, box_of, united
+from passes.analysis.layer_group.axis_reads import BufferReads, box_of, united
+from passes.analysis.layer_group.regions import KernelReads
 from passes.planning.layer_group.network import Box, InputMap
 
 CUT_LETTERS = "nh"
