@@ -11,9 +11,10 @@ from operator_modules import arrays, kernels, lowered, module, run
 from tvm import relax
 
 from passes.analysis.layer_group.axis_maps import fit_axis_map
+from passes.analysis.layer_group.axis_reads import AxisReads
 from passes.analysis.layer_group.kernels import read_kernel
 from passes.analysis.layer_group.networks import read_networks
-from passes.analysis.layer_group.regions import AxisReads, KernelReads
+from passes.analysis.layer_group.regions import KernelReads
 from passes.planning.layer_group.network import AxisMap
 from passes.planning.layer_group.spans import even_ranges, needed_range
 

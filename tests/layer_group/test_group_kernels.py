@@ -201,6 +201,22 @@ def test_two_groups_and_a_layer_between():
     tvm.ir.assert_structural_equal(new["max_pool2d"], mod["max_pool2d"])
 
 
+def test_what_has_no_batch_is_kept_along_rows_alone():
+    def body(emit, x, y):
+        return emit(relax.op.nn.relu(emit(relax.op.add(x, emit(relax.op.exp(y))))))
+
+    check_cut(lowered(module([(2, 2, 6, 4), (1, 2, 6, 4)], body, inputs=2)), Cut(n=2, h=3), "nh")
+
+
+def test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole():
+    def body(emit, x, w, v):
+        y = emit(relax.op.nn.softmax(emit(relax.op.nn.conv2d(x, w, padding=(1, 0))), axis=3))
+        return emit(relax.op.nn.conv2d(y, v, padding=(4, 0)))
+
+    mod = lowered(module([(1, 2, 6, 4), (2, 2, 3, 1), (2, 2, 9, 1)], body))
+    check_cut(mod, Cut(h=2), "")
+
+
 def test_the_input_module_stays_as_it_was():
     mod = lowered(chain())
     before = mod.script()

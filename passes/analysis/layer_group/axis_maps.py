@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from passes.analysis.layer_group.axis_reads import AxisReads
 from passes.planning.layer_group.network import AxisMap
-
-if TYPE_CHECKING:
-    from passes.analysis.layer_group.regions import AxisReads
 
 _LARGEST_DIVISOR = 64
 _SMALL_PART = 8

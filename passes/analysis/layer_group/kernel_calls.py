@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
-from math import prod
+from math import ceil, prod
 
+from passes.analysis.layer_group.axis_reads import BufferReads, box_of, united
 from passes.analysis.layer_group.regions import KernelReads
 from passes.planning.layer_group.network import Box, InputMap
 
@@ -27,15 +30,15 @@ class KernelCall:
         The number of the kernel's parameter that the layer makes.
     inputs : tuple of int
         For each of the layer's inputs, the number of the kernel's parameter.
-    letters : str
-        Of what it makes; empty while they are not known.
+    cut : tuple of int
+        Axes of what it makes that a group may cut.
     """
 
     binding: int
     reads: KernelReads
     parameter: int
     inputs: tuple[int, ...]
-    letters: str = ""
+    cut: tuple[int, ...] = ()
 
     @property
     def maps(self) -> tuple[InputMap, ...]:
@@ -56,22 +59,36 @@ class KernelCall:
         Buffers share memory where one replaces the other element by element, and the result's only
         where a slice of the result needs no more of the other than that slice.
         """
-        made = [(box, self.reads.made_for(self.parameter, box)) for box in self._sample_boxes]
-        same = {b for b in made[0][1] if all(parts[b] == box for box, parts in made)}
+        made = self.reads.of_made(self.parameter)
+        same = {buffer for buffer, axes in made.items() if self._needs_its_slice(buffer, axes)}
         return self.reads.kernel.memory(self.parameter, same)
 
-    @cached_property
-    def _sample_boxes(self) -> tuple[Box, ...]:
-        """The whole result, and its first, middle and last row of an entry of the batch."""
+    def _needs_its_slice(self, buffer: int, axes: BufferReads) -> bool:
+        """Whether every slice of the result needs the part at the same place of a buffer."""
         shape = self.reads.kernel.shape(self.parameter)
-        rows = tuple(
-            tuple(
-                (part * (n - 1) // 2, part * (n - 1) // 2 + 1) if letter in CUT_LETTERS else (0, n)
-                for n, letter in zip(shape, self.letters, strict=True)
-            )
-            for part in (0, 1, 2)
-        )
-        return (tuple((0, n) for n in shape), *rows)
+        if self.reads.kernel.shape(buffer) != shape:
+            return False
+        for axis, (reads, extent) in enumerate(zip(axes, shape, strict=True)):
+            if extent == 1:
+                continue
+            if axis in self.cut:
+                if reads is None or reads.axis != axis or not reads.is_identity:
+                    return False
+            elif reads is not None and (
+                reads.axis in self.cut or reads.of((0, shape[reads.axis])) != (0, extent)
+            ):
+                return False
+        return True
+
+    @cached_property
+    def working(self) -> dict[int, BufferReads]:
+        """What the result needs of each working buffer, and of what lies in its memory."""
+        made = self.reads.of_made(self.parameter)
+        found: dict[int, list[BufferReads]] = {}
+        for buffer, home in self.memory.items():
+            if home != self.parameter:
+                found.setdefault(home, []).append(made[buffer])
+        return {home: united(parts) for home, parts in found.items()}
 
     def working_boxes(self, box: Box) -> dict[int, Box]:
         """Return the part of each working buffer that is needed for a part of the result.
@@ -86,25 +103,28 @@ class KernelCall:
         dict of int to Box
             By the buffer in whose memory others may lie: the hull of what they all need.
         """
-        made = self.reads.made_for(self.parameter, box)
-        boxes: dict[int, Box] = {}
-        for buffer, home in self.memory.items():
-            if home != self.parameter:
-                pairs = zip(boxes.get(home, made[buffer]), made[buffer], strict=True)
-                boxes[home] = tuple((min(a, c), max(b, d)) for (a, b), (c, d) in pairs)
-        return boxes
-
-    def working_bytes(self, extents: dict[int, tuple[int, ...]]) -> int:
-        """Return the bytes of working buffers of these extents together."""
-        bits = self.reads.kernel.bits
-        return sum(-(-prod(shape) * bits(buffer) // 8) for buffer, shape in extents.items())
+        shape = self.reads.kernel.shape
+        return {home: box_of(axes, shape(home), box) for home, axes in self.working.items()}
 
     @cached_property
     def buffer_bits(self) -> int:
         """Bits of working memory for each element of the result: the most that a slice needs."""
-        most = 0
-        for box in self._sample_boxes:
-            boxes = self.working_boxes(box)
-            shapes = {b: tuple(j - i for i, j in part) for b, part in boxes.items()}
-            most = max(most, -(-8 * self.working_bytes(shapes) // prod(j - i for i, j in box)))
-        return most
+        kernel = self.reads.kernel
+        uncut = [n for axis, n in enumerate(kernel.shape(self.parameter)) if axis not in self.cut]
+        bits = sum(
+            kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
+        )
+        return ceil(Fraction(bits) / prod(uncut))
+
+    def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
+        """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
+        shape, followed = self.reads.kernel.shape(self.parameter), set()
+        for reads, extent in zip(axes, self.reads.kernel.shape(buffer), strict=True):
+            if reads is None or reads.axis in followed:
+                yield Fraction(extent)
+            elif reads.axis in self.cut:
+                followed.add(reads.axis)
+                yield reads.most
+            else:
+                begin, end = reads.of((0, shape[reads.axis]))
+                yield Fraction(max(1, end - begin))

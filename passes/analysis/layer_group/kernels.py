@@ -8,6 +8,7 @@ read, by `s_tir.Schedule.compute_inline`: local memory holds no copy of an input
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +16,11 @@ import tvm
 import tvm_ffi
 from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
-from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
 
-from passes.analysis.layer_group.stages import (
-    NotSliceableError,
-    Stage,
-    known_shape,
-    read_stage,
-)
+from passes.analysis.layer_group.block_bodies import NotSliceableError
+from passes.analysis.layer_group.stages import Stage, check_block, known_shape, read_stage
 from passes.ir.structural import structural_visit, type_index
 
 _TENSOR_LOAD = type_index(TensorLoad)
@@ -156,7 +153,9 @@ def read_kernel(func: PrimFunc) -> Kernel:
         return kernel
     schedule = Schedule(tvm.IRModule({"main": func}))
     for name in moved:
-        schedule.compute_inline(schedule.get_sblock(name, "main"))
+        # What TVM does not inline, such as a block that declares less than it writes, is a stage.
+        with suppress(ScheduleError):
+            schedule.compute_inline(schedule.get_sblock(name, "main"))
     return _read(schedule.mod["main"])
 
 
@@ -170,8 +169,9 @@ def _read(func: PrimFunc) -> Kernel:
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         raise NotSliceableError("it is not in S-TIR with a root block")
-    if root.block.match_buffers:
-        raise NotSliceableError("it matches buffers")
+    check_block("root", root)
+    if root.block.init is not None:
+        raise NotSliceableError("its root block has an initial statement")
     parameters = [param for param in func.params if tvm.tirx.is_buffer_var(param)]
     if len(parameters) != len(func.params):
         raise NotSliceableError("it has parameters that are not buffers")
@@ -206,8 +206,6 @@ def _nests(stmt: Any, loops: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...],
         for part in stmt.seq:
             yield from _nests(part, loops)
     elif isinstance(stmt, For):
-        if int(stmt.kind) != 0:
-            raise NotSliceableError("a loop of it is scheduled")
         yield from _nests(stmt.body, (*loops, stmt))
     elif isinstance(stmt, SBlockRealize):
         yield loops, stmt
@@ -224,6 +222,7 @@ def _only_moves(kernel: Kernel, at: int) -> bool:
     stage = kernel.stages[at]
     if (
         stage.inner
+        or stage.init is not None
         or len(stage.writes) != 1
         or stage.writes[0] < kernel.parameters
         or not isinstance(stage.body, BufferStore)

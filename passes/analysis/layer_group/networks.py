@@ -16,6 +16,7 @@ from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, 
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
+from passes.analysis.layer_group.block_bodies import NotSliceableError
 from passes.analysis.layer_group.kernel_calls import CUT_LETTERS, KernelCall
 from passes.analysis.layer_group.kernels import read_kernel
 from passes.analysis.layer_group.letters import (
@@ -25,7 +26,6 @@ from passes.analysis.layer_group.letters import (
     weight_letters,
 )
 from passes.analysis.layer_group.regions import KernelReads
-from passes.analysis.layer_group.stages import NotSliceableError
 from passes.planning.layer_group.network import InputMap, Kind, Layer, Network, Tensor
 
 _CALL_TIR = "relax.call_tir"
@@ -252,7 +252,7 @@ class _BlockReader:
         if kernel.parameters != len(inputs) + made:
             layer.reason = "its kernel has other parameters than the call has arguments"
         elif any(
-            self.names.shapes[name] != kernel.shape(p)
+            (self.names.shapes[name], self.names.bits[name]) != (kernel.shape(p), kernel.bits(p))
             for p, name in [*enumerate(inputs), (parameter, layer.output)]
         ):
             layer.reason = "its shapes are not known"
@@ -260,6 +260,8 @@ class _BlockReader:
             layer.reason = "it makes a single number"
         elif kernel.producer(parameter) is None:
             layer.reason = "its kernel does not write its result"
+        elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
+            layer.reason = "its kernel writes what it is given"
         else:
             of_parameters = reads.maps(parameter)
             if any(p >= len(inputs) for p in of_parameters):
@@ -274,9 +276,10 @@ class _BlockReader:
     def _network(self) -> BlockNetwork:
         weights = self._weights()
         letters = self._letters(weights)
+        cut = self._cut_axes(letters)
         for call in self.calls:
             if call.source is not None:
-                call.source = replace(call.source, letters=letters[call.output])
+                call.source = replace(call.source, cut=tuple(sorted(cut[call.output])))
         used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
         tensors = tuple(
             Tensor(
@@ -351,6 +354,22 @@ class _BlockReader:
             for read, axis_maps in zip(call.inputs, call.maps, strict=False):
                 if read == name:
                     found.update(letters[call.output][m.axis] for m in axis_maps if m is not None)
+        return found
+
+    def _cut_axes(self, letters: Mapping[str, str]) -> dict[str, set[int]]:
+        """Return the axes of each tensor that a group may cut.
+
+        They are its first ones with a letter that is cut, and those that such an axis of a reader's
+        result is mapped onto: letters that meet in one layer need not agree.
+        """
+        found: dict[str, set[int]] = {}
+        for call in reversed(self.calls):
+            first = (letters[call.output].find(letter) for letter in CUT_LETTERS)
+            own = found.setdefault(call.output, set())
+            own.update(axis for axis in first if axis >= 0)
+            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+                axes = (axis for axis, m in enumerate(axis_maps) if m is not None and m.axis in own)
+                found.setdefault(name, set()).update(axes)
         return found
 
     def _letters(self, weights: set[str]) -> dict[str, str]:

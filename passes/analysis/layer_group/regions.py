@@ -16,7 +16,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm.ir import Var
 from tvm.ir.prim.expr import And
@@ -24,72 +23,30 @@ from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
 from passes.analysis.layer_group.axis_maps import fit_axis_map
-from passes.analysis.layer_group.index_values import NotAnIndexError, values_of
+from passes.analysis.layer_group.axis_reads import (
+    NOWHERE,
+    AxisReads,
+    BufferReads,
+    Ints,
+    box_of,
+    identity,
+    united,
+)
+from passes.analysis.layer_group.block_bodies import Access
+from passes.analysis.layer_group.index_values import (
+    NotAnIndexError,
+    cannot_wrap,
+    values_of,
+)
 from passes.analysis.layer_group.kernels import Kernel
-from passes.analysis.layer_group.stages import Access, Stage
+from passes.analysis.layer_group.stages import Stage
 from passes.ir.structural import structural_visit, type_index
-from passes.planning.layer_group.network import Box, InputMap, Range
-
-Ints = npt.NDArray[np.int64]
+from passes.planning.layer_group.network import Box, InputMap
 
 _VAR = type_index(Var)
 
-NOWHERE = 1 << 40
-"""First index of an empty range; its last one is the negative, so that a union needs no test."""
-
 _SMALL = 1 << 16
 """Points of an index space that is looked at point by point."""
-
-
-@dataclass(frozen=True, eq=False)
-class AxisReads:
-    """Which indices of an input's axis are read for each index of an axis of the output.
-
-    Attributes
-    ----------
-    axis : int
-        The output's axis.
-    first, last : array of int
-        One entry an index of the output's axis: the first and the last index that is read, both
-        included; `NOWHERE` and its negative where nothing is read.
-    """
-
-    axis: int
-    first: Ints
-    last: Ints
-
-    @property
-    def width(self) -> int:
-        """Indices that are read, summed over the output's indices."""
-        return int(np.maximum(self.last - self.first + 1, 0).sum())
-
-    def union(self, other: AxisReads) -> AxisReads:
-        """Return what one or the other reads for the same axis of the output."""
-        first, last = np.minimum(self.first, other.first), np.maximum(self.last, other.last)
-        return AxisReads(self.axis, first, last)
-
-    def of(self, output: Range) -> Range:
-        """Return the range that is read for a range of the output's axis; ``(0, 0)`` if none."""
-        begin, end = output
-        if begin >= end:
-            return (0, 0)
-        first, last = int(self.first[begin:end].min()), int(self.last[begin:end].max())
-        return (first, last + 1) if first <= last else (0, 0)
-
-    def after(self, reads: AxisReads) -> AxisReads:
-        """Return what is read for the axis of `reads`, whose indices are those of this output."""
-        if bool((reads.first == reads.last).all()):
-            return AxisReads(reads.axis, self.first[reads.first], self.last[reads.first])
-        first = np.full(len(reads.first), NOWHERE)
-        last = np.full(len(reads.first), -NOWHERE)
-        for i, (a, b) in enumerate(zip(reads.first.tolist(), reads.last.tolist(), strict=True)):
-            if a <= b:
-                first[i], last[i] = self.first[a : b + 1].min(), self.last[a : b + 1].max()
-        return AxisReads(reads.axis, first, last)
-
-
-BufferReads = tuple["AxisReads | None", ...]
-"""For each axis of a buffer what is read of it; None where all of the axis may be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +64,9 @@ class KernelReads:
     kernel: Kernel
     stages: tuple[dict[int, BufferReads], ...]
     _maps: dict[int, dict[int, InputMap]] = field(default_factory=dict, repr=False)
+    _found: dict[int, tuple[dict[int, BufferReads], dict[int, BufferReads]]] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def of(cls, kernel: Kernel) -> KernelReads:
@@ -149,19 +109,40 @@ class KernelReads:
         dict of int to BufferReads
             By the number of the parameter; those that are not read are left out.
         """
+        return self._of(output)[0]
+
+    def of_made(self, output: int) -> dict[int, BufferReads]:
+        """Return what the kernel needs of each buffer that it makes for the axes of an output.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+
+        Returns
+        -------
+        dict of int to BufferReads
+            For the output and each buffer that is made on the way to it.
+        """
+        return self._of(output)[1]
+
+    def _of(self, output: int) -> tuple[dict[int, BufferReads], dict[int, BufferReads]]:
+        if output in self._found:
+            return self._found[output]
         kernel = self.kernel
         reads: dict[int, BufferReads] = {}
         of_made: dict[int, BufferReads] = {
-            output: tuple(_identity(axis, n) for axis, n in enumerate(kernel.shape(output)))
+            output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shape(output)))
         }
         for i in reversed(kernel.stages_for(output)):
             writes = kernel.stages[i].writes
-            of_stage = _united([of_made[buffer] for buffer in writes if buffer in of_made])
+            of_stage = united([of_made[buffer] for buffer in writes if buffer in of_made])
+            of_made.update((buffer, of_stage) for buffer in writes)
             for buffer, needed in self.stages[i].items():
                 through = tuple(_through(axis, of_stage) for axis in needed)
                 target = reads if buffer < kernel.parameters else of_made
-                target[buffer] = _united([target[buffer], through]) if buffer in target else through
-        return reads
+                target[buffer] = united([target[buffer], through]) if buffer in target else through
+        return self._found.setdefault(output, (reads, of_made))
 
     def made_for(self, output: int, box: Box) -> dict[int, Box]:
         """Return the part of each buffer that is made for a part of an output.
@@ -176,23 +157,13 @@ class KernelReads:
         Returns
         -------
         dict of int to Box
-            For the output, its box; for each buffer that the kernel allocates and needs, the hull
-            of what its readers read.
+            For the output and each buffer that is made on the way to it: at least what its readers
+            read of it.
         """
-        kernel = self.kernel
-        boxes: dict[int, Box] = {output: box}
-        for i in reversed(kernel.stages_for(output)):
-            writes = kernel.stages[i].writes
-            made = _hull([boxes[buffer] for buffer in writes if buffer in boxes])
-            boxes.update((buffer, made) for buffer in writes)
-            for buffer, needed in self.stages[i].items():
-                if buffer >= kernel.parameters:
-                    part = tuple(
-                        (0, n) if reads is None else reads.of(made[reads.axis])
-                        for reads, n in zip(needed, kernel.shape(buffer), strict=True)
-                    )
-                    boxes[buffer] = _hull([boxes[buffer], part]) if buffer in boxes else part
-        return boxes
+        return {
+            buffer: box_of(axes, self.kernel.shape(buffer), box)
+            for buffer, axes in self.of_made(output).items()
+        }
 
 
 def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
@@ -211,36 +182,17 @@ def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
     }
 
 
-def _identity(axis: int, extent: int) -> AxisReads:
-    indices = np.arange(extent, dtype=np.int64)
-    return AxisReads(axis, indices, indices)
-
-
 def _through(needed: AxisReads | None, of_stage: BufferReads) -> AxisReads | None:
+    """Return what a stage reads of an axis for the output's axis that its own axis follows.
+
+    A group computes a range of the stage's axis, with what lies in the gaps between the indices
+    that the output needs. What is read for those alone is not known from either table, so that the
+    whole axis is taken where there may be such indices.
+    """
     reads = None if needed is None else of_stage[needed.axis]
-    return None if needed is None or reads is None else needed.after(reads)
-
-
-def _united(parts: Sequence[BufferReads]) -> BufferReads:
-    def unite(column: Sequence[AxisReads | None]) -> AxisReads | None:
-        first = column[0]
-        for other in column[1:]:
-            if first is None or other is None or first.axis != other.axis:
-                return None
-            first = first.union(other)
-        return first
-
-    return tuple(unite(column) for column in zip(*parts, strict=True))
-
-
-def _hull(boxes: Sequence[Box]) -> Box:
-    filled = [box for box in boxes if all(begin < end for begin, end in box)]
-    if not filled:
-        return boxes[0]
-    return tuple(
-        (min(begin for begin, _ in ranges), max(end for _, end in ranges))
-        for ranges in zip(*filled, strict=True)
-    )
+    if needed is None or reads is None:
+        return None
+    return needed.after(reads) if reads.has_no_gaps or needed.is_ordered else None
 
 
 def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
@@ -318,6 +270,18 @@ def _point_by_point(
         shape[position] = n
         of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
     grid = tuple(n for _, n in variables)
+    with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
+        return _at_points(axis, index, guards, of, grid, extent)
+
+
+def _at_points(
+    axis: int,
+    index: Any,
+    guards: Sequence[Any],
+    of: Mapping[int, Any],
+    grid: tuple[int, ...],
+    extent: int,
+) -> AxisReads | None:
     try:
         values = np.broadcast_to(values_of(index, of), grid)
     except NotAnIndexError:
@@ -346,7 +310,9 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
 def _bounded(
     stage: Stage, axis: int, others: Sequence[tuple[Var, int]], index: Any, extent: int
 ) -> AxisReads | None:
-    """Let TVM bound an index over all variables but one."""
+    """Let TVM bound an index over all variables but one, if it cannot wrap around."""
+    if not cannot_wrap(index):
+        return None
     var, n = stage.spatial[axis], stage.extents[axis]
     domains: Mapping[Any, Any] = {
         other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others

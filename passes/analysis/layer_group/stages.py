@@ -1,49 +1,37 @@
-"""The stages of a kernel: plain loop nests, each of which makes whole elements of its result."""
+"""The stages of a kernel: plain loop nests, each of which makes whole elements of its result.
+
+The rules here are those for buffers, loops and blocks; those for what a block does with one element
+are in `block_bodies`. A group runs a stage over any part of its result, in the order of the
+result's axes, and for each element over what is summed, in the order of the kernel's loops. That is
+the same where
+
+- buffers are dense, of known extents, and of scalars that fill bytes;
+- each variable of a block is one of its loops, which runs from 0 to its extent in steps of one, on
+  one thread and without annotations, and there is no other loop and no predicate;
+- each variable is an axis of what the block writes, or is summed over behind an initial statement.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import tvm
-from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call
+from tvm.ir import Var
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import Bind, BufferStore, For, IfThenElse, IntImm, Not, SeqStmt
+from tvm.tirx import BufferStore, For, IntImm
 
-from passes.ir.structural import structural_visit, type_index
+from passes.analysis.layer_group.block_bodies import (
+    Access,
+    BodyReader,
+    NotSliceableError,
+    at_place,
+    stores_of,
+)
 
-_CALL, _TENSOR_LOAD, _VAR = type_index(Call), type_index(TensorLoad), type_index(Var)
-_BUFFER_STORE = type_index(BufferStore)
-_IF_THEN_ELSE = type_index(IfThenElse)
-
-_STATEMENTS = (BufferStore, SeqStmt, Bind, IfThenElse)
-"""What a block's body may be made of."""
-
-
-class NotSliceableError(ValueError):
-    """A kernel that is not a row of plain loop nests; the message says what is in the way."""
-
-
-@dataclass(frozen=True, eq=False)
-class Access:
-    """One load.
-
-    Attributes
-    ----------
-    buffer : int
-        The number of the buffer in its kernel.
-    indices : tuple of tvm.ir.Expr
-        In the stage's variables.
-    guards : tuple of tvm.ir.Expr
-        The load is executed only where all of these are true.
-    """
-
-    buffer: int
-    indices: tuple[Any, ...]
-    guards: tuple[Any, ...]
+_SPATIAL, _SUMMED = int(tvm.tirx.IterVar.DataPar), int(tvm.tirx.IterVar.CommReduce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,28 +73,40 @@ class Stage:
         return prod(self.extents) * prod(extent for _, extent in self.inner)
 
     def reads_in_place(self, buffer: int) -> bool:
-        """Whether each element of a buffer is read for the element at the same place alone."""
+        """Whether each element of a buffer is read for the element at the same place alone.
+
+        All of that happens before something is stored there, so that it can be stored in its place.
+        """
         found = [access for access in self.reads if access.buffer == buffer]
         return (
             bool(found)
             and all(extent == 1 for _, extent in self.inner)
-            and all(_is_identity(access, self) for access in found)
+            and all(
+                not access.behind_store and at_place(access.indices, self.spatial, self.extents)
+                for access in found
+            )
         )
 
 
 def known_shape(buffer: Var) -> tuple[int, ...]:
-    """Return the extents of a buffer; NotSliceableError if they are not known."""
+    """Return the extents of a buffer; NotSliceableError if they are not known, or it is not plain.
+
+    See the rules for buffers above.
+    """
     ty = buffer.ty
-    if not all(isinstance(extent, IntImm) for extent in ty.shape):
-        raise NotSliceableError(f"the shape of {buffer.name!r} is not known")
+    if not all(isinstance(extent, IntImm) and extent.value > 0 for extent in ty.shape):
+        raise NotSliceableError(f"the shape of {buffer.name!r} is not known, or empty")
     offset = ty.elem_offset
     if len(ty.strides) or not (offset is None or isinstance(offset, (IntImm, Var))):
         raise NotSliceableError(f"{buffer.name!r} has strides or an offset")
+    element = ty.dtype.dtype
+    if element.lanes != 1 or (element.bits % 8 and str(element) != "bool"):
+        raise NotSliceableError(f"{buffer.name!r} holds elements of type {element}")
     return tuple(int(extent.value) for extent in ty.shape)
 
 
 def read_stage(
-    loops: Sequence[For], realize: SBlockRealize, number: dict[int, int], buffers: Sequence[Var]
+    loops: Sequence[For], realize: SBlockRealize, number: Mapping[int, int], buffers: Sequence[Var]
 ) -> Stage:
     """Read a block.
 
@@ -116,7 +116,7 @@ def read_stage(
         Around it, outermost first.
     realize : tvm.s_tir.SBlockRealize
         The block.
-    number : dict of int to int
+    number : Mapping of int to int
         The number of each buffer in its kernel, by handle.
     buffers : sequence of tvm.ir.Var
         The buffers by number.
@@ -124,59 +124,77 @@ def read_stage(
     Raises
     ------
     NotSliceableError
-        When it is no plain loop nest.
+        When it breaks one of the rules above.
     """
     block = realize.block
     name = str(block.name_hint)
-    if block.alloc_buffers or block.match_buffers:
+    check_block(name, realize)
+    ordered = _in_order_of_loops(name, loops, realize)
+    stores = stores_of(name, block)
+    writes = tuple(dict.fromkeys(_number(name, store, number) for store in stores))
+    shape = known_shape(buffers[writes[0]])
+    spatial = _spatial(name, ordered, stores[0], shape)
+    for store in stores:
+        same_shape = known_shape(store.buffer) == shape
+        if not (same_shape and at_place(store.indices, spatial, shape)):
+            raise NotSliceableError(f"block {name!r} does not write at its own place")
+    inner = _inner(name, ordered, spatial, block)
+    body = BodyReader(name, number, writes, spatial, shape)
+    body.read(block)
+    return Stage(name, spatial, shape, inner, block.init, block.body, writes, tuple(body.reads))
+
+
+def check_block(name: str, realize: SBlockRealize) -> None:
+    """Refuse a block that has more to it than variables, an initial statement and a body."""
+    block = realize.block
+    if block.match_buffers:
+        raise NotSliceableError(f"block {name!r} matches buffers")
+    if block.alloc_buffers and block.iter_vars:
         raise NotSliceableError(f"block {name!r} has buffers of its own")
     if not (isinstance(realize.predicate, IntImm) and realize.predicate.value):
         raise NotSliceableError(f"block {name!r} has a predicate")
-    _check_loops(name, loops, realize)
-    extents = {item.var.__chandle__(): _extent(name, item) for item in block.iter_vars}
-    stores = list(_stores(name, block))
-    writes = tuple(dict.fromkeys(number[store.buffer.__chandle__()] for store in stores))
-    spatial = _spatial(name, block, stores, extents, buffers[writes[0]])
-    used = {var.__chandle__() for var in spatial}
-    for store in stores:
-        if not _same_indices(store.indices, spatial):
-            raise NotSliceableError(f"block {name!r} does not write at its own place")
-    inner = tuple(
-        (item.var, extents[item.var.__chandle__()])
-        for item in block.iter_vars
-        if item.var.__chandle__() not in used
-    )
-    _check_inner(name, block, inner, used)
-    reads = tuple(a for a in _loads(name, block, number) if a.buffer not in writes)
-    return Stage(
-        name,
-        spatial,
-        known_shape(buffers[writes[0]]),
-        inner,
-        block.init,
-        block.body,
-        writes,
-        reads,
-    )
+    if any(str(key).startswith("pragma_") for key in block.annotations):
+        raise NotSliceableError(f"block {name!r} has a pragma")
 
 
-def _check_loops(name: str, loops: Sequence[For], realize: SBlockRealize) -> None:
-    """Refuse a block whose variables are not its loops' variables."""
-    left = {loop.loop_var.__chandle__(): loop for loop in loops}
+def _number(name: str, store: BufferStore, number: Mapping[int, int]) -> int:
+    found = number.get(store.buffer.__chandle__())
+    if found is None:
+        raise NotSliceableError(
+            f"block {name!r} writes {store.buffer.name!r}, which is not its own"
+        )
+    return found
+
+
+def _in_order_of_loops(
+    name: str, loops: Sequence[For], realize: SBlockRealize
+) -> list[tuple[Any, int]]:
+    """Return a block's variables with their extents, in the order in which its loops run them."""
+    at = {loop.loop_var.__chandle__(): depth for depth, loop in enumerate(loops)}
+    found: dict[int, tuple[Any, int]] = {}
+    alone = []
     for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         extent = _extent(name, item)
         if isinstance(value, IntImm) and value.value == 0 and extent == 1:
+            alone.append((item, extent))
             continue
-        loop = left.pop(value.__chandle__(), None) if isinstance(value, Var) else None
-        if loop is None or not _is_range(loop, extent):
+        depth = at.get(value.__chandle__()) if isinstance(value, Var) else None
+        if depth is None or depth in found or not _is_plain(loops[depth], extent):
             raise NotSliceableError(f"the loops of block {name!r} are scheduled")
-    if any(not _is_range(loop, 1) for loop in left.values()):
+        found[depth] = (item, extent)
+    if any(depth not in found and not _is_plain(loop, 1) for depth, loop in enumerate(loops)):
         raise NotSliceableError(f"the loops of block {name!r} are scheduled")
+    return [found[depth] for depth in sorted(found)] + alone
 
 
-def _is_range(loop: For, extent: int) -> bool:
+def _is_plain(loop: For, extent: int) -> bool:
+    """Whether a loop runs from 0 to an extent, one by one, and nothing else is said about it."""
     return (
-        isinstance(loop.min, IntImm)
+        int(loop.kind) == int(tvm.tirx.ForKind.SERIAL)
+        and loop.thread_binding is None
+        and not loop.annotations
+        and (loop.step is None or (isinstance(loop.step, IntImm) and loop.step.value == 1))
+        and isinstance(loop.min, IntImm)
         and loop.min.value == 0
         and isinstance(loop.extent, IntImm)
         and loop.extent.value == extent
@@ -194,131 +212,38 @@ def _extent(name: str, item: Any) -> int:
     return int(domain.extent.value)
 
 
-def _stores(name: str, block: SBlock) -> Iterator[BufferStore]:
-    for root in (block.init, block.body):
-        if root is not None:
-            _check_statements(name, root)
-    found: list[BufferStore] = []
-
-    def on_store(store: BufferStore, _visitor: Any) -> None:
-        found.append(store)
-
-    for root in (block.body, block.init):
-        if root is not None:
-            structural_visit(root, [(_BUFFER_STORE, on_store)])
-    return iter(found)
-
-
-def _check_statements(name: str, stmt: Any) -> None:
-    if not isinstance(stmt, _STATEMENTS):
-        raise NotSliceableError(f"block {name!r} holds a {type(stmt).__name__}")
-    if isinstance(stmt, SeqStmt):
-        for part in stmt.seq:
-            _check_statements(name, part)
-    elif isinstance(stmt, IfThenElse):
-        for part in (stmt.then_case, stmt.else_case):
-            if part is not None:
-                _check_statements(name, part)
-
-
 def _spatial(
-    name: str, block: SBlock, stores: Sequence[BufferStore], extents: dict[int, int], buffer: Var
+    name: str, ordered: Sequence[tuple[Any, int]], store: BufferStore, shape: Sequence[int]
 ) -> tuple[Var, ...]:
     """Return the variable of each axis that a block writes along."""
-    chosen = []
-    taken: set[int] = set()
-    for axis, (index, extent) in enumerate(
-        zip(stores[0].indices, known_shape(buffer), strict=True)
-    ):
+    extents = {item.var.__chandle__(): extent for item, extent in ordered}
+    chosen: list[Var] = []
+    for axis, (index, extent) in enumerate(zip(store.indices, shape, strict=True)):
         if isinstance(index, IntImm) and index.value == 0 and extent == 1:
             chosen.append(Var(f"unit_{axis}", index.ty))
-            continue
-        key = index.__chandle__() if isinstance(index, Var) else None
-        if key is None or key in taken or extents.get(key) != extent:
+        elif (
+            isinstance(index, Var)
+            and extents.get(index.__chandle__()) == extent
+            and not any(index.same_as(var) for var in chosen)
+        ):
+            chosen.append(index)
+        else:
             raise NotSliceableError(f"block {name!r} does not write one whole element at a time")
-        taken.add(key)
-        chosen.append(index)
     return tuple(chosen)
 
 
-def _check_inner(
-    name: str, block: SBlock, inner: Sequence[tuple[Var, int]], spatial: set[int]
-) -> None:
-    """Refuse variables that are neither an axis of the result nor summed over."""
-    for item in block.iter_vars:
-        summed = int(item.iter_type) == int(tvm.tirx.IterVar.CommReduce)
-        if (item.var.__chandle__() in spatial) == summed and _extent(name, item) != 1:
+def _inner(
+    name: str, ordered: Sequence[tuple[Any, int]], spatial: Sequence[Var], block: SBlock
+) -> tuple[tuple[Var, int], ...]:
+    """Return the variables that are no axis of the result, with their extents, outermost first."""
+    inner = []
+    for item, extent in ordered:
+        kind = int(item.iter_type)
+        is_axis = any(item.var.same_as(var) for var in spatial)
+        if kind not in (_SPATIAL, _SUMMED) or (is_axis == (kind == _SUMMED) and extent != 1):
             raise NotSliceableError(f"block {name!r} writes an element more than once")
+        if not is_axis:
+            inner.append((item.var, extent))
     if block.init is None and any(extent != 1 for _, extent in inner):
         raise NotSliceableError(f"block {name!r} sums into what was there before")
-
-
-def _same_indices(indices: Sequence[Any], spatial: Sequence[Var]) -> bool:
-    return all(
-        index.same_as(var) or (isinstance(index, IntImm) and var.name.startswith("unit_"))
-        for index, var in zip(indices, spatial, strict=True)
-    )
-
-
-def _is_identity(access: Access, stage: Stage) -> bool:
-    return len(access.indices) == len(stage.spatial) and all(
-        index.same_as(var) or (isinstance(index, IntImm) and index.value == 0 and extent == 1)
-        for index, var, extent in zip(access.indices, stage.spatial, stage.extents, strict=True)
-    )
-
-
-def _loads(name: str, block: SBlock, number: dict[int, int]) -> Iterator[Access]:
-    """Return the loads of a block's body, each with the conditions under which it happens."""
-    found: list[Access] = []
-    guards: list[Any] = []
-
-    def on_load(load: TensorLoad, visitor: Any) -> None:
-        buffer = number.get(load.source.__chandle__())
-        if buffer is None:
-            raise NotSliceableError(
-                f"block {name!r} reads {load.source.name!r}, which is not its own"
-            )
-        found.append(Access(buffer, tuple(load.indices), tuple(guards)))
-        visitor.visit(load.indices)
-
-    def on_call(call: Call, visitor: Any) -> None:
-        operator = str(getattr(call.op, "name", call.op))
-        if operator != "prim.if_then_else":
-            visitor.default_visit(call)
-            return
-        condition, then, otherwise = call.args
-        visitor.visit(condition)
-        _under(condition, lambda: visitor.visit(then))
-        _under(Not(condition), lambda: visitor.visit(otherwise))
-
-    def on_branch(branch: IfThenElse, visitor: Any) -> None:
-        visitor.visit(branch.condition)
-        _under(branch.condition, lambda: visitor.visit(branch.then_case))
-        if branch.else_case is not None:
-            _under(Not(branch.condition), lambda: visitor.visit(branch.else_case))
-
-    def _under(guard: Any, visit: Any) -> None:
-        guards.append(guard)
-        visit()
-        guards.pop()
-
-    def on_var(var: Var, _visitor: Any) -> None:
-        if var.__chandle__() in number:
-            raise NotSliceableError(
-                f"block {name!r} uses {var.name!r} otherwise than by its elements"
-            )
-
-    def on_store(store: BufferStore, visitor: Any) -> None:
-        visitor.visit(store.value)
-
-    callbacks = [
-        (_TENSOR_LOAD, on_load),
-        (_CALL, on_call),
-        (_IF_THEN_ELSE, on_branch),
-        (_BUFFER_STORE, on_store),
-        (_VAR, on_var),
-    ]
-    structural_visit(block.body, callbacks)
-    if block.init is not None:
-        structural_visit(block.init, callbacks)
-    return iter(found)
+    return tuple(inner)

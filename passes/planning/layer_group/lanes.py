@@ -56,7 +56,7 @@ class Lanes:
         bits = tensor.bits
         if self.pack_bytes and tensor.kind is Kind.ACTIVATION:
             batch = -(-batch // self.batch_unit(bits))
-            bits = 8 * self.pack_bytes
+            bits = max(bits, 8 * self.pack_bytes)
         if tensor.aligned:
             together = max(1, self.eu_bytes * 8 // bits)
             plane = -(-plane // together) * together

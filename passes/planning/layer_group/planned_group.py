@@ -17,7 +17,7 @@ from passes.planning.layer_group.banks import (
     spread,
 )
 from passes.planning.layer_group.cost import LANES, TRANSFERS, GroupCost, group_cost
-from passes.planning.layer_group.group import Group
+from passes.planning.layer_group.group import Group, extent_of
 from passes.planning.layer_group.lanes import Lanes
 from passes.planning.layer_group.local_memory import LocalMemory, item_bytes, of_time_steps
 from passes.planning.layer_group.op_order import op_order
@@ -206,8 +206,11 @@ def plan_group(
     keep : str or Mapping of str to str
         See `slice_group`.
     """
-    bits = min(group.tensor(name).bits for name in group.outputs)
-    slices = slice_group(group, cut, keep, n_unit=chip.lanes.batch_unit(bits))
+    outputs = [group.tensor(name) for name in group.outputs]
+    unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
+    if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
+        return None
+    slices = slice_group(group, cut, keep, n_unit=unit)
     if chip.overlap_rule == "half" and repeats_too_much(slices):
         return None
     sizes = item_bytes(slices, chip.lanes)

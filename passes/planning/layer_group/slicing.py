@@ -292,7 +292,8 @@ def slice_group(
         How many slices.
     keep : str or Mapping of str to str
         Letters of the cuts along which a tensor's halo is kept: for all tensors, or by name. Where
-        two axes of one tensor follow the same letter, its halo on that letter is not kept.
+        two axes of one tensor follow the same letter, its halo on that letter is not kept; nor is
+        a tensor kept along the batch that follows other cuts alone.
     outputs : Mapping, optional
         For an output by name and letter: its ranges, in the place of even ones.
     n_unit : int
@@ -359,5 +360,11 @@ def _settle(
         for a, b in zip(held, made, strict=True)
     )
     letters = [part[0] for part in needs if part is not None]
-    kept = "".join(x for x in keep if letters.count(x) <= 1 and cut.count(x) > 1)
+    # What lies across the other cuts has moved on when the next entry of the batch comes.
+    passes_by = bool(letters) and "n" not in letters
+    kept = "".join(
+        x
+        for x in keep
+        if letters.count(x) <= 1 and cut.count(x) > 1 and not (x == "n" and passes_by)
+    )
     return TensorSlices(tensor, axes, kept), made

@@ -207,8 +207,10 @@ class _Writer:
         call, made = self.calls[layer.name], self.planned.slices.tensors[layer.output]
         kernel = call.reads.kernel
         parts = buffer_parts(made, self.cut, lambda box: call.reads.made_for(call.parameter, box))
-        parts[call.parameter] = made_parts(made)
-        buffers = self._buffers(layer, call, made, parts)
+        # What lies in the result's place is needed where the result is made, and nowhere else.
+        in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
+        parts |= dict.fromkeys(in_place, made_parts(made))
+        buffers = self._buffers(layer, call, made)
         work = [
             stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices)
             for stage in (kernel.stages[i] for i in kernel.stages_for(call.parameter))
@@ -222,7 +224,7 @@ class _Writer:
         return self._once(made, _where(filled, computed), slices)
 
     def _buffers(
-        self, layer: Layer, call: KernelCall, made: TensorSlices, parts: Mapping[int, Parts]
+        self, layer: Layer, call: KernelCall, made: TensorSlices
     ) -> dict[int, LocalBuffer]:
         """Return where each buffer of a layer's kernel lies in local memory."""
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
@@ -245,12 +247,7 @@ class _Writer:
             if home != call.parameter:
                 begins = tuple(part.begins for part in working[home])
                 buffers[buffer] = LocalBuffer(memory[home], begins, (False,) * len(begins))
-            elif buffer != home:
-                if parts[buffer] != parts[home]:
-                    raise ValueError(
-                        f"layer {layer.name!r}: a slice needs more of its working memory than of "
-                        f"its result {layer.output!r}, in whose place it lies"
-                    )
+            else:
                 buffers[buffer] = buffers[home]
         return buffers
 

@@ -1,0 +1,147 @@
+"""Kernels written by hand: in a group or left alone, they compute what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import written_kernels as written
+from fixed_groups import LANES, chip
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llvm_level import at_level_2
+from operator_modules import arrays, call
+from tvm import relax
+
+from passes.analysis.layer_group.networks import read_networks
+from passes.planning.layer_group.group import NetworkIndex
+from passes.planning.layer_group.planned_group import plan_group
+from passes.planning.layer_group.slicing import Cut
+from passes.rewrite.layer_group.group_calls import GroupCall, call_groups
+from passes.rewrite.layer_group.group_function import group_function
+
+SAMPLE = settings(
+    deadline=None,
+    max_examples=2,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+MANY = settings(SAMPLE, max_examples=60)
+CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6))
+KEEPS = st.sampled_from(["", "h"])
+
+
+def grouped(mod, cut, keep):
+    """Make a group of each function whose layers can all be cut; return those functions too."""
+    changes = []
+    for block in read_networks(mod):
+        layers = block.network.layers
+        if any(layer.reason for layer in layers):
+            continue
+        group = NetworkIndex(block.network).group(tuple(range(len(layers))))
+        (output,) = (group.tensor(name) for name in group.outputs)
+        rows = min(cut.h, output.shape[output.axes.index("h")])
+        plan = plan_group(group, Cut(n=cut.n, h=rows), chip(), keep)
+        assert plan is not None
+        names = tuple(layer.name for layer in layers)
+        kernel = group_function(plan, block.calls, LANES, "arena")
+        changes.append((block, [GroupCall(f"{block.network.name}_group", names, kernel)]))
+    return call_groups(mod, changes), [block.network.name for block, _ in changes]
+
+
+def built(mod):
+    return relax.VirtualMachine(tvm.compile(mod, target=at_level_2("llvm")), tvm.cpu())
+
+
+def check(kernels, cuts, keep=""):
+    """Compare kernels in groups with the same alone."""
+    mod = written.module(kernels)
+    alone = built(mod)
+    for cut in cuts:
+        new, _ = grouped(mod, Cut(*cut), keep)
+        together = built(new)
+        for at, text in enumerate(kernels):
+            name = f"main_{at}"
+            args = arrays(mod, at, name)
+            for ours, theirs in zip(
+                call(together, args, name), call(alone, args, name), strict=True
+            ):
+                np.testing.assert_array_equal(ours, theirs, err_msg=text)
+
+
+TAKEN = {
+    "a window": written.plain(1),
+    "two stores": written.stores(written.STATEMENTS[0], written.STATEMENTS[1:2]),
+    "a store under a condition": written.stores(written.ZERO, written.STATEMENTS[3:4]),
+    "stores of two branches": written.stores(written.STATEMENTS[4], ()),
+    "an initial value and one summand": written.summed(1, written.HALF, written.HALF),
+    "an initial value that is read": written.summed(3, written.AT_S, written.AT_S),
+    "loops swapped": written.ordered("qp", "pq"),
+    "variables swapped": written.ordered("pq", "qp"),
+    "rows in no order": written.along("h * 5 % 6", ""),
+    "rows in no order, one in two": written.along("(h * h) % 6", "h % 2 == 1"),
+    "rows of a number that wraps": written.along(written.WRAPPED, ""),
+    "rows of which one needs many": written.along("T.if_then_else(h == 1, 5, h)", ""),
+    "rows swapped on the way": written.detour(written.SWAPPED),
+    "rows along the batch too": written.mixed(),
+    "bindings": written.bindings(2),
+    "a block that declares nothing": written.undeclared("computes"),
+    "a table": written.looked_up("uint8"),
+}
+SCHEDULED = "are scheduled"
+ELSEWHERE = "reads its own result 'O' at another place"
+LEFT = {
+    "a scan": (written.scan("h", "spatial", True), ELSEWHERE),
+    "a scan along the batch": (written.scan("n", "spatial", False), ELSEWHERE),
+    "a declared scan": (written.scan("h", "scan", True), "writes an element more than once"),
+    "addresses": (written.addressed("1 - n, c, h, w"), "takes an address by 'tirx.address_of'"),
+    "a pointer": (written.pointer("call_pure_extern"), "takes an address"),
+    "a call": (written.pointer("call_extern"), "calls 'tirx.call_extern', which is not known"),
+    "constant places": (written.constant_places("pab"), "does not write at its own place"),
+    "two blocks": (written.two_blocks(True), "before it is written"),
+    "a loop inside": (written.loop_inside(), "holds a For"),
+    "a result that is read": (written.read_behind(), ""),
+    "an input that is written": (written.written_input(), "writes what it is given"),
+    "a step": (written.bound("step"), SCHEDULED),
+    "a minimum": (written.bound("minimum"), "is not known"),
+    "a loop backwards": (written.bound("reversed"), SCHEDULED),
+    "a multiple of a loop": (written.bound("affine"), SCHEDULED),
+    "a predicate": (written.bound("predicate"), "has a predicate"),
+    "a predicate on rows": (written.bound("predicate on rows"), "has a predicate"),
+}
+
+
+def test_what_is_taken_and_why_the_rest_is_left():
+    mod = written.module([*TAKEN.values(), *(text for text, _ in LEFT.values())])
+    found = {block.network.name: block.network.layers for block in read_networks(mod)}
+    for at, (name, reason) in enumerate(
+        [*((name, "") for name in TAKEN), *((name, why) for name, (_, why) in LEFT.items())]
+    ):
+        before, middle, behind = found[f"main_{at}"]
+        assert (before.reason, behind.reason) == ("", "")
+        assert bool(middle.reason) == bool(reason), (name, middle.reason)
+        assert reason in middle.reason, (name, middle.reason)
+
+
+def test_rows_that_nobody_asks_for_are_known_too():
+    """Every second row is needed, and those between are computed, from rows in no order."""
+    (block,) = read_networks(written.module([written.gaps()]))
+    (rows,) = (axes[2] for axes in block.network.layers[1].maps)
+    assert rows is None
+
+
+def test_each_gives_the_same_in_a_group():
+    check(list(TAKEN.values()), [(2, 3)])
+
+
+@SAMPLE
+@given(st.lists(written.kernels(), min_size=3, max_size=5), CUTS, KEEPS)
+def test_kernels_give_the_same_in_groups(kernels, cut, keep):
+    check(kernels, [cut], keep)
+
+
+@pytest.mark.slow
+@MANY
+@given(st.lists(written.kernels(), min_size=6, max_size=6), CUTS, KEEPS)
+def test_many_kernels_give_the_same_in_groups(kernels, cut, keep):
+    check(kernels, [cut], keep)
