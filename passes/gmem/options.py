@@ -56,6 +56,11 @@ class GMEMOptions:
         """
         return self._described() is not None or self.base is not None
 
+    def runs_on_host(self) -> bool:
+        """Whether tensors are in the memory of the CPU, as the machine's symbolic sizes are."""
+        target = self._target()
+        return target is None or target.kind.name in ("llvm", "c")
+
     def offset_alignment(self) -> int:
         """Return what offsets of tensors are multiples of, in bytes."""
         return self.gmem().offset_alignment

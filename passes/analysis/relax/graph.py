@@ -25,7 +25,7 @@ from passes.analysis.relax.branch_ranges import BlockStack, Branches
 from passes.analysis.relax.callees import CALL_TIR_DYN, Callee, classify
 from passes.analysis.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.analysis.relax.sizes import Sizes, UnknownSizeError
-from passes.analysis.relax.tensors import RETURNED, Tensor, TensorClasses, group_tensors
+from passes.analysis.relax.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
 from passes.analysis.relax.weights import Constants, parameter_weights
 
 
@@ -105,6 +105,7 @@ class _Reader:
         self._hands_on: set[str] = set()
         self._calls_unknown = False
         self._allocates = False
+        self._branches = 0
         self._used: set[int] | None = None
         self._callees: dict[int, tuple[Callee, str]] = {}
 
@@ -139,6 +140,7 @@ class _Reader:
             hands_on=tuple(sorted(self._hands_on)),
             calls_unknown=self._calls_unknown,
             allocates=self._allocates,
+            branches=self._branches,
             tensors=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
             storage_of=found.storage_of,
@@ -248,6 +250,7 @@ class _Reader:
 
     def _if(self, expr: Any) -> _Value:
         self._touch(self._value(expr.cond))
+        self._branches += 1
         branches = Branches(self._position)
         results = []
         for taken, branch in enumerate((expr.true_branch, expr.false_branch)):
@@ -398,7 +401,7 @@ class _Reader:
         elif not isinstance(device, IntImm):
             tensor.left = f"its device, {device}, is known at run time only"
         elif tensor.size is not None and tensor.size.count == 0:
-            tensor.left = "it has no bytes"
+            tensor.left = NO_BYTES
         else:
             tensor.device = int(device.value)
         return _Value((index,))
