@@ -160,17 +160,20 @@ class Writer:
 
 
 @st.composite
-def relax_sources(draw: Callable[[st.SearchStrategy], object], plain: bool = False) -> str:
+def relax_sources(
+    draw: Callable[[st.SearchStrategy], object], plain: bool = False, keeps: bool = True
+) -> str:
     """Draw the source of a module: ``main``, and up to two functions that it may call.
 
-    A plain one has ``main`` alone, without branches, and calls no function that keeps a tensor.
+    A plain one has ``main`` alone, without branches. Nothing keeps a tensor in a plain one, and
+    where `keeps` is off.
     """
     counter, helpers, text = [0], [], []
     for index in range(0 if plain else draw(st.integers(0, 2))):
         size = draw(st.sampled_from(SIZES))
-        text += _function(draw, counter, tuple(helpers), f"helper{index}", (size,))
+        text += _function(draw, counter, tuple(helpers), f"helper{index}", (size,), keeps)
         helpers.append((f"helper{index}", size))
-    text += _function(draw, counter, tuple(helpers), "main", SIZES, plain)
+    text += _function(draw, counter, tuple(helpers), "main", SIZES, keeps, plain)
     return "\n".join(["@I.ir_module", "class Module:", *text])
 
 
@@ -180,10 +183,11 @@ def _function(
     helpers: tuple[tuple[str, int], ...],
     name: str,
     sizes: tuple[int, ...],
+    keeps: bool,
     plain: bool = False,
 ) -> list[str]:
     params = {f"x{index}": size for index, size in enumerate(sizes)}
-    writer = Writer(draw, counter, helpers, keeps=not plain)
+    writer = Writer(draw, counter, helpers, keeps=keeps and not plain)
     known = dict(params)
     writer.statements(2, known, draw(st.integers(1, 12)), 0 if plain else 2)
     if name == "main":

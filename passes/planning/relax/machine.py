@@ -2,10 +2,12 @@
 
 A function is a list of steps. A register refers to storages; a storage is in use from the step that
 allocates it until no register refers to it any more, and a function that returns drops all of its
-registers. The pooled allocator (``src/runtime/memory/pooled_allocator.h``) rounds a request up to
-pages, and hands what was given back out again to a request of as many pages, and to no other. So it
-takes from the device, of each number of pages, as many blocks as are in use at one time. The naive
-one gives back at once, so it takes the most bytes that are in use together.
+registers. Its result stays in a register of the machine until another function returns.
+
+The pooled allocator (``src/runtime/memory/pooled_allocator.h``) rounds a request up to pages, and
+hands what was given back out again to a request of as many pages, and to no other. So it takes from
+the device, of each number of pages, as many blocks as are in use at one time. The naive one gives
+back at once, so it takes the most bytes that are in use together.
 """
 
 from __future__ import annotations
@@ -194,6 +196,7 @@ class Run:
         self._blocks: Counter[tuple[int, int]] = Counter()
         self._bytes: Counter[int] = Counter()
         self._made = 0
+        self._returned: _Value = None
         self._depth = 0
 
     def __call__(self, name: str) -> Run:
@@ -214,6 +217,9 @@ class Run:
         if function.has_heap and self._host is not None:
             self._set(registers, -1, self._allocate(1, self._host))
         result = self._body(function.body, registers, symbols)
+        self._hold(result)
+        self._release(self._returned)
+        self._returned = result
         for value in registers.values():
             self._release(value)
         self._depth -= 1
