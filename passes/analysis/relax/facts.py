@@ -72,7 +72,7 @@ class StorageGroup:
         first touch on they need memory of their own.
     alone : tuple of Storage
         Other tensors that the function returns, which the run time allocates in any case: their
-        bytes are known as an upper bound only, or a branch makes them.
+        bytes are known as an upper bound only, a branch makes them, or what is returned is a view.
     """
 
     device: int

@@ -116,6 +116,10 @@ class _Reader:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
         self._blocks.root.end = len(self._bindings)
+        as_they_are = _returned_as_they_are(func.body)
+        for tensor in self._tensors:
+            handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
+            tensor.returned_as_it_is = handle in as_they_are
         found = group_tensors(
             self._tensors, self._classes, self._blocks.root, _known_at_entry(func)
         )
@@ -417,6 +421,30 @@ class _Reader:
             tensor.touched = True
             if tensor.left is None:
                 tensor.left = reason
+
+
+def _returned_as_they_are(body: Any) -> set[int]:
+    """Return the handles of what is returned by its names and in tuples, not as a view of it.
+
+    `RewriteCUDAGraph` keeps storages from one call to the next, except those of results that it
+    finds in this way.
+    """
+    found: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            found.add(expr.__chandle__())
+        elif isinstance(expr, relax.Tuple):
+            for part in expr.fields:
+                note(part)
+
+    if isinstance(body, relax.SeqExpr):
+        note(body.body)
+        for block in reversed(list(body.blocks)):
+            for binding in reversed(list(block.bindings)):
+                if binding.var.__chandle__() in found and isinstance(binding, relax.VarBinding):
+                    note(binding.value)
+    return found
 
 
 def _known_at_entry(func: relax.Function) -> set[int]:

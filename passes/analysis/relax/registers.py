@@ -33,8 +33,8 @@ from passes.planning.relax.machine import (
     UnknownMemoryError,
 )
 
-_ALLOC_STORAGE = "relax.memory.alloc_storage"
-_ALLOC_TENSOR = "relax.memory.alloc_tensor"
+_ALLOC_STORAGE = ("relax.memory.alloc_storage", "relax.vm.alloc_storage")
+_ALLOC_TENSOR = ("relax.memory.alloc_tensor", "relax.vm.alloc_tensor")
 
 _AS_RUN = Sequential([relax.transform.LowerAllocTensor(), relax.transform.KillAfterLastUse()])
 
@@ -114,11 +114,11 @@ class _Reader:
 
     def _call(self, register: int, call: Any) -> Step:
         name = str(call.op.name) if isinstance(call.op, Op) else ""
-        if name == _ALLOC_STORAGE:
+        if name in _ALLOC_STORAGE:
             if not isinstance(call.args[1], IntImm):
                 raise UnknownMemoryError("a device that is known at run time only")
             return Allocate(register, _product(call.args[0].values), int(call.args[1].value))
-        if name == _ALLOC_TENSOR:
+        if name in _ALLOC_TENSOR:
             return Refer(register, self._operand(call.args[0]))
         callee = self._classify(call.op)
         if callee is Callee.ALIASES:

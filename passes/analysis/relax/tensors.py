@@ -45,6 +45,8 @@ class Tensor:
         Why it is left to the run time; None where it is planned.
     touched : bool
         Whether anything has read or written it so far.
+    returned_as_it_is : bool
+        Whether the function returns it, and not a view of it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Tensor:
     device: int = MAIN_DEVICE
     left: str | None = None
     touched: bool = False
+    returned_as_it_is: bool = False
 
 
 class TensorClasses:
@@ -152,7 +155,7 @@ def group_tensors(
         elif not depends and tensor.size.count:
             name = unique_name(tensor.name, taken)
             kept = Storage(name, count, ((live[0][0], root.end),), (tensor.name,))
-            if tensor.path or tensor.size.bounds:
+            if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)
             else:
                 returned[key].append(kept)
