@@ -17,7 +17,7 @@ from passes.analysis.relax.stock_sharing import stock_sharing
 from passes.analysis.relax.tensors import NO_BYTES
 from passes.gmem.names import LOGGER, PASS, SCOPE
 from passes.gmem.never_above import Choice, choose
-from passes.gmem.options import BEST, GMEMOptions
+from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
 from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.relax.common import with_common_sizes
@@ -142,7 +142,18 @@ def _group_ways(
     returned = tuple(storage.buffer() for storage in group.returned)
     alone = tuple(storage.buffer() for storage in group.alone)
     cut = constant_pieces if group.unit is None else symbolic_pieces
-    return cut(problem, returned, plan, options.short_solver(), alone)
+    ways = cut(problem, returned, plan, options.short_solver(), alone)
+    if _device_kind(planned.memory, group, options) in OFFSET_KINDS:
+        return ways
+    return [way for way in ways if not any(at for piece in way for at in piece.offsets.values())]
+
+
+def _device_kind(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> str:
+    """Return the kind of target of a group's device."""
+    devices = memory.mod.global_infos.get("vdevice", ())
+    if group.device < len(devices):
+        return str(devices[group.device].target.kind.name)
+    return options.target_kind()
 
 
 def _problem(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> Problem:
@@ -152,13 +163,14 @@ def _problem(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> 
 
 def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
-    parts = [
-        (_problem(way.planned.memory, way.planned.memory.main, options), way.cuts[0][0])
-        for way in ways
-    ]
-    for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
-        if main != way.cuts[0][0]:
-            way.cuts.insert(0, (main, *way.cuts[0][1:]))
+    if options.target_kind() in OFFSET_KINDS:
+        parts = [
+            (_problem(way.planned.memory, way.planned.memory.main, options), way.cuts[0][0])
+            for way in ways
+        ]
+        for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
+            if main != way.cuts[0][0]:
+                way.cuts.insert(0, (main, *way.cuts[0][1:]))
     memories = [way.whole for way in ways]
     straight = all(_runs_straight(memory) for memory in memories)
     if straight and _is_within(ways, [_live_pages(memory) for memory in memories]):
@@ -184,7 +196,7 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
         if not callers[way.whole.name] or "global_symbol" in (way.whole.func.attrs or {})
     ]
     choices = [Choice(way.whole.name, len(way.cuts), way.machine) for way in ordered]
-    chosen = choose(choices, entries, bounds, 0 if options.runs_on_host() else None)
+    chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
     for way in ways:
         way.chosen = chosen[way.whole.name]
 

@@ -25,7 +25,9 @@ class Module:
 """
 
 
-@pytest.mark.parametrize("result", ["e", 'R.memory.view(e, R.shape([4096]), R.dtype("float32"), 0)'])
+@pytest.mark.parametrize(
+    "result", ["e", 'R.memory.view(e, R.shape([4096]), R.dtype("float32"), 0)']
+)
 def test_a_result_is_not_kept_from_one_call_to_the_next(result: str):
     lowered = lower(parse(SOURCE.replace("RESULT", result)), fuse=False)
     config = {"relax.backend.use_cuda_graph": True}

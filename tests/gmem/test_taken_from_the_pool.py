@@ -234,3 +234,27 @@ def test_programs_with_branches_and_calls_take_no_more_sweep(source: str, by: in
 @given(symbolic_sources(jumps=True))
 def test_programs_of_unknown_sizes_take_no_more_sweep(source: str):
     check_dynamic(source)
+
+
+# ------------------------------------------------------------------------------------ other targets
+
+
+@pytest.mark.parametrize(("target", "offsets"), [("llvm", True), ("vulkan", False)])
+def test_where_an_offset_is_a_copy_there_are_none(target: str, offsets: bool):
+    """On a GPU whose memory has no pointers, a tensor at an offset is copied to its own memory."""
+    source = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32")):
+        a = R.nn.relu(x)
+        b = R.concat((a, a), axis=0)
+        c = R.concat((b, a), axis=0)
+        d = R.concat((c, b), axis=0)
+        e = R.sum(d)
+        return e
+"""
+    ours = planned(lower(parse(source), fuse=False), GMEMAllocate(target=target))
+    text = ours["main"].script()
+    assert "R.memory.alloc_storage" in text
+    assert ("R.memory.ensure_zero_offset" in text) == offsets
