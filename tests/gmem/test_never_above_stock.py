@@ -80,7 +80,7 @@ def test_networks_take_fewer_bytes_when_they_run(name: str):
 
 def scaled(source: str, by: int) -> str:
     """Return a program with all its shapes made larger."""
-    numbers = r"(R\.Tensor\(\(|R\.shape\(\[)(\d+)"
+    numbers = r"(R\.Tensor\(\(|R\.shape\(\[|T\.Buffer\(\(|alloc_buffer\(\(|range\()(\d+)"
     return re.sub(numbers, lambda found: f"{found[1]}{int(found[2]) * by}", source)
 
 

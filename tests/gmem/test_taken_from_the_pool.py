@@ -183,7 +183,7 @@ def test_narrow_tensors_take_no_more_pages():
 
 def scaled(source: str, by: int) -> str:
     """Return a program with all its shapes made larger."""
-    numbers = r"(R\.Tensor\(\(|R\.shape\(\[)(\d+)"
+    numbers = r"(R\.Tensor\(\(|R\.shape\(\[|T\.Buffer\(\(|alloc_buffer\(\(|range\()(\d+)"
     return re.sub(numbers, lambda found: f"{found[1]}{int(found[2]) * by}", source)
 
 
