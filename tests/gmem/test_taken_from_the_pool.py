@@ -258,3 +258,34 @@ class Module:
     text = ours["main"].script()
     assert "R.memory.alloc_storage" in text
     assert ("R.memory.ensure_zero_offset" in text) == offsets
+
+
+RECURSIVE = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((32, 32), "float32")) -> R.Tensor((32, 32), "float32"):
+        cls = Module
+        a = R.nn.relu(x)
+        b = R.negative(a)
+        d = R.abs(b)
+        s = R.max(d)
+        c = R.greater(s, R.const(2, "float32"))
+        if c:
+            e = R.multiply(x, R.const(0.5, "float32"))
+            r = cls.main(e)
+        else:
+            r = R.add(x, x)
+        return r
+"""
+
+
+def test_a_function_that_calls_itself_shares_as_stock_does():
+    lowered = lower(parse(RECURSIVE), fuse=False)
+    ours, stock = planned(lowered, GMEMAllocate()), planned(lowered, STOCK)
+    counts = [mod["main"].script().count("R.memory.alloc_storage") for mod in (ours, stock)]
+    assert counts[0] == counts[1] > 0
+    x = tvm.runtime.tensor(np.full((32, 32), 9, "float32"))
+    found = [run_once(compiled(mod, None), "main", [x]) for mod in (ours, stock)]
+    assert found[0][0] == found[1][0]
+    np.testing.assert_array_equal(found[0][1], found[1][1])
