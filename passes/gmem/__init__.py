@@ -2,6 +2,7 @@
 
 from passes.gmem.allocate import GMEMAllocate
 from passes.gmem.options import RUNTIME_ALIGNMENT, GMEMOptions
-from passes.gmem.relax_functions import FunctionPlan, plan_gmem
+from passes.gmem.relax_functions import plan_gmem
+from passes.gmem.storages import FunctionPlan
 
 __all__ = ["RUNTIME_ALIGNMENT", "FunctionPlan", "GMEMAllocate", "GMEMOptions", "plan_gmem"]

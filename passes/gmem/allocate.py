@@ -15,7 +15,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.analysis.relax.facts import RelaxMemory
-from passes.analysis.relax.tensors import RETURNED
+from passes.analysis.relax.tensors import NO_BYTES, RETURNED
 from passes.gmem.names import LOGGER, PASS
 from passes.gmem.options import BEST, GMEMOptions
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
@@ -26,7 +26,7 @@ from passes.planning.planner import get_planner
 from passes.planning.sophgo.gmem_layout import check_alignment, check_base
 from target_hw.memory import is_byte_count
 
-EXPECTED = (RETURNED, "nothing uses it", "it has no bytes")
+EXPECTED = (RETURNED, "nothing uses it", NO_BYTES)
 """Reasons to leave a tensor to the run time that are as they should be, and no warning."""
 
 

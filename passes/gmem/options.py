@@ -21,6 +21,13 @@ that is a multiple of this; at any other offset it would hand them a copy."""
 DEFAULT_ALIGNMENT = RUNTIME_ALIGNMENT
 """Bytes: what placed tensors are aligned to where no chip is described."""
 
+HOST_KINDS = ("llvm", "c")
+"""Targets on which the virtual machine and its tensors have one memory."""
+
+OFFSET_KINDS = (*HOST_KINDS, "cuda", "ext_dev")
+"""Targets on which a tensor at an offset is a pointer (``SupportsDevicePointerArithmeticsOnHost``).
+On others the virtual machine copies it to memory of its own; an ``ext_dev`` runs without it."""
+
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
 
@@ -55,6 +62,11 @@ class GMEMOptions:
         one piece or several.
         """
         return self._described() is not None or self.base is not None
+
+    def target_kind(self) -> str:
+        """Return the kind of target that tensors are on; a CPU where none is named."""
+        target = self._target()
+        return "llvm" if target is None else str(target.kind.name)
 
     def offset_alignment(self) -> int:
         """Return what offsets of tensors are multiples of, in bytes."""

@@ -6,52 +6,23 @@ devices, and those whose size is known at run time only, are planned in groups o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import partial
 
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.analysis.relax.facts import RelaxMemory, StorageGroup
+from passes.analysis.relax.facts import RelaxMemory
 from passes.analysis.relax.graph import functions_in_order, read_relax_memory
-from passes.gmem.names import ATTRIBUTE, PASS, SCOPE
+from passes.gmem.names import ATTRIBUTE, PASS
 from passes.gmem.options import BEST, GMEMOptions, check_bound_names
+from passes.gmem.storages import FunctionPlan, with_storages
 from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
-from passes.planning.relax.common import with_common_sizes
-from passes.planning.relax.piece import Piece
-from passes.planning.relax.pieces import constant_pieces, in_one_piece, symbolic_pieces
 from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
 from passes.planning.sophgo.regions import PlacedTensor, Region
-from passes.rewrite.relax_memory import NewStorage, write_storages
-from target_hw.memory import MemoryScope
-
-
-@dataclass(frozen=True, eq=False)
-class FunctionPlan:
-    """One Relax function with its plan.
-
-    Attributes
-    ----------
-    memory : RelaxMemory
-        What was read: also which tensors are left to the run time, and why.
-    problem : Problem
-        The tensors of constant size on the main device: offsets from the start of their memory.
-    plan : Plan
-        Of that problem; verified, and within the capacity.
-    layout : GMEMLayout
-        The addresses that follow.
-    storages : tuple of NewStorage
-        What is allocated at run time: of all groups, the tensors of the plan too.
-    """
-
-    memory: RelaxMemory
-    problem: Problem
-    plan: Plan
-    layout: GMEMLayout
-    storages: tuple[NewStorage, ...]
+from passes.rewrite.relax_memory import write_storages
 
 
 def plan_gmem(
@@ -85,6 +56,7 @@ def plan_gmem(
     with naming(PASS):
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
+    whole = read
     read = [
         memory.all_left("its function may be called again while it runs")
         if memory.name in callers[memory.name]
@@ -111,7 +83,12 @@ def plan_gmem(
                 planner, gmem.alignment, weights[memory.name], _activations(problem, plan, start)
             )
             planned[memory.name] = FunctionPlan(memory, problem, plan, layout, ())
-    return _with_storages([planned[name] for name in sorted(planned)], planner, options)
+    return with_storages(
+        [(planned[memory.name], memory) for memory in sorted(whole, key=lambda m: m.name)],
+        callers,
+        planner,
+        options,
+    )
 
 
 def write_function(planned: FunctionPlan) -> relax.Function:
@@ -134,63 +111,6 @@ def write_function(planned: FunctionPlan) -> relax.Function:
         return memory.func
     func = write_storages(memory.mod, memory.name, planned.storages, memory.bounds)
     return func.with_attr(ATTRIBUTE, planned.layout.to_plain())
-
-
-def _with_storages(
-    plans: Sequence[FunctionPlan], planner: str, options: GMEMOptions
-) -> tuple[FunctionPlan, ...]:
-    """Return the plans with what each function allocates."""
-    cut: list[tuple[Problem, list[tuple[Piece, ...]]]] = []
-    unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
-    for planned in plans:
-        memory = planned.memory
-        with naming(PASS, memory.name):
-            problem = memory.main.problem(unaddressed, memory.name)
-            pieces = [_pieces(planned, group, planner, options) for group in memory.groups]
-        cut.append((problem, pieces))
-    if planner == BEST and not options.has_addresses():
-        parts = [(problem, pieces[0]) for problem, pieces in cut]
-        for (_, pieces), main in zip(
-            cut, with_common_sizes(parts, options.short_solver()), strict=True
-        ):
-            pieces[0] = main
-    return tuple(
-        replace(planned, storages=_new_storages(planned.memory, pieces))
-        for planned, (_, pieces) in zip(plans, cut, strict=True)
-    )
-
-
-def _pieces(
-    planned: FunctionPlan, group: StorageGroup, planner: str, options: GMEMOptions
-) -> tuple[Piece, ...]:
-    """Return the pieces that a group's storages and returned tensors are allocated in."""
-    unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
-    problem = group.problem(unaddressed, planned.memory.name)
-    plan = planned.plan if group.is_main else place(problem, options.solver(planner))
-    if planner != BEST or (group.is_main and options.has_addresses()):
-        return in_one_piece(plan)
-    returned = tuple(storage.buffer() for storage in group.returned)
-    alone = tuple(storage.buffer() for storage in group.alone)
-    cut = constant_pieces if group.unit is None else symbolic_pieces
-    return cut(problem, returned, plan, options.short_solver(), alone)
-
-
-def _new_storages(memory: RelaxMemory, pieces: Sequence[Sequence[Piece]]) -> tuple[NewStorage, ...]:
-    handles: dict[str, list[int]] = {}
-    for handle, name in memory.storage_of.items():
-        handles.setdefault(name, []).append(handle)
-    return tuple(
-        _new_storage(piece, group, handles)
-        for group, of_group in zip(memory.groups, pieces, strict=True)
-        for piece in of_group
-    )
-
-
-def _new_storage(
-    piece: Piece, group: StorageGroup, handles: Mapping[str, Sequence[int]]
-) -> NewStorage:
-    offsets = {handle: offset for name, offset in piece.offsets.items() for handle in handles[name]}
-    return NewStorage(piece.size, group.unit, group.device, offsets)
 
 
 def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:

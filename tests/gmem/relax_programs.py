@@ -13,6 +13,18 @@ SIZES = (16, 48, 100)
 
 CONDITIONS = ("c0", "c1")
 
+KERNEL = """
+    @T.prim_func(s_tir=True)
+    def own{size}(x: T.Buffer(({size},), "float32"), y: T.Buffer(({size},), "float32")):
+        T.func_attr({{"op_pattern": 8}})
+        t = T.alloc_buffer(({size},))
+        for i in range({size}):
+            t[i] = x[i] + T.float32(1)
+        for i in range({size}):
+            y[i] = t[i] * T.float32(0.5) + t[0]
+"""
+"""A kernel written by hand, with an allocation of its own."""
+
 
 @dataclass
 class Writer:
@@ -39,7 +51,7 @@ class Writer:
 
     def statements(self, depth: int, known: dict[str, int], count: int, nesting: int) -> None:
         kinds = [self.unary, self.unary, self.binary, self.binary, self.join, self.halve]
-        kinds += [self.view, self.pair, self.double]
+        kinds += [self.view, self.pair, self.double, self.kernel]
         kinds += [self.keep] if self.keeps else []
         kinds += [self.call] if self.helpers else []
         for _ in range(count):
@@ -113,6 +125,15 @@ class Writer:
         self.emit(depth, f'{name} = R.call_dps_packed("test.gmem.double", ({source},), {out})')
         known[name] = size
 
+    def kernel(self, depth: int, known: dict[str, int]) -> None:
+        source, name = self.pick(known), self.name()
+        size = known[source]
+        if size not in SIZES:
+            source, size = "x0", known["x0"]
+        out = f'out_ty=R.Tensor(({size},), "float32")'
+        self.emit(depth, f"{name} = R.call_tir(cls.own{size}, ({source},), {out})")
+        known[name] = size
+
     def call(self, depth: int, known: dict[str, int]) -> None:
         helper, size = self.draw(st.sampled_from(self.helpers))
         fitting = {name: s for name, s in known.items() if s == size}
@@ -160,18 +181,23 @@ class Writer:
 
 
 @st.composite
-def relax_sources(draw: Callable[[st.SearchStrategy], object], plain: bool = False) -> str:
+def relax_sources(
+    draw: Callable[[st.SearchStrategy], object], plain: bool = False, keeps: bool = True
+) -> str:
     """Draw the source of a module: ``main``, and up to two functions that it may call.
 
-    A plain one has ``main`` alone, without branches, and calls no function that keeps a tensor.
+    A plain one has ``main`` alone, without branches. Nothing keeps a tensor in a plain one, and
+    where `keeps` is off.
     """
     counter, helpers, text = [0], [], []
     for index in range(0 if plain else draw(st.integers(0, 2))):
         size = draw(st.sampled_from(SIZES))
-        text += _function(draw, counter, tuple(helpers), f"helper{index}", (size,))
+        text += _function(draw, counter, tuple(helpers), f"helper{index}", (size,), keeps)
         helpers.append((f"helper{index}", size))
-    text += _function(draw, counter, tuple(helpers), "main", SIZES, plain)
-    return "\n".join(["@I.ir_module", "class Module:", *text])
+    text += _function(draw, counter, tuple(helpers), "main", SIZES, keeps, plain)
+    body = "\n".join(text)
+    kernels = [KERNEL.format(size=size) for size in SIZES if f"cls.own{size}," in body]
+    return "\n".join(["@I.ir_module", "class Module:", *kernels, body])
 
 
 def _function(
@@ -180,10 +206,11 @@ def _function(
     helpers: tuple[tuple[str, int], ...],
     name: str,
     sizes: tuple[int, ...],
+    keeps: bool,
     plain: bool = False,
 ) -> list[str]:
     params = {f"x{index}": size for index, size in enumerate(sizes)}
-    writer = Writer(draw, counter, helpers, keeps=not plain)
+    writer = Writer(draw, counter, helpers, keeps=keeps and not plain)
     known = dict(params)
     writer.statements(2, known, draw(st.integers(1, 12)), 0 if plain else 2)
     if name == "main":

@@ -45,13 +45,18 @@ def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> t
         return plan(lowered)
 
 
-def build(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> relax.VirtualMachine:
-    """Plan a lowered module and build it."""
+def compiled(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.runtime.Module:
+    """Plan a lowered module and compile it, for any number of virtual machines."""
     _, behind = before_planning(relax_passes(target))
     executable = tvm.compile(
         planned(lowered, plan, target), target=target, relax_pipeline=Sequential(behind)
     )
-    return relax.VirtualMachine(executable, tvm.cpu())
+    return executable.jit()
+
+
+def build(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> relax.VirtualMachine:
+    """Plan a lowered module and build it."""
+    return relax.VirtualMachine(compiled(lowered, plan, target), tvm.cpu())
 
 
 def build_together(

@@ -41,7 +41,9 @@ def check_replay(source: str, planner: str) -> None:
     before = tvm.IRModule(dict(lowered.functions))
     ours = planned(lowered, GMEMAllocate(planner))
     tvm.ir.assert_structural_equal(lowered, before)
-    tvm.ir.assert_structural_equal(ours, planned(lowered, GMEMAllocate(planner)))
+    # The same module after a way through JSON, where types are no longer the same objects.
+    copy = tvm.ir.load_json(tvm.ir.save_json(lowered))
+    tvm.ir.assert_structural_equal(ours, planned(copy, GMEMAllocate(planner)))
     relax.analysis.well_formed(ours)
     replay_some_paths(ours)
 

@@ -20,6 +20,9 @@ SCOPE = "global"
 MAIN_DEVICE = 0
 """The index of the device whose memory has addresses."""
 
+Path = tuple[tuple[int, int], ...]
+"""The branches that lead to a binding: the position of each `if`, and which branch was taken."""
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -36,12 +39,15 @@ class Storage:
         Positions from the first touch to the last, on each path.
     tensors : tuple of str
         The names of the bindings that allocate the tensors, in program order.
+    path : Path
+        The branches that all of them stand in.
     """
 
     name: str
     size: int
     live: tuple[LiveRange, ...]
     tensors: tuple[str, ...]
+    path: Path = ()
 
     def buffer(self) -> Buffer:
         """Return it as planners see it."""
@@ -66,7 +72,7 @@ class StorageGroup:
         first touch on they need memory of their own.
     alone : tuple of Storage
         Other tensors that the function returns, which the run time allocates in any case: their
-        bytes are known as an upper bound only, or a branch makes them.
+        bytes are known as an upper bound only, a branch makes them, or what is returned is a view.
     """
 
     device: int
@@ -157,6 +163,8 @@ class RelaxMemory:
         Whether it calls something that may call any function that was handed on.
     allocates : bool
         Whether it allocates memory of its own, which stays as it is.
+    branches : int
+        How many ``if`` it has.
     tensors : int
         How many ``R.builtin.alloc_tensor`` it has, planned or not.
     unlowered : tuple of LeftToRuntime
@@ -178,6 +186,7 @@ class RelaxMemory:
     hands_on: tuple[str, ...]
     calls_unknown: bool
     allocates: bool
+    branches: int
     tensors: int
     unlowered: tuple[LeftToRuntime, ...]
     storage_of: Mapping[int, str]

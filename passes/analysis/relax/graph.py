@@ -25,7 +25,7 @@ from passes.analysis.relax.branch_ranges import BlockStack, Branches
 from passes.analysis.relax.callees import CALL_TIR_DYN, Callee, classify
 from passes.analysis.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.analysis.relax.sizes import Sizes, UnknownSizeError
-from passes.analysis.relax.tensors import RETURNED, Tensor, TensorClasses, group_tensors
+from passes.analysis.relax.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
 from passes.analysis.relax.weights import Constants, parameter_weights
 
 
@@ -105,6 +105,7 @@ class _Reader:
         self._hands_on: set[str] = set()
         self._calls_unknown = False
         self._allocates = False
+        self._branches = 0
         self._used: set[int] | None = None
         self._callees: dict[int, tuple[Callee, str]] = {}
 
@@ -115,6 +116,10 @@ class _Reader:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
         self._blocks.root.end = len(self._bindings)
+        as_they_are = _returned_as_they_are(func.body)
+        for tensor in self._tensors:
+            handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
+            tensor.returned_as_it_is = handle in as_they_are
         found = group_tensors(
             self._tensors, self._classes, self._blocks.root, _known_at_entry(func)
         )
@@ -139,6 +144,7 @@ class _Reader:
             hands_on=tuple(sorted(self._hands_on)),
             calls_unknown=self._calls_unknown,
             allocates=self._allocates,
+            branches=self._branches,
             tensors=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
             storage_of=found.storage_of,
@@ -248,6 +254,7 @@ class _Reader:
 
     def _if(self, expr: Any) -> _Value:
         self._touch(self._value(expr.cond))
+        self._branches += 1
         branches = Branches(self._position)
         results = []
         for taken, branch in enumerate((expr.true_branch, expr.false_branch)):
@@ -398,7 +405,7 @@ class _Reader:
         elif not isinstance(device, IntImm):
             tensor.left = f"its device, {device}, is known at run time only"
         elif tensor.size is not None and tensor.size.count == 0:
-            tensor.left = "it has no bytes"
+            tensor.left = NO_BYTES
         else:
             tensor.device = int(device.value)
         return _Value((index,))
@@ -414,6 +421,30 @@ class _Reader:
             tensor.touched = True
             if tensor.left is None:
                 tensor.left = reason
+
+
+def _returned_as_they_are(body: Any) -> set[int]:
+    """Return the handles of what is returned by its names and in tuples, not as a view of it.
+
+    `RewriteCUDAGraph` keeps storages from one call to the next, except those of results that it
+    finds in this way.
+    """
+    found: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            found.add(expr.__chandle__())
+        elif isinstance(expr, relax.Tuple):
+            for part in expr.fields:
+                note(part)
+
+    if isinstance(body, relax.SeqExpr):
+        note(body.body)
+        for block in reversed(list(body.blocks)):
+            for binding in reversed(list(block.bindings)):
+                if binding.var.__chandle__() in found and isinstance(binding, relax.VarBinding):
+                    note(binding.value)
+    return found
 
 
 def _known_at_entry(func: relax.Function) -> set[int]:

@@ -11,7 +11,7 @@ from tvm.tirx import Var
 from tvm_ffi import structural_walk
 
 from passes.analysis.relax.branch_ranges import Block, live_ranges
-from passes.analysis.relax.facts import MAIN_DEVICE, Storage, StorageGroup
+from passes.analysis.relax.facts import MAIN_DEVICE, Path, Storage, StorageGroup
 from passes.analysis.relax.sizes import Size, Units
 from passes.analysis.relax.weights import unique_name
 from passes.ir.symbolic_bounds import Bound
@@ -21,8 +21,8 @@ from passes.planning.ranges import join_ranges
 RETURNED = "returned"
 """Why a tensor that the function returns is left to the run time."""
 
-Path = tuple[tuple[int, int], ...]
-"""The branches that lead to a binding: the position of each `if`, and which branch was taken."""
+NO_BYTES = "it has no bytes"
+"""Why an empty tensor is left to the run time."""
 
 
 @dataclass(eq=False)
@@ -45,6 +45,8 @@ class Tensor:
         Why it is left to the run time; None where it is planned.
     touched : bool
         Whether anything has read or written it so far.
+    returned_as_it_is : bool
+        Whether the function returns it, and not a view of it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Tensor:
     device: int = MAIN_DEVICE
     left: str | None = None
     touched: bool = False
+    returned_as_it_is: bool = False
 
 
 class TensorClasses:
@@ -152,7 +155,7 @@ def group_tensors(
         elif not depends and tensor.size.count:
             name = unique_name(tensor.name, taken)
             kept = Storage(name, count, ((live[0][0], root.end),), (tensor.name,))
-            if tensor.path or tensor.size.bounds:
+            if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)
             else:
                 returned[key].append(kept)
@@ -166,7 +169,8 @@ def group_tensors(
             name = unique_name(same[0][0].name, taken)
             spans = join_ranges([span for _, _, live in same for span in live])
             size = max(count for _, count, _ in same)
-            found.append(Storage(name, size, spans, tuple(tensor.name for tensor, _, _ in same)))
+            path = _common([tensor.path for tensor, _, _ in same])
+            found.append(Storage(name, size, spans, tuple(t.name for t, _, _ in same), path))
             for tensor, _, _ in same:
                 storage_of[tensor.variable.__chandle__()] = name
         found.sort(key=lambda storage: storage.live[0][0])
@@ -181,6 +185,16 @@ def group_tensors(
             )
         )
     return Grouped(tuple(groups), storage_of, tuple(bounds.values()))
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """Return the branches that all of some paths begin with."""
+    count = 0
+    for steps in zip(*paths, strict=False):
+        if any(step != steps[0] for step in steps):
+            break
+        count += 1
+    return paths[0][:count]
 
 
 def _variables(expr: Any) -> set[int]:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
-from passes.planning.relax.piece import PAGE, Piece, Solver, checked
-from passes.planning.relax.pool import Allocation, bytes_taken
+from passes.planning.relax.piece import PAGE, Piece, Solver
+from passes.planning.relax.pool import allocations, bytes_taken
 from passes.planning.relax.returned import can_gain, with_returned
 from passes.planning.relax.slots import in_growing_slots, in_slots_of_one_size
 
@@ -36,8 +36,8 @@ def constant_pieces(
     plan: Plan,
     solver: Solver,
     alone: Sequence[Buffer] = (),
-) -> tuple[Piece, ...]:
-    """Return the pieces for which TVM's pooled allocator takes the fewest bytes from the device.
+) -> list[tuple[Piece, ...]]:
+    """Return ways to cut a plan, that for which TVM's pool takes the fewest bytes first.
 
     Only those are looked at that ask for no more bytes than slots do, which need no padding.
 
@@ -61,9 +61,15 @@ def constant_pieces(
     if can_gain(problem, returned, plan.peak):
         candidates += (with_returned(problem, returned, solver, room) for room in (1, PAGE))
     few = [pieces for pieces in candidates if _bytes(pieces, returned) <= most]
-    used = _Use(problem, returned, alone, PAGE)
-    best = min(few, key=lambda pieces: (used.taken(pieces), _bytes(pieces, returned), len(pieces)))
-    return checked(problem, returned, best)
+    all_of = (*problem.buffers, *returned, *alone)
+    few.sort(
+        key=lambda pieces: (
+            bytes_taken(allocations(all_of, pieces), PAGE),
+            _bytes(pieces, returned),
+            len(pieces),
+        )
+    )
+    return few
 
 
 def symbolic_pieces(
@@ -72,8 +78,8 @@ def symbolic_pieces(
     plan: Plan,
     solver: Solver,
     alone: Sequence[Buffer] = (),
-) -> tuple[Piece, ...]:
-    """Return the pieces that take the fewest bytes, where one byte stands for an unknown unit.
+) -> list[tuple[Piece, ...]]:
+    """Return ways to cut a plan, the fewest bytes first; one byte stands for an unknown unit.
 
     Parameters
     ----------
@@ -81,47 +87,20 @@ def symbolic_pieces(
         As `constant_pieces` takes them.
     """
     if not problem.buffers:
-        return ()
+        return [()]
     slots = [in_growing_slots(problem, returned), in_slots_of_one_size(problem, returned)]
     candidates = [in_one_piece(plan), *slots]
     if can_gain(problem, returned, plan.peak):
         candidates.append(with_returned(problem, returned, solver))
-    used = _Use(problem, returned, alone)
-    best = min(
-        candidates,
-        key=lambda pieces: (_bytes(pieces, returned), used.taken(pieces), len(pieces)),
+    all_of = (*problem.buffers, *returned, *alone)
+    candidates.sort(
+        key=lambda pieces: (
+            _bytes(pieces, returned),
+            bytes_taken(allocations(all_of, pieces)),
+            len(pieces),
+        )
     )
-    return checked(problem, returned, best)
-
-
-class _Use:
-    """When the allocations of a plan in pieces are in use, and what they take."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        returned: Sequence[Buffer],
-        alone: Sequence[Buffer],
-        page: int = 1,
-    ) -> None:
-        self._live = {buffer.name: buffer.live for buffer in (*problem.buffers, *returned)}
-        self._returned = returned
-        self._alone = [_allocation(buffer) for buffer in alone]
-        self._page = page
-
-    def taken(self, pieces: Sequence[Piece]) -> int:
-        """Return the bytes that the allocator takes from the device."""
-        placed = {name for piece in pieces for name in piece.offsets}
-        allocations = [_allocation(b) for b in self._returned if b.name not in placed]
-        for piece in pieces:
-            begin = min(self._live[name][0][0] for name in piece.offsets)
-            end = max(self._live[name][-1][1] for name in piece.offsets)
-            allocations.append((piece.size, begin, end))
-        return bytes_taken([*allocations, *self._alone], self._page)
-
-
-def _allocation(buffer: Buffer) -> Allocation:
-    return buffer.size, buffer.live[0][0], buffer.live[-1][1]
+    return candidates
 
 
 def _bytes(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> int:

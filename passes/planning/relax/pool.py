@@ -3,10 +3,44 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from passes.planning.problem import LiveRange
+from passes.planning.relax.piece import Piece
 
 Allocation = tuple[int, int, int]
 """Bytes, the position at which it is made, and the one at which it is given back."""
+
+
+class Touched(Protocol):
+    """A buffer, or anything else with a name, bytes and live ranges."""
+
+    @property
+    def name(self) -> str:
+        """How pieces call it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def live(self) -> tuple[LiveRange, ...]:
+        """Where it is in use."""
+
+
+def allocations(buffers: Sequence[Touched], pieces: Iterable[Piece]) -> list[Allocation]:
+    """Return when pieces are in use, and the buffers that are in none, each by itself."""
+    live = {buffer.name: buffer.live for buffer in buffers}
+    alone = {buffer.name: buffer.size for buffer in buffers}
+    found = []
+    for piece in pieces:
+        begin = min(live[name][0][0] for name in piece.offsets)
+        end = max(live[name][-1][1] for name in piece.offsets)
+        found.append((piece.size, begin, end))
+        for name in piece.offsets:
+            del alone[name]
+    return found + [(size, live[name][0][0], live[name][-1][1]) for name, size in alone.items()]
 
 
 def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
@@ -33,3 +67,27 @@ def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
             most = max(most, used)
         taken += size * most
     return taken
+
+
+def least_taken(buffers: Iterable[Touched], page: int = 1) -> int:
+    """Return the bytes that the allocator takes at least, where no two buffers share bytes at once.
+
+    That is as long as each buffer that lives is in an allocation that nothing else lives in.
+
+    Parameters
+    ----------
+    buffers : iterable of Touched
+        What has to be in memory, and when.
+    page : int
+        As `bytes_taken` takes it.
+    """
+    changes: list[tuple[int, int]] = []
+    for buffer in buffers:
+        size = -(-buffer.size // page) * page
+        for begin, end in buffer.live:
+            changes += [(begin, size), (end, -size)]
+    used = most = 0
+    for _, change in sorted(changes):
+        used += change
+        most = max(most, used)
+    return most

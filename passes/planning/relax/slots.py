@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from passes.planning.problem import Buffer, Problem
 from passes.planning.relax.piece import Piece
+
+Path = tuple[tuple[int, int], ...]
+"""The branches that lead to where a buffer begins: each `if`, and which branch was taken."""
 
 
 @dataclass
@@ -56,6 +59,44 @@ def in_growing_slots(
 
 def _size(slot: _Slot) -> int:
     return slot.size
+
+
+def in_given_slots(
+    problem: Problem, shared: Sequence[Sequence[str]], paths: Mapping[str, Path]
+) -> tuple[Piece, ...]:
+    """Return slots that another plan shares, as far as that plan is right.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its live ranges say what may share a slot.
+    shared : sequence of sequence of str
+        For each slot of that plan, the names of its buffers, in program order. A buffer that is
+        live together with another one, or that stands in a branch where the slot is not there,
+        gets another slot.
+    paths : mapping of str to Path
+        The branches that a buffer stands in.
+
+    Returns
+    -------
+    tuple of Piece
+        With the buffers that are named in `shared`, and no others.
+    """
+    slots: list[_Slot] = []
+    for names in shared:
+        mine: list[_Slot] = []
+        for name in names:
+            buffer, path = problem.buffers[problem.index[name]], paths[name]
+            for slot in mine:
+                there = paths[slot.buffers[0].name]
+                if slot.end <= buffer.live[0][0] and path[: len(there)] == there:
+                    slot.size = max(slot.size, buffer.size)
+                    slot.buffers.append(buffer)
+                    break
+            else:
+                mine.append(_Slot(buffer.size, [buffer]))
+        slots += mine
+    return tuple(slot.piece() for slot in slots)
 
 
 def _give_to_returned(slots: Sequence[_Slot], returned: Sequence[Buffer], page: int) -> None:

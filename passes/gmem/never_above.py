@@ -1,0 +1,259 @@
+"""Choose plans that take no more memory from the device than the stock pass's plan does.
+
+Both are run through a model of the virtual machine's memory (`passes.planning.relax.machine`), on
+each path of each function that a caller can call, each alone and all of them one after the other.
+
+Sizes that are known at run time only make pages a matter of degree: which plan is lower may change
+at each size at which a storage begins to need another page, and nowhere else. So programs are run
+right below and right at such sizes, up to some pages, and at a very large one, where bytes decide
+and pages do not. One dimension grows while the others are 1, and then all of them together. Between
+these runs nothing changes as long as sizes are multiples of one product; dimensions that grow apart
+from one another are a sample.
+
+A function begins with the stock pass's own sharing, as far as our live ranges and paths accept it:
+that one takes as much as stock does, and where stock's plan is wrong, no more than it would if it
+were right. Our plans take its place where none of the runs takes more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from passes.planning.relax.machine import (
+    Allocate,
+    Body,
+    Branch,
+    Extent,
+    Function,
+    Taken,
+    UnknownMemoryError,
+    paths,
+)
+from passes.planning.relax.piece import PAGE
+
+MOST_PATHS = 128
+"""Paths through one function that are followed; one with more keeps the stock pass's sharing."""
+
+MOST_RUNS = 800
+"""Runs of a program; one with many paths is run at fewer sizes."""
+
+LEAST_SIZES = 12
+"""Sizes that a program of many paths is run at."""
+
+_LARGE = 1 << 20
+"""A size at which pages hardly count."""
+
+_PAGES = (1, 2, 3, 4, 6, 8, 16)
+"""Numbers of pages of one storage at which a program is run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The plans that one function may have, in the machine's model, made when they are asked for.
+
+    Attributes
+    ----------
+    name : str
+        The function's.
+    plans : int
+        How many there are, the one that is liked best first; the last one is the stock pass's.
+    machine : callable
+        From the index of a plan to the function with that plan.
+    """
+
+    name: str
+    plans: int
+    machine: Callable[[int], Function]
+
+
+def choose(
+    choices: Sequence[Choice], entries: Sequence[str], bounds: Mapping[str, int], host: int | None
+) -> dict[str, int]:
+    """Choose a plan for each function.
+
+    Parameters
+    ----------
+    choices : sequence of Choice
+        One for each function, callees first.
+    entries : sequence of str
+        The functions that a caller can call.
+    bounds : mapping of str to int
+        The most that symbolic dimensions are, by name.
+    host : int or None
+        As `passes.planning.relax.machine.Run` takes it.
+
+    Returns
+    -------
+    dict of str to int
+        By the function's name, the index of its plan.
+    """
+    stock = {choice.name: choice.plans - 1 for choice in choices}
+    judge = _Judge(choices, entries, bounds, host)
+    chosen = {choice.name: 0 for choice in choices}
+    if judge.accepts(chosen):
+        return chosen
+    chosen = dict(stock)
+    for choice in choices:
+        for index in range(choice.plans - 1):
+            if judge.accepts({**chosen, choice.name: index}):
+                chosen[choice.name] = index
+                break
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A size for one symbolic dimension, while the others are 1; or for all of them."""
+
+    value: int
+    alone: str | None = None
+
+    def of(self, name: str, most: int | None) -> int:
+        wanted = self.value if self.alone in (None, name) else 1
+        return wanted if most is None else min(wanted, most)
+
+
+class _Judge:
+    """Compares what programs take, at the same sizes and on the same paths."""
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        entries: Sequence[str],
+        bounds: Mapping[str, int],
+        host: int | None,
+    ) -> None:
+        self._choices = {choice.name: choice for choice in choices}
+        self._entries, self._bounds, self._host = entries, bounds, host
+        self._machines: dict[tuple[str, int], Function | None] = {}
+        self._stock = {choice.name: choice.plans - 1 for choice in choices}
+        self._taken: dict[tuple[str, _Sizes], _Paths] = {}
+
+    def accepts(self, chosen: Mapping[str, int]) -> bool:
+        """Whether nothing takes more than it does with the stock pass's sharing."""
+        if chosen == self._stock:
+            return True
+        stock, ours = self._program(self._stock), self._program(chosen)
+        if stock is None or ours is None:
+            return False
+        try:
+            return all(self._is_not_above(ours, stock, one) for one in self._sizes(stock, ours))
+        except UnknownMemoryError:
+            return False
+
+    def _is_not_above(
+        self, ours: Mapping[str, Function], stock: Mapping[str, Function], sizes: _Sizes
+    ) -> bool:
+        both = []
+        for entry in self._entries:
+            of_stock, of_ours = self._of_stock(stock, entry, sizes), self._paths(ours, entry, sizes)
+            pairs = [(of_ours.get(path), taken) for path, taken in of_stock.items()]
+            known = [(one, other) for one, other in pairs if one is not None and other is not None]
+            if any(one.pooled > other.pooled for one, other in known):
+                return False
+            if known:
+                both.append(known)
+        if len(both) < 2:
+            return True
+        if math.prod(map(len, both)) > MOST_PATHS:
+            return False
+        together = (
+            ([one for one, _ in way], [other for _, other in way]) for way in product(*both)
+        )
+        return all(_joined(one).pooled <= _joined(other).pooled for one, other in together)
+
+    def _of_stock(self, stock: Mapping[str, Function], entry: str, sizes: _Sizes) -> _Paths:
+        if (entry, sizes) not in self._taken:
+            self._taken[entry, sizes] = self._paths(stock, entry, sizes)
+        return self._taken[entry, sizes]
+
+    def _paths(self, program: Mapping[str, Function], entry: str, sizes: _Sizes) -> _Paths:
+        known = {
+            name: sizes.of(name, self._bounds.get(name)) for name in program[entry].symbols.values()
+        }
+        return paths(program, entry, known, MOST_PATHS, sizes.value, self._host)
+
+    def _program(self, chosen: Mapping[str, int]) -> dict[str, Function] | None:
+        program = {}
+        for name, index in chosen.items():
+            key = name, index
+            if key not in self._machines:
+                try:
+                    self._machines[key] = self._choices[name].machine(index)
+                except UnknownMemoryError:
+                    self._machines[key] = None
+            machine = self._machines[key]
+            if machine is None:
+                return None
+            program[name] = machine
+        return program
+
+    def _sizes(self, stock: Mapping[str, Function], ours: Mapping[str, Function]) -> list[_Sizes]:
+        """Return the sizes of symbolic dimensions to compare at: 1 where there are none."""
+        functions = [function for program in (stock, ours) for function in program.values()]
+        extents = [one.nbytes for function in functions for one in _allocations(function.body)]
+        values = _values(extents)
+        if len(values) > 1:
+            count = sum(len(self._of_stock(stock, one, _Sizes(1))) for one in self._entries)
+            names = sorted({name for one in functions for name in one.symbols.values()})
+            alone = [*names, None] if len(names) > 1 else [None]
+            most = max(MOST_RUNS // (count * len(alone)), LEAST_SIZES)
+            stride = -(-len(values) // most)
+            values = [*values[:-1:stride], values[-1]]
+            return [_Sizes(value, name) for name in alone for value in values]
+        return [_Sizes(1)]
+
+
+_Paths = dict[tuple[bool, ...], Taken | None]
+
+
+def _values(extents: Sequence[Extent]) -> list[int]:
+    """Return the sizes right below which, and at which, one of some extents takes another page."""
+    found = {1}
+    symbolic = {}
+    for extent in extents:
+        looks = tuple(extent(_Everywhere(value)) for value in (1, 2, 3, _LARGE))
+        if looks[0] != looks[-1]:
+            symbolic[looks] = extent
+    for nbytes in symbolic.values():
+        for pages in _PAGES:
+            low, high = 1, _LARGE
+            while low < high:
+                middle = (low + high) // 2
+                if nbytes(_Everywhere(middle)) > pages * PAGE:
+                    high = middle
+                else:
+                    low = middle + 1
+            found |= {max(low - 1, 1), low}
+    return sorted(found | {_LARGE}) if symbolic else [1]
+
+
+class _Everywhere(dict[int, int]):
+    """The same value for each symbolic dimension."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self._value = value
+
+    def __missing__(self, key: int) -> int:
+        return self._value
+
+
+def _allocations(body: Body) -> list[Allocate]:
+    found = []
+    for step in body.steps:
+        if isinstance(step, Allocate):
+            found.append(step)
+        elif isinstance(step, Branch):
+            found += [one for way in step.ways for one in _allocations(way)]
+    return found
+
+
+def _joined(runs: Sequence[Taken]) -> Taken:
+    result = Taken()
+    for run in runs:
+        result = result.then(run)
+    return result

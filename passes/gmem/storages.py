@@ -1,0 +1,289 @@
+"""What Relax functions allocate at run time: plans cut into storages, held against the stock pass.
+
+A plan of another planner than the default one is written as it is, and so is one whose tensors have
+addresses. The others are `passes.gmem.never_above`'s to choose from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from passes.analysis.relax.facts import RelaxMemory, StorageGroup
+from passes.analysis.relax.registers import read_machine_function
+from passes.analysis.relax.stock_sharing import stock_sharing
+from passes.analysis.relax.tensors import NO_BYTES
+from passes.gmem.names import LOGGER, PASS, SCOPE
+from passes.gmem.never_above import Choice, choose
+from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
+from passes.placement import naming, place
+from passes.planning import Plan, Problem
+from passes.planning.relax.common import with_common_sizes
+from passes.planning.relax.machine import Function
+from passes.planning.relax.piece import PAGE, Piece, checked
+from passes.planning.relax.pieces import constant_pieces, in_one_piece, symbolic_pieces
+from passes.planning.relax.pool import allocations, bytes_taken, least_taken
+from passes.planning.relax.slots import in_given_slots
+from passes.planning.sophgo.gmem_layout import GMEMLayout
+from passes.rewrite.relax_memory import NewStorage, write_storages
+from target_hw.memory import MemoryScope
+
+Cut = tuple[tuple[Piece, ...], ...]
+"""For each group of a function's tensors, the pieces that its storages are."""
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionPlan:
+    """One Relax function with its plan.
+
+    Attributes
+    ----------
+    memory : RelaxMemory
+        What was read: also which tensors are left to the run time, and why.
+    problem : Problem
+        The tensors of constant size on the main device: offsets from the start of their memory.
+    plan : Plan
+        Of that problem; verified, and within the capacity.
+    layout : GMEMLayout
+        The addresses that follow.
+    storages : tuple of NewStorage
+        What is allocated at run time: of all groups, the tensors of the plan too.
+    """
+
+    memory: RelaxMemory
+    problem: Problem
+    plan: Plan
+    layout: GMEMLayout
+    storages: tuple[NewStorage, ...]
+
+
+def with_storages(
+    plans: Sequence[tuple[FunctionPlan, RelaxMemory]],
+    callers: Mapping[str, set[str]],
+    planner: str,
+    options: GMEMOptions,
+) -> tuple[FunctionPlan, ...]:
+    """Return plans with what each function allocates.
+
+    Parameters
+    ----------
+    plans : sequence of (FunctionPlan, RelaxMemory)
+        Without storages; and what was read of the function, of which the plan leaves all to the
+        run time where the function may be called again while it runs.
+    callers : mapping of str to set of str
+        For each function, all that may be waiting for it to return.
+    planner, options
+        As `passes.gmem.plan_gmem` takes them.
+    """
+    ways = []
+    for planned, whole in plans:
+        with naming(PASS, whole.name):
+            ways.append(_Ways(planned, whole, _ways(planned, planner, options)))
+    if planner == BEST and not options.has_addresses():
+        _choose(ways, callers, options)
+    return tuple(way.result() for way in ways)
+
+
+@dataclass(eq=False)
+class _Ways:
+    """The ways to cut one function's plan; the best one of all is `cuts[chosen]`."""
+
+    planned: FunctionPlan
+    whole: RelaxMemory
+    cuts: list[Cut]
+    chosen: int = 0
+    stock: Cut | None = None
+    _storages: dict[int, tuple[NewStorage, ...]] = field(default_factory=dict)
+
+    def storages(self, index: int) -> tuple[NewStorage, ...]:
+        """Return the storages of one of the ways, which is held against the live ranges first."""
+        if index not in self._storages:
+            memory = self.whole if self.cuts[index] is self.stock else self.planned.memory
+            self._storages[index] = _new_storages(memory, self.cuts[index])
+        return self._storages[index]
+
+    def machine(self, index: int) -> Function:
+        """Return the function with one of the ways, as the machine runs it."""
+        memory = self.whole
+        func = write_storages(memory.mod, memory.name, self.storages(index), memory.bounds)
+        return read_machine_function(memory.mod, memory.mod.get_global_var(memory.name), func)
+
+    def result(self) -> FunctionPlan:
+        """Return the plan with the storages that were chosen."""
+        memory = self.planned.memory
+        if self.stock is not None and self.cuts[self.chosen] is self.stock:
+            memory = replace(memory, bounds=self.whole.bounds)
+            LOGGER.info(
+                "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
+                "plan is shown to take no more",
+                memory.name,
+            )
+        return replace(self.planned, memory=memory, storages=self.storages(self.chosen))
+
+
+def _ways(planned: FunctionPlan, planner: str, options: GMEMOptions) -> list[Cut]:
+    """Return ways to cut a plan, the best one first."""
+    groups = [_group_ways(planned, group, planner, options) for group in planned.memory.groups]
+    return [
+        tuple(way if way is not None else ways[-1] for way, ways in zip(cut, groups, strict=True))
+        for cut in zip_longest(*groups)
+    ]
+
+
+def _group_ways(
+    planned: FunctionPlan, group: StorageGroup, planner: str, options: GMEMOptions
+) -> list[tuple[Piece, ...]]:
+    problem = _problem(planned.memory, group, options)
+    plan = planned.plan if group.is_main else place(problem, options.solver(planner))
+    if planner != BEST or (group.is_main and options.has_addresses()):
+        return [in_one_piece(plan)]
+    returned = tuple(storage.buffer() for storage in group.returned)
+    alone = tuple(storage.buffer() for storage in group.alone)
+    cut = constant_pieces if group.unit is None else symbolic_pieces
+    ways = cut(problem, returned, plan, options.short_solver(), alone)
+    if _device_kind(planned.memory, group, options) in OFFSET_KINDS:
+        return ways
+    return [way for way in ways if not any(at for piece in way for at in piece.offsets.values())]
+
+
+def _device_kind(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> str:
+    """Return the kind of target of a group's device."""
+    devices = memory.mod.global_infos.get("vdevice", ())
+    if group.device < len(devices):
+        return str(devices[group.device].target.kind.name)
+    return options.target_kind()
+
+
+def _problem(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> Problem:
+    unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
+    return group.problem(unaddressed, memory.name)
+
+
+def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
+    """Choose for each function the best of the ways that take no more than the stock pass's."""
+    if options.target_kind() in OFFSET_KINDS:
+        parts = [
+            (_problem(way.planned.memory, way.planned.memory.main, options), way.cuts[0][0])
+            for way in ways
+        ]
+        for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
+            if main != way.cuts[0][0]:
+                way.cuts.insert(0, (main, *way.cuts[0][1:]))
+    memories = [way.whole for way in ways]
+    straight = all(_runs_straight(memory) for memory in memories)
+    if straight and _is_within(ways, [_live_pages(memory) for memory in memories]):
+        return
+    cuts = [_stock_cut(memory, options) for memory in memories]
+    known = [(memory, cut) for memory, cut in zip(memories, cuts, strict=True) if cut is not None]
+    straight = straight and len(known) == len(ways)
+    if straight and _is_within(ways, [_touched_pages(memory, cut) for memory, cut in known]):
+        return
+    handed_on = any(memory.hands_on for memory in memories)
+    bounds = {str(b.variable.name): b.upper for memory in memories for b in memory.bounds}
+    for way, memory, way.stock in zip(ways, memories, cuts, strict=True):
+        if way.stock is None:
+            continue
+        if handed_on or memory.name in callers[memory.name]:
+            way.cuts = []
+        way.cuts = [cut for cut in way.cuts if cut != way.stock]
+        way.cuts.append(way.stock)
+    ordered = sorted(ways, key=lambda way: (-len(callers[way.whole.name]), way.whole.name))
+    entries = [
+        way.whole.name
+        for way in ways
+        if not callers[way.whole.name] or "global_symbol" in (way.whole.func.attrs or {})
+    ]
+    choices = [Choice(way.whole.name, len(way.cuts), way.machine) for way in ordered]
+    chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
+    for way in ways:
+        way.chosen = chosen[way.whole.name]
+
+
+def _runs_straight(memory: RelaxMemory) -> bool:
+    """Whether all is planned or returned, of constant size, and there is one path and no call."""
+    returned = [one for group in memory.groups for one in group.returned]
+    left = [one for one in memory.left if one.reason != NO_BYTES]
+    plain = all(group.unit is None and not group.alone for group in memory.groups)
+    jumps = memory.branches or memory.calls or memory.allocates or memory.bounds
+    return plain and not jumps and len(left) == len(returned)
+
+
+def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
+    """Whether the best ways, with all that they allocate held to the end, are within bounds.
+
+    A bound says what the stock pass's plan of a function takes at least, alone.
+    """
+    blocks = Counter[tuple[int, int]]()
+    for way, bound in zip(ways, least, strict=True):
+        mine = Counter[tuple[int, int]]()
+        for group, pieces in zip(way.planned.memory.groups, way.cuts[0], strict=True):
+            for size, _, _ in allocations((*group.storages, *group.returned), pieces):
+                mine[group.device, -(-size // PAGE) * PAGE] += 1
+        if _bytes(mine) > bound:
+            return False
+        blocks |= mine
+    return _bytes(blocks) <= max(least, default=0)
+
+
+def _live_pages(memory: RelaxMemory) -> int:
+    """Return what a plan without offsets takes at least: the pages that live at one time."""
+    tensors = ((*group.storages, *group.returned) for group in memory.groups)
+    return sum(least_taken(of_group, PAGE) for of_group in tensors)
+
+
+def _touched_pages(memory: RelaxMemory, cut: Cut) -> int:
+    """Return what a plan takes at least: its storages from the first touch to the last one."""
+    return sum(
+        bytes_taken(allocations((*group.storages, *group.returned), pieces), PAGE)
+        for group, pieces in zip(memory.groups, cut, strict=True)
+    )
+
+
+def _bytes(blocks: Mapping[tuple[int, int], int]) -> int:
+    return sum(size * count for (_, size), count in blocks.items())
+
+
+def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:
+    """Return the stock pass's sharing, as far as our live ranges accept it."""
+    variable = memory.mod.get_global_var(memory.name)
+    shared = stock_sharing(memory.mod, variable, options.upper_bounds)
+    if shared is None:
+        return None
+    cut = []
+    for group in memory.groups:
+        problem = _problem(memory, group, options)
+        # A storage for the results of both branches is no single tensor of the stock pass.
+        paths = {one.name: one.path for one in group.storages if len(one.tensors) == 1}
+        names = [[memory.storage_of.get(tensor, "") for tensor in tensors] for tensors in shared]
+        cut.append(
+            in_given_slots(problem, [[n for n in same if n in paths] for same in names], paths)
+        )
+    return tuple(cut)
+
+
+def _new_storages(memory: RelaxMemory, cut: Cut) -> tuple[NewStorage, ...]:
+    handles: dict[str, list[int]] = {}
+    for handle, name in memory.storage_of.items():
+        handles.setdefault(name, []).append(handle)
+    storages = []
+    for group, pieces in zip(memory.groups, cut, strict=True):
+        _check(memory, group, pieces)
+        storages += [_new_storage(piece, group, handles) for piece in pieces]
+    return tuple(storages)
+
+
+def _check(memory: RelaxMemory, group: StorageGroup, pieces: tuple[Piece, ...]) -> None:
+    """Hold that no two buffers of one piece share bytes."""
+    placed = {name for piece in pieces for name in piece.offsets}
+    problem = group.problem(MemoryScope(SCOPE), memory.name)
+    there = replace(problem, buffers=tuple(b for b in problem.buffers if b.name in placed))
+    checked(there, tuple(storage.buffer() for storage in group.returned), pieces)
+
+
+def _new_storage(
+    piece: Piece, group: StorageGroup, handles: Mapping[str, Sequence[int]]
+) -> NewStorage:
+    offsets = {handle: offset for name, offset in piece.offsets.items() for handle in handles[name]}
+    return NewStorage(piece.size, group.unit, group.device, offsets)
