@@ -298,7 +298,11 @@ class _ProblemBuilder:
             placed.append((ranges[owner], scope))
             allocations = {name: allocation for name, (_, allocation) in members.items()}
             addressed = self._options.addressed
-            racing = tuple(racing_pairs(allocations, self._access, self._uses, addressed))
+            racing = tuple(
+                racing_pairs(
+                    allocations, self._access, self._uses, addressed or self._by_address(members)
+                )
+            )
             problem = Problem(
                 tuple(buffer for buffer, _ in members.values()),
                 self._options.memory_of(scope),
@@ -311,6 +315,16 @@ class _ProblemBuilder:
             slots = {buffer.name: buffer.slots for buffer in problem.buffers}
             pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
             yield replace(attached, problem=replace(problem, in_place=pairs))
+
+    def _by_address(self, members: Mapping[str, tuple[Buffer, Allocation]]) -> bool:
+        """Whether an arena of these buffers gives each an address of its own.
+
+        TVM sees no more then that they are of one memory; see `passes.rewrite.arena`.
+        """
+        return any(
+            buffer.slots > 1 or not self._uses[allocation.index].has_movable_indices
+            for buffer, allocation in members.values()
+        )
 
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins.
