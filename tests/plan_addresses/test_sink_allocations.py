@@ -185,7 +185,7 @@ def hoisted(func: tirx.PrimFunc) -> tirx.PrimFunc:
             kept = [part for part in map(take, op.seq) if part is not None]
             return SeqStmt(kept) if len(kept) > 1 else kept[0]
         if isinstance(op, For) and op.kind == tirx.ForKind.SERIAL:
-            return For(op.loop_var, op.min, op.extent, op.kind, take(op.body))
+            return For(op.loop_var, op.min, op.extent, op.kind, take(op.body), step=op.step)
         if isinstance(op, While):
             return While(op.condition, take(op.body))
         if isinstance(op, IfThenElse):
