@@ -24,6 +24,7 @@ from passes.placement import (
     AddressPlan,
     Form,
     memory_of,
+    name_of,
     naming,
     per_function,
     place_function,
@@ -173,11 +174,12 @@ def plan_function(
         options = replace(options, memory=memory_of(func))
     sunk = sink_allocations(func)
     plan = plan_addresses(sunk, planner, options, budget)
+    where = f"PlanAddresses: function {name_of(func)!r}"
     for note in plan.found.left_alone:
         level = logging.WARNING if _is_missed(note, options) else logging.INFO
-        LOGGER.log(level, "left alone: %s", note)
+        LOGGER.log(level, "%s: left alone: %s", where, note)
     for note in plan.found.remarks:
-        LOGGER.info("%s", note)
+        LOGGER.info("%s: %s", where, note)
     if options.addressed:
         # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
         return write_address_plan(func, plan, "address")

@@ -131,7 +131,11 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
 
 @contextmanager
 def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
-    """Let a pass that plans addresses stand where TVM's pipelines rewrite storage."""
+    """Let a pass that plans addresses stand where TVM's pipelines rewrite storage.
+
+    Behind it our `StorageRewrite` shares what the plan leaves alone, so that nothing takes more
+    than it would without us.
+    """
     plan()  # A wrong option is an error here, not in the middle of a build.
     with _stock_lock:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
@@ -140,7 +144,7 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
             return Sequential([transform.DropAddresses(), lower()])
 
         def storage_rewrite() -> Pass:
-            planning = plan()
+            planning = Sequential([plan(), transform.StorageRewrite(sound=True)])
 
             def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
                 # A planner may compile a kernel of its own, which is not to be planned by it.

@@ -1,5 +1,7 @@
 """Random programs compute the same under every plan, step by step and compiled."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -16,6 +18,7 @@ from passes.analysis.tir.problems import ProblemOptions
 from passes.plan_addresses import PlanAddresses, plan_addresses
 from passes.planning import planner_names
 from passes.rewrite.address import drop_addresses
+from target_hw.memory import MemoryHierarchy, MemoryScope
 
 PLANNERS = list(planner_names())
 ARENA = ProblemOptions(addressed=False)
@@ -38,13 +41,27 @@ def inputs(seed: int) -> list[np.ndarray]:
     ]
 
 
-def replay(mod: tvm.IRModule, planner: str, seed: int = 0) -> list[np.ndarray]:
+def replay(
+    mod: tvm.IRModule, planner: str, seed: int = 0, options: ProblemOptions = ARENA
+) -> list[np.ndarray]:
     """Run the program of a module under a plan, step by step; return its arrays afterwards."""
     arrays = inputs(seed)
-    run = Replay(mod["main"], plan_addresses(mod["main"], planner, ARENA))
+    run = Replay(mod["main"], plan_addresses(mod["main"], planner, options))
     run(arrays)
     assert run.num_checked > 0
     return arrays
+
+
+def tight(func: Any, addressed: bool) -> ProblemOptions:
+    """Return memory of which the planner `best` needs the last byte."""
+    peaks: dict[str, int] = {}
+    for scope in plan_addresses(func, "best", ProblemOptions(addressed=addressed)).scopes:
+        name = scope.problem.memory.name
+        peaks[name] = max(peaks.get(name, 1), scope.plan.peak)
+    memory = MemoryHierarchy(
+        tuple(MemoryScope(name, capacity=peak, alignment=64) for name, peak in peaks.items())
+    )
+    return ProblemOptions(memory=memory, addressed=addressed)
 
 
 def compiled(
@@ -66,6 +83,18 @@ def compiled(
 def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
     note(mod.script())
     replay(mod, planner)
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS), addressed=st.booleans())
+@settings(max_examples=20, deadline=None, print_blob=True)
+def test_a_plan_fits_and_is_right_or_is_refused(mod: tvm.IRModule, planner: str, addressed: bool):
+    note(mod.script())
+    options = tight(mod["main"], addressed)
+    replay(mod, "best", options=options)
+    try:
+        replay(mod, planner, options=options)
+    except ValueError as error:
+        assert "capacity" in str(error), error
 
 
 @pytest.mark.slow
