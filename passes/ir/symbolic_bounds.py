@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import Var
+from tvm.ir import TensorLoad, Var
 from tvm.sym import Analyzer, ConstIntBound
 from tvm_ffi import structural_walk
 
@@ -53,12 +53,13 @@ class SymbolicBounds:
         -------
         tuple of (int, tuple of Bound), or None
             The value, and the bounds that it rests on; None where a variable without a bound
-            leaves it open, or where the expression may wrap.
+            leaves it open, or where the expression may wrap or reads memory.
         """
-        if not never_wraps(expr):
-            return None
         variables: list[Var] = []
-        structural_walk(expr, (Var, variables.append))
+        loads: list[TensorLoad] = []
+        structural_walk(expr, [(Var, variables.append), (TensorLoad, loads.append)])
+        if loads or not never_wraps(expr):
+            return None
         analyzer = Analyzer()
         used: dict[int, Bound] = {}
         for variable in variables:

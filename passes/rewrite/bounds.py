@@ -10,6 +10,7 @@ from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
 
 from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import NO_LOWER, Bound
+from passes.ir.whole_numbers import does_not_wrap
 
 
 def assert_bounds(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
@@ -29,12 +30,15 @@ def assert_bounds(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
     """
     checks = []
     for bound in bounds:
-        variable = bound.variable
-        above = variable <= IntImm(variable.ty, bound.upper)
-        checks.append(_check(above, f"{variable.name} is above {bound.upper}"))
+        name, value = bound.variable.name, bound.variable
+        if not does_not_wrap(value.ty.dtype):
+            value = value.astype("int64")  # A bound may be above what the type can hold.
+        checks.append(
+            _check(value <= IntImm(value.ty, bound.upper), f"{name} is above {bound.upper}")
+        )
         if bound.lower > NO_LOWER:
-            below = variable >= IntImm(variable.ty, bound.lower)
-            checks.append(_check(below, f"{variable.name} is below {bound.lower}"))
+            above = value >= IntImm(value.ty, bound.lower)
+            checks.append(_check(above, f"{name} is below {bound.lower}"))
     return with_body(func, SeqStmt([*checks, func.body])) if checks else func
 
 

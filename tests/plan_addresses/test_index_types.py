@@ -223,9 +223,10 @@ for i in range({extent}):
     assert asserted == {"16 - n": True, "n + 16": False}
 
 
-def test_a_size_that_may_wrap_has_no_bound():
-    body = """
-a = T.alloc_buffer((n - T.uint8(10),), "int32", scope="local.UB", layout=None)
+@pytest.mark.parametrize("extent", ["n - T.uint8(10)", "x[0]", "T.min(x[0], 64)"])
+def test_a_size_that_may_wrap_or_is_read_has_no_bound(extent: str):
+    body = f"""
+a = T.alloc_buffer(({extent},), "int32", scope="local.UB", layout=None)
 a[0] = x[0]
 y[0] = a[0]
 """
@@ -236,3 +237,27 @@ y[0] = a[0]
     assert not found.problems
     (note,) = found.left_alone
     assert note.text == "its size is symbolic, and no upper bound is known"
+
+
+def test_threads_do_not_share_what_no_barrier_would_keep_apart():
+    # TVM places barriers by buffer, and sees no more that buffers at addresses are in one arena.
+    body = """
+tx = T.launch_thread("threadIdx.x", 64)
+for t in range(2):
+    a = T.alloc_buffer(
+        (64,), "int32", scope="shared", layout=None, annotations={{"multi_buffer": {slots}}}
+    )
+    b = T.alloc_buffer((64,), "int32", scope="shared", layout=None)
+    a[tx] = x[tx]
+    y[tx] = a[{index}]
+    b[tx] = x[tx]
+    y[tx] = b[63 - tx]
+"""
+    for slots, index, apart in (
+        (1, "63 - tx", ()),
+        (2, "63 - tx", (("a", "b"),)),
+        (1, 'T.Cast("uint8", 63 - tx)', (("a", "b"),)),
+    ):
+        func = module(body.format(slots=slots, index=index), ARRAYS)["main"]
+        (attached,) = find_problems(func, ProblemOptions(addressed=False)).problems
+        assert attached.problem.separations == apart
