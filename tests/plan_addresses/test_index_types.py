@@ -150,6 +150,27 @@ def test_what_wraps_is_not_taken_to_count():
     assert attached.problem.in_place == ()
 
 
+IMPURE = """
+a = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
+b = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
+for i in range(64):
+    a[i] = x[i]
+for i in range(4):
+    b[i * 16 + {call}] = a[i * 16 + {call}] + 1
+for i in range(64):
+    y[i] = b[i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "may"),
+    [('T.call_extern("int32", "next")', False), ("T.max(x[0], 0)", False), (3, True)],
+)
+def test_an_index_that_may_change_is_not_the_same_twice(call: object, may: bool):
+    (attached,) = find_problems(module(IMPURE.format(call=call), ARRAYS)["main"]).problems
+    assert attached.problem.in_place == ((("a", "b"),) if may else ())
+
+
 LARGE = """
 a = T.alloc_buffer((T.int64({far}),), "int8", scope="local.UB", layout=None)
 b = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
