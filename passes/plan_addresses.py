@@ -59,7 +59,8 @@ def PlanAddresses(  # noqa: N802
 
     The pass stands where `StorageRewrite` stands, and in its place: after `FlattenBuffer`,
     `VectorizeLoop` and `InjectDoubleBuffer`. What a loop or a branch alone uses is taken to be
-    allocated there, wherever it is, if that means the same: see `sink_allocations`.
+    allocated there, wherever it is, if that means the same: see `sink_allocations`. What the pass
+    leaves alone shares nothing: `StorageRewrite(sound=True)` behind it takes care of that.
 
     Parameters
     ----------

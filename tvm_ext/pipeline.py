@@ -81,8 +81,9 @@ def use_plan_addresses(
 ) -> Iterator[None]:
     """Put `PlanAddresses` in the place of the stock `StorageRewrite` while a block runs.
 
-    What holds for `use_storage_rewrite` holds here. `DropAddresses` runs before each
-    `LowerTVMBuiltin`, so that modules with addresses build for a CPU too.
+    What holds for `use_storage_rewrite` holds here. `StorageRewrite(sound=True)` runs behind it, on
+    what it leaves alone, and `DropAddresses` before each `LowerTVMBuiltin`, so that modules with
+    addresses build for a CPU too.
 
     Parameters
     ----------
