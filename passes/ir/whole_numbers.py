@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
+from tvm.ir import Var
 from tvm.ir.prim import Add, LShift, Mul, Sub
+from tvm.tirx import IntImm
 
 _MAY_WRAP = (Add, Sub, Mul, LShift)
 
@@ -33,6 +35,8 @@ def never_wraps(expr: Any) -> bool:
     expr : tvm.ir.Expr
         Of an integer type.
     """
+    if isinstance(expr, (IntImm, Var)):
+        return True
     wrapping = []
 
     def note(op: Any) -> None:
