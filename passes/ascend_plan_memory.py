@@ -18,7 +18,15 @@ from tvm.tirx import PrimFunc
 from passes.analysis.ascend.problems import CoreKernel
 from passes.ascend_kernel import AscendOptions, Mode, Search, Strategy, plan_kernel, printed
 from passes.options import check_flags
-from passes.placement import AddressPlan, Form, ScopePlan, naming, per_function, write_address_plan
+from passes.placement import (
+    AddressPlan,
+    Form,
+    ScopePlan,
+    name_of,
+    naming,
+    per_function,
+    write_address_plan,
+)
 from passes.planning import Budget
 from passes.planning.planner import as_budget
 from target_hw.memory import MemoryHierarchy
@@ -144,7 +152,7 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
         LOGGER.warning(
             "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
             "assumed: %s; name it by T.attr({'pipe': ...})",
-            _name(func),
+            name_of(func),
             len(kernel.guesses),
             "; ".join(kernel.guesses[:3]),
         )
@@ -163,10 +171,6 @@ def ascend_plan(func: PrimFunc, options: AscendOptions) -> AddressPlan:
     return plan_kernel(options.read(func), options)
 
 
-def _name(func: PrimFunc) -> str:
-    return str(func.attrs.get("global_symbol", "main")) if func.attrs else "main"
-
-
 def _log_given_up(kernel: CoreKernel, plan: AddressPlan) -> None:
     """Warn of buffers that have fewer slots than the kernel asks for."""
     asked = {(p.memory.name, b.name): b.slots for p in kernel.problems for b in p.buffers}
@@ -176,7 +180,7 @@ def _log_given_up(kernel: CoreKernel, plan: AddressPlan) -> None:
             if buffer.slots < asked[memory, buffer.name]:
                 LOGGER.warning(
                     "function %r: buffer %r in %s has %d slots in the place of %d",
-                    _name(kernel.func),
+                    name_of(kernel.func),
                     buffer.name,
                     memory,
                     buffer.slots,
@@ -191,7 +195,7 @@ def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
         LOGGER.warning(
             "function %r: There reused some dma buffers in %s address space, which may stall pipe. "
             "Not reusing dma buffer needs %d bits while %d bits available!",
-            _name(func),
+            name_of(func),
             printed(memory.name),
             plan.apart * 8,
             (memory.capacity or 0) * 8,

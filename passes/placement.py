@@ -132,6 +132,11 @@ def per_function(pass_name: str, transform: Callable[[PrimFunc], PrimFunc]) -> P
     return module_pass(transform_module, opt_level=0, name=f"tvm_ext.{pass_name}")
 
 
+def name_of(func: PrimFunc) -> str:
+    """Return the name by which a function is called from outside, for messages."""
+    return str(func.attrs.get("global_symbol", "?")) if func.attrs else "?"
+
+
 def target_of(func: PrimFunc) -> Target | None:
     """Return the target that a function is bound to, if any."""
     target = func.attrs.get("target") if func.attrs else None

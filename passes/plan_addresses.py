@@ -24,6 +24,7 @@ from passes.placement import (
     AddressPlan,
     Form,
     memory_of,
+    name_of,
     naming,
     per_function,
     place_function,
@@ -58,7 +59,8 @@ def PlanAddresses(  # noqa: N802
 
     The pass stands where `StorageRewrite` stands, and in its place: after `FlattenBuffer`,
     `VectorizeLoop` and `InjectDoubleBuffer`. What a loop or a branch alone uses is taken to be
-    allocated there, wherever it is, if that means the same: see `sink_allocations`.
+    allocated there, wherever it is, if that means the same: see `sink_allocations`. What the pass
+    leaves alone shares nothing: `StorageRewrite(sound=True)` behind it takes care of that.
 
     Parameters
     ----------
@@ -173,11 +175,12 @@ def plan_function(
         options = replace(options, memory=memory_of(func))
     sunk = sink_allocations(func)
     plan = plan_addresses(sunk, planner, options, budget)
+    where = f"PlanAddresses: function {name_of(func)!r}"
     for note in plan.found.left_alone:
         level = logging.WARNING if _is_missed(note, options) else logging.INFO
-        LOGGER.log(level, "left alone: %s", note)
+        LOGGER.log(level, "%s: left alone: %s", where, note)
     for note in plan.found.remarks:
-        LOGGER.info("%s", note)
+        LOGGER.info("%s: %s", where, note)
     if options.addressed:
         # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
         return write_address_plan(func, plan, "address")

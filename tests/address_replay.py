@@ -3,7 +3,7 @@
 In one, every allocation has bytes of its own. In the other, allocations of one attach point and
 scope share one array of bytes, at the offsets of a plan. Whatever is read must be the same in
 both; the first value that was overwritten too early is named. Loops run one iteration after the
-other.
+other, and their bounds are read again after each, as C and the tasks of a parallel loop do.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class Replay:
         self._arenas: dict[tuple[int, str], np.ndarray] = {}
         self.num_checked = 0
         for scope in plan.scopes:
-            owner = scope.attached.owner or 0
-            key = owner, scope.problem.memory.name
-            self._sizes[key] = scope.plan.peak
+            # Addresses are all in one memory, and each arena is one of its own.
+            is_arena = scope.attached.during is None
+            key = (scope.attached.owner or 0) if is_arena else 0, scope.problem.memory.name
+            self._sizes[key] = max(self._sizes.get(key, 0), scope.plan.peak)
             for name, allocation in scope.attached.allocations.items():
                 handle = allocation.statement.buffer.__chandle__()
                 self._place[handle] = key, scope.plan.offsets[name], allocation.loop
@@ -114,15 +115,17 @@ class Replay:
             self._run(inner)
 
     def _for(self, op: Any) -> None:
-        first = int(self._value(op.min))
-        for number in range(int(self._value(op.extent))):
-            self._values[op.loop_var.__chandle__()] = np.dtype(str(op.loop_var.ty.dtype)).type(
-                first + number
-            )
+        parts = [part for part in (op.min, op.extent, op.step) if part is not None]
+        first, extent, *step = (int(self._value(part)) for part in parts)
+        for number, value in enumerate(range(first, first + extent, *step)):
+            kind = np.dtype(str(op.loop_var.ty.dtype))
+            self._values[op.loop_var.__chandle__()] = kind.type(value)
             self._loops.append((op.__chandle__(), number))
             self._enter(op.__chandle__())
             self._run(op.body)
             self._loops.pop()
+            for part in parts:
+                self._value(part)
 
     def _while(self, op: Any) -> None:
         number = 0
@@ -203,6 +206,18 @@ class Replay:
         self.num_checked += len(lanes)
         return lanes[0] if op.ty.dtype.lanes == 1 else np.array(lanes)
 
+    def _masked(self, op: Any, is_store: bool) -> Any:
+        memory, dtype = self._memory[op.args[0].__chandle__()], _dtype(op.args[0].ty.dtype.dtype)
+        *value, index, mask = (self._value(arg) for arg in op.args[1:])
+        lanes = np.zeros(len(index), dtype) if not is_store else value[0]
+        for lane in np.flatnonzero(mask):
+            at = int(index[lane]) * dtype.itemsize
+            if is_store:
+                memory.write(at, np.asarray([lanes[lane]], dtype=dtype).view("uint8"))
+            else:
+                lanes[lane] = memory.read(at, dtype.itemsize).view(dtype)[0]
+        return lanes
+
     def _call(self, op: Any) -> Any:
         name = str(op.op.name).removeprefix("tirx.")
         if name == "buffer_data":
@@ -216,6 +231,8 @@ class Replay:
             dtype = _dtype(op.args[0].ty.dtype)
             memory, at = self._value(op.args[1])
             return memory, at + int(self._value(op.args[2])) * dtype.itemsize
+        if name in ("masked_load", "masked_store"):
+            return self._masked(op, name == "masked_store")
         assert name == "call_extern", name
         assert str(op.args[0].value) == "memcpy"
         (to, to_at), (source, source_at) = self._value(op.args[1]), self._value(op.args[2])

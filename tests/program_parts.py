@@ -7,8 +7,12 @@ from tvm.ir import PrimType
 from tvm.tirx import Cast, For, ForKind, SeqStmt
 
 
-def loop(var: Any, extent: int, body: Any, first: int = 0) -> Any:
-    return For(var, tirx.const(first), tirx.const(extent), ForKind.SERIAL, body)
+def loop(var: Any, extent: int, body: Any, first: int = 0, step: int | None = None) -> Any:
+    first, extent, step = (
+        None if part is None else tirx.const(part, str(var.ty.dtype))
+        for part in (first, extent, step)
+    )
+    return For(var, first, extent, ForKind.SERIAL, body, step=step)
 
 
 def cast(value: Any, dtype: str) -> Any:

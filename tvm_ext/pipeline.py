@@ -81,8 +81,9 @@ def use_plan_addresses(
 ) -> Iterator[None]:
     """Put `PlanAddresses` in the place of the stock `StorageRewrite` while a block runs.
 
-    What holds for `use_storage_rewrite` holds here. `DropAddresses` runs before each
-    `LowerTVMBuiltin`, so that modules with addresses build for a CPU too.
+    What holds for `use_storage_rewrite` holds here. `StorageRewrite(sound=True)` runs behind it, on
+    what it leaves alone, and `DropAddresses` before each `LowerTVMBuiltin`, so that modules with
+    addresses build for a CPU too.
 
     Parameters
     ----------
@@ -131,7 +132,11 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
 
 @contextmanager
 def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
-    """Let a pass that plans addresses stand where TVM's pipelines rewrite storage."""
+    """Let a pass that plans addresses stand where TVM's pipelines rewrite storage.
+
+    Behind it our `StorageRewrite` shares what the plan leaves alone, so that nothing takes more
+    than it would without us.
+    """
     plan()  # A wrong option is an error here, not in the middle of a build.
     with _stock_lock:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
@@ -140,7 +145,7 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
             return Sequential([transform.DropAddresses(), lower()])
 
         def storage_rewrite() -> Pass:
-            planning = plan()
+            planning = Sequential([plan(), transform.StorageRewrite(sound=True)])
 
             def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
                 # A planner may compile a kernel of its own, which is not to be planned by it.

@@ -27,6 +27,8 @@ from tvm.tirx import (
     SeqStmt,
 )
 
+from passes.ir.whole_numbers import never_wraps
+
 _ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
 
 
@@ -80,7 +82,10 @@ def _contents_of(op: Any) -> _Contents:
     stored: list[Any] = []
 
     def note_call(call: Call) -> None:
-        if getattr(call.op, "name", "") == "tirx.tvm_struct_set":
+        name = getattr(call.op, "name", "")
+        # Nothing says what becomes of an address that is a number.
+        is_number = name == "tirx.reinterpret" and isinstance(call.args[0].ty, PointerType)
+        if is_number or name == "tirx.tvm_struct_set":
             stored.append(call)
 
     def note_store(store: BufferStore) -> None:
@@ -262,6 +267,8 @@ def _counts_through(index: Any, loops: list[For], size: int) -> bool:
         if index.stride.value != 1:
             return False
         width, index = int(index.lanes.value), index.base
+    if not never_wraps(index):
+        return False
     loops = [loop for loop in loops if loop.extent.value != 1 or loop.min.value != 0]
     analyzer = Analyzer()
     if loops:

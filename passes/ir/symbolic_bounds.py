@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import Var
+from tvm.ir import TensorLoad, Var
 from tvm.sym import Analyzer, ConstIntBound
 from tvm_ffi import structural_walk
 
+from passes.ir.whole_numbers import never_wraps
+
 _LIMIT = 1 << 62
 """What a size stays below; see `passes.planning.problem.ADDRESS_LIMIT`."""
+
+
+NO_LOWER = int(ConstIntBound.NEG_INF)
+"""The lower bound of a variable that may have any value below its upper one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +53,13 @@ class SymbolicBounds:
         -------
         tuple of (int, tuple of Bound), or None
             The value, and the bounds that it rests on; None where a variable without a bound
-            leaves it open.
+            leaves it open, or where the expression may wrap or reads memory.
         """
         variables: list[Var] = []
-        structural_walk(expr, (Var, variables.append))
+        loads: list[TensorLoad] = []
+        structural_walk(expr, [(Var, variables.append), (TensorLoad, loads.append)])
+        if loads or not never_wraps(expr):
+            return None
         analyzer = Analyzer()
         used: dict[int, Bound] = {}
         for variable in variables:

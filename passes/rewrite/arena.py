@@ -5,10 +5,17 @@ index: after `FlattenBuffer` nothing reads a buffer's ``elem_offset`` any more. 
 generator takes accesses through all names of one allocation to be to one memory (a view's ``data``
 is the arena's own), and reads their alignment off the index.
 
-A buffer with several slots begins at an address of its own, which is computed once an iteration,
-where it was allocated. Its indices stay as the program has them. An index with the slot in it would
-be another one for the compiler, and LLVM compiles sums of a slot and a wrapped index wrongly:
-``docs/known-faults.md`` has the program.
+Some buffers begin at an address of their own, which is computed where they were allocated, and
+their indices stay as the program has them:
+
+- One with several slots: its address is another one each iteration. An index with the slot in it
+  would be another one for the compiler, and LLVM compiles sums of a slot and a wrapped index
+  wrongly: ``docs/known-faults.md`` has the program.
+- One with an index of a type that wraps: an offset that is added to a ``uint8`` is lost beyond 255,
+  and what is added behind a cast TVM's simplification moves in front of it.
+
+Then all buffers of their arena do: TVM tells LLVM that what is reached through such an address
+never meets what is reached through the arena.
 """
 
 from __future__ import annotations
@@ -27,13 +34,11 @@ from tvm.tirx import (
     Broadcast,
     BufferLoad,
     BufferStore,
-    Cast,
     DeclBuffer,
     For,
     IntImm,
     PrimFunc,
     Ramp,
-    Select,
     SeqStmt,
     While,
     address_of,
@@ -51,7 +56,9 @@ from passes.ir.buffers import (
     masked_index,
 )
 from passes.ir.structural import Callback, structural_mutate, type_index, with_body
+from passes.ir.whole_numbers import does_not_wrap
 from passes.rewrite.attach import AttachedAllocations
+from passes.rewrite.iterations import Iterations, slot_index
 
 _ALLOC_BUFFER = type_index(AllocBuffer)
 _ATTR_STMT = type_index(AttrStmt)
@@ -137,8 +144,9 @@ def write_arenas(
     -------
     tvm.tirx.PrimFunc
         The new function. A pointer to a member that is handed to a call becomes the address of
-        its first element in the arena. Where a member has several slots, the function no longer
-        says ``tirx.noalias``: that would tell LLVM that addresses of one arena are of several.
+        its first element in the arena. Where members begin at addresses of their own, the
+        function no longer says ``tirx.noalias``: that would tell LLVM that addresses of one arena
+        are of several.
 
     Raises
     ------
@@ -149,10 +157,9 @@ def write_arenas(
     """
     if not arenas:
         return func
-    result = with_body(func, _ArenaRewriter(access, uses, arenas)(func.body))
-    if any(len(offsets) > 1 for arena in arenas for _, offsets in arena.members):
-        result = result.without_attr(_NO_ALIAS)
-    return result
+    rewriter = _ArenaRewriter(access, uses, arenas)
+    result = with_body(func, rewriter(func.body))
+    return result.without_attr(_NO_ALIAS) if rewriter.has_addresses else result
 
 
 class _ArenaRewriter:
@@ -163,25 +170,29 @@ class _ArenaRewriter:
         self._places: dict[int, _Place] = {}
         self._attached = AttachedAllocations()
         self._view: dict[int, Var] = {}
-        # Of buffers with several slots: the address of the slot in turn, and the new name.
-        self._slotted: dict[int, Any] = {}
+        # Of buffers that begin at an address of their own: that of the slot in turn, and the new
+        # name.
+        self._addresses: dict[int, Any] = {}
         self._renamed: dict[int, Var] = {}
-        self._counters: dict[int, Var] = {}  # The iterations of `while` loops.
+        self._iterations = Iterations()
         for arena in arenas:
             name = "arena_" + re.sub(r"\W+", "_", arena.scope)
             memory = tirx.decl_buffer(
-                (IntImm("int32" if arena.size <= _INT32_MAX else "int64", arena.size),),
+                (IntImm(_index_type(arena.size), arena.size),),
                 "uint8",
                 name,
                 scope=arena.scope,
                 layout=None,
             )
             self._attached.add(arena.owner, AllocBuffer(memory))
+            by_address = any(
+                len(offsets) > 1 or not uses[allocation.index].has_movable_indices
+                for allocation, offsets in arena.members
+            )
             for allocation, offsets in arena.members:
                 buffer = allocation.statement.buffer
-                if len(offsets) > 1:
-                    iteration = self._iteration(allocation.loop)
-                    self._add_slotted(buffer, _slot_address(memory, offsets, iteration))
+                if by_address:
+                    self._add_address(buffer, memory, offsets, allocation.loop)
                     continue
                 place = _Place(memory, offsets[0])
                 self._places[allocation.index] = place
@@ -190,20 +201,17 @@ class _ArenaRewriter:
                     if key not in self._view:
                         self._view[key] = _view(named, place)
 
-    def _iteration(self, loop: Any) -> Any:
-        """Return the number of the current iteration of a loop, from 0."""
-        if isinstance(loop, For):
-            return _iteration(loop)
-        key = loop.__chandle__()
-        if key not in self._counters:
-            self._counters[key] = tirx.decl_buffer(
-                (IntImm("int32", 1),), "int64", "iteration", scope="local", layout=None
-            )
-        return BufferLoad(self._counters[key], [IntImm("int32", 0)])
+    @property
+    def has_addresses(self) -> bool:
+        """Whether any buffer begins at an address of its own."""
+        return bool(self._addresses)
 
-    def _add_slotted(self, buffer: Var, address: Any) -> None:
-        key = buffer.__chandle__()
-        self._slotted[key] = address
+    def _add_address(self, buffer: Var, arena: Var, offsets: Sequence[int], loop: Any) -> None:
+        key, dtype = buffer.__chandle__(), arena.ty.shape[0].ty
+        index: Any = IntImm(dtype, offsets[0])
+        if len(offsets) > 1:
+            index = slot_index(dtype, offsets, self._iterations.number_in(loop))
+        self._addresses[key] = address_of(BufferLoad(arena, [index]))
         if len(buffer.ty.allocated_addr):
             # An address of the program's own is not that in the arena.
             self._renamed[key] = buffer.with_allocated_addr([])
@@ -212,7 +220,7 @@ class _ArenaRewriter:
         callbacks: list[tuple[int, Callback]] = [
             (_ALLOC_BUFFER, self._rewrite_alloc),
             (_DECL_BUFFER, self._rewrite_decl),
-            (_FOR, self._attached.rewrite_for),
+            (_FOR, self._rewrite_for),
             (_WHILE, self._rewrite_while),
             (_SEQ_STMT, self._rewrite_seq),
             (_ATTR_STMT, self._rewrite_attr),
@@ -231,10 +239,10 @@ class _ArenaRewriter:
     # Definitions
 
     def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
-        address = self._slotted.get(op.buffer.__chandle__())
+        address = self._addresses.get(op.buffer.__chandle__())
         if address is not None:
             buffer = self._renamed.get(op.buffer.__chandle__(), op.buffer)
-            pointer = Var(f"{buffer.name}_slot", address.ty)
+            pointer = Var(f"{buffer.name}_address", address.ty)
             return SeqStmt([Bind(pointer, address), DeclBuffer(buffer, data=pointer)])
         place = self._place(op.buffer)
         if place is None:
@@ -258,19 +266,11 @@ class _ArenaRewriter:
 
     # Statements that may own memory, or count
 
+    def _rewrite_for(self, op: For, mutator: Any) -> Any:
+        return self._iterations.write_for(op, self._attached.rewrite_for(op, mutator))
+
     def _rewrite_while(self, op: While, mutator: Any) -> Any:
-        counter = self._counters.get(op.__chandle__())
-        if counter is None:
-            return mutator.default_mutate(op)
-        zero = IntImm("int32", 0)
-
-        def count(value: Any) -> Any:
-            return BufferStore(counter, value, [zero])
-
-        step = count(BufferLoad(counter, [zero]) + IntImm("int64", 1))
-        body = SeqStmt([step, mutator.mutate(op.body)])
-        loop = While(mutator.mutate(op.condition), body)
-        return SeqStmt([AllocBuffer(counter), count(IntImm("int64", -1)), loop])
+        return self._iterations.write_while(op, mutator.default_mutate(op))
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
         node = op.node
@@ -286,11 +286,7 @@ class _ArenaRewriter:
 
     def _indices(self, buffer: Var, place: _Place, indices: Any, mutator: Any) -> list[Any]:
         (index,) = mutator.mutate(indices)
-        dtype = buffer.ty.dtype.dtype
-        nbits = dtype.bits * dtype.lanes
-        if place.arena.ty.shape[0].value * 8 // nbits > _INT32_MAX and index.ty.dtype.bits < 64:
-            index = _cast(index, f"int64x{index.ty.dtype.lanes}")
-        return [_moved(index, _elements(place.offset, nbits, buffer.name))]
+        return [_moved(index, place, buffer.ty.dtype.dtype, buffer.name)]
 
     def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
         place = self._place(op.source)
@@ -331,10 +327,9 @@ class _ArenaRewriter:
         element = dtype.ty.dtype
         if element.bits * element.lanes == 0:
             raise ValueError(f"buffer {buffer.name!r}: a pointer into it has no element type")
-        offset = mutator.mutate(offset)
-        shift = _elements(place.offset, element.bits * element.lanes, buffer.name)
+        offset = _moved(mutator.mutate(offset), place, element, buffer.name)
         view = self._view[buffer.__chandle__()].data
-        args = [dtype, view, offset + shift, mutator.mutate(extent), mask]
+        args = [dtype, view, offset, mutator.mutate(extent), mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
@@ -377,9 +372,7 @@ class _ArenaRewriter:
 
     def _first(self, buffer: Var, place: _Place) -> Any:
         """Return the address of the first element of a buffer."""
-        dtype = buffer.ty.dtype.dtype
-        shift = _elements(place.offset, dtype.bits * dtype.lanes, buffer.name)
-        index = IntImm(buffer.ty.shape[0].ty, shift)
+        index = _moved(IntImm("int32", 0), place, buffer.ty.dtype.dtype, buffer.name)
         return address_of(BufferLoad(self._view[buffer.__chandle__()], [index]))
 
 
@@ -396,39 +389,16 @@ def _view(buffer: Var, place: _Place) -> Var:
         raise ValueError(
             f"buffer {buffer.name!r} has an elem_offset, which nothing reads after FlattenBuffer"
         )
-    end = _elements(place.offset, ty.dtype.dtype.bits * ty.dtype.dtype.lanes, buffer.name)
     extent = ty.shape[0]
+    if not does_not_wrap(extent.ty.dtype):
+        extent = extent.astype("int64")
     return tirx.decl_buffer(
-        (extent + IntImm(extent.ty, end),),
+        (_moved(extent, place, ty.dtype.dtype, buffer.name),),
         str(ty.dtype.dtype),
         buffer.name,
         scope=ty.storage_scope,
         layout=None,
     )
-
-
-def _slot_address(arena: Var, offsets: Sequence[int], iteration: Any) -> Any:
-    """Return the address of the slot whose turn it is: iteration number modulo their number."""
-    dtype, count = arena.ty.shape[0].ty, len(offsets)
-    slot = _cast(tirx.floormod(iteration, IntImm(iteration.ty, count)), dtype.dtype)
-    stride = offsets[1] - offsets[0]
-    if all(offset == offsets[0] + k * stride for k, offset in enumerate(offsets)):
-        index = slot * IntImm(dtype, stride) + IntImm(dtype, offsets[0])
-    else:
-        index = IntImm(dtype, offsets[-1])
-        for k in range(count - 2, -1, -1):
-            index = Select(slot == IntImm(dtype, k), IntImm(dtype, offsets[k]), index)
-    return address_of(BufferLoad(arena, [index]))
-
-
-def _iteration(loop: For) -> Any:
-    """Return the number of the current iteration of a loop, from 0."""
-    number = loop.loop_var
-    if not (isinstance(loop.min, IntImm) and loop.min.value == 0):
-        number = number - loop.min
-    if loop.step is not None and not (isinstance(loop.step, IntImm) and loop.step.value == 1):
-        number = tirx.floordiv(number, loop.step)
-    return number
 
 
 def _elements(offset: int, nbits: int, name: str) -> int:
@@ -441,11 +411,15 @@ def _elements(offset: int, nbits: int, name: str) -> int:
     return offset * 8 // nbits
 
 
-def _moved(index: Any, shift: int) -> Any:
-    """Return an index, scalar or vector, with as much added to each lane."""
+def _moved(index: Any, place: _Place, element: Any, name: str) -> Any:
+    """Return an index of elements of a buffer, scalar or vector, as one from the arena's start."""
+    nbits = element.bits * element.lanes
+    shift = _elements(place.offset, nbits, name)
     if shift == 0:
         return index
     lanes = index.ty.dtype.lanes
+    if _index_type(place.arena.ty.shape[0].value * 8 // nbits) == "int64":
+        index = index.astype("int64" if lanes == 1 else f"int64x{lanes}")
     amount = IntImm(str(index.ty.dtype.with_lanes(1)), shift)
     if isinstance(index, Ramp):
         return Ramp(index.base + amount, index.stride, index.lanes)
@@ -454,5 +428,5 @@ def _moved(index: Any, shift: int) -> Any:
     return index + (amount if lanes == 1 else Broadcast(amount, lanes))
 
 
-def _cast(value: Any, dtype: Any) -> Any:
-    return value if str(value.ty.dtype) == str(dtype) else Cast(str(dtype), value)
+def _index_type(elements: int) -> str:
+    return "int32" if elements <= _INT32_MAX else "int64"

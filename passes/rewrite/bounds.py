@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tvm.ir import StringImm
 from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
 
 from passes.ir.structural import with_body
-from passes.ir.symbolic_bounds import Bound
+from passes.ir.symbolic_bounds import NO_LOWER, Bound
+from passes.ir.whole_numbers import does_not_wrap
 
 
 def assert_bounds(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
-    """Assert at the start of a function that variables are at most so much.
+    """Assert at the start of a function that variables are within bounds.
 
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
         It stays as it is.
     bounds : sequence of Bound
-        Of variables that have a value when the function begins. That a variable is not below its
-        bound is taken for granted.
+        Of variables that have a value when the function begins.
 
     Returns
     -------
     tvm.tirx.PrimFunc
         The new function.
     """
-    if not bounds:
-        return func
-    checks = [
-        AssertStmt(
-            bound.variable <= IntImm(bound.variable.ty, bound.upper),
-            StringImm("ValueError"),
-            [
-                StringImm(
-                    f"{bound.variable.name} is above {bound.upper}, "
-                    "for which the memory was planned"
-                )
-            ],
+    checks = []
+    for bound in bounds:
+        name, value = bound.variable.name, bound.variable
+        if not does_not_wrap(value.ty.dtype):
+            value = value.astype("int64")  # A bound may be above what the type can hold.
+        checks.append(
+            _check(value <= IntImm(value.ty, bound.upper), f"{name} is above {bound.upper}")
         )
-        for bound in bounds
-    ]
-    return with_body(func, SeqStmt([*checks, func.body]))
+        if bound.lower > NO_LOWER:
+            above = value >= IntImm(value.ty, bound.lower)
+            checks.append(_check(above, f"{name} is below {bound.lower}"))
+    return with_body(func, SeqStmt([*checks, func.body])) if checks else func
+
+
+def _check(holds: Any, otherwise: str) -> AssertStmt:
+    message = StringImm(f"{otherwise}, for which the memory was planned")
+    return AssertStmt(holds, StringImm("ValueError"), [message])

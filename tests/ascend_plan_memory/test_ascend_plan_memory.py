@@ -106,7 +106,7 @@ def expected_of_four_slots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def test_iterations_take_turns_with_the_slots_that_it_took(search: str):
     plan = AscendPlanMemory(form="arena", search=search)
     text = plan(module(four_slots))["main"].script()
-    (address,) = re.findall(r"c_slot: .* = T.address_of\(arena\w+\[(.*?)\]\)", text)
+    (address,) = re.findall(r"c_address: .* = T.address_of\(arena\w+\[(.*?)\]\)", text)
     assert "t % 4" in address
     random = np.random.default_rng(0)
     x, y = (random.integers(-8, 8, 65536).astype("float16") for _ in range(2))

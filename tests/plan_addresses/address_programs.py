@@ -1,7 +1,9 @@
 """Random programs that run: what is read was written before, and all indices are in bounds.
 
 They are made of what makes planning hard: results that could take an operand's place and must
-not, memory seen as another type, pointers that outlive a statement, memory made inside loops.
+not, memory seen as another type, pointers that outlive a statement, memory made inside loops. Loops
+count in any type of integer; indices and the bounds of loops are read from memory that is planned,
+and a loop's body may change what its bounds were read from.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from program_parts import cast, loop, sequence
 from tvm import tirx
 from tvm.ir import PrimType
+from tvm.script import tirx as T
 from tvm.tirx import (
     AllocBuffer,
     Bind,
@@ -37,6 +40,9 @@ LENGTH = 16
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
+COUNTING = (*_BITS, *(f"u{dtype}" for dtype in _BITS))
+"""The types that loops count in, and that tables are indexed by."""
+
 
 @dataclass
 class _Scope:
@@ -45,8 +51,8 @@ class _Scope:
     readable: list[Any] = field(default_factory=list)
     counters: list[Any] = field(default_factory=list)
 
-    def inner(self) -> _Scope:
-        return _Scope(list(self.readable), list(self.counters))
+    def inner(self, *counters: Any) -> _Scope:
+        return _Scope(list(self.readable), [*self.counters, *counters])
 
 
 class ProgramBuilder:
@@ -84,8 +90,9 @@ class ProgramBuilder:
         made: list[Any] = []
         kinds = [self.map] * 4 + [self.accumulate, self.twice, self.two_stores, self.vector]
         kinds += [self.changes_source, self.view, self.copy, self.kept_pointer, self.shifted]
+        kinds += [self.look_up, self.triangle, self.masked, self.bounded, self.bound]
         if depth < 2:
-            kinds += [self.loop] * 3 + [self.branch, self.while_loop]
+            kinds += [self.loop] * 3 + [self.branch, self.while_loop, self.changes_bounds]
         if depth == 0:
             kinds += [self.parallel]
         for _ in range(self.random.randint(2, 7 if depth == 0 else 4)):
@@ -95,26 +102,39 @@ class ProgramBuilder:
 
     def loop(self, scope: _Scope, depth: int) -> list[Any]:
         var = Var(self.name("k"), PrimType("int32"))
-        inner = scope.inner()
-        inner.counters.append(var)
-        body = sequence(self.block(inner, depth + 1))
-        return [loop(var, self.random.randint(1, 3), body, first=self.pick((0, 0, 1)))]
+        body = sequence(self.block(scope.inner(var), depth + 1))
+        first, step = self.pick((0, 0, 1)), self.pick((None, None, 2))
+        return [loop(var, self.random.randint(1, 3), body, first, step)]
+
+    def changes_bounds(self, scope: _Scope, depth: int) -> list[Any]:
+        """A loop that changes the memory from which its bounds were read."""
+        dtype = self.pick(COUNTING)
+        bounds, made = self.filled(dtype, lambda i: i + 1)
+        first, extent, step = (
+            self.pick((tirx.const(at + 1, dtype), BufferLoad(bounds, [tirx.const(at)])))
+            for at in range(3)
+        )
+        var = Var(self.name("k"), PrimType(dtype))
+        body = self.block(scope.inner(var), depth + 1)
+        change = BufferStore(bounds, tirx.const(self.pick((5, 40)), dtype), [tirx.const(0)])
+        body.insert(self.pick((0, len(body))), change)
+        if dtype.endswith("64") or self.pick((True, False)):
+            step = None  # TVM narrows loops of 64 bits, and not their steps.
+        return [*made, For(var, first, extent, ForKind.SERIAL, sequence(body), step=step)]
 
     def parallel(self, scope: _Scope, depth: int) -> list[Any]:
         if self.in_parallel:
             return []
         self.in_parallel = True
         var = Var(self.name("p"), PrimType("int32"))
-        inner = scope.inner()
-        inner.counters.append(var)
         # Each iteration has a row of the result, and writes to nothing else from outside.
         self.row = var * LENGTH
-        body = sequence(self.block(inner, 1))
+        body = sequence(self.block(scope.inner(var), 1))
         self.row, self.in_parallel = tirx.const(0), False
         return [For(var, tirx.const(0), tirx.const(2), ForKind.PARALLEL, body)]
 
     def branch(self, scope: _Scope, depth: int) -> list[Any]:
-        condition = BufferLoad(scope.readable[0], [tirx.const(1)]) < 1
+        condition = BufferLoad(self.pick(scope.readable), [tirx.const(1)]) < 1
         if scope.counters and self.random.random() < 0.7:
             condition = self.pick(scope.counters) < 1
         then = sequence(self.block(scope.inner(), depth + 1))
@@ -162,7 +182,7 @@ class ProgramBuilder:
         """A new buffer, elementwise; often of its own newest operand."""
         buffer, alloc = self.allocate(scope=scope)
         dtype = str(buffer.ty.dtype.dtype)
-        i = Var(self.name("i"), PrimType("int32"))
+        i = Var(self.name("i"), PrimType(self.pick(("int32", "int32", *COUNTING))))
         value = self.read(scope, i, dtype, straight=True)
         if self.pick((True, False)):
             value = value + self.read(scope, i, dtype, straight=self.pick((True, False)))
@@ -204,7 +224,90 @@ class ProgramBuilder:
         )
         return buffer, AllocBuffer(buffer)
 
+    def filled(self, dtype: str, value: Any, extent: int = LENGTH) -> tuple[Any, list[Any]]:
+        """A new buffer, and what gives each element a value by its index."""
+        memory = self.pick(self.scopes)
+        buffer = tirx.decl_buffer([extent], dtype, self.name("n"), scope=memory, layout=None)
+        i = Var(self.name("i"), PrimType("int32"))
+        store = BufferStore(buffer, cast(value(i), dtype), [i])
+        return buffer, [AllocBuffer(buffer), loop(i, extent, store)]
+
+    def look_up(self, scope: _Scope, depth: int) -> list[Any]:
+        """A new buffer of what a table has, at indices that were computed."""
+        kind = self.pick(COUNTING)
+        extent = 128 if kind == "int8" else 256
+        table, made = self.filled(self.pick(list(_BITS)), lambda i: i % 91, extent)
+        codes, more = self.filled(kind, lambda i: (i * 53 + 11) % extent)
+        buffer, alloc = self.allocate(scope=scope)
+        dtype = str(buffer.ty.dtype.dtype)
+        i = Var(self.name("i"), PrimType("int32"))
+        index = BufferLoad(codes, [i])
+        # Wraps where the type is narrow, and not in the middle of an index.
+        index = self.pick((index, tirx.floormod(index, tirx.const(100, kind))))
+        value = BufferLoad(table, [index])
+        if self.pick((True, False)):
+            value = BufferLoad(
+                table, [tirx.floormod(cast(value, "int32") + cast(index, "int32"), extent)]
+            )
+        scope.readable.append(buffer)
+        pairs = self.pick(([*made, *more], [*more, *made]))
+        return [*pairs, alloc, loop(i, LENGTH, BufferStore(buffer, cast(value, dtype), [i]))]
+
+    def triangle(self, scope: _Scope, depth: int) -> list[Any]:
+        """A new buffer from loops of which the inner one begins or ends where the outer one is."""
+        source = self.pick(scope.readable[-2:])
+        if int(source.ty.shape[0].value) < LENGTH:
+            return []
+        buffer, alloc = self.like(source)
+        i, j = (Var(self.name(n), PrimType("int32")) for n in "ij")
+        at, other = self.pick(((i, j), (j, i), (j, j)))
+        store = BufferStore(buffer, BufferLoad(source, [other]), [at])
+        first, extent = self.pick(((i, LENGTH - i), (tirx.const(0), i + 1)))
+        scope.readable.append(buffer)
+        return [alloc, loop(i, LENGTH, For(j, first, extent, ForKind.SERIAL, store))]
+
+    def masked(self, scope: _Scope, depth: int) -> list[Any]:
+        """A new buffer, some of whose elements are written under a mask."""
+        source = self.pick([b for b in scope.readable if int(b.ty.shape[0].value) >= LENGTH])
+        dtype = str(source.ty.dtype.dtype)
+        buffer, alloc = self.like(source)
+        i, j = (Var(self.name(n), PrimType("int32")) for n in "ij")
+        clear = loop(j, LENGTH, BufferStore(buffer, cast(j, dtype), [j]))
+        lanes = Ramp(i * 4, tirx.const(1), 4)
+        backward = Ramp(LENGTH - 4 - i * 4, tirx.const(1), 4)
+        mask = lanes < Broadcast(tirx.const(self.random.randint(0, LENGTH)), 4)
+        at, to = self.pick(((lanes, lanes), (lanes, backward), (backward, lanes)))
+        value = T.masked_load(f"{dtype}x4", source, at, mask)
+        store = Evaluate(T.masked_store(buffer, value, to, mask))
+        scope.readable.append(buffer)
+        return [alloc, clear, loop(i, LENGTH // 4, store)]
+
+    def bound(self, scope: _Scope, depth: int) -> list[Any]:
+        """A new buffer of one element of another, which a variable holds."""
+        source = self.pick(scope.readable[-2:])
+        buffer, alloc = self.like(source)
+        var = Var(self.name("v"), PrimType(str(source.ty.dtype.dtype)))
+        i = Var(self.name("i"), PrimType("int32"))
+        scope.readable.append(buffer)
+        store = BufferStore(buffer, var + cast(i, str(source.ty.dtype.dtype)), [i])
+        return [alloc, Bind(var, BufferLoad(source, [tirx.const(1)])), loop(i, LENGTH, store)]
+
     # Results that must not take the operand's place
+
+    def bounded(self, scope: _Scope, depth: int) -> list[Any]:
+        """The operand is the bound of the loop."""
+        kind = self.pick(("int32", "int32", "int64"))
+        bounds, made = self.filled(kind, lambda _: tirx.const(LENGTH))
+        buffer, alloc = self.like(bounds)
+        dtype = buffer.ty.dtype.dtype
+        i = Var(self.name("i"), PrimType(str(dtype)))
+        kind = self.pick((ForKind.SERIAL, ForKind.PARALLEL))
+        if self.in_parallel or depth:
+            kind = ForKind.SERIAL
+        extent = BufferLoad(bounds, [tirx.const(0)])
+        scope.readable.append(buffer)
+        store = BufferStore(buffer, i + tirx.const(100, str(dtype)), [i])
+        return [*made, alloc, For(i, tirx.const(0, str(dtype)), extent, kind, store)]
 
     def twice(self, scope: _Scope, depth: int) -> list[Any]:
         """Each element is written in several iterations."""

@@ -17,6 +17,8 @@ from passes.analysis.tir.problems import ProblemOptions, find_problems
 
 LENGTH = 400
 WIDTHS = {"int32": 4, "int16": 2}
+EXTENT = 3
+"""What the elements of `a` are where they are the extent of a loop."""
 
 
 class StatementBuilder:
@@ -33,17 +35,25 @@ class StatementBuilder:
         self.names = 0
         # Indices are made of the same few factors, so that they often are the same, and right.
         self.factors = random.choice([(8, 1), (1, 8), (4, 1), (16, 4, 1), (6, 2, 1), (1, 1)])
+        # What loops count in, and indices are computed in: narrow and unsigned types wrap.
+        self.counting = random.choice(["int32"] * 7 + ["int64", "uint8", "int16"])
+        if self.counting == "uint8":
+            self.factors = random.choice([(64, 1), (128, 4, 1), self.factors])
 
     def index(self, counters: list[Any]) -> Any:
         pick = self.random.random
-        index: Any = tirx.const(0)
+        index: Any = self.const(0)
         for number, counter in enumerate(counters[:3]):
             factor = self.factors[number % len(self.factors)]
             if pick() < 0.1:
                 factor = self.random.choice((-1, 0, 1, 2, 3, 8))
-            value = 7 - counter if pick() < 0.07 else counter
-            index = index + value * factor
-        return index + self.random.choice((0, 0, 0, 0, 1, 2, 8)) + 40
+            value = self.const(7) - counter if pick() < 0.07 else counter
+            index = index + value * self.const(factor)
+        return index + self.const(self.random.choice((0, 0, 0, 0, 1, 2, 8)) + 40)
+
+    def const(self, value: int) -> Any:
+        # A number of Python's would make `int32` of what is narrower.
+        return tirx.const(abs(value) if self.counting.startswith("u") else value, self.counting)
 
     def value(self, counters: list[Any]) -> Any:
         load = BufferLoad(self.a, [self.index(counters)])
@@ -75,14 +85,17 @@ class StatementBuilder:
 
     def loop(self, counters: list[Any], depth: int) -> Any:
         self.names += 1
-        counter = Var(f"i{self.names}", "int32")
-        first: Any = tirx.const(self.random.choice((0, 0, 0, 1)))
-        extent: Any = tirx.const(self.random.choice((1, 2, 3, 4, 8)))
-        step = tirx.const(2) if self.random.random() < 0.1 else None
+        counter = Var(f"i{self.names}", self.counting)
+        first: Any = self.const(self.random.choice((0, 0, 0, 1)))
+        extent: Any = self.const(self.random.choice((1, 2, 3, 4, 8)))
+        step = self.const(2) if self.random.random() < 0.1 else None
         if counters and self.random.random() < 0.2:
-            first = self.random.choice(counters) * self.random.choice((1, -1))
+            first = self.random.choice(counters) * self.const(self.random.choice((1, -1)))
         elif counters and self.random.random() < 0.15:
-            extent = self.random.choice(counters) + 1
+            extent = self.random.choice(counters) + self.const(1)
+        elif self.random.random() < 0.1:
+            load = BufferLoad(self.a, [self.index(counters)])
+            extent = tirx.Cast(self.counting, load) if self.counting != self.dtypes[0] else load
         body = self.body([*counters, counter], depth + 1)
         return For(counter, first, extent, tirx.ForKind.SERIAL, body, step=step)
 
@@ -90,7 +103,7 @@ class StatementBuilder:
         x = tirx.decl_buffer([LENGTH], self.dtypes[0], "x", layout=None)
         y = tirx.decl_buffer([LENGTH], self.dtypes[1], "y", layout=None)
         i, j = Var("i", "int32"), Var("j", "int32")
-        outer = Var("outer", "int32")
+        outer = Var("outer", self.counting)
         around = [outer] if self.random.random() < 0.3 else []
         statement = self.loop(around, 0)
         body: Any = SeqStmt(
@@ -108,7 +121,8 @@ class StatementBuilder:
 
 
 def _loop(counter: Any, extent: int, body: Any) -> Any:
-    return For(counter, tirx.const(0), tirx.const(extent), tirx.ForKind.SERIAL, body)
+    first, count = (tirx.const(value, str(counter.ty.dtype)) for value in (0, extent))
+    return For(counter, first, count, tirx.ForKind.SERIAL, body)
 
 
 def events(op: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, bool]]:
@@ -119,18 +133,25 @@ def events(op: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, bool]]:
     elif isinstance(op, For):
         first, extent = number(op.min, values), number(op.extent, values)
         step = 1 if op.step is None else number(op.step, values)
+        yield from loads(op.extent, values)
         for value in range(first, first + extent, step):
             yield from events(op.body, {**values, op.loop_var.name: value})
+            yield from loads(op.extent, values)  # As C does.
     elif isinstance(op, IfThenElse):
         if number(op.condition, values):
             yield from events(op.then_case, values)
         elif op.else_case is not None:
             yield from events(op.else_case, values)
     else:
-        value = op.value.value if isinstance(op.value, tirx.Cast) else op.value
-        if isinstance(value, TensorLoad):
-            yield value.source.name, number(value.indices[0], values), False
+        yield from loads(op.value, values)
         yield op.buffer.name, number(op.indices[0], values), True
+
+
+def loads(expr: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, bool]]:
+    """Yield the load that an expression is, if it is one, as `events` does."""
+    value = expr.value if isinstance(expr, tirx.Cast) else expr
+    if isinstance(value, TensorLoad):
+        yield value.source.name, number(value.indices[0], values), False
 
 
 def number(expr: Any, values: dict[Any, int]) -> int:
@@ -138,9 +159,13 @@ def number(expr: Any, values: dict[Any, int]) -> int:
         return int(expr.value)
     if isinstance(expr, Var):
         return values[expr.name]
+    if isinstance(expr, (tirx.Cast, TensorLoad)):
+        return EXTENT
     one, other = number(expr.a, values), number(expr.b, values)
     name = type(expr).__name__
-    return {"Add": one + other, "Sub": one - other, "Mul": one * other, "LT": one < other}[name]
+    found = {"Add": one + other, "Sub": one - other, "Mul": one * other, "LT": one < other}[name]
+    dtype = expr.ty.dtype
+    return found % (1 << dtype.bits) if str(dtype).startswith("uint") else found
 
 
 def is_safe(statement: Any, dtypes: tuple[str, str]) -> bool:
@@ -179,4 +204,4 @@ def test_what_is_allowed_in_place_is_safe(random: Random):
 def test_what_is_allowed_in_place_is_safe_on_seeds(count: int):
     found = [judge(Random(seed)) for seed in range(count)]
     assert (True, False) not in found, f"seed {found.index((True, False))}"
-    assert sum(allowed for allowed, _ in found) > count // 20
+    assert sum(allowed for allowed, _ in found) > count // 25

@@ -744,7 +744,8 @@ def test_symbolic_sizes_are_left_alone_and_said(caplog):
     with caplog.at_level("INFO", logger="tvm_ext.PlanAddresses"):
         planned = PlanAddresses(form="arena")(mod)
     assert caplog.messages == [
-        f"left alone: buffer '{name}' in global: its size is symbolic, and no upper bound is known"
+        f"PlanAddresses: function 'symbolic': left alone: buffer '{name}' in global: its size is "
+        "symbolic, and no upper bound is known"
         for name in "abc"
     ]
     tvm.ir.assert_structural_equal(planned, mod)

@@ -169,8 +169,28 @@ def kept_pointer(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32")):
         y[k] = a[0]
 
 
-def test_memory_stays_where_its_address_may_be_found_again():
-    assert sink_allocations(kept_pointer).same_as(kept_pointer)
+@T.prim_func(s_tir=True)
+def kept_number(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int64")):
+    a = T.alloc_buffer((4,), "int32", scope="local.UB")
+    for k in range(4):
+        for i in range(4):
+            a[i] = x[i + k]
+        y[k] = T.reinterpret("int64", a.data)
+
+
+@T.prim_func(s_tir=True)
+def counted_twice(x: T.Buffer((64,), "int32"), y: T.Buffer((512,), "int32")):
+    # The index wraps, so that only half of `a` is written.
+    a = T.alloc_buffer((512,), "int32", scope="local.UB")
+    for k in range(4):
+        for i, j in T.grid(T.uint8(32), T.uint8(16)):
+            a[i * T.uint8(16) + j] = x[k]
+        y[k] = a[0]
+
+
+@pytest.mark.parametrize("func", [kept_pointer, kept_number, counted_twice])
+def test_memory_stays_where_a_later_iteration_may_find_it_again(func: tirx.PrimFunc):
+    assert sink_allocations(func).same_as(func)
 
 
 def hoisted(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -185,7 +205,7 @@ def hoisted(func: tirx.PrimFunc) -> tirx.PrimFunc:
             kept = [part for part in map(take, op.seq) if part is not None]
             return SeqStmt(kept) if len(kept) > 1 else kept[0]
         if isinstance(op, For) and op.kind == tirx.ForKind.SERIAL:
-            return For(op.loop_var, op.min, op.extent, op.kind, take(op.body))
+            return For(op.loop_var, op.min, op.extent, op.kind, take(op.body), step=op.step)
         if isinstance(op, While):
             return While(op.condition, take(op.body))
         if isinstance(op, IfThenElse):

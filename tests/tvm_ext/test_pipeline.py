@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
@@ -211,3 +212,50 @@ def test_a_wrong_option_is_named_with_those_that_there_are():
         tvm_ext.relax_pipeline("llvm", alignmnt=64)
     with pytest.raises(ValueError, match="relax_pipeline: fuse must be True or False"):
         tvm_ext.relax_pipeline("llvm", fuse="no")
+
+
+@T.prim_func
+def a_row_each(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    for p in T.parallel(4):
+        a = T.alloc_buffer((64,), "float32")
+        b = T.alloc_buffer((64,), "float32")
+        c = T.alloc_buffer((64,), "float32")
+        for i in range(64):
+            a[i] = x[p * 64 + i]
+        for i in range(64):
+            b[i] = a[63 - i]
+        for i in range(64):
+            c[i] = b[63 - i]
+        for i in range(64):
+            y[p * 64 + i] = c[63 - i]
+
+
+@tvm.ir.instrument.pass_instrument
+class AllocatedBytes:
+    """Notes the bytes that are allocated behind storage planning."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        if info.name == "tirx.RemoveNoOp":
+            found: list[tirx.AllocBuffer] = []
+            tvm_ffi.structural_walk(mod["main"].body, (tirx.AllocBuffer, found.append))
+            types = [op.buffer.ty for op in found]
+            self.total = sum(int(ty.shape[0].value) * ty.dtype.dtype.bits // 8 for ty in types)
+
+
+def test_no_pipeline_allocates_more_than_the_stock_one():
+    taken = {}
+    for pipeline in ("default", "tvm_ext.address", "tvm_ext.arena", "tvm_ext.ascend"):
+        allocated = AllocatedBytes()
+        with tvm.transform.PassContext(instruments=[allocated]):
+            mod = tvm.IRModule({"main": a_row_each.with_attr("global_symbol", "main")})
+            library = tirx.build(mod, target="llvm", pipeline=pipeline)
+        x = np.arange(256, dtype="float32")
+        y = tvm.runtime.tensor(np.zeros(256, "float32"))
+        library["main"](tvm.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), x.reshape(4, 64)[:, ::-1].reshape(-1))
+        taken[pipeline] = allocated.total
+    assert set(taken.values()) == {512}, taken

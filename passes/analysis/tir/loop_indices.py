@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Op, TensorLoad, Var
+from tvm.ir.expr import Call
 from tvm.sym import Analyzer, ConstIntBound, detect_linear_equation
-from tvm.tirx import For, ForKind, IntImm, Ramp
+from tvm.tirx import CallEffectKind, For, ForKind, IntImm, Ramp
+
+from passes.ir.whole_numbers import never_wraps
+
+_EFFECT, _PURE = "TCallEffectKind", int(CallEffectKind.Pure.value)
 
 _MOST = 1 << 30
 """Limits of indices beyond this are those of their type: nothing is known."""
@@ -126,6 +131,8 @@ class LoopNest:
         others = [*(loop.loop_var for loop in inner), *self.counters]
         if index.ty.dtype.lanes != 1 or not _names_only(index, (*common, *others)):
             return None
+        if not never_wraps(index):
+            return None
         index = ranges.simplify(index)
         if not common:
             return _Sum((), index, reach)
@@ -172,6 +179,8 @@ def _step(loop: For) -> int | None:
 
 def _limits(ranges: Analyzer, expr: Any) -> tuple[int, int] | None:
     """Return the least and the most that an expression can be; None if that is not known."""
+    if not never_wraps(expr):
+        return None
     bound = ranges.const_int_bound(ranges.simplify(expr))
     least, most = int(bound.min_value), int(bound.max_value)
     return None if max(abs(least), abs(most)) > _MOST else (least, most)
@@ -180,11 +189,17 @@ def _limits(ranges: Analyzer, expr: Any) -> tuple[int, int] | None:
 def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
     """Whether an expression depends on nothing but some variables, and reads no memory."""
     known = {var.__chandle__() for var in variables}
-    unknown = []
+    unknown: list[Any] = []
 
-    def note(node: Any) -> None:
-        if isinstance(node, TensorLoad) or node.__chandle__() not in known:
-            unknown.append(node)
+    def note_var(var: Var) -> None:
+        if var.__chandle__() not in known:
+            unknown.append(var)
 
-    tvm_ffi.structural_walk(expr, [(Var, note), (TensorLoad, note)])
+    def note_call(call: Call) -> None:
+        effect = call.op.get_attr(_EFFECT) if isinstance(call.op, Op) else None
+        if effect is None or effect > _PURE:
+            unknown.append(call)
+
+    notes = [(Var, note_var), (TensorLoad, unknown.append), (Call, note_call)]
+    tvm_ffi.structural_walk(expr, notes)
     return not unknown

@@ -33,6 +33,7 @@ from tvm.tirx.stmt import AttrStmt
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.structural import structural_visit, type_index
+from passes.ir.whole_numbers import does_not_wrap
 
 _STMT, _CALL, _VAR, _LET = type_index(Stmt), type_index(Call), type_index(Var), type_index(Let)
 _TENSOR_LOAD = type_index(TensorLoad)
@@ -80,6 +81,8 @@ class AllocationUses:
         The types that say what an index means: those of its names and of pointers into it.
     accessed : dict from tvm_ffi.dtype to None
         The types of its loads and stores.
+    indexed : dict from tvm_ffi.dtype to None
+        The types of its indices, and of the offsets of pointers into it.
     aliases : list of tvm.ir.Var
         Its other names: buffers declared on its memory.
     stores : list of StoreSite
@@ -97,10 +100,16 @@ class AllocationUses:
     loop: For | While | None = None
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)
+    indexed: dict[Any, None] = field(default_factory=dict)
     aliases: list[Var] = field(default_factory=list)
     stores: list[StoreSite] = field(default_factory=list)
     handed_on: list[tuple[Any, ...]] = field(default_factory=list)
     escape: str | None = None
+
+    @property
+    def has_movable_indices(self) -> bool:
+        """Whether something may be added to each index: narrow and unsigned types would wrap."""
+        return all(does_not_wrap(dtype) for dtype in self.indexed)
 
 
 def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUses, ...]:
@@ -289,6 +298,7 @@ class _Walk:
         uses = self._uses(key)
         if uses is not None:
             uses.accessed[op.value.ty.dtype] = None
+            uses.indexed.update((index.ty.dtype, None) for index in op.indices)
             uses.stores.append(StoreSite(op, key, tuple(self._around)))
         self._keeper = f"the store to {op.buffer.name!r}"
         visitor.visit(op.value)
@@ -300,6 +310,7 @@ class _Walk:
         uses = self._uses(op.source.__chandle__())
         if uses is not None:
             uses.accessed[op.ty.dtype] = None
+            uses.indexed.update((index.ty.dtype, None) for index in op.indices)
         visitor.visit(op.indices)
 
     def _visit_call(self, op: Call, visitor: Any) -> None:
@@ -315,11 +326,13 @@ class _Walk:
             value = op if at == 1 else op.args[1]
             if uses is not None:
                 uses.accessed[value.ty.dtype] = None
+                uses.indexed[op.args[at].ty.dtype] = None
         if is_tvm_access_ptr(op):
             source = buffer_data_var(op.args[1])
             uses = self._uses(source.__chandle__()) if source is not None else None
             if uses is not None:
                 uses.dtypes[op.args[0].ty.dtype] = None
+                uses.indexed[op.args[2].ty.dtype] = None
         for arg in op.args:
             visitor.visit(arg)
         self._keeper = keeper

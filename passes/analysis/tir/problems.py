@@ -26,7 +26,7 @@ from passes.analysis.tir.function_problems import (
 from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.memory_uses import find_memory_uses
 from passes.analysis.tir.thread_races import racing_pairs
-from passes.ir.symbolic_bounds import Bound, SymbolicBounds
+from passes.ir.symbolic_bounds import NO_LOWER, Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -213,11 +213,14 @@ class _ProblemBuilder:
         if alloc.shape is not None:
             return -(-alloc.const_nbits // 8)
         (extent,) = self._access.alloc_stmts[index].buffer.ty.shape
-        found = self._bounds.most(extent)
+        found = next(filter(None, (bounds.most(extent) for bounds in self._bounds)), None)
         if found is None:
             return None
         most, used = found
-        self._used_bounds.update((bound.variable.name, bound) for bound in used)
+        for bound in used:
+            key = bound.variable.name
+            if key not in self._used_bounds or bound.lower > NO_LOWER:
+                self._used_bounds[key] = bound
         return -(-max(most, 0) * alloc.element.nbits // 8)
 
     # What is planned
@@ -298,7 +301,11 @@ class _ProblemBuilder:
             placed.append((ranges[owner], scope))
             allocations = {name: allocation for name, (_, allocation) in members.items()}
             addressed = self._options.addressed
-            racing = tuple(racing_pairs(allocations, self._access, self._uses, addressed))
+            racing = tuple(
+                racing_pairs(
+                    allocations, self._access, self._uses, addressed or self._by_address(members)
+                )
+            )
             problem = Problem(
                 tuple(buffer for buffer, _ in members.values()),
                 self._options.memory_of(scope),
@@ -311,6 +318,16 @@ class _ProblemBuilder:
             slots = {buffer.name: buffer.slots for buffer in problem.buffers}
             pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
             yield replace(attached, problem=replace(problem, in_place=pairs))
+
+    def _by_address(self, members: Mapping[str, tuple[Buffer, Allocation]]) -> bool:
+        """Whether an arena of these buffers gives each an address of its own.
+
+        TVM sees no more then that they are of one memory; see `passes.rewrite.arena`.
+        """
+        return any(
+            buffer.slots > 1 or not self._uses[allocation.index].has_movable_indices
+            for buffer, allocation in members.values()
+        )
 
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins.
@@ -339,8 +356,11 @@ class _ProblemBuilder:
                     yield source, destination
 
 
-def _symbolic_bounds(func: PrimFunc, named: Mapping[str, int]) -> SymbolicBounds:
-    """Return the bounds of the variables that have a value when the function begins."""
+def _symbolic_bounds(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicBounds, ...]:
+    """Return the bounds of the variables that have a value when the function begins.
+
+    The second of the two take them not to be negative, as the sizes of arrays are.
+    """
     attribute = func.attrs.get(_UPPER_BOUNDS) if func.attrs else None
     bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
     bounds.update(named)
@@ -350,7 +370,10 @@ def _symbolic_bounds(func: PrimFunc, named: Mapping[str, int]) -> SymbolicBounds
         if is_buffer_var(param):
             for part in (*param.ty.shape, *param.ty.strides):
                 structural_walk(part, (Var, found.append))
-    return SymbolicBounds([Bound(v, 0, bounds[v.name]) for v in found if v.name in bounds])
+    return tuple(
+        SymbolicBounds([Bound(v, lower, bounds[v.name]) for v in found if v.name in bounds])
+        for lower in (NO_LOWER, 0)
+    )
 
 
 def _pinned(statement: AllocBuffer, memory: MemoryScope) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,8 @@ class StatementAccess:
 def accesses_of(stmt: Any) -> list[StatementAccess]:
     """List the loads and stores in a statement, in the order of the program.
 
+    What the bounds of a loop read is listed in front of the loop and behind its body.
+
     Parameters
     ----------
     stmt : tvm.tirx.Stmt
@@ -78,15 +81,17 @@ class _Walk:
             visitor.visit(op.indices)
             self._note(op.buffer, op.indices, is_store=True)
         elif isinstance(op, For):
-            for bound in (op.min, op.extent, op.step):
-                if bound is not None:
-                    visitor.visit(bound)
-            self._within(op, 0, op.body, visitor)
+            bounds = [bound for bound in (op.min, op.extent, op.step) if bound is not None]
+            for bound in bounds:
+                visitor.visit(bound)
+            # Behind an iteration, too: C asks for the extent then, and each task of a parallel
+            # loop evaluates all of them.
+            self._within(op, 0, [op.body, *bounds], visitor)
         elif isinstance(op, IfThenElse):
             visitor.visit(op.condition)
-            self._within(op, 0, op.then_case, visitor)
+            self._within(op, 0, [op.then_case], visitor)
             if op.else_case is not None:
-                self._within(op, 1, op.else_case, visitor)
+                self._within(op, 1, [op.else_case], visitor)
         elif isinstance(op, _WITHOUT_BODY):
             visitor.default_visit(op)
         else:
@@ -98,9 +103,10 @@ class _Walk:
         visitor.visit(op.indices)
         self._note(op.source, op.indices, is_store=False)
 
-    def _within(self, op: Any, branch: int, body: Any, visitor: Any) -> None:
+    def _within(self, op: Any, branch: int, parts: Sequence[Any], visitor: Any) -> None:
         self._path.append((op, branch))
-        visitor.visit(body)
+        for part in parts:
+            visitor.visit(part)
         self._path.pop()
 
     def _note(self, buffer: Any, indices: Any, is_store: bool) -> None:

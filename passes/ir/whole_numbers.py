@@ -1,0 +1,47 @@
+"""Whether arithmetic in the IR is that of whole numbers.
+
+TVM takes ``int32`` and ``int64`` never to overflow. What it computes in other types wraps, and its
+analyses do not see that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import Var
+from tvm.ir.prim import Add, LShift, Mul, Sub
+from tvm.tirx import IntImm
+
+_MAY_WRAP = (Add, Sub, Mul, LShift)
+
+
+def does_not_wrap(dtype: Any) -> bool:
+    """Whether a type is one of which sums and products are those of whole numbers.
+
+    Parameters
+    ----------
+    dtype : tvm_ffi.dtype
+        Scalar or vector.
+    """
+    return bool(dtype.bits >= 32 and str(dtype).startswith("int"))
+
+
+def never_wraps(expr: Any) -> bool:
+    """Whether no sum or product in an expression wraps.
+
+    Parameters
+    ----------
+    expr : tvm.ir.Expr
+        Of an integer type.
+    """
+    if isinstance(expr, (IntImm, Var)):
+        return True
+    wrapping = []
+
+    def note(op: Any) -> None:
+        if not does_not_wrap(op.ty.dtype):
+            wrapping.append(op)
+
+    tvm_ffi.structural_walk(expr, [(kind, note) for kind in _MAY_WRAP])
+    return not wrapping
