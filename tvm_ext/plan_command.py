@@ -1,16 +1,19 @@
-"""``python -m tvm_ext plan``: place the buffers of a CSV file."""
+"""``tvm-ext plan``: place the buffers of a CSV file."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 
-from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
+from passes.planning import Budget, Plan, Problem, lower_bound
 from passes.planning.files.csv_format import read_problem, write_plan
 from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
-from tvm_ext.byte_sizes import parse_bytes
-from tvm_ext.named_planners import known_planner
+from tvm_ext.command_options import add_json, add_planners, byte_count, check_writable
+from tvm_ext.named_planners import known_planners, planners_for
+from tvm_ext.planned_memory import plan_memory, verdict
 
 FITS, DOES_NOT_FIT = 0, 1
 UNLIMITED_NODES = 1 << 60
@@ -26,29 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input. BYTES may have a unit: 4096, 192KiB, 1.5MiB."
     )
     parser.add_argument(
-        "--input",
-        required=True,
-        metavar="F.csv",
+        "table",
+        metavar="FILE.csv",
         help="columns id,lower,upper,size[,alignment]: a buffer is live on [lower, upper), and its "
         "offset is a multiple of its alignment, any number of bytes; an offset, such as this "
         "command writes, is not read",
     )
     parser.add_argument(
         "--capacity",
-        type=_bytes,
+        type=byte_count,
         metavar="BYTES",
         help="what must not be exceeded (default: none)",
     )
-    names = ", ".join(planner_names())
-    parser.add_argument(
-        "--planner",
-        default="best",
-        metavar="NAME",
-        help=f"one of: {names}; or module:function for one of your own (default: best)",
-    )
+    add_planners(parser, "ask these; the best of their plans is written; by default best")
     parser.add_argument(
         "--alignment",
-        type=_bytes,
+        type=byte_count,
         default=1,
         metavar="BYTES",
         help="of every offset, a power of two (default: 1)",
@@ -56,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="SECONDS", help="default: 10"
     )
-    parser.add_argument("--output", metavar="F.csv", help="where to write the offsets")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT.csv", help="write the offsets to this file too"
+    )
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,40 +68,44 @@ def run(arguments: argparse.Namespace) -> int:
     ValueError
         On bad input.
     """
-    if arguments.output is not None and _is_same_file(arguments.input, arguments.output):
-        raise ValueError(f"--output would overwrite the input, {arguments.input}")
-    planner = known_planner(arguments.planner)
+    if arguments.output is not None and _is_same_file(arguments.table, arguments.output):
+        raise ValueError(f"--output would overwrite the input, {arguments.table}")
+    check_writable(arguments.json)
+    planners = known_planners("best" if arguments.planners is None else arguments.planners)
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
-    with open(arguments.input, encoding="utf-8-sig", newline="") as stream:
-        problem = read_problem(stream, arguments.input, memory)
-    plan = solve(problem, planner, Budget(UNLIMITED_NODES, arguments.time_limit))
-    if plan.fits:
-        check(problem, plan)
-        if arguments.output is not None:
-            with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
-                write_plan(stream, problem, plan)
-    _report(problem, plan)
-    return FITS if plan.fits else DOES_NOT_FIT
-
-
-def _bytes(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        # With this type, argparse shows the message and not only the text that it is about.
-        raise argparse.ArgumentTypeError(str(error)) from error
+    with open(arguments.table, encoding="utf-8-sig", newline="") as stream:
+        problem = read_problem(stream, arguments.table, memory)
+    budget = Budget(UNLIMITED_NODES, arguments.time_limit)
+    names = planners_for(problem, planners)
+    found = [plan_memory((problem,), name, budget) for name in names]
+    plans = [plan for _, (plan,) in found]
+    best = min(plans, key=lambda plan: (not plan.fits, plan.peak))
+    if best.fits and arguments.output is not None:
+        with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
+            write_plan(stream, problem, best)
+    if arguments.json is not None:
+        data = {
+            "table": arguments.table,
+            "capacity": arguments.capacity,
+            "lower_bound": lower_bound(problem),
+            "plans": [asdict(summary) for summary, _ in found],
+        }
+        arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    if not best.fits:
+        print(f"does not fit: {does_not_fit(problem, best)}")
+    for plan in plans:
+        print(_report(problem, plan))
+    return FITS if best.fits else DOES_NOT_FIT
 
 
 def _is_same_file(first: str, second: str) -> bool:
     return Path(first).exists() and Path(second).exists() and Path(first).samefile(second)
 
 
-def _report(problem: Problem, plan: Plan) -> None:
+def _report(problem: Problem, plan: Plan) -> str:
     bound = lower_bound(problem)
     ratio = plan.peak / bound if bound else 1.0
-    if not plan.fits:
-        print(f"does not fit: {does_not_fit(problem, plan)}")
-    print(
+    return (
         f"{len(problem.buffers)} buffers by {plan.planner}: peak {plan.peak} bytes, lower bound "
-        f"{bound} bytes, ratio {ratio:.4f}, {plan.status.value}"
+        f"{bound} bytes, ratio {ratio:.4f}, {verdict(problem, plan)}"
     )

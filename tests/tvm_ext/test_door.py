@@ -74,7 +74,7 @@ def test_every_command_has_a_description(command, capsys):
         main([command, "--help"])
     assert left.value.code == 0
     text = capsys.readouterr().out
-    assert f"tvm_ext {command}" in text
+    assert f"tvm-ext {command}" in text
     assert "Exit status" in text
 
 
@@ -87,7 +87,7 @@ def test_a_package_of_the_users_own_is_named(tmp_path, files):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise RuntimeError('not to be run')\n")
-    done = python("-m", "tvm_ext", "plan", "--input", "x.csv", cwd=tmp_path)
+    done = python("-m", "tvm_ext", "plan", "x.csv", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert str(tmp_path / files[0]) in done.stderr
