@@ -153,12 +153,27 @@ def register(name: str) -> Callable[[Run], Run]:
         raise ValueError(f"a planner's name must be a text, got {name!r}")
 
     def decorate(run: Run) -> Run:
+        ask = run if name in _MODULES else _naming(name, run)
         if name in _PLANNERS or _MODULES.get(name, run.__module__) != run.__module__:
             raise ValueError(f"planner {name!r} is already registered")
-        _PLANNERS[name] = Planner(name, lambda p, budget: _completed(p, name, run(p, budget)))
+        _PLANNERS[name] = Planner(name, lambda p, budget: _completed(p, name, ask(p, budget)))
         return run
 
     return decorate
+
+
+def _naming(name: str, run: Run) -> Callable[[Problem, Budget], Plan | Offsets]:
+    """Let what a user's planner raises name the planner and the problem."""
+
+    def ask(problem: Problem, budget: Budget) -> Plan | Offsets:
+        try:
+            return run(problem, budget)
+        except Exception as error:
+            raise ValueError(
+                f"{problem.name}: planner {name!r} raised {type(error).__name__}: {error}"
+            ) from error
+
+    return ask
 
 
 def planner_names() -> tuple[str, ...]:
