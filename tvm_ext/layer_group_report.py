@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tvm import relax
@@ -21,6 +21,8 @@ from passes.layer_group import (
 )
 from passes.layer_group_cost import makespans
 from passes.planning.layer_group.planned_group import PlannedGroup
+from tvm_ext.byte_sizes import format_bytes
+from tvm_ext.lowering import as_module
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class LayerGroupSummary:
     bank_conflicts: int
     repeated_rows: int
     cycles: int
-    planned: PlannedGroup
+    planned: PlannedGroup = field(repr=False)
 
 
 class LeftLayer(NamedTuple):
@@ -73,9 +75,9 @@ class LeftLayer(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerGroupReport:
-    """A network in groups.
+    """A network in groups; printed, it is one line.
 
     Attributes
     ----------
@@ -101,6 +103,16 @@ class LayerGroupReport:
     moved_least: int
     makespan_before: int
     makespan_after: int
+
+    def __repr__(self) -> str:
+        """Say in a line what the groups save."""
+        layers = sum(len(group.layers) for group in self.groups)
+        return (
+            f"<LayerGroupReport: {layers} layers in {len(self.groups)} groups, {len(self.left)} "
+            f"left; {format_bytes(self.moved_before)} between global and local memory without "
+            f"groups, {format_bytes(self.moved_after)} with, {format_bytes(self.moved_least)} at "
+            f"least; {self.makespan_before:,} cycles without, {self.makespan_after:,} with>"
+        )
 
 
 def layer_groups(
@@ -137,9 +149,12 @@ def layer_groups(
 
     Raises
     ------
+    TypeError
+        When `mod` is no module and no function.
     ValueError
         As `LayerGroup` does, and when there is no such function.
     """
+    mod = as_module(mod)
     options = checked_options(
         LayerGroupOptions(
             None if target is None else Target(target), search, halo, planner, overlap_rule
