@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace(verbose=False)
     try:
         check_own_packages()
-        _parser(prog, given).parse_args(given, args)
+        _parser(given, prog).parse_args(given, args)
         status: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -77,7 +77,7 @@ def _typed() -> str:
     return "python -m tvm_ext" if is_module else "tvm-ext"
 
 
-def _parser(prog: str, given: Sequence[str]) -> _Parser:
+def _parser(given: Sequence[str], prog: str) -> _Parser:
     """Return a parser of the command that is asked for, which alone is imported."""
     parser = _Parser(prog=prog, description="Memory planning passes for TVM.")
     parser.add_argument(

@@ -156,14 +156,14 @@ def what_fits(
 
     Raises
     ------
+    TypeError
+        When `program` is no module and no function.
     ValueError
-        When it is given no program, a function cannot be lowered or planned, or no memory is
+        When a function cannot be lowered or planned, or no memory is
         described.
     """
     with naming("what_fits"):
         limits = as_budget(budget)
-        if not isinstance(program, (PrimFunc, IRModule)):
-            raise ValueError(f"a program is a PrimFunc or an IRModule, got {program!r}")
         chip = None if target is None else known_target(target)
         modules = split(program, target=chip)
     found = []

@@ -22,7 +22,7 @@ from passes.layer_group import (
 from passes.layer_group_cost import makespans
 from passes.planning.layer_group.planned_group import PlannedGroup
 from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.lowering import as_module
+from tvm_ext.lowering import as_module, known_target
 
 
 @dataclass(frozen=True)
@@ -157,18 +157,17 @@ def layer_groups(
     mod = as_module(mod)
     options = checked_options(
         LayerGroupOptions(
-            None if target is None else Target(target), search, halo, planner, overlap_rule
+            None if target is None else known_target(target), search, halo, planner, overlap_rule
         )
     )
-    if function is not None:
-        names = [
-            str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)
-        ]
-        if function not in names:
-            raise ValueError(
-                f"layer_groups: there is no Relax function {function!r}; there are: "
-                f"{', '.join(sorted(names)) or 'none'}"
-            )
+    names = [str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)]
+    if not names:
+        raise ValueError("layer_groups: there is no Relax function in the module")
+    if function is not None and function not in names:
+        raise ValueError(
+            f"layer_groups: there is no Relax function {function!r}; there are: "
+            f"{', '.join(sorted(names))}"
+        )
     blocks = [
         planned
         for planned in plan_groups(lowered(mod, fuse=fuse), options)

@@ -37,10 +37,9 @@ def listed(names: str | Sequence[str]) -> tuple[str, ...]:
     ValueError
         When one is no text.
     """
-    texts = [names] if isinstance(names, str) else list(names)
-    for text in texts:
-        if not isinstance(text, str):
-            raise ValueError(f"expected names, got {text!r}")
+    texts = [names] if isinstance(names, str) else names
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"expected a name or several, got {names!r}")
     split = [name.strip() for text in texts for name in text.split(",")]
     return tuple(dict.fromkeys(name for name in split if name))
 

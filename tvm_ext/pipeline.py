@@ -73,6 +73,7 @@ def use_storage_rewrite(
             detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound
         )
 
+    storage_rewrite()  # A wrong option is an error here, not in the middle of a build.
     with _replaced("StorageRewrite", storage_rewrite):
         yield
 

@@ -165,8 +165,8 @@ def test_one_planner_may_be_named_by_a_text():
         assert MapOptions(planners=names).planners == ("best",)
     many = tvm_ext.compare_planners(problem, "best, bump").scopes[0].plans
     assert [plan.planner for plan in many] == ["best", "bump"]
-    for wrong in ("nosuch", ["nosuch"], "", [3]):
-        with pytest.raises(ValueError, match=r"nosuch|name a planner|expected names"):
+    for wrong in ("nosuch", ["nosuch"], "", [3], None):
+        with pytest.raises(ValueError, match=r"nosuch|name a planner|expected a name"):
             tvm_ext.compare_planners(problem, wrong)
 
 

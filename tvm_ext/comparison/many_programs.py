@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 
+from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
@@ -38,7 +40,7 @@ Outcome = PlannerComparison | Failure
 
 
 def compare_planners(
-    what: str | IRModule | PrimFunc | Problem,
+    what: str | PathLike[str] | IRModule | PrimFunc | relax.Function | Problem,
     planners: str | Sequence[str] = EVERY,
     *,
     target: str | Target | None = None,
@@ -50,7 +52,7 @@ def compare_planners(
 
     Parameters
     ----------
-    what : str or tvm.IRModule or tvm.tirx.PrimFunc or Problem
+    what : str or path or tvm.IRModule or a function of one or Problem
         A module, a problem, or what a user calls a program: the name of a workload,
         ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``), or a
         table of buffers (``.csv``).
@@ -77,8 +79,9 @@ def compare_planners(
     planners = known_planners(planners)
     if isinstance(what, Problem):
         return compare_problem(what, planners, budget=budget)
-    if not isinstance(what, str):
+    if not isinstance(what, str | PathLike):
         return compare_program(program_of(what, target, name="module"), planners, budget=budget)
+    what = fspath(what)
     if Path(what).suffix != TABLE:
         return compare_program(load_program(what, target), planners, budget=budget)
     if not Path(what).is_file():

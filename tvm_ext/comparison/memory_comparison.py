@@ -18,7 +18,7 @@ from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.gmem.relax_functions import write_function
 from passes.planning import Budget, lower_bound, planner_names
 from target_hw.memory import MemoryScope
-from tvm_ext.lowering import as_module, capture_relax, first_line, known_target
+from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory, bytes_below, plan_memory
 
@@ -210,6 +210,8 @@ def activation_memory(
         module or plan its memory, or nothing fits the target's memory.
     """
     mod, resolved = as_module(mod), known_target(target)
+    if not has_relax(mod):
+        raise ValueError("activation_memory: there is no Relax function in the module")
     lowered, stock = _lowered(mod, resolved, fuse, upper_bounds or {})
     budget = budget or Budget(SEARCH_NODES)
     options = GMEMOptions(target=resolved, budget=budget, upper_bounds=upper_bounds or {})

@@ -82,6 +82,8 @@ def _scope_table(results: Sequence[ScopeResult]) -> Table:
     title = f"{results[0].scope}: {buffers} buffer{'s' * (buffers != 1)} {where}"
     if results[0].capacity is not None:
         title += f", capacity {format_bytes(results[0].capacity)}"
+    if results[0].reserved:
+        title += f", {format_bytes(results[0].reserved)} reserved and not counted"
     bound = sum(result.lower_bound for result in results)
     stock = total_stock(results)
     rows: list[tuple[str, ...]] = [HEADER]

@@ -64,6 +64,8 @@ class ScopeResult:
         In the order in which the planners were asked.
     lower_bound : int
         Bytes that no plan can do with less than.
+    reserved : int
+        Bytes of the capacity that are not for buffers.
     """
 
     function: str
@@ -74,6 +76,7 @@ class ScopeResult:
     stock: int | None
     plans: tuple[PlannedMemory, ...]
     lower_bound: int
+    reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -283,6 +286,7 @@ def _scope(
         None if any(buffer.slots > 1 for _, buffer in buffers) else stock,
         tuple(results),
         sum(bytes_below(problem, lower_bound(problem)) for problem in problems),
+        sum(end - begin for begin, end in problems[0].memory.reserved),
     )
     return whole, placed
 

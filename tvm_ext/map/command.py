@@ -16,6 +16,9 @@ from tvm_ext.planned_memory import verdict
 FITS, DOES_NOT_FIT = 0, 1
 UNLIMITED_NODES = 1 << 60
 
+_MOST_LEFT = 5
+"""So many buffers are named that are not planned."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's description and arguments to a parser or subparser."""
@@ -113,6 +116,10 @@ def _report(shown: MemoryMap) -> list[str]:
                 f"{verdict(placement.problem, plan)}"
             )
             lines += [f"  {line}" for line in scope.explain(placement).splitlines()]
+    for line in shown.left[:_MOST_LEFT]:
+        lines.append(f"not planned: {line}")
+    if len(shown.left) > _MOST_LEFT:
+        lines.append(f"not planned: {len(shown.left) - _MOST_LEFT} more")
     for run in shown.runs:
         lines.append(f"{run.function}: {run.planner} takes {run.simulation.makespan:,} cycles")
     return lines

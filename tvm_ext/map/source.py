@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 
 from tvm import relax
@@ -80,7 +81,7 @@ class MapOptions:
 
 
 def memory_map_of(
-    what: str,
+    what: str | PathLike[str],
     *,
     target: str | Target | None = None,
     capacity: int | None = None,
@@ -91,7 +92,7 @@ def memory_map_of(
 
     Parameters
     ----------
-    what : str
+    what : str or path
         The name of a workload or network; ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``; or a file:
         TVMScript (``.py``, or ``FILE.py:NAME`` for one module of several), a module saved as JSON
         (``.json``), an ONNX network (``.onnx``), or a table of buffers (``.csv``).
@@ -112,7 +113,7 @@ def memory_map_of(
     ValueError
         When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
-    options = options or MapOptions()
+    what, options = fspath(what), options or MapOptions()
     if Path(what).suffix == _TABLE:
         memory = MemoryScope("global", capacity, alignment)
         return _chosen(_of_table(Path(what), memory, options), options)
