@@ -53,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace(verbose=False)
     try:
         check_own_packages()
-        _parser(given, prog).parse_args(given, args)
+        _, unknown = _parser(given, prog).parse_known_args(given, args)
+        if unknown:
+            args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         status: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -91,7 +93,7 @@ def _parser(given: Sequence[str], prog: str) -> _Parser:
         if name == chosen:
             loaded = import_module(module)
             loaded.add_arguments(command)
-            command.set_defaults(run=loaded.run, prog=prog)
+            command.set_defaults(run=loaded.run, refuse=command.error, prog=prog)
     return parser
 
 

@@ -17,10 +17,13 @@ from passes.layer_group import (
     checked_options,
     chip_of,
     legalized,
+    local_memory,
     plan_groups,
 )
 from passes.layer_group_cost import makespans
 from passes.planning.layer_group.planned_group import PlannedGroup
+from passes.rewrite.layer_group.local_buffers import SCOPE
+from target_hw.memory import target_label
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.lowering import as_module, known_target
 
@@ -174,6 +177,21 @@ def layer_groups(
         if function in (None, planned.groups.network.name)
     ]
     return _report(blocks, options)
+
+
+def check_local_memory(target: Target) -> None:
+    """Refuse a target on which no layers can run together.
+
+    Raises
+    ------
+    ValueError
+        When it describes no local memory.
+    """
+    if local_memory(target) is None:
+        raise ValueError(
+            f"target {target_label(target)} describes no memory {SCOPE!r}, so no layers can run "
+            "together; a chip that has one is sophgo/bm1684x"
+        )
 
 
 def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:

@@ -93,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     if not best.fits:
         print(f"does not fit: {does_not_fit(problem, best)}")
-    for plan in plans:
-        print(_report(problem, plan))
+    for name, plan in zip(names, plans, strict=True):
+        print(_report(problem, name, plan))
     return FITS if best.fits else DOES_NOT_FIT
 
 
@@ -102,10 +102,11 @@ def _is_same_file(first: str, second: str) -> bool:
     return Path(first).exists() and Path(second).exists() and Path(first).samefile(second)
 
 
-def _report(problem: Problem, plan: Plan) -> str:
+def _report(problem: Problem, asked: str, plan: Plan) -> str:
     bound = lower_bound(problem)
+    made = "" if plan.planner == asked else f" ({plan.planner})"
     ratio = plan.peak / bound if bound else 1.0
     return (
-        f"{len(problem.buffers)} buffers by {plan.planner}: peak {plan.peak} bytes, lower bound "
+        f"{len(problem.buffers)} buffers by {asked}{made}: peak {plan.peak} bytes, lower bound "
         f"{bound} bytes, ratio {ratio:.4f}, {verdict(problem, plan)}"
     )

@@ -79,6 +79,8 @@ def read_module(what: str) -> IRModule:
     if is_file(what):
         return read_program(*split_name(what))
     _check_known(what)
+    if what.startswith(ASCEND):
+        raise ValueError(f"{what}: is a kernel, and no network")
     return workloads.model(what)
 
 

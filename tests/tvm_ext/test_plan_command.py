@@ -87,7 +87,7 @@ def test_a_planner_of_the_users_own(table, monkeypatch, capsys):
     (table.parent / "mine_for_the_plan_command.py").write_text(PLANNER)
     name = "mine_for_the_plan_command:stacked"
     assert main(["plan", str(table), "--planners", name]) == 0
-    assert "by stacked: peak 20 bytes" in capsys.readouterr().out
+    assert "(stacked): peak 20 bytes" in capsys.readouterr().out
     for wrong, message in (
         ("no_such_module:plan", "cannot import 'no_such_module'"),
         ("mine_for_the_plan_command:no", "has no function 'no'"),

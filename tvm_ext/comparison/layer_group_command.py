@@ -11,13 +11,16 @@ from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from passes.gmem import GMEMOptions, plan_gmem
-from passes.layer_group import LayerGroup, local_memory
+from passes.layer_group import LayerGroup
 from passes.planning.layer_group.layer_groups import HALOS, SEARCHES
-from passes.rewrite.layer_group.local_buffers import SCOPE
-from target_hw.memory import target_label
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.columns import in_columns
-from tvm_ext.layer_group_report import LayerGroupReport, LayerGroupSummary, layer_groups
+from tvm_ext.layer_group_report import (
+    LayerGroupReport,
+    LayerGroupSummary,
+    check_local_memory,
+    layer_groups,
+)
 from tvm_ext.lowering import has_relax, known_target
 from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
 from tvm_ext.programs import read_module
@@ -83,11 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     mod = _load(arguments.program)  # A file may register the target.
     target = known_target(arguments.target or _DEFAULT_TARGET)
-    if local_memory(target) is None:
-        raise ValueError(
-            f"--layer-group: target {target_label(target)} describes no memory {SCOPE!r}, so no "
-            f"layers can run together; the default is {_DEFAULT_TARGET}"
-        )
+    check_local_memory(target)
     found = savings(
         mod,
         target,
