@@ -232,5 +232,5 @@ def _totals(found: Savings) -> list[list[str]]:
             format_bytes(found.gmem_after),
             "",
         ],
-        ["cycles (simulated)", str(report.makespan_before), str(report.makespan_after), ""],
+        ["cycles (simulated)", f"{report.makespan_before:,}", f"{report.makespan_after:,}", ""],
     ]
