@@ -18,8 +18,7 @@ class PlannedMemory:
     planner : str
         Its name.
     nbytes : int
-        The peak of its plan, without the bytes below that the memory reserves: as many as all
-        buffers and the stock pass's allocations are counted with.
+        The peak of its plan; bytes below it that the memory reserves are among them.
     fits : bool
         Whether the plan is within the memory's capacity.
     proven : str
@@ -70,7 +69,7 @@ def plan_memory(
     return (
         PlannedMemory(
             planner,
-            sum(bytes_below(problem, plan.peak) for problem, plan in pairs),
+            sum(plan.peak for plan in plans),
             all(plan.fits for plan in plans),
             _common([what_is_proven(problem, plan) for problem, plan in pairs]),
             sum(plan.penalty for plan in plans) if costs else None,
@@ -116,7 +115,25 @@ def verdict(problem: Problem, plan: Plan) -> str:
     return f"{proof} (proven)" if proof else "a better plan may exist"
 
 
-def bytes_below(problem: Problem, end: int) -> int:
-    """Return the bytes below an offset that the problem's memory does not reserve."""
-    taken = (min(end, top) - min(end, begin) for begin, top in problem.memory.reserved)
-    return end - sum(taken)
+def end_of(problems: Sequence[Problem], nbytes: int) -> int:
+    """Return where allocations end in a memory, as a plan's peak says it: above what is reserved.
+
+    Parameters
+    ----------
+    problems : sequence of Problem
+        Of one memory, as in `plan_memory`.
+    nbytes : int
+        What is allocated for all of them together. Each but the last is taken to have as much of
+        that as it needs at least.
+    """
+    total = 0
+    for number, problem in enumerate(problems, 1):
+        bound, part = lower_bound(problem), nbytes
+        if number < len(problems):
+            reserved = problem.memory.reserved
+            part = min(nbytes, bound - sum(max(0, min(bound, e) - b) for b, e in reserved))
+        nbytes -= part
+        for begin, end in problem.memory.reserved:
+            part += end - begin if begin < part else 0
+        total += part
+    return total

@@ -101,7 +101,7 @@ def test_a_target_says_what_memory_there_is():
     mod = tvm.IRModule({"f": two_scopes})
     program = program_of(mod, with_memory("llvm", memory), name="f")
     found = by_scope(compare_program(program, ["best"]))
-    assert (found["local.UB"].capacity, found["local.UB"].lower_bound) == (300, 384)
+    assert (found["local.UB"].capacity, found["local.UB"].lower_bound) == (300, 388)
     assert not found["local.UB"].plans[0].fits
 
 

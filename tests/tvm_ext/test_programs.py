@@ -13,6 +13,7 @@ import tvm_ext
 from passes.planning import Buffer, Problem
 from tvm_ext.__main__ import main
 from tvm_ext.map import MapOptions
+from tvm_ext.planned_memory import end_of
 
 CHIP = """
 import tvm_ext
@@ -29,12 +30,15 @@ class First:
     def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
         x = T.alloc_buffer((64,), "float32", scope="local.UB")
         y = T.alloc_buffer((64,), "float32", scope="local.UB")
+        z = T.alloc_buffer((64,), "float32", scope="local.UB")
         for i in range(64):
             x[i] = a[63 - i]
         for i in range(64):
             y[i] = x[63 - i]
         for i in range(64):
-            b[i] = y[63 - i]
+            z[i] = y[63 - i]
+        for i in range(64):
+            b[i] = z[63 - i]
 
 @I.ir_module
 class Second:
@@ -146,11 +150,20 @@ def test_one_module_of_several_is_chosen_by_its_name(chip, capsys):
         assert f"\n{function} " in capsys.readouterr().out
 
 
-def test_reserved_bytes_are_counted_for_nobody(chip):
+def test_reserved_bytes_are_counted_for_all_alike(chip):
     (scope,) = tvm_ext.compare_planners(f"{chip}:First", "all", target="acme/x-llvm").scopes
-    assert (scope.no_reuse, scope.lower_bound) == (512, scope.stock)
+    # The last of three buffers may take the place of the first.
+    assert (scope.no_reuse, scope.stock, scope.lower_bound) == (256 + 768, 256 + 512, 256 + 512)
     assert {plan.nbytes for plan in scope.plans} == {scope.stock}
     assert {plan.proven for plan in scope.plans} == {"lowest peak"}
+
+
+def test_allocations_end_above_what_is_reserved():
+    memory = tvm_ext.MemoryScope("global", reserved=((0, 8), (20, 30), (90, 99)))
+    one = Problem((Buffer("a", 10, ((0, 1),)),), memory)
+    assert [end_of((one,), n) for n in (0, 1, 12, 13, 71, 72, 73)] == [0, 9, 20, 31, 89, 90, 100]
+    # The first has 10 bytes, up to 18; the rest are the second's.
+    assert end_of((one, one), 30) == 18 + 38
 
 
 # ------------------------------------------------------------------------------- wrong input

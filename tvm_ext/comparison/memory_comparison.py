@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import DataType, relax
 from tvm.ir import IRModule, Op
@@ -20,7 +20,7 @@ from passes.planning import Budget, lower_bound, planner_names
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target
 from tvm_ext.named_planners import listed
-from tvm_ext.planned_memory import PlannedMemory, bytes_below, plan_memory
+from tvm_ext.planned_memory import PlannedMemory, end_of, plan_memory
 
 SEARCH_NODES = 100_000
 """Placements that a planner may try by default: an answer within seconds."""
@@ -124,7 +124,8 @@ class ActivationMemory:
     no_reuse : int
         The sum of the planned tensors' bytes, each rounded up to the alignment.
     stock : AllocatedMemory
-        What there is after ``StaticPlanBlockMemory``.
+        What there is after ``StaticPlanBlockMemory``. Bytes that the memory reserves below count
+        as in the others.
     plans : tuple of PlannedMemory
         In alphabetical order of the planners' names.
     lower_bound : int
@@ -258,10 +259,12 @@ def _row(
         fused=fused,
         tensors=len(problem.buffers),
         left=len(found.memory.left),
-        no_reuse=sum(padded(b.size, problem.alignment_of(b)) for b in problem.buffers),
-        stock=stock,
+        no_reuse=end_of(
+            (problem,), sum(padded(b.size, problem.alignment_of(b)) for b in problem.buffers)
+        ),
+        stock=replace(stock, nbytes=end_of((problem,), stock.nbytes)),
         plans=plans,
-        lower_bound=bytes_below(problem, lower_bound(problem)),
+        lower_bound=lower_bound(problem),
         weights=len(weights.tensors),
         weight_bytes=weights.size,
         symbolic=tuple(_symbolic(found, stock)),

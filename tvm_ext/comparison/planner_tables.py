@@ -83,7 +83,7 @@ def _scope_table(results: Sequence[ScopeResult]) -> Table:
     if results[0].capacity is not None:
         title += f", capacity {format_bytes(results[0].capacity)}"
     if results[0].reserved:
-        title += f", {format_bytes(results[0].reserved)} reserved and not counted"
+        title += f", {format_bytes(results[0].reserved)} reserved"
     bound = sum(result.lower_bound for result in results)
     stock = total_stock(results)
     rows: list[tuple[str, ...]] = [HEADER]

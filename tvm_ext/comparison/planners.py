@@ -28,7 +28,7 @@ from tvm_ext.comparison.memory_comparison import (
     padded,
 )
 from tvm_ext.named_planners import EVERY, planners_for
-from tvm_ext.planned_memory import PlannedMemory, bytes_below, plan_memory
+from tvm_ext.planned_memory import PlannedMemory, end_of, plan_memory
 from tvm_ext.programs import Program
 
 _FEW = 4
@@ -42,7 +42,7 @@ REGISTER_BITS = 32
 class ScopeResult:
     """The buffers of one function that compete for one memory, planned in every way.
 
-    Bytes that the memory reserves are in none of the numbers.
+    Bytes that the memory reserves below the last byte count in all numbers.
 
     Attributes
     ----------
@@ -276,19 +276,24 @@ def _scope(
         result, plans = plan_memory(problems, name, budget)
         results.append(result)
         placed[name] = tuple(zip(problems, plans, strict=True))
-    buffers = [(problem, buffer) for problem in problems for buffer in problem.buffers]
+    buffers = [buffer for problem in problems for buffer in problem.buffers]
+    has_slots = any(buffer.slots > 1 for buffer in buffers)
     whole = ScopeResult(
         function,
         problems[0].memory.name,
         len(buffers),
         problems[0].capacity,
-        sum(padded(b.size, problem.alignment_of(b)) * b.slots for problem, b in buffers),
-        None if any(buffer.slots > 1 for _, buffer in buffers) else stock,
+        sum(end_of((problem,), _without_reuse(problem)) for problem in problems),
+        None if stock is None or has_slots else end_of(problems, stock),
         tuple(results),
-        sum(bytes_below(problem, lower_bound(problem)) for problem in problems),
+        sum(map(lower_bound, problems)),
         sum(end - begin for begin, end in problems[0].memory.reserved),
     )
     return whole, placed
+
+
+def _without_reuse(problem: Problem) -> int:
+    return sum(padded(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
 
 
 def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
