@@ -7,7 +7,7 @@ import logging
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 import tvm_ext
 from passes.planning import Buffer, Problem
@@ -164,6 +164,30 @@ def test_allocations_end_above_what_is_reserved():
     assert [end_of((one,), n) for n in (0, 1, 12, 13, 71, 72, 73)] == [0, 9, 20, 31, 89, 90, 100]
     # The first has 10 bytes, up to 18; the rest are the second's.
     assert end_of((one, one), 30) == 18 + 38
+
+
+def test_the_stock_pass_is_not_below_the_bound_where_it_is_wrong():
+    x, view, y = (tirx.decl_buffer([64], "float32", n, layout=None) for n in ("x", "view", "y"))
+    a, b = (tirx.decl_buffer([64], "float32", n, layout=None) for n in "ab")
+
+    def copy(target, value):
+        i = tirx.Var("i", "int32")
+        store = tirx.BufferStore(target, value(i), [i])
+        return tirx.For(i, 0, 64, tirx.ForKind.SERIAL, store)
+
+    body = [
+        tirx.AllocBuffer(x),
+        tirx.AllocBuffer(y),
+        tirx.DeclBuffer(view, data=x.data),
+        copy(x, lambda i: a[i]),
+        copy(y, lambda i: view[63 - i]),
+        copy(b, lambda i: y[i]),
+    ]
+    func = tirx.PrimFunc([a, b], tirx.SeqStmt(body)).with_attr("global_symbol", "f")
+    compared = tvm_ext.compare_planners(func, "best")
+    (scope,) = compared.scopes
+    assert (scope.stock, scope.lower_bound) == (None, 512)
+    assert any("256 bytes" in note and "stock-differences" in note for note in compared.notes)
 
 
 # ------------------------------------------------------------------------------- wrong input
