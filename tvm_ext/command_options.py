@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from passes.planning import planner_names
+from passes.planning import Budget, planner_names
 from tvm_ext.byte_sizes import parse_bytes
 from tvm_ext.named_planners import EVERY
 
@@ -40,6 +40,30 @@ def add_planners(parser: argparse.ArgumentParser, what: str) -> None:
         help=f"{what}; there are: {', '.join(planner_names())}; {EVERY!r} stands for those that "
         "are made for such buffers, module:function for one of your own",
     )
+
+
+def add_limits(parser: argparse.ArgumentParser, seconds: float | None = None) -> None:
+    """Add ``--capacity`` and ``--alignment`` of a table's memory, and ``--time-limit``."""
+    for option, default, what in (
+        ("capacity", None, "what the offsets of a table's buffers must not exceed (default: none)"),
+        ("alignment", 1, "of the offsets of a table's buffers, a power of two (default: 1)"),
+    ):
+        parser.add_argument(
+            f"--{option}", type=byte_count, default=default, metavar="BYTES", help=what
+        )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=seconds,
+        metavar="SECONDS",
+        help=f"for each planner and memory (default: {seconds or 'a number of placements'})",
+    )
+
+
+def budget_of(arguments: argparse.Namespace) -> Budget | None:
+    """Return what ``--time-limit`` gives a planner; None for the default."""
+    seconds = arguments.time_limit
+    return None if seconds is None else Budget(1 << 60, seconds)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

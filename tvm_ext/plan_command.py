@@ -7,16 +7,15 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from passes.planning import Budget, Plan, Problem, lower_bound
+from passes.planning import Plan, Problem, lower_bound
 from passes.planning.files.csv_format import read_problem, write_plan
 from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
-from tvm_ext.command_options import add_json, add_planners, byte_count, check_writable
+from tvm_ext.command_options import add_json, add_limits, add_planners, budget_of, check_writable
 from tvm_ext.named_planners import known_planners, planners_for
 from tvm_ext.planned_memory import plan_memory, verdict
 
 FITS, DOES_NOT_FIT = 0, 1
-UNLIMITED_NODES = 1 << 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,23 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "offset is a multiple of its alignment, any number of bytes; an offset, such as this "
         "command writes, is not read",
     )
-    parser.add_argument(
-        "--capacity",
-        type=byte_count,
-        metavar="BYTES",
-        help="what must not be exceeded (default: none)",
-    )
     add_planners(parser, "ask these; the best of their plans is written; by default best")
-    parser.add_argument(
-        "--alignment",
-        type=byte_count,
-        default=1,
-        metavar="BYTES",
-        help="of every offset, a power of two (default: 1)",
-    )
-    parser.add_argument(
-        "--time-limit", type=float, default=10.0, metavar="SECONDS", help="default: 10"
-    )
+    add_limits(parser, seconds=10.0)
     parser.add_argument(
         "-o", "--output", metavar="OUT.csv", help="write the offsets to this file too"
     )
@@ -75,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
     with open(arguments.table, encoding="utf-8-sig", newline="") as stream:
         problem = read_problem(stream, arguments.table, memory)
-    budget = Budget(UNLIMITED_NODES, arguments.time_limit)
+    budget = budget_of(arguments)
     names = planners_for(problem, planners)
     found = [plan_memory((problem,), name, budget) for name in names]
     plans = [plan for _, (plan,) in found]

@@ -38,7 +38,7 @@ class PlannedMemory:
 
 
 def plan_memory(
-    problems: Sequence[Problem], planner: str, budget: Budget
+    problems: Sequence[Problem], planner: str, budget: Budget | None
 ) -> tuple[PlannedMemory, tuple[Plan, ...]]:
     """Plan the problems of a memory with one planner; a plan that fits is verified.
 
@@ -48,7 +48,7 @@ def plan_memory(
         One for each point of a function at which there is memory; their bytes are added up.
     planner : str
         Its name.
-    budget : Budget
+    budget : Budget, optional
         What it may spend on each.
 
     Raises

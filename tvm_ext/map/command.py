@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from passes.planning import Budget
 from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.command_options import PROGRAM, TARGET, add_planners, byte_count, check_writable
+from tvm_ext.command_options import (
+    PROGRAM,
+    TARGET,
+    add_limits,
+    add_planners,
+    budget_of,
+    check_writable,
+)
 from tvm_ext.map.model import MemoryMap
 from tvm_ext.map.source import MapOptions, memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
+from tvm_ext.named_planners import known_planners
 from tvm_ext.planned_memory import verdict
 
 FITS, DOES_NOT_FIT = 0, 1
-UNLIMITED_NODES = 1 << 60
 
 _MOST_LEFT = 5
 """So many buffers are named that are not planned."""
@@ -60,19 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a network: show the local memory of its groups of layers; needs a target with one",
     )
-    parser.add_argument(
-        "--capacity", type=byte_count, metavar="BYTES", help="of the memory for a table of buffers"
-    )
-    parser.add_argument(
-        "--alignment",
-        type=byte_count,
-        default=1,
-        metavar="BYTES",
-        help="of the offsets of a table's buffers (default: 1)",
-    )
-    parser.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="for each planner and memory"
-    )
+    add_limits(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,14 +79,14 @@ def run(args: argparse.Namespace) -> int:
     """
     known_suffix(args.output)
     check_writable(Path(args.output))
-    budget = None if args.time_limit is None else Budget(UNLIMITED_NODES, args.time_limit)
+    planners = () if args.planners is None else known_planners(args.planners)
     shown = memory_map_of(
         args.program,
         target=args.target,
         capacity=args.capacity,
         alignment=args.alignment,
         options=MapOptions(
-            args.planners or (), args.scopes, args.functions, args.layer_group, budget
+            planners, args.scopes, args.functions, args.layer_group, budget_of(args)
         ),
     )
     write_map(shown, args.output)
