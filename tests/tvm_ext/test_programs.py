@@ -205,6 +205,8 @@ def test_one_planner_may_be_named_by_a_text():
     for wrong in ("nosuch", ["nosuch"], "", [3], None):
         with pytest.raises(ValueError, match=r"nosuch|name a planner|expected a name"):
             tvm_ext.compare_planners(problem, wrong)
+        with pytest.raises(ValueError, match=r"nosuch|name a planner|expected a name"):
+            MapOptions(planners=wrong)
 
 
 @pytest.mark.parametrize(

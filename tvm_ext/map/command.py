@@ -17,7 +17,6 @@ from tvm_ext.command_options import (
 from tvm_ext.map.model import MemoryMap
 from tvm_ext.map.source import MapOptions, memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
-from tvm_ext.named_planners import known_planners
 from tvm_ext.planned_memory import verdict
 
 FITS, DOES_NOT_FIT = 0, 1
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     """
     known_suffix(args.output)
     check_writable(Path(args.output))
-    planners = () if args.planners is None else known_planners(args.planners)
+    planners = () if args.planners is None else args.planners
     shown = memory_map_of(
         args.program,
         target=args.target,

@@ -70,10 +70,10 @@ class MapOptions:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
+        if self.planners != ():
+            known_planners(self.planners)
         for field in ("planners", "scopes", "functions"):
             object.__setattr__(self, field, listed(getattr(self, field)))
-        if self.planners:
-            known_planners(self.planners)
 
     def names(self, default: Sequence[str], problem: Problem, *, graph: bool = False) -> list[str]:
         """Return which planners are asked to solve a problem."""
