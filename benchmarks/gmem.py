@@ -68,7 +68,7 @@ def print_one(name: str, memory: ActivationMemory) -> None:
         print(
             f"   {plan.planner:16}{plan.nbytes:14,}{plan.nbytes / memory.stock.nbytes:9.4f} stock"
             f"{plan.nbytes / memory.lower_bound:9.4f} bound{plan.seconds:9.4f} s"
-            f"{'  optimal' if plan.optimal else ''}",
+            f"{f'  {plan.proven}' if plan.proven else ''}",
             flush=True,
         )
 

@@ -48,13 +48,14 @@ def choices_of(
     budget: Budget | None = None,
     *,
     smaller: bool = False,
+    judge: Judge | None = None,
 ) -> tuple[MemoryChoices, ...]:
     """Find what can be chosen in each memory of a kernel.
 
     Parameters
     ----------
     kernel : CoreKernel
-        Read from a function whose target describes its pipelines.
+        Read from a function whose target describes its pipelines, unless there is a judge.
     planner : callable
         What seeks the plan of the least penalty.
     scopes : collection of str
@@ -63,15 +64,18 @@ def choices_of(
         For all plans together.
     smaller : bool
         As in `choose`.
+    judge : callable, optional
+        What plans cost; by default the simulator says it.
 
     Raises
     ------
     ValueError
-        When the function's target does not describe its pipelines.
+        When there is no judge, and the function's target does not describe its pipelines.
     """
     memories = asked_of(kernel, scopes)
     others = [(p, solve(p, "bump")) for p in kernel.problems if p.memory.name not in scopes]
-    found = choose(memories, others, planner, judge_of(kernel), budget, smaller=smaller)
+    judge = judge or judge_of(kernel)
+    found = choose(memories, others, planner, judge, budget, smaller=smaller)
     return tuple(map(MemoryChoices, memories, found))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tvm import relax
@@ -206,16 +207,7 @@ def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock
     grouped = local_memory(target) is not None
     chip = chip_of(options)
     if grouped and chip.machine is ESTIMATE:
-        LOGGER.warning(
-            "target %s describes no pipes %s: cycles are counted with %s; describe its own with "
-            "target_hw.with_machine",
-            target_label(target),
-            " and ".join(repr(pipe.name) for pipe in ESTIMATE),
-            " and ".join(
-                f"{pipe.rate} {pipe.unit} a cycle ({pipe.name}, {pipe.startup} cycles to start)"
-                for pipe in ESTIMATE
-            ),
-        )
+        _warn_of_estimate(target_label(target))
     found = []
     for block in read_networks(mod):
         network = block.network
@@ -224,6 +216,21 @@ def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock
         groups = plan_layer_groups(network, chip, search=options.search, halo=options.halo)
         found.append(PlannedBlock(block, _without_single_layers(groups)))
     return tuple(found)
+
+
+@cache
+def _warn_of_estimate(target: str) -> None:
+    """Say once for a target that its cycles are an estimate."""
+    LOGGER.warning(
+        "target %s describes no pipes %s: cycles are counted with %s; describe its own with "
+        "target_hw.with_machine",
+        target,
+        " and ".join(repr(pipe.name) for pipe in ESTIMATE),
+        " and ".join(
+            f"{pipe.rate} {pipe.unit} a cycle ({pipe.name}, {pipe.startup} cycles to start)"
+            for pipe in ESTIMATE
+        ),
+    )
 
 
 def _without_single_layers(groups: LayerGroups) -> LayerGroups:

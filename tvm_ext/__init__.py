@@ -20,10 +20,13 @@ __version__ = "0.2.0"
 def _is_command() -> bool:
     """Return whether this process is the command: ``tvm-ext``, or ``python -m tvm_ext``.
 
-    While Python locates the module that ``-m`` names, ``sys.argv[0]`` is ``-m``.
+    While Python locates the module that ``-m`` names, ``sys.argv[0]`` is ``-m``, and that name
+    stands before the other arguments in what Python itself was given.
     """
-    program = sys.argv[0] if getattr(sys, "argv", None) else ""
-    return program == "-m" or Path(program).stem == "tvm-ext"
+    argv = getattr(sys, "argv", None) or [""]
+    if argv[0] == "-m":
+        return sys.orig_argv[-len(argv) :][:1] in (["tvm_ext"], ["-mtvm_ext"])
+    return Path(argv[0]).name in ("tvm-ext", "tvm-ext.exe")
 
 
 if TYPE_CHECKING or not _is_command():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
 from tvm_ext import __version__
 from tvm_ext.own_packages import check_own_packages
-
-_PROG = "tvm_ext"
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -31,7 +31,7 @@ Such a module has ``add_arguments(parser)`` and ``run(arguments)``, which return
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say in one line what is wrong, where argparse would add the usage."""
-        raise ValueError(f"{message} (see 'python -m {self.prog} --help')")
+        raise ValueError(f"{message} (see '{self.prog} --help')")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,9 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         line on the standard error stream.
     """
     given = sys.argv[1:] if argv is None else list(argv)
+    prog = _typed()
+    args = argparse.Namespace(verbose=False)
     try:
         check_own_packages()
-        args = _parser(given).parse_args(given)
+        _, unknown = _parser(given, prog).parse_known_args(given, args)
+        if unknown:
+            args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         status: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -59,17 +63,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13  # as a shell says that SIGPIPE ended it
     except KeyboardInterrupt:
-        print(f"{_PROG}: interrupted", file=sys.stderr)
+        print(f"{prog}: interrupted", file=sys.stderr)
         return 128 + 2  # as a shell says that SIGINT ended it
     except (OSError, ValueError, ImportError) as error:
-        print(f"{_PROG}: error: {_one_line(error)}", file=sys.stderr)
+        if args.verbose:
+            traceback.print_exception(error)
+        print(f"{prog}: error: {_one_line(error)}", file=sys.stderr)
         return 2
     return status
 
 
-def _parser(given: Sequence[str]) -> _Parser:
+def _typed() -> str:
+    """Return how the user called the command."""
+    is_module = Path(sys.argv[0]).resolve() == Path(__file__).resolve()
+    return "python -m tvm_ext" if is_module else "tvm-ext"
+
+
+def _parser(given: Sequence[str], prog: str) -> _Parser:
     """Return a parser of the command that is asked for, which alone is imported."""
-    parser = _Parser(prog=_PROG, description="Memory planning passes for TVM.")
+    parser = _Parser(prog=prog, description="Memory planning passes for TVM.")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show where an error comes from, too"
+    )
     parser.add_argument("--version", action="version", version=f"tvm-ext {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     chosen = next((word for word in given if not word.startswith("-")), None)
@@ -78,7 +93,7 @@ def _parser(given: Sequence[str]) -> _Parser:
         if name == chosen:
             loaded = import_module(module)
             loaded.add_arguments(command)
-            command.set_defaults(run=loaded.run)
+            command.set_defaults(run=loaded.run, refuse=command.error, prog=prog)
     return parser
 
 

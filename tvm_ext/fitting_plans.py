@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +10,17 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ascend_choices import MemoryChoices, choices_of
+from passes.ascend_choices import MemoryChoices, choices_of, judge_of
 from passes.ascend_kernel import WORKSPACE, AscendOptions, level_planner
-from passes.placement import naming, prim_funcs
+from passes.placement import memory_of, naming, target_of
 from passes.planning import Budget, lower_bound, solve
-from passes.planning.ascend.choice import Choice, front
+from passes.planning.ascend.choice import Choice, Placed, Verdict, front
 from passes.planning.ascend.fewer_slots import single
 from passes.planning.ascend.levels import reuse_of
 from passes.planning.planner import as_budget
+from tvm_ext.columns import in_columns
+from tvm_ext.comparison.single_functions import split
+from tvm_ext.lowering import known_target
 
 
 @dataclass(frozen=True)
@@ -34,17 +37,20 @@ class FittingPlan:
         What it costs by the penalties of the reuse levels.
     level : int
         The lowest reuse level of a buffer; 2 where no buffer waits for another pipeline's bytes.
-    cycles : int
-        What the kernel takes in simulation, with the best plan that fits in each other memory.
+    cycles : int or None
+        What the kernel takes in simulation, with the best plan that fits in each other memory; None
+        where the target does not describe its pipelines.
     chosen : bool
-        Whether ``AscendPlanMemory(degrade=True)`` takes it.
+        Whether it is the best: of the fewest cycles, which ``AscendPlanMemory(degrade=True)``
+        takes; without cycles, the one that gives up the fewest slots, and then takes the fewest
+        bytes.
     """
 
     slots: tuple[tuple[str, int], ...]
     peak: int
     penalty: int
     level: int
-    cycles: int
+    cycles: int | None
     chosen: bool
 
     @property
@@ -85,27 +91,27 @@ class FittingMemory:
     def __str__(self) -> str:
         """Return a table."""
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
-        lines = [
+        title = (
             f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
-        ]
+        )
         if not self.plans:
-            return f"{lines[0]}\n  {self._nothing()}"
+            return f"{title}\n  {self._nothing()}"
+        if any(plan.cycles is None for plan in self.plans):
+            title += "; the target describes no pipelines, so the fewest slots given up decide"
         rows = [("bytes", "cycles", "level", "penalty", "one slot for")]
         rows += [
             (
                 f"{plan.peak:,}",
-                f"{plan.cycles:,}",
+                "-" if plan.cycles is None else f"{plan.cycles:,}",
                 str(plan.level),
                 f"{plan.penalty:,}",
                 ", ".join(name if n == 1 else f"{name} ({n})" for name, n in plan.slots) or "-",
             )
             for plan in self.plans
         ]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        for row, chosen in zip(rows, (False, *(plan.chosen for plan in self.plans)), strict=True):
-            cells = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False))
-            lines.append(f"{'*' if chosen else ' '} {cells}  {row[4]}")
-        return "\n".join(lines)
+        marks = (" ", *("*" if plan.chosen else " " for plan in self.plans))
+        table = in_columns(rows, left=(4,))
+        return "\n".join([title, *(f"{m} {line}" for m, line in zip(marks, table, strict=True))])
 
     def _nothing(self) -> str:
         """Say what is in the way where nothing fits."""
@@ -134,9 +140,11 @@ def what_fits(
     Parameters
     ----------
     program : tvm.tirx.PrimFunc or tvm.ir.IRModule
-        Flat, as before `StorageRewrite`; it stays as it is.
+        It stays as it is. Without a target it has to stand right before `StorageRewrite`.
     target : Target or str or mapping, optional
-        The chip, with its memories and pipelines. By default each function's own target.
+        The chip, with its memories; what does not stand there yet is lowered for it. By default
+        each function's own target. Where it does not describe its pipelines, slots given up
+        decide, and not cycles.
     budget : Budget or int, optional
         Limits, or how many placements may be tried, for all plans of a function together, and once
         more for those of fewer bytes.
@@ -148,29 +156,43 @@ def what_fits(
 
     Raises
     ------
+    TypeError
+        When `program` is no module and no function.
     ValueError
-        When it is given no program, a function cannot be planned, or its target describes no memory
-        or no pipelines.
+        When a function cannot be lowered or planned, or no memory is
+        described.
     """
     with naming("what_fits"):
         limits = as_budget(budget)
-        if not isinstance(program, (PrimFunc, IRModule)):
-            raise ValueError(f"a program is a PrimFunc or an IRModule, got {program!r}")
-    functions = {"main": program} if isinstance(program, PrimFunc) else prim_funcs(program)
+        chip = None if target is None else known_target(target)
+        modules = split(program, target=chip)
     found = []
-    for name, func in functions.items():
-        if target is not None:
-            func = func.with_attr("target", Target(target))
-        with naming("what_fits", name):
+    for mod in modules:
+        ((var, func),) = mod.functions.items()
+        if chip is not None:
+            func = func.with_attr("target", chip)
+        with naming("what_fits", str(var.name_hint)):
+            if memory_of(func) is None:
+                raise ValueError("neither an argument nor the function's target describes a memory")
             options = AscendOptions()
             kernel = options.read(func)
             scopes = [scope.name for scope in kernel.memory if scope.name != WORKSPACE]
-            memories = choices_of(kernel, level_planner(options), scopes, limits, smaller=True)
-        found += [_memory(name, memory) for memory in memories]
+            own = target_of(func)
+            has_pipes = own is not None and own.features.machine is not None
+            judge = judge_of(kernel) if has_pipes else _by_slots
+            memories = choices_of(
+                kernel, level_planner(options), scopes, limits, smaller=True, judge=judge
+            )
+        found += [_memory(str(var.name_hint), memory, has_pipes) for memory in memories]
     return tuple(found)
 
 
-def _memory(function: str, memory: MemoryChoices) -> FittingMemory:
+def _by_slots(_placed: Sequence[Placed]) -> Verdict:
+    """Let slots and bytes alone decide, where nobody knows how long anything takes."""
+    return Verdict(0)
+
+
+def _memory(function: str, memory: MemoryChoices, in_cycles: bool) -> FittingMemory:
     best = memory.choices[:1]
     shown = [choice for choice in front(memory.choices) if choice not in best]
     shown = sorted([*shown, *best], key=lambda choice: (choice.plan.peak, choice.rank))
@@ -183,13 +205,18 @@ def _memory(function: str, memory: MemoryChoices) -> FittingMemory:
         lower_bound(memory.problem),
         lower_bound(smallest),
         min([solve(endless, "best").peak, *(choice.plan.peak for choice in shown)]),
-        tuple(_plan(choice, choice in best) for choice in shown),
+        tuple(_plan(choice, choice in best, in_cycles) for choice in shown),
     )
 
 
-def _plan(choice: Choice, chosen: bool) -> FittingPlan:
+def _plan(choice: Choice, chosen: bool, in_cycles: bool) -> FittingPlan:
     reuse = reuse_of(choice.problem, choice.plan.offsets)
     level = min((one.level for one in reuse.values()), default=2)
     return FittingPlan(
-        choice.slots, choice.plan.peak, choice.plan.penalty, level, choice.cycles, chosen
+        choice.slots,
+        choice.plan.peak,
+        choice.plan.penalty,
+        level,
+        choice.cycles if in_cycles else None,
+        chosen,
     )

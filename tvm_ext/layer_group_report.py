@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tvm import relax
@@ -17,10 +17,15 @@ from passes.layer_group import (
     checked_options,
     chip_of,
     legalized,
+    local_memory,
     plan_groups,
 )
 from passes.layer_group_cost import makespans
 from passes.planning.layer_group.planned_group import PlannedGroup
+from passes.rewrite.layer_group.local_buffers import SCOPE
+from target_hw.memory import target_label
+from tvm_ext.byte_sizes import format_bytes
+from tvm_ext.lowering import as_module, known_target
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class LayerGroupSummary:
     bank_conflicts: int
     repeated_rows: int
     cycles: int
-    planned: PlannedGroup
+    planned: PlannedGroup = field(repr=False)
 
 
 class LeftLayer(NamedTuple):
@@ -73,9 +78,9 @@ class LeftLayer(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerGroupReport:
-    """A network in groups.
+    """A network in groups; printed, it is one line.
 
     Attributes
     ----------
@@ -101,6 +106,16 @@ class LayerGroupReport:
     moved_least: int
     makespan_before: int
     makespan_after: int
+
+    def __repr__(self) -> str:
+        """Say in a line what the groups save."""
+        layers = sum(len(group.layers) for group in self.groups)
+        return (
+            f"<LayerGroupReport: {layers} layers in {len(self.groups)} groups, {len(self.left)} "
+            f"left; {format_bytes(self.moved_before)} between global and local memory without "
+            f"groups, {format_bytes(self.moved_after)} with, {format_bytes(self.moved_least)} at "
+            f"least; {self.makespan_before:,} cycles without, {self.makespan_after:,} with>"
+        )
 
 
 def layer_groups(
@@ -137,29 +152,46 @@ def layer_groups(
 
     Raises
     ------
+    TypeError
+        When `mod` is no module and no function.
     ValueError
         As `LayerGroup` does, and when there is no such function.
     """
+    mod = as_module(mod)
     options = checked_options(
         LayerGroupOptions(
-            None if target is None else Target(target), search, halo, planner, overlap_rule
+            None if target is None else known_target(target), search, halo, planner, overlap_rule
         )
     )
-    if function is not None:
-        names = [
-            str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)
-        ]
-        if function not in names:
-            raise ValueError(
-                f"layer_groups: there is no Relax function {function!r}; there are: "
-                f"{', '.join(sorted(names)) or 'none'}"
-            )
+    names = [str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)]
+    if not names:
+        raise ValueError("layer_groups: there is no Relax function in the module")
+    if function is not None and function not in names:
+        raise ValueError(
+            f"layer_groups: there is no Relax function {function!r}; there are: "
+            f"{', '.join(sorted(names))}"
+        )
     blocks = [
         planned
         for planned in plan_groups(lowered(mod, fuse=fuse), options)
         if function in (None, planned.groups.network.name)
     ]
     return _report(blocks, options)
+
+
+def check_local_memory(target: Target) -> None:
+    """Refuse a target on which no layers can run together.
+
+    Raises
+    ------
+    ValueError
+        When it describes no local memory.
+    """
+    if local_memory(target) is None:
+        raise ValueError(
+            f"target {target_label(target)} describes no memory {SCOPE!r}, so no layers can run "
+            "together; a chip that has one is sophgo/bm1684x"
+        )
 
 
 def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:

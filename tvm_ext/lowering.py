@@ -21,6 +21,9 @@ from tvm_ext.pipeline import before_planning, relax_passes
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
 
+DEFAULT_TARGET = "llvm"
+"""What a network is lowered for where no target is named."""
+
 #: The targets that workloads are built for. GPU kinds say their architecture and limits
 #: themselves, because TVM would ask a driver for them where there may be none. The CUDA
 #: architecture is the last without tensor cores: importing TVM's intrinsics for those takes half
@@ -45,7 +48,7 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def resolve_target(target: str | Target) -> Target:
+def resolve_target(target: str | Mapping[str, Any] | Target) -> Target:
     """Turn a name of :data:`TARGETS`, or whatever else TVM understands, into a target.
 
     Parameters
@@ -60,10 +63,11 @@ def resolve_target(target: str | Target) -> Target:
     """
     if isinstance(target, Target):
         return target
-    return Target(dict(TARGETS[target])) if target in TARGETS else Target(target)
+    named = TARGETS.get(target) if isinstance(target, str) else target
+    return Target(target if named is None else dict(named))
 
 
-def known_target(target: str | Target) -> Target:
+def known_target(target: str | Mapping[str, Any] | Target) -> Target:
     """Turn a name such as ``cuda``, a tag or a JSON object into a target.
 
     Parameters
@@ -87,6 +91,41 @@ def known_target(target: str | Target) -> Target:
         return resolve_target(target)
     except Exception as error:  # TVM raises whatever it stumbles on
         raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
+
+
+def target_for(mod: tvm.IRModule, target: str | Target | None) -> Target | None:
+    """Return what a module is lowered for: `DEFAULT_TARGET` for a network without a target.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The module.
+    target : str or tvm.target.Target, optional
+        What the user named.
+
+    Raises
+    ------
+    ValueError
+        As `known_target` does.
+    """
+    if target is None and has_relax(mod):
+        target = DEFAULT_TARGET
+    return None if target is None else known_target(target)
+
+
+def as_module(what: object) -> tvm.IRModule:
+    """Return a module; of one function, the module that has it alone.
+
+    Raises
+    ------
+    TypeError
+        When it is neither.
+    """
+    if isinstance(what, tvm.tirx.PrimFunc | relax.Function):
+        return tvm.IRModule.from_expr(what)
+    if not isinstance(what, tvm.IRModule):
+        raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {what!r}")
+    return what
 
 
 def first_line(error: BaseException) -> str:

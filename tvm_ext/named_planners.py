@@ -24,6 +24,40 @@ _WITHOUT_REUSE = ("bump", "bump_or_best")
 """Planners that let nothing share memory, or only where the rest does not fit."""
 
 
+def listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names in the order in which they were given, each once; commas separate them.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        One text, or several.
+
+    Raises
+    ------
+    ValueError
+        When one is no text.
+    """
+    texts = [names] if isinstance(names, str) else names
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"expected a name or several, got {names!r}")
+    split = [name.strip() for text in texts for name in text.split(",")]
+    return tuple(dict.fromkeys(name for name in split if name))
+
+
+def known_planners(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the planners that a user names, with `EVERY` as it is.
+
+    Raises
+    ------
+    ValueError
+        When there is none, or one is not known.
+    """
+    found = tuple(name if name == EVERY else known_planner(name) for name in listed(names))
+    if not found:
+        raise ValueError(f"name a planner; there are: {', '.join(planner_names())}; or {EVERY!r}")
+    return found
+
+
 def known_planner(name: str) -> str:
     """Return the name of a planner; ``module:function`` is imported and registered under it.
 
@@ -66,7 +100,7 @@ def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False)
     problem : Problem
         What is to be solved.
     asked : sequence of str
-        Names, or `EVERY` for all those that are made for such a problem.
+        Names; `EVERY` stands for all those that are made for such a problem.
     graph : bool
         Whether the buffers are the tensors between the operators of a network.
 
@@ -75,14 +109,15 @@ def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False)
     ValueError
         When a planner is not known.
     """
-    if list(asked) != [EVERY]:
+    if EVERY not in asked:
         return [known_planner(name) for name in asked]
     left_out = set(_WITHOUT_REUSE)
     if not any(buffer.use is not None for buffer in problem.buffers):
         left_out.update(_FOR_LEVELS)
     if not graph:
         left_out.update(_FOR_GRAPHS)
-    return [name for name in planner_names() if name not in left_out]
+    made = [name for name in planner_names() if name not in left_out]
+    return list(listed([*made, *(known_planner(name) for name in asked if name != EVERY)]))
 
 
 @contextmanager

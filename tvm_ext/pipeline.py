@@ -17,8 +17,11 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
+from passes.layer_group import LOGGER, local_memory
 from passes.options import check_flags
 from passes.placement import naming
+from passes.rewrite.layer_group.local_buffers import SCOPE
+from target_hw.memory import target_label
 from tvm_ext import transform
 from tvm_ext.pass_options import takes_options_of
 
@@ -70,6 +73,7 @@ def use_storage_rewrite(
             detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound
         )
 
+    storage_rewrite()  # A wrong option is an error here, not in the middle of a build.
     with _replaced("StorageRewrite", storage_rewrite):
         yield
 
@@ -435,7 +439,7 @@ def relax_pipeline(
 
 def _layer_group(target: Target, options: object) -> Pass:
     if options is True:
-        return transform.LayerGroup(target)
+        options = {}
     if not isinstance(options, Mapping):
         raise ValueError(
             "layer_group must be True, False or a mapping of options of LayerGroup, "
@@ -448,7 +452,15 @@ def _layer_group(target: Target, options: object) -> Pass:
             raise ValueError(
                 f"layer_group: LayerGroup has no option {name!r}; it has: {', '.join(known)}"
             )
-    return transform.LayerGroup(**given)
+    group = transform.LayerGroup(**given)
+    chip = Target(given["target"])
+    if local_memory(chip) is None:
+        LOGGER.warning(
+            "relax_pipeline: layer_group does nothing, as target %s describes no memory %r",
+            target_label(chip),
+            SCOPE,
+        )
+    return group
 
 
 tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, tir_pipeline)

@@ -1,21 +1,23 @@
-"""``python -m tvm_ext plan``: place the buffers of a CSV file."""
+"""``tvm-ext plan``: place the buffers of a CSV file."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
+from passes.planning import Plan, Problem, lower_bound
 from passes.planning.files.csv_format import read_problem, write_plan
 from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
-from tvm_ext.byte_sizes import parse_bytes
-from tvm_ext.named_planners import known_planner
+from tvm_ext.command_options import add_json, add_limits, add_planners, budget_of, check_writable
+from tvm_ext.named_planners import known_planners, planners_for
+from tvm_ext.planned_memory import plan_memory, verdict
 
 FITS, DOES_NOT_FIT = 0, 1
-UNLIMITED_NODES = 1 << 60
 CHECKING = 2.0
 """How long it takes to check and write a plan, at most, for each second that it took to read."""
 
@@ -30,42 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input. BYTES may have a unit: 4096, 192KiB, 1.5MiB."
     )
     parser.add_argument(
-        "--input",
-        required=True,
-        metavar="F.csv",
+        "table",
+        metavar="FILE.csv",
         help="columns id,lower,upper,size[,alignment]: a buffer is live on [lower, upper), and its "
         "offset is a multiple of its alignment, any number of bytes; an offset, such as this "
         "command writes, is not read",
     )
-    parser.add_argument(
-        "--capacity",
-        type=_bytes,
-        metavar="BYTES",
-        help="what must not be exceeded (default: none)",
-    )
-    names = ", ".join(planner_names())
-    parser.add_argument(
-        "--planner",
-        default="best",
-        metavar="NAME",
-        help=f"one of: {names}; or module:function for one of your own (default: best)",
+    add_planners(parser, "ask these; the best of their plans is written; by default best")
+    add_limits(
+        parser,
+        "for all from reading to writing; what is read is read, planned once, checked and written "
+        "all the same, and a line says how long that took (default: 10)",
+        seconds=10.0,
     )
     parser.add_argument(
-        "--alignment",
-        type=_bytes,
-        default=1,
-        metavar="BYTES",
-        help="of every offset, a power of two (default: 1)",
+        "-o", "--output", metavar="OUT.csv", help="write the offsets to this file too"
     )
-    parser.add_argument(
-        "--time-limit",
-        type=float,
-        default=10.0,
-        metavar="SECONDS",
-        help="for all from reading to writing; what is read is read, planned once, checked and "
-        "written all the same, and a line says how long that took (default: 10)",
-    )
-    parser.add_argument("--output", metavar="F.csv", help="where to write the offsets")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,52 +61,58 @@ def run(arguments: argparse.Namespace) -> int:
     ValueError
         On bad input.
     """
-    if arguments.output is not None and _is_same_file(arguments.input, arguments.output):
-        raise ValueError(f"--output would overwrite the input, {arguments.input}")
-    limit = Budget(seconds=arguments.time_limit).seconds or 0.0
+    if arguments.output is not None and _is_same_file(arguments.table, arguments.output):
+        raise ValueError(f"--output would overwrite the input, {arguments.table}")
+    check_writable(arguments.json)
+    budget = budget_of(arguments)
     start = time.monotonic()
-    planner = known_planner(arguments.planner)
+    planners = known_planners("best" if arguments.planners is None else arguments.planners)
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
-    with open(arguments.input, encoding="utf-8-sig", newline="") as stream:
-        problem = read_problem(stream, arguments.input, memory)
+    with open(arguments.table, encoding="utf-8-sig", newline="") as stream:
+        problem = read_problem(stream, arguments.table, memory)
     read = time.monotonic()
-    left = limit - (read - start) * (1 + CHECKING)
-    plan = solve(problem, planner, Budget(UNLIMITED_NODES, max(0.0, left)))
+    names = planners_for(problem, planners)
+    left = max(0.0, arguments.time_limit - (read - start) * (1 + CHECKING))
+    budget = replace(budget, seconds=left / max(1, len(names)))
+    found = [plan_memory((problem,), name, budget) for name in names]
     planned = time.monotonic()
-    if plan.fits:
-        check(problem, plan)
-        if arguments.output is not None:
-            with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
-                write_plan(stream, problem, plan)
-    _report(problem, plan)
+    plans = [plan for _, (plan,) in found]
+    best = min(plans, key=lambda plan: (not plan.fits, plan.peak))
+    if best.fits and arguments.output is not None:
+        with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
+            write_plan(stream, problem, best)
+    if arguments.json is not None:
+        data = {
+            "table": arguments.table,
+            "capacity": arguments.capacity,
+            "lower_bound": lower_bound(problem),
+            "plans": [asdict(summary) for summary, _ in found],
+        }
+        arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    if not best.fits:
+        print(f"does not fit: {does_not_fit(problem, best)}")
+    for name, plan in zip(names, plans, strict=True):
+        print(_report(problem, name, plan))
     end = time.monotonic()
-    if end - start > limit:
+    if end - start > arguments.time_limit:
         print(
-            f"took {end - start:.1f} s, above the limit of {limit:g} s: {read - start:.1f} s to "
-            f"read, {planned - read:.1f} s to plan, {end - planned:.1f} s to check and write",
+            f"took {end - start:.1f} s, above the limit of {arguments.time_limit:g} s: "
+            f"{read - start:.1f} s to read, {planned - read:.1f} s to plan and check, "
+            f"{end - planned:.1f} s to write",
             file=sys.stderr,
         )
-    return FITS if plan.fits else DOES_NOT_FIT
-
-
-def _bytes(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        # With this type, argparse shows the message and not only the text that it is about.
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return FITS if best.fits else DOES_NOT_FIT
 
 
 def _is_same_file(first: str, second: str) -> bool:
     return Path(first).exists() and Path(second).exists() and Path(first).samefile(second)
 
 
-def _report(problem: Problem, plan: Plan) -> None:
+def _report(problem: Problem, asked: str, plan: Plan) -> str:
     bound = lower_bound(problem)
+    made = "" if plan.planner == asked else f" ({plan.planner})"
     ratio = plan.peak / bound if bound else 1.0
-    if not plan.fits:
-        print(f"does not fit: {does_not_fit(problem, plan)}")
-    print(
-        f"{len(problem.buffers)} buffers by {plan.planner}: peak {plan.peak} bytes, lower bound "
-        f"{bound} bytes, ratio {ratio:.4f}, {plan.status.value}"
+    return (
+        f"{len(problem.buffers)} buffers by {asked}{made}: peak {plan.peak} bytes, lower bound "
+        f"{bound} bytes, ratio {ratio:.4f}, {verdict(problem, plan)}"
     )

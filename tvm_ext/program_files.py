@@ -31,13 +31,21 @@ _PLAIN = range(64)
 """The type indices below those of objects: fields of such a type are saved as they are."""
 
 
-def read_program(path: Path) -> IRModule:
+def split_name(what: str) -> tuple[Path, str | None]:
+    """Split ``FILE.py:NAME`` into the file and the name of what is meant in it, if one is given."""
+    path, colon, name = what.rpartition(":")
+    return (Path(path), name) if colon and path.endswith(".py") else (Path(what), None)
+
+
+def read_program(path: Path, chosen: str | None = None) -> IRModule:
     """Read a module or function from a file of TVMScript, JSON or ONNX.
 
     Parameters
     ----------
     path : Path
         Its suffix, one of `SUFFIXES`, says which. A ``.py`` file is run, as Python runs it.
+    chosen : str, optional
+        Of a ``.py`` file, the name of the module or function that is meant.
 
     Raises
     ------
@@ -61,7 +69,7 @@ def read_program(path: Path) -> IRModule:
         raise ValueError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from error
     if not text.strip():
         raise ValueError(f"{path}: the file is empty")
-    return _READERS[path.suffix](path, text)
+    return _read_script(path, text, chosen) if path.suffix == SCRIPT else _read_json(path, text)
 
 
 def _read_json(path: Path, text: str) -> IRModule:
@@ -117,7 +125,7 @@ def _reference_fields(type_key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read_script(path: Path, text: str) -> IRModule:
+def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
     """Read TVMScript: a text like those that TVM prints is parsed, any other module is run.
 
     TVM prints one definition without imports, and what it prints need not be well-formed.
@@ -136,7 +144,7 @@ def _read_script(path: Path, text: str) -> IRModule:
         found = {definitions[0].name: _parse(path, text)}
     else:
         found = _run(path)
-    return _one_module(path, found)
+    return _one_module(path, _only(path, found, chosen))
 
 
 def _parse(path: Path, text: str) -> Any:
@@ -177,12 +185,26 @@ def _script_error(path: Path, error: BaseException) -> ValueError:
     return ValueError(f"{where}: {type(error).__name__}: {first_line(error)}")
 
 
+def _only(path: Path, found: dict[str, Any], chosen: str | None) -> dict[str, Any]:
+    """Return what a script defines of modules and functions, or the one that is chosen of it."""
+    kinds = IRModule | PrimFunc | relax.Function
+    programs = {name: value for name, value in found.items() if isinstance(value, kinds)}
+    if chosen is None:
+        return programs
+    if chosen not in programs:
+        raise ValueError(
+            f"{path}: defines no module and no function {chosen!r}; "
+            f"it defines {', '.join(programs) or 'none'}"
+        )
+    return {chosen: programs[chosen]}
+
+
 def _one_module(path: Path, found: dict[str, Any]) -> IRModule:
     """Make one module of what a script defines: an IRModule, or functions."""
     modules = {name: value for name, value in found.items() if isinstance(value, IRModule)}
     functions: dict[str, Any] = {}
     for name, value in found.items():
-        if not isinstance(value, PrimFunc | relax.Function):
+        if isinstance(value, IRModule):
             continue
         symbol = str((value.attrs or {}).get("global_symbol", name))
         if not functions.setdefault(symbol, value).same_as(value):
@@ -192,13 +214,16 @@ def _one_module(path: Path, found: dict[str, Any]) -> IRModule:
     if not modules:
         return IRModule({s: func.with_attr("global_symbol", s) for s, func in functions.items()})
     if len(modules) > 1:
-        raise ValueError(f"{path}: defines more than one IRModule ({', '.join(modules)})")
+        raise ValueError(
+            f"{path}: defines more than one IRModule ({', '.join(modules)}); choose one by its "
+            f"name: {path}:{next(iter(modules))}"
+        )
     ((module_name, mod),) = modules.items()
     for symbol, func in functions.items():
         if not any(tvm_ffi.structural_equal(func, member) for member in mod.functions.values()):
             raise ValueError(
                 f"{path}: defines function {symbol!r} beside the IRModule {module_name}; "
-                "put it into the module"
+                f"put it into the module, or choose one by its name: {path}:{module_name}"
             )
     return mod
 
@@ -223,9 +248,7 @@ def _read_onnx(path: Path) -> IRModule:
     return mod
 
 
-_READERS = {".json": _read_json, ".py": _read_script}
+SCRIPT, ONNX = ".py", ".onnx"
 
-ONNX = ".onnx"
-
-SUFFIXES = (*_READERS, ONNX)
+SUFFIXES = (".json", SCRIPT, ONNX)
 """How the names of files that can be read end."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
-from pathlib import Path
 
+from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
+from tvm.tirx import PrimFunc
 
 from tvm_ext import workloads
 from tvm_ext.comparison.single_functions import split
-from tvm_ext.lowering import first_line, has_relax, known_target
-from tvm_ext.program_files import SUFFIXES, read_program
+from tvm_ext.lowering import as_module, first_line, has_relax, known_target, target_for
+from tvm_ext.program_files import SUFFIXES, read_program, split_name
+from tvm_ext.workloads import UnknownWorkloadError
 
 ASCEND = "ascend:"
 """How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
@@ -32,12 +35,20 @@ class Program:
         The program before it was lowered, if that is Relax.
     target : tvm.target.Target, optional
         What it was lowered for, if it was.
+    assumed : str
+        What was assumed because the user did not say it; empty if nothing.
     """
 
     name: str
     functions: tuple[IRModule, ...]
     relax: IRModule | None = None
     target: Target | None = None
+    assumed: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name, and what was assumed."""
+        return f"{self.name} ({self.assumed})" if self.assumed else self.name
 
 
 def is_file(what: str) -> bool:
@@ -48,8 +59,29 @@ def is_file(what: str) -> bool:
     what : str
         What the user wrote.
     """
-    path = Path(what)
+    path, _ = split_name(what)
     return path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists()
+
+
+def read_module(what: str) -> IRModule:
+    """Return the module of a file, or of a network that is a workload, as it stands there.
+
+    Parameters
+    ----------
+    what : str
+        As in `load_program`.
+
+    Raises
+    ------
+    ValueError
+        When there is none.
+    """
+    if is_file(what):
+        return read_program(*split_name(what))
+    _check_known(what)
+    if what.startswith(ASCEND):
+        raise ValueError(f"{what}: is a kernel, and no network")
+    return workloads.model(what)
 
 
 def load_program(what: str, target: str | Target | None = None) -> Program:
@@ -59,32 +91,48 @@ def load_program(what: str, target: str | Target | None = None) -> Program:
     ----------
     what : str
         The name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
-        `tvm_ext.program_files.read_program` reads.
+        `tvm_ext.program_files.read_program` reads, ``FILE.py:NAME`` for one module of several.
     target : str or tvm.target.Target, optional
-        What it is lowered for. By default the first target of a workload, and the chip of an
-        Ascend kernel. A file of PrimFuncs without a target has to stand right before
-        ``StorageRewrite``.
+        What it is lowered for; a ``.py`` file may register it. By default the first target of a
+        workload, the chip of an Ascend kernel, and `DEFAULT_TARGET` for a file with Relax
+        functions. One of PrimFuncs without a target has to stand right before ``StorageRewrite``.
 
     Raises
     ------
     ValueError
         When there is no such program, it cannot be read or lowered, or has no PrimFunc.
     """
-    resolved = None if target is None else known_target(target)
     if is_file(what):
-        path = Path(what)
-        return program_of(read_program(path), resolved, name=str(path))
+        return program_of(read_module(what), target, name=what)
+    resolved = None if target is None else known_target(target)
+    _check_known(what)
     if what.startswith(ASCEND):
         return _load_ascend(what, resolved)
     return _load_workload(what, resolved)
 
 
-def program_of(mod: IRModule, target: str | Target | None = None, *, name: str) -> Program:
+def _check_known(what: str) -> None:
+    """Refuse what is no name of a workload or kernel, and say what the user may have meant."""
+    kernels = [f"{ASCEND}{kernel}" for kernel in workloads.ascend_kernels()]
+    known = [*workloads.names(), *kernels]
+    name = ":".join(what.split(":")[:2]) if what.startswith(ASCEND) else what
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        raise UnknownWorkloadError(
+            f"unknown workload {what!r}: {hint}'tvm-ext compare --list' lists all {len(known)}; "
+            f"the name of a file ends in {', '.join(SUFFIXES)}"
+        )
+
+
+def program_of(
+    mod: IRModule | PrimFunc | relax.Function, target: str | Target | None = None, *, name: str
+) -> Program:
     """Lower a module.
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod : tvm.IRModule or a function of one
         It stays as it is.
     target : str or tvm.target.Target, optional
         As in `split`.
@@ -93,15 +141,22 @@ def program_of(mod: IRModule, target: str | Target | None = None, *, name: str) 
 
     Raises
     ------
+    TypeError
+        When it is no module and no function.
     ValueError
         As `split` does; the message begins with the name.
     """
-    resolved = None if target is None else known_target(target)
+    mod = as_module(mod)
+    resolved = target_for(mod, target)
     try:
         functions = tuple(split(mod, target=resolved))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    return Program(name, functions, mod if resolved and has_relax(mod) else None, resolved)
+    relax_mod = mod if has_relax(mod) else None
+    assumed = ""
+    if target is None and resolved is not None:
+        assumed = f"lowered for {resolved.kind.name}, as no target is named"
+    return Program(name, functions, relax_mod, resolved, assumed)
 
 
 def _load_workload(name: str, target: Target | None) -> Program:

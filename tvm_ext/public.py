@@ -27,7 +27,6 @@ from tvm_ext.comparison.many_programs import compare_planners
 from tvm_ext.comparison.memory_comparison import (
     ActivationMemory,
     AllocatedMemory,
-    PlannedMemory,
     activation_memory,
 )
 from tvm_ext.comparison.planner_tables import render_planners
@@ -63,6 +62,7 @@ from tvm_ext.pipeline import (
     use_plan_addresses,
     use_storage_rewrite,
 )
+from tvm_ext.planned_memory import PlannedMemory
 
 __all__ = [
     "ActivationMemory",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import Op, PrimType, Var
+from tvm.ir import Op, PrimType, Type, Var
 from tvm.ir.expr import Call
 from tvm.tirx import AllocBuffer, IntImm, Ramp
 
@@ -21,9 +21,9 @@ array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 
 _map_count = tvm_ffi.get_global_func("ffi.MapCount")
 
-# TVM keeps one object a primitive type, so its handle can stand for it. The type is
-# kept beside what was read off it, so that a handle is never used twice. A module that
-# was loaded brings type objects of its own; what is read off those is the same object.
+# By the handle of a type object. The type is kept beside what was read off it, so that a handle
+# is never used twice. TVM keeps one object for each primitive type, but a module that was loaded
+# brings its own: what is read off those is the same object.
 _element_types: dict[int, tuple[PrimType, ElementType]] = {}
 _element_types_by_name: dict[str, ElementType] = {}
 
@@ -40,6 +40,11 @@ def element_type(dtype: PrimType) -> ElementType:
         known = dtype, element
         _element_types[key] = known
     return known[1]
+
+
+def is_same_type(one: Type, other: Type) -> bool:
+    """Whether two types are equal; most often they are one object, which is told fastest."""
+    return bool(one.same_as(other)) or bool(one == other)
 
 
 def is_volatile(alloc: AllocBuffer) -> bool:

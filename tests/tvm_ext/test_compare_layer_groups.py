@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from tvm import relax
 from tvm.target import Target
 
+import tvm_ext
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.layer_group_command import render, savings, to_json
@@ -33,6 +35,25 @@ def test_the_table_names_every_layer(found):
         assert all(layer in text for layer in group.layers)
         assert str(group.lmem_peak) in text
     assert all(f"{left.layer}: {left.reason}" in text for left in found.report.left)
+
+
+def test_a_report_is_printed_in_a_line(found):
+    text = repr(found.report)
+    assert "\n" not in text
+    assert len(text) < 300
+    assert f"{len(found.report.groups)} groups" in text
+
+
+def test_an_estimate_is_said_once(caplog):
+    scope = tvm_ext.MemoryScope("local.LMEM", 4096, 16, facts=(("eu_bytes", 16), ("lanes", 4)))
+    target = tvm_ext.with_memory("llvm", tvm_ext.MemoryHierarchy((scope,)))
+    x = relax.Var("x", relax.TensorType((1, 4, 8, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.nn.relu(x)))
+    for _ in range(2):
+        tvm_ext.layer_groups(builder.get(), target)
+    assert sum("describes no pipes" in message for message in caplog.messages) == 1
 
 
 def test_the_data_is_json(found):

@@ -19,10 +19,10 @@ from tvm_ext.comparison.planner_tables import summary, tables
 from tvm_ext.comparison.planners import (
     Makespan,
     PlannerComparison,
-    PlannerResult,
     ScopeResult,
     compare_program,
 )
+from tvm_ext.planned_memory import PlannedMemory
 from tvm_ext.programs import load_program, program_of
 
 FOR_LEVELS = {"three_level", "three_level_mirror"}
@@ -93,7 +93,7 @@ def test_counts_of_a_function_in_each_scope():
         for plan in result.plans:
             assert plan.fits
             assert result.lower_bound <= plan.nbytes <= result.no_reuse
-            assert plan.proven <= (plan.nbytes == result.lower_bound)
+            assert (plan.proven == "lowest peak") == (plan.nbytes == result.lower_bound)
 
 
 def test_a_target_says_what_memory_there_is():
@@ -177,8 +177,8 @@ def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
 
 def result(function="f", stock=100, penalty=0, capacity=None) -> ScopeResult:
     plans = (
-        PlannerResult("one", 80, True, True, penalty, 0.5),
-        PlannerResult("two", 120, capacity is None, False, 0, 0.001),
+        PlannedMemory("one", 80, True, "lowest peak", penalty, 0.5),
+        PlannedMemory("two", 120, capacity is None, "", 0, 0.001),
     )
     return ScopeResult(function, "local.UB", 3, capacity, 200, stock, plans, 80)
 
@@ -190,7 +190,7 @@ def test_a_table_sums_up_functions():
     rows = {line[:12].strip(): line[12:].split() for line in text[3:]}
     assert rows["no reuse"] == ["400", "200.0%", "2.500"]
     assert rows["stock"] == ["200", "100.0%", "1.250"]
-    assert rows["one"] == ["160", "80.0%", "1.000", "yes", "1", "s"]
+    assert rows["one"] == ["160", "80.0%", "1.000", "lowest", "peak", "1", "s"]
     assert rows["two"] == ["240", "120.0%", "1.500", "no", "2", "ms"]
     assert rows["lower bound"] == ["160", "80.0%", "1.000"]
 
@@ -280,7 +280,7 @@ def test_the_command_names_what_failed(folder, capsys):
     assert main(["compare", str(folder), "--planners", "best"]) == 2
     captured = capsys.readouterr()
     assert "geometric mean" in captured.out
-    assert captured.err.startswith("tvm_ext: error: ")
+    assert captured.err.startswith("tvm-ext: error: ")
     assert captured.err.count("\n") == 1
     assert "bad.csv: no column id" in captured.err
 

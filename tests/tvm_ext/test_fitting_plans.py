@@ -98,8 +98,12 @@ def test_the_table_has_a_line_for_each_plan_and_marks_one(fitting):
 def test_without_pipelines_there_are_no_cycles_to_decide_by(too_large):
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", 196_608, 32),))
     bare = tvm_ext.with_memory("llvm", memory)
-    with pytest.raises(ValueError, match=r"what_fits: function 'main'.*pipelines"):
-        tvm_ext.what_fits(too_large, bare)
+    (memory,) = tvm_ext.what_fits(too_large, bare)
+    (chosen,) = [plan for plan in memory.plans if plan.chosen]
+    assert memory.asked > memory.capacity >= chosen.peak
+    assert len(chosen.given_up) == 1  # With none it does not fit.
+    assert {plan.cycles for plan in memory.plans} == {None}
+    assert "describes no pipelines" in str(memory)
     with pytest.raises(ValueError, match=r"feature\.machine"):
         AscendPlanMemory(degrade=True)(
             tvm.IRModule({"main": too_large.with_attr("target", Target(bare))})
@@ -113,9 +117,21 @@ def test_a_small_budget_is_for_all_plans_together(too_large):
         tvm_ext.what_fits(too_large, budget="much")
 
 
+def test_a_program_is_lowered_for_the_chip():
+    made = workloads.ascend_kernel(*TOO_LARGE)
+    memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", 196_608, 32),))
+    bare = tvm_ext.with_memory("llvm", memory)
+    assert tvm_ext.what_fits(made.mod, bare) == tvm_ext.what_fits(kernel(*TOO_LARGE), bare)
+    for target in (None, "llvm"):
+        with pytest.raises(
+            ValueError, match=r"what_fits: function 'vector_add'.*describes a memory"
+        ):
+            tvm_ext.what_fits(made.mod, target)
+
+
 @pytest.mark.parametrize("program", [None, 5, "vector_add"])
 def test_what_is_no_program_is_refused(program):
-    with pytest.raises(ValueError, match="what_fits: a program is"):
+    with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc"):
         tvm_ext.what_fits(program, TWIN)
 
 

@@ -214,7 +214,7 @@ def test_the_module_stays_as_it_is(small: tvm.IRModule):
 def test_only_the_planners_that_are_named_are_asked(small: tvm.IRModule):
     (memory,) = activation_memory(small, names=["skyline", "best"])
     assert [plan.planner for plan in memory.plans] == ["best", "skyline"]
-    assert {plan.optimal for plan in memory.plans} == {True}
+    assert {plan.proven for plan in memory.plans} == {"lowest peak"}
     with pytest.raises(KeyError):
         memory.bytes_of("bump")
 

@@ -73,9 +73,11 @@ def test_its_tensors_are_compared(network, capsys):
     assert "tensors, not fused" in printed
 
 
-def test_it_needs_a_target_and_says_so(network, capsys):
-    assert main(["compare", str(network[0])]) == 2
-    assert "name a target, such as llvm" in capsys.readouterr().err
+def test_without_a_target_it_is_lowered_for_llvm(network, capsys):
+    assert main(["compare", str(network[0]), "--planners", "all"]) == 0
+    printed = capsys.readouterr().out
+    assert "lowered for llvm" in printed
+    assert "rec_tbl" in printed
 
 
 @pytest.mark.parametrize("content", [b"", b"not a network", b"\x00" * 64])

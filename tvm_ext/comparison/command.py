@@ -1,21 +1,20 @@
-"""``python -m tvm_ext compare``: ours against the stock passes, as tables."""
+"""``tvm-ext compare``: ours against the stock passes, as tables."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from tvm.ir import IRModule
 
 from passes.planning import Problem
+from tvm_ext.command_options import PROGRAM, TARGET, add_json, check_writable
 from tvm_ext.comparison import layer_group_command, planner_command
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
@@ -43,21 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=_DEFAULT_WORKLOAD,
         metavar="WHAT",
-        help="a workload or kernel that --list names, a TVMScript file (.py), a module saved with "
-        "tvm.ir.save_json (.json), or an ONNX network (.onnx); with --planners also a table of "
-        f"buffers (.csv) or a folder of such files; {_DEFAULT_WORKLOAD} by default",
+        help=f"{PROGRAM}; with --planners also a table of buffers (.csv) or a folder of such "
+        f"files; {_DEFAULT_WORKLOAD} by default",
     )
     parser.add_argument(
         "--target",
         metavar="T",
-        help="lower the program for this target first, by the stock pipeline up to "
-        "StorageRewrite: a name such as llvm or cuda, a tag, or a JSON object. A workload is "
-        "always lowered, by default for the first of its targets. A file without a target has to "
-        "stand right before StorageRewrite; one that does so with a target is not lowered again, "
-        "the target is noted on its functions that name none. A Relax file needs a target",
+        help=f"lower the program first, by the stock pipeline up to StorageRewrite, for {TARGET}; "
+        "on functions that stand there and name no target, it is noted",
     )
     parser.add_argument("--list", action="store_true", help="list the workloads and leave")
-    parser.add_argument("--json", metavar="OUT", type=Path, help="write the data to this file too")
+    add_json(parser)
     parser.add_argument(
         "--fail-on-difference",
         action="store_true",
@@ -78,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_workloads()
         return 0
-    if args.json is not None:
-        _check_writable(args.json)
+    check_writable(args.json)
     if args.layer_group:
         if args.planners is not None:
             raise ValueError("--layer-group and --planners are two commands; give one of them")
@@ -108,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         args.json.write_text(_to_json(comparison, memories) + "\n", encoding="utf-8")
     width = shutil.get_terminal_size().columns
+    if program.assumed:
+        print(f"{program.title}\n")
     print("\n".join(render(comparison, width, seconds)))
     for name in dict.fromkeys(memory.function for memory in memories):
         chosen = [memory for memory in memories if memory.function == name]
@@ -122,16 +118,6 @@ def _to_json(comparison: Comparison, memories: Sequence[ActivationMemory]) -> st
     if memories:
         data["activation_memory"] = [asdict(memory) for memory in memories]
     return json.dumps(data, indent=2)
-
-
-def _check_writable(path: Path) -> None:
-    # Before the work, which may be long; what it misses is found on writing.
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a directory")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"cannot write {path}: permission denied")
 
 
 def _progress(modules: Sequence[IRModule]) -> Iterable[IRModule]:

@@ -1,12 +1,10 @@
-"""``python -m tvm_ext compare --layer-group``: what running layers together saves, as a table."""
+"""``tvm-ext compare --layer-group``: what running layers together saves, as a table."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import tvm
 from tvm.ir.transform import Sequential
@@ -15,12 +13,17 @@ from tvm.target import Target
 from passes.gmem import GMEMOptions, plan_gmem
 from passes.layer_group import LayerGroup
 from passes.planning.layer_group.layer_groups import HALOS, SEARCHES
-from tvm_ext import workloads
-from tvm_ext.layer_group_report import LayerGroupReport, LayerGroupSummary, layer_groups
+from tvm_ext.byte_sizes import format_bytes
+from tvm_ext.columns import in_columns
+from tvm_ext.layer_group_report import (
+    LayerGroupReport,
+    LayerGroupSummary,
+    check_local_memory,
+    layer_groups,
+)
 from tvm_ext.lowering import has_relax, known_target
 from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
-from tvm_ext.program_files import read_program
-from tvm_ext.programs import is_file
+from tvm_ext.programs import read_module
 
 _DEFAULT_TARGET = "sophgo/bm1684x"
 
@@ -81,8 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     ValueError
         On bad input.
     """
+    mod = _load(arguments.program)  # A file may register the target.
     target = known_target(arguments.target or _DEFAULT_TARGET)
-    mod = _load(arguments.program)
+    check_local_memory(target)
     found = savings(
         mod,
         target,
@@ -96,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(program: str) -> tvm.IRModule:
-    mod = read_program(Path(program)) if is_file(program) else workloads.model(program)
+    mod = read_module(program)
     if not has_relax(mod):
         raise ValueError(f"{program}: --layer-group needs a Relax network")
     return mod
@@ -187,11 +191,11 @@ def render(found: Savings) -> list[str]:
     ]
     rows = [_HEADER]
     rows += [_row(number, group) for number, group in enumerate(report.groups)]
-    lines += _columns(rows) if report.groups else ["no groups"]
+    lines += in_columns(rows) if report.groups else ["no groups"]
     lines.append("")
     for number, group in enumerate(report.groups):
         lines.append(f"group {number}: {', '.join(group.layers)}")
-    lines += ["", *_columns(_totals(found))]
+    lines += ["", *in_columns(_totals(found))]
     if report.left:
         lines += ["", "left alone:"]
         lines += [f"  {left.layer}: {left.reason}" for left in report.left]
@@ -207,7 +211,7 @@ def _row(number: int, group: LayerGroupSummary) -> list[str]:
         str(group.lmem_peak),
         f"{100 * group.lmem_peak / group.lmem_capacity:.0f} %",
         str(group.bank_conflicts),
-        _size(group.moved),
+        format_bytes(group.moved),
         str(group.repeated_rows),
     ]
 
@@ -218,28 +222,15 @@ def _totals(found: Savings) -> list[list[str]]:
         ["", "without", "with groups", "least"],
         [
             "moved between global and local memory",
-            _size(report.moved_before),
-            _size(report.moved_after),
-            _size(report.moved_least),
+            format_bytes(report.moved_before),
+            format_bytes(report.moved_after),
+            format_bytes(report.moved_least),
         ],
-        ["global memory of activations", _size(found.gmem_before), _size(found.gmem_after), ""],
-        ["cycles (simulated)", str(report.makespan_before), str(report.makespan_after), ""],
-    ]
-
-
-def _size(nbytes: int) -> str:
-    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.1f} {unit}"
-    return f"{nbytes} B"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(n) if column == 0 else cell.rjust(n)
-            for column, (cell, n) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
+        [
+            "global memory of activations",
+            format_bytes(found.gmem_before),
+            format_bytes(found.gmem_after),
+            "",
+        ],
+        ["cycles (simulated)", f"{report.makespan_before:,}", f"{report.makespan_after:,}", ""],
     ]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 
+from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
@@ -18,7 +20,7 @@ from passes.planning.planner import as_budget
 from target_hw.memory import MemoryScope
 from tvm_ext.comparison.memory_comparison import SEARCH_NODES
 from tvm_ext.comparison.planners import PlannerComparison, compare_problem, compare_program
-from tvm_ext.named_planners import EVERY
+from tvm_ext.named_planners import EVERY, known_planners
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import load_program, program_of
 
@@ -38,8 +40,8 @@ Outcome = PlannerComparison | Failure
 
 
 def compare_planners(
-    what: str | IRModule | PrimFunc | Problem,
-    planners: Sequence[str] = (EVERY,),
+    what: str | PathLike[str] | IRModule | PrimFunc | relax.Function | Problem,
+    planners: str | Sequence[str] = EVERY,
     *,
     target: str | Target | None = None,
     budget: Budget | int | None = None,
@@ -50,16 +52,16 @@ def compare_planners(
 
     Parameters
     ----------
-    what : str or tvm.IRModule or tvm.tirx.PrimFunc or Problem
+    what : str or path or tvm.IRModule or a function of one or Problem
         A module, a problem, or what a user calls a program: the name of a workload,
         ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``), or a
         table of buffers (``.csv``).
-    planners : sequence of str
-        Their names; ``module:function`` for one of the user's own; or ``all`` for those that are
-        made for each problem.
+    planners : str or sequence of str
+        Their names; ``module:function`` for one of the user's own; ``all`` stands for those that
+        are made for each problem.
     target : str or tvm.target.Target, optional
-        What a program is lowered for. A module with Relax functions needs one; PrimFuncs without
-        one have to stand right before ``StorageRewrite``.
+        What a program is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs
+        without one have to stand right before ``StorageRewrite``.
     budget : Budget or int, optional
         What each planner may spend on a problem; by default `SEARCH_NODES` placements.
 
@@ -74,11 +76,12 @@ def compare_planners(
         When it cannot be read, lowered or planned.
     """
     budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
+    planners = known_planners(planners)
     if isinstance(what, Problem):
         return compare_problem(what, planners, budget=budget)
-    if not isinstance(what, str):
-        mod = IRModule.from_expr(what) if isinstance(what, PrimFunc) else what
-        return compare_program(program_of(mod, target, name="module"), planners, budget=budget)
+    if not isinstance(what, str | PathLike):
+        return compare_program(program_of(what, target, name="module"), planners, budget=budget)
+    what = fspath(what)
     if Path(what).suffix != TABLE:
         return compare_program(load_program(what, target), planners, budget=budget)
     if not Path(what).is_file():

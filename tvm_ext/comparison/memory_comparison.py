@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tvm import DataType, relax
 from tvm.ir import IRModule, Op
@@ -17,9 +16,11 @@ from passes.analysis.relax.facts import SCOPE, StorageGroup
 from passes.analysis.relax.sizes import UPPER_BOUND, Sizes, element_bytes, product
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.gmem.relax_functions import write_function
-from passes.planning import Budget, Problem, Status, check, lower_bound, planner_names, solve
+from passes.planning import Budget, lower_bound, planner_names
 from target_hw.memory import MemoryScope
-from tvm_ext.lowering import capture_relax, first_line, known_target
+from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target
+from tvm_ext.named_planners import listed
+from tvm_ext.planned_memory import PlannedMemory, end_of, plan_memory
 
 SEARCH_NODES = 100_000
 """Placements that a planner may try by default: an answer within seconds."""
@@ -76,31 +77,6 @@ class AllocatedMemory:
 
 
 @dataclass(frozen=True)
-class PlannedMemory:
-    """What one planner made of a function's tensors.
-
-    Attributes
-    ----------
-    planner : str
-        Its name.
-    nbytes : int
-        The peak of its plan.
-    fits : bool
-        Whether that is within the memory's capacity.
-    optimal : bool
-        Whether it fits, and it is proven that no plan needs less.
-    seconds : float
-        Time that the planner took.
-    """
-
-    planner: str
-    nbytes: int
-    fits: bool
-    optimal: bool
-    seconds: float
-
-
-@dataclass(frozen=True)
 class SymbolicMemory:
     """The tensors of one function whose bytes are multiples of one symbolic product.
 
@@ -148,7 +124,8 @@ class ActivationMemory:
     no_reuse : int
         The sum of the planned tensors' bytes, each rounded up to the alignment.
     stock : AllocatedMemory
-        What there is after ``StaticPlanBlockMemory``.
+        What there is after ``StaticPlanBlockMemory``. Bytes that the memory reserves below count
+        as in the others.
     plans : tuple of PlannedMemory
         In alphabetical order of the planners' names.
     lower_bound : int
@@ -177,13 +154,28 @@ class ActivationMemory:
         """Return the peak of a planner's plan; KeyError if the planner was not asked."""
         return {plan.planner: plan.nbytes for plan in self.plans}[planner]
 
+    def not_counted(self) -> list[str]:
+        """Say what the numbers of bytes leave out, a line for each kind."""
+        how = "fused" if self.fused else "not fused"
+        lines = [
+            f"{how}: {one.tensors} tensors of {one.unit} times some bytes: {one.planned:,} bytes "
+            f"planned for each, {one.stock:,} by the stock pass"
+            for one in self.symbolic
+        ]
+        if self.left != self.stock.left:
+            lines.append(
+                f"{how}: {self.left} tensors are left to the runtime, by the stock pass "
+                f"{self.stock.left}"
+            )
+        return lines
+
 
 def activation_memory(
     mod: IRModule,
     target: str | Target = "llvm",
     *,
     fuse: bool = True,
-    names: Iterable[str] | None = None,
+    names: str | Sequence[str] | None = None,
     budget: Budget | None = None,
     upper_bounds: Mapping[str, int] | None = None,
 ) -> tuple[ActivationMemory, ...]:
@@ -200,7 +192,7 @@ def activation_memory(
         What it is lowered for; says the alignment, if it describes its ``global`` memory.
     fuse : bool
         Whether to fuse operators first.
-    names : iterable of str, optional
+    names : str or sequence of str, optional
         The planners to ask; by default all.
     budget : Budget, optional
         What each planner may spend; by default `SEARCH_NODES` placements.
@@ -218,15 +210,17 @@ def activation_memory(
         When there is no Relax function, the target or a planner is not known, TVM cannot lower the
         module or plan its memory, or nothing fits the target's memory.
     """
-    resolved = known_target(target)
+    mod, resolved = as_module(mod), known_target(target)
+    if not has_relax(mod):
+        raise ValueError("activation_memory: there is no Relax function in the module")
     lowered, stock = _lowered(mod, resolved, fuse, upper_bounds or {})
     budget = budget or Budget(SEARCH_NODES)
     options = GMEMOptions(target=resolved, budget=budget, upper_bounds=upper_bounds or {})
+    asked = planner_names() if names is None else listed(names)
     rows = []
     for found in plan_gmem(lowered, _READER, options):
         if any(group.storages for group in found.memory.groups):
-            asked = planner_names() if names is None else names
-            plans = tuple(_planned(found.problem, name, budget) for name in sorted(asked))
+            plans = tuple(plan_memory((found.problem,), name, budget)[0] for name in sorted(asked))
             allocated = allocated_memory(stock[found.memory.name])
             rows.append(_row(found, fuse, allocated, plans))
     return tuple(rows)
@@ -265,8 +259,10 @@ def _row(
         fused=fused,
         tensors=len(problem.buffers),
         left=len(found.memory.left),
-        no_reuse=sum(_padded(b.size, problem.alignment_of(b)) for b in problem.buffers),
-        stock=stock,
+        no_reuse=end_of(
+            (problem,), sum(padded(b.size, problem.alignment_of(b)) for b in problem.buffers)
+        ),
+        stock=replace(stock, nbytes=end_of((problem,), stock.nbytes)),
         plans=plans,
         lower_bound=lower_bound(problem),
         weights=len(weights.tensors),
@@ -295,17 +291,9 @@ def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicM
         )
 
 
-def _padded(size: int, alignment: int) -> int:
+def padded(size: int, alignment: int) -> int:
+    """Return a number of bytes, rounded up to a multiple of an alignment."""
     return -(-size // alignment) * alignment
-
-
-def _planned(problem: Problem, planner: str, budget: Budget) -> PlannedMemory:
-    begin = time.perf_counter()
-    plan = solve(problem, planner, budget)
-    seconds = time.perf_counter() - begin
-    if plan.fits:
-        check(problem, plan)
-    return PlannedMemory(planner, plan.peak, plan.fits, plan.status is Status.OPTIMAL, seconds)
 
 
 def allocated_memory(func: relax.Function) -> AllocatedMemory:

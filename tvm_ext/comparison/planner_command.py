@@ -1,17 +1,18 @@
-"""``python -m tvm_ext compare --planners``: all planners side by side."""
+"""``tvm-ext compare --planners``: all planners side by side."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 
+from tvm_ext.command_options import add_planners
 from tvm_ext.comparison.many_programs import (
     TABLE,
     Failure,
@@ -20,18 +21,13 @@ from tvm_ext.comparison.many_programs import (
     compare_planners,
     programs_in,
 )
-from tvm_ext.comparison.planner_tables import Table, summary, tables
-from tvm_ext.named_planners import EVERY, known_planner
+from tvm_ext.comparison.planner_tables import render_planners, summary
+from tvm_ext.named_planners import known_planners
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the parser of ``compare``."""
-    parser.add_argument(
-        "--planners",
-        metavar="NAMES",
-        help="show instead what each planner makes of each memory: names with commas between, "
-        "module:function for one of your own, or 'all' for those that are made for each memory",
-    )
+    add_planners(parser, "show instead what each planner makes of each memory")
     parser.add_argument(
         "--markdown", action="store_true", help="with --planners: print tables in Markdown"
     )
@@ -73,21 +69,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--fail-on-difference compares passes, and --planners planners: drop one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, and is {arguments.jobs}")
-    planners = [name.strip() for name in arguments.planners.split(",")]
-    for name in planners:
-        if name != EVERY:
-            known_planner(name)
-    outcomes = _outcomes(arguments, planners)
+    outcomes = _outcomes(arguments, known_planners(arguments.planners))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     if arguments.json is not None:
         arguments.json.write_text(_to_json(outcomes) + "\n", encoding="utf-8")
-    print("\n\n".join("\n".join(lines) for lines in _sections(outcomes, arguments.markdown)))
+    print("\n\n".join(_sections(outcomes, arguments.markdown)))
     for failure in failures:
-        print(f"tvm_ext: error: {failure.program}: {failure.reason}", file=sys.stderr)
+        print(f"{arguments.prog}: error: {failure.program}: {failure.reason}", file=sys.stderr)
     return 2 if failures else 0
 
 
-def _outcomes(arguments: argparse.Namespace, planners: list[str]) -> list[Outcome]:
+def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Outcome]:
     path = Path(arguments.program)
     if not path.is_dir():
         return [compare_planners(arguments.program, planners, target=arguments.target)]
@@ -120,20 +112,15 @@ def _progress(total: int) -> Iterator[Callable[[int], object]]:
     print("\r\033[K", end="", file=sys.stderr)
 
 
-def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[list[str]]:
-    def lines(table: Table) -> list[str]:
-        return table.markdown() if markdown else table.text()
-
+def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:
     done = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
     for comparison in done:
         if len(outcomes) > 1:
-            yield [f"## {comparison.program}" if markdown else f"== {comparison.program}"]
-        for table in tables(comparison):
-            yield lines(table)
-        if not comparison.scopes:
-            yield [f"{comparison.program}: there is nothing to plan"]
+            yield f"## {comparison.program}" if markdown else f"== {comparison.program}"
+        yield render_planners(comparison, markdown=markdown)
     if len(done) > 1:
-        yield lines(summary(done))
+        table = summary(done)
+        yield "\n".join(table.markdown() if markdown else table.text())
 
 
 def _to_json(outcomes: list[Outcome]) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.comparison.planners import Makespan, PlannerComparison, PlannerResult, ScopeResult
+from tvm_ext.columns import in_columns
+from tvm_ext.comparison.planners import Makespan, PlannerComparison, ScopeResult
+from tvm_ext.planned_memory import PlannedMemory
 
 HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
 
@@ -24,16 +26,7 @@ class Table:
 
         A column in which no row has anything is left out.
         """
-        rows = _without_empty_columns(self.rows)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                cell.rjust(n) if column else cell.ljust(n)
-                for column, (cell, n) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
-        return [self.title, "", *lines]
+        return [self.title, "", *in_columns(_without_empty_columns(self.rows))]
 
     def markdown(self) -> list[str]:
         """Return lines of Markdown."""
@@ -70,10 +63,16 @@ def render_planners(comparison: PlannerComparison, *, markdown: bool = False) ->
     Returns
     -------
     str
-        A table for each memory, over all functions, and one of what kernels cost in time.
+        A table for each memory, over all functions, and one of what kernels cost in time; and what
+        they leave out.
     """
     found = tables(comparison)
-    return "\n\n".join("\n".join(t.markdown() if markdown else t.text()) for t in found)
+    parts = ["\n".join(t.markdown() if markdown else t.text()) for t in found]
+    if not parts:
+        parts.append(f"{comparison.program}: there is nothing to plan")
+    if comparison.notes:
+        parts.append("\n".join(f"- {note}" for note in comparison.notes))
+    return "\n\n".join(parts)
 
 
 def _scope_table(results: Sequence[ScopeResult]) -> Table:
@@ -83,6 +82,8 @@ def _scope_table(results: Sequence[ScopeResult]) -> Table:
     title = f"{results[0].scope}: {buffers} buffer{'s' * (buffers != 1)} {where}"
     if results[0].capacity is not None:
         title += f", capacity {format_bytes(results[0].capacity)}"
+    if results[0].reserved:
+        title += f", {format_bytes(results[0].reserved)} reserved"
     bound = sum(result.lower_bound for result in results)
     stock = total_stock(results)
     rows: list[tuple[str, ...]] = [HEADER]
@@ -113,7 +114,7 @@ def total_stock(results: Sequence[ScopeResult]) -> int | None:
 
 def _planner_row(
     planner: str,
-    plans: Sequence[PlannerResult],
+    plans: Sequence[PlannedMemory],
     stock: int | None,
     bound: int,
     capacity: int | None,
@@ -126,7 +127,7 @@ def _planner_row(
         f"{nbytes:,}",
         *_shares(nbytes, stock, bound),
         "" if capacity is None else _count([plan.fits for plan in plans]),
-        _count([plan.proven for plan in plans]),
+        _proofs([plan.proven for plan in plans]),
         f"{sum(known):,}" if any(known) else "",
         format_seconds(sum(plan.seconds for plan in plans)),
     )
@@ -137,6 +138,13 @@ def _count(answers: Sequence[bool]) -> str:
     if len(set(answers)) == 1:
         return "yes" if answers[0] else "no"
     return f"{sum(answers)}/{len(answers)}"
+
+
+def _proofs(proofs: Sequence[str]) -> str:
+    """Say what is proven of all, or of how many something is."""
+    if len(set(proofs)) == 1:
+        return proofs[0] or "no"
+    return f"{sum(map(bool, proofs))}/{len(proofs)}"
 
 
 def _shares(nbytes: int, stock: int | None, bound: int) -> tuple[str, str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import tvm
 from tvm.ir import IRModule
@@ -13,52 +13,36 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 from tvm_ffi import structural_walk
 
+from passes.analysis.tir.function_problems import AllocationNote
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_cost import core_kernel
 from passes.placement import memory_of, target_of
-from passes.planning import Budget, Plan, Problem, Status, check, lower_bound, solve
+from passes.planning import Budget, Plan, Problem, lower_bound
 from passes.simulation import simulate
 from target_hw.machine import Machine
 from target_hw.storage_scope import parse_storage_scope
-from tvm_ext.comparison.memory_comparison import SEARCH_NODES, activation_memory
+from tvm_ext.comparison.memory_comparison import (
+    SEARCH_NODES,
+    ActivationMemory,
+    activation_memory,
+    padded,
+)
 from tvm_ext.named_planners import EVERY, planners_for
+from tvm_ext.planned_memory import PlannedMemory, end_of, plan_memory
 from tvm_ext.programs import Program
+
+_FEW = 4
+"""So many buffers are named where they are not planned."""
 
 REGISTER_BITS = 32
 """Untagged allocations up to here become registers: neither the stock pass nor ours plans them."""
 
 
 @dataclass(frozen=True)
-class PlannerResult:
-    """What one planner made of a problem.
-
-    Attributes
-    ----------
-    planner : str
-        Its name.
-    nbytes : int
-        The peak of its plan.
-    fits : bool
-        Whether that is within the memory's capacity.
-    proven : bool
-        Whether it is proven that no plan is better.
-    penalty : int or None
-        What the sharing of bytes costs, in cycles on an Ascend core; None where that is not known.
-    seconds : float
-        Time that the planner took.
-    """
-
-    planner: str
-    nbytes: int
-    fits: bool
-    proven: bool
-    penalty: int | None
-    seconds: float
-
-
-@dataclass(frozen=True)
 class ScopeResult:
     """The buffers of one function that compete for one memory, planned in every way.
+
+    Bytes that the memory reserves below the last byte count in all numbers.
 
     Attributes
     ----------
@@ -75,11 +59,13 @@ class ScopeResult:
         Bytes of all slots of all buffers, each rounded up to its alignment.
     stock : int or None
         Bytes after the stock pass; None where that pass does not do the same, because a buffer has
-        several slots.
-    plans : tuple of PlannerResult
+        several slots, or it lets buffers share that are live together.
+    plans : tuple of PlannedMemory
         In the order in which the planners were asked.
     lower_bound : int
         Bytes that no plan can do with less than.
+    reserved : int
+        Bytes of the capacity that are not for buffers.
     """
 
     function: str
@@ -88,8 +74,9 @@ class ScopeResult:
     capacity: int | None
     no_reuse: int
     stock: int | None
-    plans: tuple[PlannerResult, ...]
+    plans: tuple[PlannedMemory, ...]
     lower_bound: int
+    reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,11 +108,14 @@ class PlannerComparison:
         In the order of the functions' names; the tensors of a network come first.
     makespans : tuple of Makespan
         Of the functions whose target describes its pipelines, for planners whose plans fit.
+    notes : tuple of str
+        What was assumed, and what the numbers leave out: a line each.
     """
 
     program: str
     scopes: tuple[ScopeResult, ...]
     makespans: tuple[Makespan, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def compare_program(
@@ -150,18 +140,45 @@ def compare_program(
         When a planner is not known, or a function cannot be planned; the message names it.
     """
     budget = budget or Budget(SEARCH_NODES)
-    scopes = list(_tensors(program, planners, budget))
+    tensors = tuple(_tensors(program, planners, budget))
+    scopes = [_of_tensors(memory) for memory in tensors if memory.tensors]
     makespans: list[Makespan] = []
+    left: list[tuple[str, AllocationNote]] = []
     for mod in program.functions:
         ((var, func),) = mod.functions.items()
         name = str(var.name_hint)
         try:
-            found, cycles = _function(name, mod, func, planners, budget)
+            found = _function(name, mod, func, planners, budget)
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
-        scopes += found
-        makespans += cycles
-    return PlannerComparison(program.name, tuple(scopes), tuple(makespans))
+        scopes += found.scopes
+        makespans += found.makespans
+        left += [(name, note) for note in found.left]
+    notes = [program.assumed] if program.assumed else []
+    notes += [f"{m.function}, {line}" for m in tensors for line in m.not_counted()]
+    notes += _left_alone(left)
+    wrong = [s for s in scopes if s.stock is not None and s.stock < s.lower_bound]
+    notes += [
+        f"{s.function}, {s.scope}: the stock pass takes {s.stock:,} bytes, as no right plan can: "
+        "it lets buffers share that are live together (docs/stock-differences.md)"
+        for s in wrong
+    ]
+    right = tuple(replace(s, stock=None) if s in wrong else s for s in scopes)
+    return PlannerComparison(program.name, right, tuple(makespans), tuple(notes))
+
+
+def _left_alone(left: Sequence[tuple[str, AllocationNote]]) -> Iterator[str]:
+    """Yield a line for each reason for which buffers are not planned."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for function, note in left:
+        groups.setdefault((note.scope, note.text), []).append((function, note.name))
+    for (scope, reason), buffers in groups.items():
+        functions = list(dict.fromkeys(function for function, _ in buffers))
+        where = functions[0] if len(functions) == 1 else f"{len(functions)} functions"
+        names = ", ".join(repr(name) for _, name in buffers)
+        few = f" ({names})" if len(buffers) <= _FEW and len(functions) == 1 else ""
+        count = f"{len(buffers)} buffer{'s' * (len(buffers) > 1)}"
+        yield f"not planned, {count} in {scope} of {where}{few}: {reason}"
 
 
 def compare_problem(
@@ -180,50 +197,52 @@ def compare_problem(
     return PlannerComparison(problem.name, (result,))
 
 
-def _tensors(program: Program, planners: Sequence[str], budget: Budget) -> Iterator[ScopeResult]:
+def _tensors(
+    program: Program, planners: Sequence[str], budget: Budget
+) -> Iterator[ActivationMemory]:
     """Yield the tensors of a network's functions, with operators fused and not."""
     if program.relax is None or program.target is None:
         return
-    for fused in (True, False):
-        names = None if list(planners) == [EVERY] else planners
-        for memory in activation_memory(
-            program.relax, program.target, fuse=fused, names=names, budget=budget
-        ):
-            plans = [
-                PlannerResult(p.planner, p.nbytes, p.fits, p.optimal, None, p.seconds)
-                for p in memory.plans
-                if names is not None or p.planner in _made_for_graphs()
-            ]
-            scope = "tensors, fused" if fused else "tensors, not fused"
-            yield ScopeResult(
-                memory.function,
-                scope,
-                memory.tensors,
-                None,
-                memory.no_reuse,
-                memory.stock.nbytes,
-                tuple(plans),
-                memory.lower_bound,
-            )
+    names = planners_for(Problem(()), planners, graph=True)
+    for fuse in (True, False):
+        yield from activation_memory(
+            program.relax, program.target, fuse=fuse, names=names, budget=budget
+        )
 
 
-def _made_for_graphs() -> list[str]:
-    return planners_for(Problem(()), (EVERY,), graph=True)
+def _of_tensors(memory: ActivationMemory) -> ScopeResult:
+    return ScopeResult(
+        memory.function,
+        "tensors, fused" if memory.fused else "tensors, not fused",
+        memory.tensors,
+        None,
+        memory.no_reuse,
+        memory.stock.nbytes,
+        memory.plans,
+        memory.lower_bound,
+    )
+
+
+class _Function(NamedTuple):
+    """What is found of one function."""
+
+    scopes: list[ScopeResult]
+    makespans: list[Makespan]
+    left: tuple[AllocationNote, ...]
 
 
 def _function(
     name: str, mod: IRModule, func: PrimFunc, planners: Sequence[str], budget: Budget
-) -> tuple[list[ScopeResult], list[Makespan]]:
-    target = target_of(func)
-    machine = _machine(target)
+) -> _Function:
+    machine = _machine(target_of(func))
     if machine is not None:
         kernel = core_kernel(func)
-        problems, program = kernel.problems, kernel.program
+        found, problems, program = kernel.found, kernel.problems, kernel.program
     else:
         # Without a chip's memory, plans are held against what the stock pass can place.
         memory = memory_of(func)
-        options = ProblemOptions(memory=memory, addressed=memory is not None)
-        problems = tuple(found.problem for found in find_problems(func, options).problems)
+        found = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
+        problems = tuple(attached.problem for attached in found.problems)
     stock = _stock_bytes(mod, {p.memory.name: p.memory.alignment for p in problems})
     results, chosen = [], []
     for scope in dict.fromkeys(problem.memory.name for problem in problems):
@@ -238,7 +257,7 @@ def _function(
             if len(placed) == len(problems) and all(plan.fits for _, plan in placed):
                 cycles = simulate(program, placed, machine).makespan
                 makespans.append(Makespan(name, planner, cycles))
-    return results, makespans
+    return _Function(results, makespans, found.left_alone)
 
 
 def _machine(target: Target | None) -> Machine | None:
@@ -259,41 +278,29 @@ def _scope(
 ) -> tuple[ScopeResult, dict[str, _Placed]]:
     """Plan the problems of one memory: one for each point of the function where there is memory."""
     names = list(dict.fromkeys(n for problem in problems for n in planners_for(problem, planners)))
-    results, plans = [], {}
+    results, placed = [], {}
     for name in names:
-        begin = time.perf_counter()
-        placed = tuple((problem, solve(problem, name, budget)) for problem in problems)
-        seconds = time.perf_counter() - begin
-        for problem, plan in placed:
-            if plan.fits:
-                check(problem, plan)
-        plans[name] = placed
-        results.append(
-            PlannerResult(
-                name,
-                sum(plan.peak for _, plan in placed),
-                all(plan.fits for _, plan in placed),
-                all(plan.status is Status.OPTIMAL for _, plan in placed),
-                sum(plan.penalty for _, plan in placed),
-                seconds,
-            )
-        )
-    buffers = [(problem, buffer) for problem in problems for buffer in problem.buffers]
-    result = ScopeResult(
+        result, plans = plan_memory(problems, name, budget)
+        results.append(result)
+        placed[name] = tuple(zip(problems, plans, strict=True))
+    buffers = [buffer for problem in problems for buffer in problem.buffers]
+    has_slots = any(buffer.slots > 1 for buffer in buffers)
+    whole = ScopeResult(
         function,
         problems[0].memory.name,
         len(buffers),
         problems[0].capacity,
-        sum(_padded(b.size, problem.alignment_of(b)) * b.slots for problem, b in buffers),
-        None if any(buffer.slots > 1 for _, buffer in buffers) else stock,
+        sum(end_of((problem,), _without_reuse(problem)) for problem in problems),
+        None if stock is None or has_slots else end_of(problems, stock),
         tuple(results),
         sum(map(lower_bound, problems)),
+        sum(end - begin for begin, end in problems[0].memory.reserved),
     )
-    return result, plans
+    return whole, placed
 
 
-def _padded(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment
+def _without_reuse(problem: Problem) -> int:
+    return sum(padded(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
 
 
 def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
@@ -309,7 +316,7 @@ def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
         dtype = ty.dtype.dtype
         nbits = math.prod(int(extent) for extent in extents) * dtype.bits * dtype.lanes
         if scope.tag or nbits > REGISTER_BITS:
-            total[str(scope)] += _padded(-(-nbits // 8), units[str(scope)])
+            total[str(scope)] += padded(-(-nbits // 8), units[str(scope)])
 
     for func in tvm.tirx.transform.StorageRewrite()(mod).functions.values():
         structural_walk(func.body, (AllocBuffer, add))

@@ -10,7 +10,7 @@ from tvm.s_tir import SBlock
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 
-from tvm_ext.lowering import capture, first_line, has_relax, known_target
+from tvm_ext.lowering import as_module, capture, first_line, has_relax, target_for
 
 
 def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
@@ -20,13 +20,13 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> li
 
     Parameters
     ----------
-    mod : tvm.IRModule or tvm.tirx.PrimFunc
-        With at least one PrimFunc. Without a target, every function has to stand where the
-        pass does: flat, with blocks and vectorized loops lowered.
+    mod : tvm.IRModule or a function of one
+        Without Relax functions and without a target, every function has to stand where the pass
+        does: flat, with blocks and vectorized loops lowered.
     target : str or tvm.target.Target, optional
         Where a function does not stand there yet, or the module has Relax functions, the whole
-        module is lowered for this target by the stock pipeline. Otherwise the target is noted on
-        the functions that name none.
+        module is lowered for this target by the stock pipeline; one with Relax functions by
+        default for `DEFAULT_TARGET`. Otherwise the target is noted on the functions that name none.
 
     Returns
     -------
@@ -41,15 +41,13 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> li
     TypeError
         When `mod` is no module and no function.
     """
-    if isinstance(mod, PrimFunc):
-        mod = IRModule.from_expr(mod)
-    if not isinstance(mod, IRModule):
-        raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {mod!r}")
+    mod = as_module(mod)
     functions = prim_funcs(mod)
-    if target is not None and has_relax(mod):
-        functions = prim_funcs(_lowered(mod, known_target(target)))
-    elif target is not None:
-        functions = _standing_before_storage_rewrite(functions, target)
+    resolved = target_for(mod, target)
+    if resolved is not None and has_relax(mod):
+        functions = prim_funcs(_lowered(mod, resolved))
+    elif resolved is not None:
+        functions = _standing_before_storage_rewrite(functions, resolved)
     if not functions:
         raise ValueError(_nothing_there(mod))
     for var, func in functions.items():
@@ -74,9 +72,8 @@ def not_lowered(name: str, left: str) -> str:
 
 
 def _standing_before_storage_rewrite(
-    functions: dict[Any, PrimFunc], target: str | Target
+    functions: dict[Any, PrimFunc], resolved: Target
 ) -> dict[Any, PrimFunc]:
-    resolved = known_target(target)
     if not any(left_to_lower(func) for func in functions.values()):
         return {
             var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
@@ -99,8 +96,7 @@ def _nothing_there(mod: IRModule) -> str:
     others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
     if not others:
         return "no PrimFunc in the module: it is empty"
-    hint = "; name a target, such as llvm, to have them lowered" if has_relax(mod) else ""
-    return f"no PrimFunc in the module: it has only other functions ({others}){hint}"
+    return f"no PrimFunc in the module: it has only other functions ({others})"
 
 
 def _blocks(func: PrimFunc) -> list[str]:

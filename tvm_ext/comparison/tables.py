@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from tvm_ext.columns import in_columns
 from tvm_ext.comparison.memory_comparison import ActivationMemory
 from tvm_ext.comparison.storage_rewrite import (
     Allocations,
@@ -160,18 +161,10 @@ def render_memory(memories: Sequence[ActivationMemory], width: int = DEFAULT_WID
         shares = (_share(value, m.stock.nbytes) for value, m in zip(values, memories, strict=True))
         cells = (f"{value:,} {share}" for value, share in zip(values, shares, strict=True))
         table.append([what, *cells])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(n) if column else cell.ljust(n)
-            for column, (cell, n) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
     notes = [
         line for note in _notes(memories) for line in wrap(note, width, subsequent_indent="  ")
     ]
-    return [f"{name}{title}", "", *lines, "", *notes]
+    return [f"{name}{title}", "", *in_columns(table), "", *notes]
 
 
 def _planners_of(memories: Sequence[ActivationMemory]) -> list[str]:
@@ -195,23 +188,10 @@ def _notes(memories: Sequence[ActivationMemory]) -> list[str]:
         too_large = [plan.planner for plan in memory.plans if not plan.fits]
         if too_large:
             notes.append(f"{how}: above the memory's capacity: {', '.join(too_large)}")
-        notes += [f"{how}: {line}" for line in _left_to_the_runtime(memory)]
+        notes += memory.not_counted()
     weights = dict.fromkeys((memory.weights, memory.weight_bytes) for memory in memories)
     notes += [f"weights: {count} in a region of {nbytes:,} bytes" for count, nbytes in weights]
     return notes
-
-
-def _left_to_the_runtime(memory: ActivationMemory) -> list[str]:
-    """Say what the table does not count, where that is not the same for the stock pass and ours."""
-    lines = [
-        f"{one.tensors} tensors of {one.unit} times some bytes: {one.planned:,} bytes planned for "
-        f"each, {one.stock:,} by the stock pass"
-        for one in memory.symbolic
-    ]
-    if memory.left != memory.stock.left:
-        stock = memory.stock.left
-        lines.append(f"{memory.left} tensors are left to the runtime, by the stock pass {stock}")
-    return lines
 
 
 def _shorten(text: str, width: int) -> str:

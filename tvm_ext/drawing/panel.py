@@ -6,17 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from passes.planning import Plan, Problem, Status, lower_bound
+from passes.planning import Plan, Problem, lower_bound
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.picture import BOUND_INK, INK, PEAK_INK
 from tvm_ext.drawing.roles import Role, role_finder
-
-_STATUS = {
-    Status.OPTIMAL: "optimal",
-    Status.FEASIBLE: "feasible",
-    Status.INFEASIBLE: "proven not to fit",
-    Status.NOT_FOUND: "does not fit",
-}
+from tvm_ext.planned_memory import verdict
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,7 @@ class Panel:
             parts.append(f"{_ratio(self.plan.peak, self.bound)} × the lower bound")
         if self.plan.penalty:
             parts.append(f"penalty {self.plan.penalty:,}")
-        parts.append(_STATUS[self.plan.status])
+        parts.append(verdict(self.problem, self.plan))
         return " · ".join(parts)
 
     @property

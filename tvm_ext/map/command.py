@@ -1,18 +1,28 @@
-"""``python -m tvm_ext map``: the memory of a program as a page, a picture or a trace."""
+"""``tvm-ext map``: the memory of a program as a page, a picture or a trace."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from passes.planning import Budget, planner_names
-from tvm_ext.byte_sizes import format_bytes, parse_bytes
+from tvm_ext.byte_sizes import format_bytes
+from tvm_ext.command_options import (
+    PROGRAM,
+    TARGET,
+    add_limits,
+    add_planners,
+    budget_of,
+    check_writable,
+)
 from tvm_ext.map.model import MemoryMap
 from tvm_ext.map.source import MapOptions, memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
+from tvm_ext.planned_memory import verdict
 
 FITS, DOES_NOT_FIT = 0, 1
-UNLIMITED_NODES = 1 << 60
+
+_MOST_LEFT = 5
+"""So many buffers are named that are not planned."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program",
         metavar="WORKLOAD | ascend:KERNEL[:SIZE] | FILE",
-        help="a workload or kernel that 'compare --list' names, a TVMScript file (.py), a module "
-        "saved with tvm.ir.save_json (.json), or a table of buffers (.csv)",
+        help=f"{PROGRAM}, or a table of buffers (.csv)",
     )
     parser.add_argument(
         "-o",
@@ -39,37 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to write, by its ending: .html a page for a browser; .svg, .png or .pdf a "
         "picture; .pickle a snapshot for PyTorch's memory visualiser; .json a trace for Perfetto",
     )
-    parser.add_argument("--target", metavar="T", help="lower the program for this target")
+    parser.add_argument("--target", metavar="T", help=f"lower the program for {TARGET}")
+    add_planners(
+        parser,
+        "show the plans of these side by side; by default best, and for Ascend kernels three_level",
+    )
     for option, what, example in (
-        ("planner", "planners to show side by side", _planners()),
-        ("scope", "show these memories only", "such as local.UB"),
-        ("function", "show these functions only", "by default the Relax functions, if any"),
+        ("scopes", "show these memories only", "such as local.UB"),
+        ("functions", "show these functions only", "by default the Relax functions, if any"),
     ):
         parser.add_argument(
-            f"--{option}",
-            action="append",
-            default=[],
-            metavar="NAME[,NAME...]",
-            help=f"{what}; {example}",
+            f"--{option}", default="", metavar="NAME[,NAME...]", help=f"{what}; {example}"
         )
     parser.add_argument(
         "--layer-group",
         action="store_true",
         help="of a network: show the local memory of its groups of layers; needs a target with one",
     )
-    parser.add_argument(
-        "--capacity", type=_bytes, metavar="BYTES", help="of the memory for a table of buffers"
-    )
-    parser.add_argument(
-        "--alignment",
-        type=_bytes,
-        default=1,
-        metavar="BYTES",
-        help="of the offsets of a table's buffers (default: 1)",
-    )
-    parser.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="for each planner and memory"
-    )
+    add_limits(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,47 +77,23 @@ def run(args: argparse.Namespace) -> int:
         On bad input.
     """
     known_suffix(args.output)
-    if not Path(args.output).parent.is_dir():
-        raise ValueError(f"cannot write {args.output}: there is no such directory")
-    budget = None if args.time_limit is None else Budget(UNLIMITED_NODES, args.time_limit)
+    check_writable(Path(args.output))
+    planners = () if args.planners is None else args.planners
     shown = memory_map_of(
         args.program,
         target=args.target,
         capacity=args.capacity,
         alignment=args.alignment,
         options=MapOptions(
-            _listed(args.planner),
-            _listed(args.scope),
-            _listed(args.function),
-            args.layer_group,
-            budget,
+            planners, args.scopes, args.functions, args.layer_group, budget_of(args)
         ),
     )
     write_map(shown, args.output)
     for line in _report(shown):
         print(line)
+    print(f"{shown.title}: written to {args.output}")
     fits = all(placement.plan.fits for scope in shown.scopes for placement in scope.placements)
     return FITS if fits else DOES_NOT_FIT
-
-
-def _planners() -> str:
-    return (
-        f"there are: {', '.join(planner_names())}; 'all' for those that are made for such buffers, "
-        "module:function for one of your own. By default best, and for Ascend kernels three_level"
-    )
-
-
-def _bytes(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        # With this type, argparse shows the message and not only the text that it is about.
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _listed(options: list[str]) -> tuple[str, ...]:
-    names = [name.strip() for option in options for name in option.split(",")]
-    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _report(shown: MemoryMap) -> list[str]:
@@ -134,9 +106,13 @@ def _report(shown: MemoryMap) -> list[str]:
             lines.append(
                 f"{scope.function} {scope.name}: {placement.label} needs "
                 f"{format_bytes(plan.peak)}{there}, lower bound {format_bytes(bound)}, "
-                f"{plan.status.value}"
+                f"{verdict(placement.problem, plan)}"
             )
             lines += [f"  {line}" for line in scope.explain(placement).splitlines()]
+    for line in shown.left[:_MOST_LEFT]:
+        lines.append(f"not planned: {line}")
+    if len(shown.left) > _MOST_LEFT:
+        lines.append(f"not planned: {len(shown.left) - _MOST_LEFT} more")
     for run in shown.runs:
         lines.append(f"{run.function}: {run.planner} takes {run.simulation.makespan:,} cycles")
     return lines

@@ -14,7 +14,7 @@ from passes.layer_group_cost import simulate_group
 from passes.planning import Problem, solve
 from passes.planning.layer_group.planned_group import GROUP_BUDGET, PlannedGroup, place
 from passes.planning.layer_group.time_steps import STORE, Transfer
-from tvm_ext.layer_group_report import lowered
+from tvm_ext.layer_group_report import check_local_memory, lowered
 from tvm_ext.map.model import BufferNote, Listing, Placement, PlannedRun, ScopeMap
 
 _STAGES = ("for the next slice", "", "of the slice before")
@@ -51,6 +51,7 @@ def layer_group_maps(
     ValueError
         When the target has no such memory, or as `LayerGroup` does.
     """
+    check_local_memory(target)
     options = checked_options(LayerGroupOptions(target))
     chip = chip_of(options)
     scopes: list[ScopeMap] = []

@@ -45,7 +45,8 @@ def relax_maps(
     scopes : tuple of ScopeMap
         One for each function with tensors to plan, in alphabetical order.
     left : tuple of str
-        One line for each tensor that is left to the runtime: which and why.
+        One line for each tensor that is left to the runtime: which and why; and one for all those
+        of a function whose sizes only the running program knows.
 
     Raises
     ------
@@ -56,6 +57,11 @@ def relax_maps(
     for found in plan_gmem(
         _lowered(mod, target), _READER, GMEMOptions(target=target, budget=budget)
     ):
+        symbolic = sum(len(g.storages) for g in found.memory.groups if g.unit is not None)
+        if symbolic:
+            left.append(
+                f"{found.memory.name}: tensors of a size known at run time only: {symbolic}"
+            )
         left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
         if not found.memory.storages:
             continue

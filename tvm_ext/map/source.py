@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 
+from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
@@ -17,13 +19,12 @@ from passes.placement import memory_of
 from passes.planning import Budget, Problem, solve
 from passes.planning.files.csv_format import read_problem
 from target_hw.memory import MemoryScope
-from tvm_ext.lowering import has_relax
 from tvm_ext.map.ascend import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
 from tvm_ext.map.model import MemoryMap, Placement, PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import scope_maps
 from tvm_ext.map.relax_function import relax_maps
-from tvm_ext.named_planners import EVERY, known_planner, planners_for
+from tvm_ext.named_planners import known_planners, listed, planners_for
 from tvm_ext.programs import Program, load_program, program_of
 
 PLANNERS = ("best",)
@@ -41,13 +42,13 @@ class MapOptions:
 
     Parameters
     ----------
-    planners : tuple of str
+    planners : str or sequence of str
         The planners to ask, to be shown side by side; ``all`` stands for those that are made for
         such buffers. By default ``best``; for a kernel with an Ascend target ``three_level``, which
         is what `AscendPlanMemory` does.
-    scopes : tuple of str
+    scopes : str or sequence of str
         Show these memories only; by default all.
-    functions : tuple of str
+    functions : str or sequence of str
         Show these functions only. By default the Relax functions where there are some, and else
         all PrimFuncs.
     layer_group : bool
@@ -62,24 +63,25 @@ class MapOptions:
         When a planner is not known.
     """
 
-    planners: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()
+    planners: str | Sequence[str] = ()
+    scopes: str | Sequence[str] = ()
+    functions: str | Sequence[str] = ()
     layer_group: bool = False
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        for name in self.planners:
-            if name != EVERY:
-                known_planner(name)
+        if self.planners != ():
+            known_planners(self.planners)
+        for field in ("planners", "scopes", "functions"):
+            object.__setattr__(self, field, listed(getattr(self, field)))
 
     def names(self, default: Sequence[str], problem: Problem, *, graph: bool = False) -> list[str]:
         """Return which planners are asked to solve a problem."""
-        return planners_for(problem, self.planners or default, graph=graph)
+        return planners_for(problem, listed(self.planners or default), graph=graph)
 
 
 def memory_map_of(
-    what: str,
+    what: str | PathLike[str],
     *,
     target: str | Target | None = None,
     capacity: int | None = None,
@@ -90,11 +92,12 @@ def memory_map_of(
 
     Parameters
     ----------
-    what : str
+    what : str or path
         The name of a workload or network; ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``; or a file:
-        TVMScript (``.py``), a module saved as JSON (``.json``), or a table of buffers (``.csv``).
+        TVMScript (``.py``, or ``FILE.py:NAME`` for one module of several), a module saved as JSON
+        (``.json``), an ONNX network (``.onnx``), or a table of buffers (``.csv``).
     target : str or tvm.target.Target, optional
-        What the program is lowered for.
+        What the program is lowered for; by default as in `tvm_ext.programs.load_program`.
     capacity, alignment : int
         Of the memory for the buffers of a table, in bytes. By default it has no end.
     options : MapOptions, optional
@@ -110,7 +113,7 @@ def memory_map_of(
     ValueError
         When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
-    options = options or MapOptions()
+    what, options = fspath(what), options or MapOptions()
     if Path(what).suffix == _TABLE:
         memory = MemoryScope("global", capacity, alignment)
         return _chosen(_of_table(Path(what), memory, options), options)
@@ -122,7 +125,7 @@ def memory_map_of(
 
 
 def map_of_module(
-    mod: IRModule | PrimFunc,
+    mod: IRModule | PrimFunc | relax.Function,
     *,
     target: str | Target | None = None,
     title: str = "module",
@@ -132,11 +135,11 @@ def map_of_module(
 
     Parameters
     ----------
-    mod : tvm.IRModule or tvm.tirx.PrimFunc
+    mod : tvm.IRModule or a function of one
         It stays as it is.
     target : str or tvm.target.Target, optional
-        What it is lowered for. PrimFuncs without a target have to stand right before
-        ``StorageRewrite``; Relax functions need one.
+        What it is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs without a
+        target have to stand right before ``StorageRewrite``.
     title : str
         What to call it.
     options : MapOptions, optional
@@ -149,13 +152,11 @@ def map_of_module(
 
     Raises
     ------
+    TypeError
+        When `mod` is no module and no function.
     ValueError
         As `memory_map_of` does.
     """
-    if isinstance(mod, PrimFunc):
-        mod = IRModule.from_expr(mod)
-    if target is None and has_relax(mod):
-        raise ValueError(f"{title}: has Relax functions; name a target to have them lowered")
     options = options or MapOptions()
     return _chosen(_of_program(program_of(mod, target, name=title), options), options)
 
@@ -210,7 +211,7 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
             scopes += more
             runs += simulated
             left += alone
-    return MemoryMap(program.name, tuple(scopes), tuple(runs), tuple(left))
+    return MemoryMap(program.title, tuple(scopes), tuple(runs), tuple(left))
 
 
 def _of_groups(program: Program, options: MapOptions) -> MemoryMap:
@@ -219,7 +220,7 @@ def _of_groups(program: Program, options: MapOptions) -> MemoryMap:
     scopes, runs, left = layer_group_maps(
         program.relax, program.target, partial(options.names, PLANNERS)
     )
-    return MemoryMap(program.name, scopes, runs, tuple(left))
+    return MemoryMap(program.title, scopes, runs, tuple(left))
 
 
 def _of_function(

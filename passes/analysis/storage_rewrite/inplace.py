@@ -8,7 +8,7 @@ from tvm.ir import TensorLoad
 from tvm.ir.prim import expr_deep_equal
 from tvm.tirx import BufferStore
 
-from passes.ir.buffers import array_get
+from passes.ir.buffers import array_get, is_same_type
 from passes.planning.storage_rewrite.storage import StmtEntry, StmtKind
 
 
@@ -87,7 +87,7 @@ def _is_same_element(access: Access, dst: int) -> bool:
     load, store = access.load, access.store
     if load is None or store is None or store.buffer.__chandle__() != dst:
         return False
-    if not store.value.ty.same_as(load.ty):
+    if not is_same_type(store.value.ty, load.ty):
         return False
     written, read = store.indices, load.indices
     ndim = len(read)

@@ -38,6 +38,7 @@ from passes.ir.buffers import (
     constant_shape,
     element_type,
     is_address_of,
+    is_same_type,
     is_tvm_access_ptr,
     is_volatile,
 )
@@ -251,9 +252,7 @@ class LinearAccessPatternFinder:
 
     def _declare(self, buffer: Var, dtype: PrimType, source: BufferEntry) -> None:
         key = buffer.__chandle__()
-        if key in self._buffers or not (
-            dtype.same_as(source.dtype) or dtype.dtype.lanes == source.dtype.dtype.lanes
-        ):
+        if key in self._buffers or element_type(dtype).lanes != element_type(source.dtype).lanes:
             # Declared twice, or an alias of other lanes: the vector rewrite's to refuse.
             self._has_unclear_types = True
         self._buffers[key] = source
@@ -349,7 +348,7 @@ class LinearAccessPatternFinder:
                 f"buffer {self._allocs[root].name!r} is accessed without an index, through an "
                 "alias without dimensions; run FlattenBuffer before StorageRewrite"
             )
-        if dtype.same_as(entry.dtype):
+        if is_same_type(dtype, entry.dtype):
             self._plain.add(root)
         else:
             self._retyped.setdefault(root, []).append((dtype, indices))
@@ -423,7 +422,7 @@ class LinearAccessPatternFinder:
         dtype = args[0].ty
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
             self._has_unclear_types = True
-        elif entry.root >= 0 and dtype.same_as(entry.dtype):
+        elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             self._plain.add(entry.root)
         elif entry.root >= 0:
             self._retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
@@ -466,7 +465,7 @@ class LinearAccessPatternFinder:
 
     def _visit_bind(self, op: Bind, visitor: Any) -> None:
         ty = op.var.ty
-        if type(ty) is not PrimType or not ty.same_as(op.value.ty):
+        if type(ty) is not PrimType or not is_same_type(ty, op.value.ty):
             self._has_unclear_types = True
         self._visit_value(op, visitor)
 

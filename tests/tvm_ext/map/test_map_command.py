@@ -22,11 +22,11 @@ def table(tmp_path):
 
 def test_a_page_is_written_and_the_plans_are_named(table, tmp_path, capsys):
     out = tmp_path / "map.html"
-    assert main(["map", table, "-o", str(out), "--planner", "best,bump"]) == 0
+    assert main(["map", table, "-o", str(out), "--planners", "best,bump"]) == 0
     assert out.read_text().startswith("<!doctype html>")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("buffers.csv global: best")
-    assert "needs 96 B, lower bound 96 B, optimal" in lines[0]
+    assert "needs 96 B, lower bound 96 B, lowest peak (proven)" in lines[0]
     assert "needs 160 B" in lines[1]
 
 
@@ -40,7 +40,7 @@ def test_a_plan_above_the_capacity_is_written_and_exits_with_one(table, tmp_path
 def test_the_ending_names_the_format(table, tmp_path, suffix):
     pytest.importorskip("matplotlib")
     out = tmp_path / f"map.{suffix}"
-    assert main(["map", table, "-o", str(out), "--planner", "best"]) == 0
+    assert main(["map", table, "-o", str(out), "--planners", "best"]) == 0
     data = out.read_bytes()
     if suffix == "svg":
         assert data.startswith(b"<?xml")
@@ -68,10 +68,10 @@ def test_the_same_map_gives_the_same_bytes(tmp_path, suffix):
     [
         (["nosuch", "-o", "{}/a.html"], "unknown workload 'nosuch'"),
         (["ascend:gelu", "-o", "{}/a.txt"], "the name must end in one of .html, .svg"),
-        (["ascend:gelu", "-o", "{}/none/a.html"], "there is no such directory"),
-        (["ascend:gelu", "-o", "{}/a.html", "--planner", "nosuch"], "unknown planner 'nosuch'"),
-        (["ascend:gelu", "-o", "{}/a.html", "--scope", "local.XX"], "no scope 'local.XX' to show"),
-        (["ascend:gelu", "-o", "{}/a.html", "--function", "f"], "there is no buffer to plan"),
+        (["ascend:gelu", "-o", "{}/none/a.html"], "there is no directory"),
+        (["ascend:gelu", "-o", "{}/a.html", "--planners", "nosuch"], "unknown planner 'nosuch'"),
+        (["ascend:gelu", "-o", "{}/a.html", "--scopes", "local.XX"], "no scope 'local.XX' to show"),
+        (["ascend:gelu", "-o", "{}/a.html", "--functions", "f"], "there is no buffer to plan"),
         (["ascend:gelu", "-o", "{}/a.html", "--capacity", "9"], "a program has its target's"),
         (["ascend:gelu", "-o", "{}/a.html", "--target", "nosuch"], "unknown target 'nosuch'"),
         (["ascend:gelu"], "-o/--output"),
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, capsys)
 
 def test_all_planners_that_are_made_for_the_buffers_are_asked(tmp_path, capsys):
     out = tmp_path / "map.json"
-    assert main(["map", "ascend:gelu:reuse", "-o", str(out), "--planner", "all"]) == 0
+    assert main(["map", "ascend:gelu:reuse", "-o", str(out), "--planners", "all"]) == 0
     text = capsys.readouterr().out
     assert "three_level_mirror" in text
     assert "rec_tbl" not in text

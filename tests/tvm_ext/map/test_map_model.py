@@ -106,7 +106,7 @@ def test_scopes_can_be_chosen_by_name():
     ("what", "message"),
     [
         ("nosuch", "unknown workload 'nosuch'"),
-        ("ascend:nosuch", "unknown kernel 'nosuch'"),
+        ("ascend:nosuch", "unknown workload 'ascend:nosuch'"),
         ("ascend:gelu:huge", "size must be one of"),
         ("missing.csv", "missing.csv: no such file"),
         ("missing.py", "missing.py: no such file"),

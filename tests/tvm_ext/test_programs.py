@@ -1,0 +1,272 @@
+"""What a user may hand to commands and functions: networks without a target, chips, names."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import tvm
+from tvm import relax, tirx
+
+import tvm_ext
+from passes.planning import Buffer, Problem
+from tvm_ext.__main__ import main
+from tvm_ext.map import MapOptions
+from tvm_ext.planned_memory import end_of
+
+CHIP = """
+import tvm_ext
+from tvm_ext import MemoryHierarchy, MemoryScope
+from tvm.script import ir as I, tirx as T
+
+tvm_ext.register_chip(
+    "acme/x", MemoryHierarchy((MemoryScope("local.UB", 1024, 32, reserved=((0, 256),)),))
+)
+
+@I.ir_module
+class First:
+    @T.prim_func(s_tir=True)
+    def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+        x = T.alloc_buffer((64,), "float32", scope="local.UB")
+        y = T.alloc_buffer((64,), "float32", scope="local.UB")
+        z = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            x[i] = a[63 - i]
+        for i in range(64):
+            y[i] = x[63 - i]
+        for i in range(64):
+            z[i] = y[63 - i]
+        for i in range(64):
+            b[i] = z[63 - i]
+
+@I.ir_module
+class Second:
+    @T.prim_func(s_tir=True)
+    def parallel(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+        for p in T.parallel(4):
+            z = T.alloc_buffer((16,), "float32")
+            for i in range(16):
+                z[i] = a[p * 16 + i]
+            for i in range(16):
+                b[p * 16 + i] = z[15 - i]
+"""
+
+
+@pytest.fixture
+def chip(tmp_path):
+    path = tmp_path / "withchip.py"
+    path.write_text(CHIP)
+    return str(path)
+
+
+def chain(extent: object = 64) -> tvm.IRModule:
+    """Operators in a chain, which the stock plan gives two tensors to."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((extent, 16), "float32"))
+    with builder.function("main", [x]):
+        y = x
+        for _ in range(4):
+            y = builder.emit(relax.op.cumsum(y, axis=1))
+        builder.emit_func_output(y)
+    return builder.finalize()
+
+
+# ------------------------------------------------------------- a network without a target
+
+
+def test_a_network_without_a_target_is_lowered_for_llvm():
+    mod = chain()
+    compared = tvm_ext.compare_planners(mod, "best")
+    assert any("llvm" in note for note in compared.notes)
+    named = tvm_ext.compare_planners(mod, "best", target="llvm")
+    assert not any("llvm" in note for note in named.notes)
+    key = [(s.scope, s.no_reuse, s.stock, s.lower_bound) for s in compared.scopes]
+    assert key == [(s.scope, s.no_reuse, s.stock, s.lower_bound) for s in named.scopes]
+    assert "llvm" in tvm_ext.map_of_module(mod).title
+    assert tvm_ext.compare(mod).equal
+    assert tvm_ext.activation_memory(mod["main"])
+
+
+@pytest.mark.parametrize("name", ["network.json", "network.py"])
+@pytest.mark.parametrize(
+    "command", [["compare"], ["compare", "--planners", "best"], ["map", "-o", "out.html"]]
+)
+def test_commands_say_what_a_network_is_lowered_for(tmp_path, monkeypatch, capsys, name, command):
+    monkeypatch.chdir(tmp_path)
+    mod = chain()
+    text = tvm.ir.save_json(mod) if name.endswith("json") else mod.script(show_meta=True)
+    (tmp_path / name).write_text(text)
+    assert main([command[0], name, *command[1:]]) == 0
+    assert "lowered for llvm, as no target is named" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ what is left out is said
+
+
+def test_symbolic_tensors_are_reported():
+    compared = tvm_ext.compare_planners(chain(tvm.tirx.Var("n", "int64")), "best")
+    assert compared.scopes == ()
+    text = tvm_ext.render_planners(compared)
+    assert "there is nothing to plan" in text
+    assert "tensors of n times some bytes" in text
+
+
+def test_what_is_not_planned_is_in_the_text(chip):
+    compared = tvm_ext.compare_planners(f"{chip}:Second", "best", target="acme/x-llvm")
+    text = tvm_ext.render_planners(compared)
+    assert "'z'" in text
+    assert "global" in text
+
+
+def test_layer_group_without_local_memory_says_so(caplog, capsys):
+    with caplog.at_level(logging.WARNING, logger="tvm_ext.LayerGroup"):
+        tvm_ext.relax_pipeline("llvm", layer_group=True)
+    assert [r for r in caplog.messages if "does nothing" in r and "local.LMEM" in r]
+    assert main(["compare", "resnet18", "--layer-group", "--target", "llvm"]) == 2
+    err = capsys.readouterr().err
+    assert "local.LMEM" in err
+    assert err.count("\n") == 1
+
+
+# ------------------------------------------------------------------------- a chip of one's own
+
+
+def test_a_file_registers_its_chip_before_the_target_is_looked_up(chip, tmp_path, capsys):
+    out = str(tmp_path / "out.html")
+    named = f"{chip}:First"
+    assert main(["map", named, "--target", "acme/x-llvm", "-o", out]) == 0
+    assert main(["compare", named, "--target", "acme/x-llvm"]) == 0
+    assert main(["compare", named, "--target", "acme/x-llvm", "--planners", "best"]) == 0
+    assert "capacity 1 KiB" in capsys.readouterr().out
+
+
+def test_one_module_of_several_is_chosen_by_its_name(chip, capsys):
+    for wrong, message in ((chip, f"{chip}:First"), (f"{chip}:Third", "First, Second")):
+        assert main(["compare", wrong, "--target", "llvm"]) == 2
+        assert message in capsys.readouterr().err
+    for name, function in (("First", "chain"), ("Second", "parallel")):
+        assert main(["compare", f"{chip}:{name}"]) == 0
+        assert f"\n{function} " in capsys.readouterr().out
+
+
+def test_reserved_bytes_are_counted_for_all_alike(chip):
+    (scope,) = tvm_ext.compare_planners(f"{chip}:First", "all", target="acme/x-llvm").scopes
+    # The last of three buffers may take the place of the first.
+    assert (scope.no_reuse, scope.stock, scope.lower_bound) == (256 + 768, 256 + 512, 256 + 512)
+    assert {plan.nbytes for plan in scope.plans} == {scope.stock}
+    assert {plan.proven for plan in scope.plans} == {"lowest peak"}
+
+
+def test_allocations_end_above_what_is_reserved():
+    memory = tvm_ext.MemoryScope("global", reserved=((0, 8), (20, 30), (90, 99)))
+    one = Problem((Buffer("a", 10, ((0, 1),)),), memory)
+    assert [end_of((one,), n) for n in (0, 1, 12, 13, 71, 72, 73)] == [0, 9, 20, 31, 89, 90, 100]
+    # The first has 10 bytes, up to 18; the rest are the second's.
+    assert end_of((one, one), 30) == 18 + 38
+
+
+def test_the_stock_pass_is_not_below_the_bound_where_it_is_wrong():
+    x, view, y = (tirx.decl_buffer([64], "float32", n, layout=None) for n in ("x", "view", "y"))
+    a, b = (tirx.decl_buffer([64], "float32", n, layout=None) for n in "ab")
+
+    def copy(target, value):
+        i = tirx.Var("i", "int32")
+        store = tirx.BufferStore(target, value(i), [i])
+        return tirx.For(i, 0, 64, tirx.ForKind.SERIAL, store)
+
+    body = [
+        tirx.AllocBuffer(x),
+        tirx.AllocBuffer(y),
+        tirx.DeclBuffer(view, data=x.data),
+        copy(x, lambda i: a[i]),
+        copy(y, lambda i: view[63 - i]),
+        copy(b, lambda i: y[i]),
+    ]
+    func = tirx.PrimFunc([a, b], tirx.SeqStmt(body)).with_attr("global_symbol", "f")
+    compared = tvm_ext.compare_planners(func, "best")
+    (scope,) = compared.scopes
+    assert (scope.stock, scope.lower_bound) == (None, 512)
+    assert any("256 bytes" in note and "stock-differences" in note for note in compared.notes)
+
+
+# ------------------------------------------------------------------------------- wrong input
+
+
+def test_one_planner_may_be_named_by_a_text():
+    problem = Problem((Buffer("a", 64, ((0, 2),)), Buffer("b", 64, ((2, 3),))))
+    for names in ("best", ["best"], ("best",)):
+        assert [p.planner for p in tvm_ext.compare_planners(problem, names).scopes[0].plans] == [
+            "best"
+        ]
+        assert MapOptions(planners=names).planners == ("best",)
+    many = tvm_ext.compare_planners(problem, "best, bump").scopes[0].plans
+    assert [plan.planner for plan in many] == ["best", "bump"]
+    for wrong in ("nosuch", ["nosuch"], "", [3], None):
+        with pytest.raises(ValueError, match=r"nosuch|name a planner|expected a name"):
+            tvm_ext.compare_planners(problem, wrong)
+        with pytest.raises(ValueError, match=r"nosuch|name a planner|expected a name"):
+            MapOptions(planners=wrong)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        tvm_ext.compare,
+        tvm_ext.compare_planners,
+        tvm_ext.map_of_module,
+        tvm_ext.layer_groups,
+        tvm_ext.activation_memory,
+    ],
+)
+def test_what_is_no_module_is_refused(function):
+    with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc, got None"):
+        function(None)
+
+
+FAILING = """
+def raises(problem, budget):
+    raise RuntimeError("out of ideas")
+"""
+
+
+def test_a_planner_that_raises_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing_planner.py").write_text(FAILING)
+    (tmp_path / "table.csv").write_text("id,lower,upper,size\na,0,2,64\n")
+    name = "failing_planner:raises"
+    for command in (
+        ["plan", "table.csv", "--planners", name],
+        ["compare", "table.csv", "--planners", name],
+        ["map", "table.csv", "--planners", name, "-o", "out.html"],
+    ):
+        assert main(command) == 2
+        err = capsys.readouterr().err
+        assert f"planner {name!r} raised RuntimeError: out of ideas" in err
+        assert err.count("\n") == 1
+    assert main(["-v", "plan", "table.csv", "--planners", name]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_best_of_several_plans_is_written(tmp_path, capsys):
+    table, out, data = tmp_path / "t.csv", tmp_path / "out.csv", tmp_path / "out.json"
+    table.write_text("id,lower,upper,size\na,0,2,64\nb,2,3,64\n")
+    command = ["plan", str(table), "--planners", "bump,best", "-o", str(out), "--json", str(data)]
+    assert main(command) == 0
+    assert [line.split(",")[-1] for line in out.read_text().splitlines()[1:]] == ["0", "0"]
+    plans = json.loads(data.read_text())["plans"]
+    assert [(p["planner"], p["nbytes"], p["proven"]) for p in plans] == [
+        ("bump", 128, ""),
+        ("best", 64, "lowest peak"),
+    ]
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("resnet81", "'resnet18'"), ("ascend:gellu", "'ascend:gelu'")]
+)
+def test_what_is_meant_can_be_typed(typed, meant, capsys):
+    assert main(["compare", typed]) == 2
+    err = capsys.readouterr().err
+    assert f"did you mean {meant}" in err
+    assert "tvm-ext compare --list" in err

@@ -1,0 +1,114 @@
+"""Options that mean the same for every command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from passes.planning import Budget, planner_names
+from tvm_ext.byte_sizes import parse_bytes
+from tvm_ext.named_planners import EVERY
+
+PROGRAM = (
+    "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "
+    "module of several), a module saved with tvm.ir.save_json (.json), an ONNX network (.onnx)"
+)
+"""What a command takes as a program, in its help."""
+
+TARGET = (
+    "this target: a name such as llvm or cuda, a tag, which a .py file may register, or a JSON "
+    "object. A workload is by default lowered for the first of its targets, a network in a file "
+    "for llvm. A file of PrimFuncs without a target has to stand right before StorageRewrite"
+)
+"""What a command lowers programs for, in its help."""
+
+
+def add_planners(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--planners``.
+
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        Of a command.
+    what : str
+        What the command does with them.
+    """
+    parser.add_argument(
+        "--planners",
+        metavar="NAME[,NAME...]",
+        help=f"{what}; there are: {', '.join(planner_names())}; {EVERY!r} stands for those that "
+        "are made for such buffers, module:function for one of your own",
+    )
+
+
+def add_limits(
+    parser: argparse.ArgumentParser,
+    limited: str = "for each planner and memory (default: a number of placements)",
+    seconds: float | None = None,
+) -> None:
+    """Add ``--capacity`` and ``--alignment`` of a table's memory, and ``--time-limit``.
+
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        Of a command.
+    limited : str
+        What the limit of time is for, and its default.
+    seconds : float, optional
+        That default.
+    """
+    for option, default, what in (
+        ("capacity", None, "what the offsets of a table's buffers must not exceed (default: none)"),
+        ("alignment", 1, "of the offsets of a table's buffers, a power of two (default: 1)"),
+    ):
+        parser.add_argument(
+            f"--{option}", type=byte_count, default=default, metavar="BYTES", help=what
+        )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=seconds,
+        metavar="SECONDS",
+        help=limited,
+    )
+
+
+def budget_of(arguments: argparse.Namespace) -> Budget:
+    """Return what ``--time-limit`` gives a planner: by default a number of placements."""
+    seconds = arguments.time_limit
+    return Budget() if seconds is None else Budget(1 << 60, seconds)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", metavar="OUT", type=Path, help="write the data to this file too")
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a file that cannot be written.
+
+    That is done before the work, which may be long; what it misses is found on writing.
+
+    Raises
+    ------
+    ValueError
+        The message says why.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a directory")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"cannot write {path}: permission denied")
+
+
+def byte_count(text: str) -> int:
+    """Read an argument in bytes, for argparse."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        # With this type, argparse shows the message and not only the text that it is about.
+        raise argparse.ArgumentTypeError(str(error)) from error
