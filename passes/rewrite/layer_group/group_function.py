@@ -118,7 +118,7 @@ class _Writer:
             call = self.calls[layer.name]
             pairs = [*zip(layer.inputs, call.inputs, strict=True), (layer.output, call.parameter)]
             for name, parameter in pairs:
-                types[name] = str(call.reads.kernel.buffers[parameter].ty.dtype.dtype)
+                types[name] = _dtype(call, parameter)
         return types
 
     def write(self) -> GroupFunction:
@@ -230,29 +230,31 @@ class _Writer:
         working = buffer_parts(made, self.cut, call.working_boxes)
         memory: dict[int, Var] = {}
         if working:
-            kernel = call.reads.kernel
             memory = self.memory.working(
                 layer.name,
                 {
-                    buffer: (
-                        tuple(part.extent for part in axes),
-                        str(kernel.buffers[buffer].ty.dtype.dtype),
-                    )
+                    buffer: (tuple(part.extent for part in axes), _dtype(call, buffer))
                     for buffer, axes in working.items()
                 },
             )
         for buffer, home in call.memory.items():
             if home != call.parameter:
                 begins = tuple(part.begins for part in working[home])
-                buffers[buffer] = LocalBuffer(memory[home], begins, (False,) * len(begins))
-            elif buffer != home:
-                if parts[buffer] != parts[home]:
-                    raise ValueError(
-                        f"layer {layer.name!r}: a slice needs more of its working memory than of "
-                        f"its result {layer.output!r}, in whose place it lies"
-                    )
-                buffers[buffer] = buffers[home]
+                place = LocalBuffer(memory[home], begins, (False,) * len(begins))
+            elif parts[buffer] != parts[home]:
+                raise ValueError(
+                    f"layer {layer.name!r}: a slice needs more of its working memory than of "
+                    f"its result {layer.output!r}, in whose place it lies"
+                )
+            else:
+                place = buffers[home]
+            buffers[buffer] = self.memory.as_type(place, _dtype(call, buffer))
         return buffers
+
+
+def _dtype(call: KernelCall, buffer: int) -> str:
+    """Return the type of the elements of a buffer of a layer's kernel."""
+    return str(call.reads.kernel.buffers[buffer].ty.dtype.dtype)
 
 
 def _where(conditions: Sequence[Any], statement: Any) -> Any:
