@@ -31,6 +31,14 @@ from passes.planning.layer_group.network import InputMap, Kind, Layer, Network, 
 _CALL_TIR = "relax.call_tir"
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
+UNFORESEEN = (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError)
+"""What is raised where a kernel is none that can be cut, or none that anybody thought of.
+
+`NotSliceableError` is a ValueError; TVM raises a TypeError or a ValueError for an expression that
+it refuses, and else RuntimeErrors, schedules too. None of them may end a build.
+"""
+
+_IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
 IN_PLACE = "its block writes a tensor in place"
 
 
@@ -164,7 +172,7 @@ class _BlockReader:
         self.kernels = kernels
         self.names = _Names()
         self.calls: list[_Call] = []
-        self.taken_out, self.used_whole = _tuple_uses(function)
+        self.taken_out, self.used_whole = _tuple_uses(function, number)
 
     def read(self) -> BlockNetwork | None:
         for param in self.function.params:
@@ -180,8 +188,7 @@ class _BlockReader:
         return self._network()
 
     def _why_not_at_all(self) -> str:
-        operators = {call.operator for call in self.calls}
-        if "call_tir_inplace" in operators:
+        if any(call.operator in _IN_PLACE_CALLS for call in self.calls):
             return IN_PLACE
         pure = isinstance(self.block, relax.DataflowBlock) or all(
             _is_kernel_call(binding.value) for binding in self.block.bindings
@@ -193,7 +200,9 @@ class _BlockReader:
     def _read_binding(self, at: int, binding: Any) -> None:
         var, value = binding.var, binding.value
         if isinstance(value, (Var, GenericConst, Tuple, TupleGetItem)):
-            self.names.of_var[var.__chandle__()] = self.names.of(value)
+            names = self.names.of_var[var.__chandle__()] = self.names.of(value)
+            if isinstance(names, str) and isinstance(self.names.values[names], TupleGetItem):
+                self.names.values[names] = var
             return
         if isinstance(value, (relax.ShapeExpr, IntImm, FloatImm, StringImm)):
             self.names.of_var[var.__chandle__()] = []
@@ -216,7 +225,7 @@ class _BlockReader:
     def _read_kernel_call(self, at: int, binding: Any, results: Any) -> None:
         call, key = binding.value, binding.var.__chandle__()
         operator = str(call.args[0].name_hint)
-        inputs = [self.names.of(argument) for argument in call.args[1].fields]
+        inputs = self.names.of(call.args[1])
         made = results if isinstance(results, list) else [results]
         kernel = self._kernel(call.args[0])
         taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
@@ -224,14 +233,19 @@ class _BlockReader:
             name = f"{operator}:{made[number]}"
             layer = _Call(name, operator, flat(inputs), made[number])
             self.calls.append(layer)
-            if isinstance(kernel, str):
+            if any(0 in (self.names.shapes[n] or ()) for n in (*layer.inputs, layer.output)):
+                layer.reason = "a tensor of it has no elements"
+            elif isinstance(kernel, str):
                 layer.reason = kernel
             elif len(call.args) > 2 or not all(isinstance(name, str) for name in inputs):
                 layer.reason = "it is called with more than tensors"
             elif isinstance(results, list) and key in self.used_whole:
                 layer.reason = "its results are used as one tuple"
             else:
-                self._describe(layer, at, kernel, inputs, number, len(made))
+                try:
+                    self._describe(layer, at, kernel, inputs, number, len(made))
+                except UNFORESEEN as error:
+                    layer.reason = _cannot_be_cut(error)
 
     def _kernel(self, callee: GlobalVar) -> KernelReads | str:
         key = callee.__chandle__()
@@ -241,8 +255,8 @@ class _BlockReader:
                 if not isinstance(function, PrimFunc):
                     raise NotSliceableError("it is not a kernel in TIR")
                 self.kernels[key] = KernelReads.of(read_kernel(function))
-            except NotSliceableError as error:
-                self.kernels[key] = f"its kernel cannot be cut: {error}"
+            except UNFORESEEN as error:
+                self.kernels[key] = _cannot_be_cut(error)
         return self.kernels[key]
 
     def _describe(
@@ -260,11 +274,14 @@ class _BlockReader:
             layer.reason = "it makes a single number"
         elif kernel.producer(parameter) is None:
             layer.reason = "its kernel does not write its result"
+        elif any(
+            len(inputs) <= access.buffer < kernel.parameters
+            for stage in kernel.stages_for(parameter)
+            for access in kernel.stages[stage].reads
+        ):
+            layer.reason = "its kernel reads what it writes"
         else:
             of_parameters = reads.maps(parameter)
-            if any(p >= len(inputs) for p in of_parameters):
-                layer.reason = "its kernel reads what it writes"
-                return
             numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
             layer.inputs = [inputs[p] for p in numbers]
             layer.source = KernelCall(at, reads, parameter, numbers)
@@ -297,18 +314,29 @@ class _BlockReader:
 
     def _layer(self, call: _Call) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)
-        if call.source is None:
-            whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
-            return Layer(*names, whole, reason=call.reason)
-        source = call.source
-        return Layer(*names, source.maps, source.operations, source.buffer_bits)
+        if call.source is not None:
+            source = call.source
+            try:
+                return Layer(*names, source.maps, source.operations, source.buffer_bits)
+            except UNFORESEEN as error:
+                call.reason, call.source = _cannot_be_cut(error), None
+        whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
+        return Layer(*names, whole, reason=call.reason)
 
     def _outputs(self) -> tuple[str, ...]:
-        """Return the tensors that something behind the block, or the function's result, needs."""
+        """Return the tensors that something behind the block, or the function's result, needs.
+
+        A cast needs what it looks at, also where nothing needs the cast.
+        """
         read: list[Any] = [self.names.of(self.function.body.body)]
         for block in self.function.body.blocks[self.number + 1 :]:
             for binding in block.bindings:
                 read += [self.names.of(var) for var in relax.analysis.free_vars(binding.value)]
+        read += [
+            self.names.of(binding.value)
+            for binding in self.block.bindings
+            if isinstance(binding, relax.MatchCast)
+        ]
         if isinstance(self.block, relax.DataflowBlock):
             read += [
                 self.names.of(binding.var)
@@ -404,6 +432,15 @@ class _BlockReader:
         return usual_letters(len(shape))
 
 
+def _cannot_be_cut(error: Exception) -> str:
+    return f"its kernel cannot be cut: {first_line(error)}"
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first; its name where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def flat(names: Any) -> list[str]:
     """Return the names in nested lists of names."""
     if isinstance(names, str):
@@ -411,17 +448,23 @@ def flat(names: Any) -> list[str]:
     return [name for part in names for name in flat(part)]
 
 
-def _tuple_uses(function: relax.Function) -> tuple[set[tuple[int, int]], set[int]]:
-    """Return what is taken out of which tuple, and the variables that are used otherwise."""
-    taken_out, whole = set(), {function.body.body.__chandle__()}
-    for block in function.body.blocks:
+def _tuple_uses(function: relax.Function, number: int) -> tuple[set[tuple[int, int]], set[int]]:
+    """Return what a block takes out of which tuple, and the variables that are used otherwise."""
+    taken_out, whole = set(), _handles(function.body.body)
+    for at, block in enumerate(function.body.blocks):
         for binding in block.bindings:
             value = binding.value
-            if isinstance(value, TupleGetItem):
+            here = at == number and isinstance(binding, relax.VarBinding)
+            if here and isinstance(value, TupleGetItem):
                 taken_out.add((value.tuple_value.__chandle__(), int(value.index)))
             else:
-                whole.update(var.__chandle__() for var in relax.analysis.free_vars(value))
+                whole |= _handles(value)
     return taken_out, whole
+
+
+def _handles(expr: Any) -> set[int]:
+    """Return the handles of the variables that an expression uses."""
+    return {var.__chandle__() for var in relax.analysis.free_vars(expr)}
 
 
 def _operator(value: Any) -> tuple[str, str]:
@@ -452,5 +495,5 @@ def _shape_and_bits(ty: Any) -> tuple[tuple[int, ...] | None, int]:
     if extents is None or not all(isinstance(n, IntImm) for n in extents):
         return None, 8
     element: Any = getattr(ty.dtype, "dtype", ty.dtype)
-    bits = 8 if element is None or str(element) == "bool" else int(element.bits)
+    bits = 8 if element is None or str(element) == "bool" else int(element.bits * element.lanes)
     return tuple(int(n.value) for n in extents), bits
