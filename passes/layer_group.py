@@ -17,12 +17,8 @@ from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
-from passes.analysis.layer_group.networks import (
-    UNFORESEEN,
-    BlockNetwork,
-    first_line,
-    read_networks,
-)
+from passes.analysis.layer_group.networks import BlockNetwork, read_networks
+from passes.analysis.layer_group.refusals import UNFORESEEN, first_line
 from passes.ir.structural import structural_visit, type_index
 from passes.placement import FORMS, Form
 from passes.planning.layer_group.group import bytes_of

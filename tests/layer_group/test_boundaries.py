@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import tvm
 from llvm_level import at_level_2
-from operator_modules import call, kernels, lowered, run
+from operator_modules import kernels, lowered, run
 from test_layer_group_pass import TINY
 from tvm import relax
 from tvm.s_tir import ScheduleError
-from tvm.target import Target
 
 from passes import layer_group as layer_group_pass
 from passes.analysis.layer_group import networks

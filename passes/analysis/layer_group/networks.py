@@ -24,20 +24,15 @@ from passes.analysis.layer_group.letters import (
     usual_letters,
     weight_letters,
 )
+from passes.analysis.layer_group.refusals import UNFORESEEN, first_line
 from passes.analysis.layer_group.regions import KernelReads
 from passes.analysis.layer_group.stages import NotSliceableError
+from passes.analysis.layer_group.tensor_names import TensorNames, flat, tuple_uses
 from passes.planning.layer_group.network import InputMap, Kind, Layer, Network, Tensor
 
 _CALL_TIR = "relax.call_tir"
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
-UNFORESEEN = (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError)
-"""What is raised where a kernel is none that can be cut, or none that anybody thought of.
-
-`NotSliceableError` is a ValueError; TVM raises a TypeError or a ValueError for an expression that
-it refuses, and else RuntimeErrors, schedules too. None of them may end a build.
-"""
-
 _IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
 IN_PLACE = "its block writes a tensor in place"
 
@@ -109,55 +104,6 @@ class _Call:
         return () if self.source is None else self.source.maps
 
 
-class _Names:
-    """The tensors of a function, by the names that its network knows them by."""
-
-    def __init__(self) -> None:
-        self.of_var: dict[int, Any] = {}  # A name, or a list for a tuple.
-        self.values: dict[str, Any] = {}
-        self.shapes: dict[str, tuple[int, ...] | None] = {}
-        self.bits: dict[str, int] = {}
-        self.constants: list[str] = []
-
-    def new(self, var: Var) -> Any:
-        """Name the tensors that a variable stands for."""
-        names = self._name_all(str(var.name), var, var.ty)
-        self.of_var[var.__chandle__()] = names
-        return names
-
-    def _name_all(self, hint: str, value: Any, ty: Any) -> Any:
-        if isinstance(ty, relax.TupleType):
-            return [
-                self._name_all(f"{hint}.{i}", TupleGetItem(value, i), part)
-                for i, part in enumerate(ty.fields)
-            ]
-        name, n = hint, 0
-        while name in self.values:
-            n += 1
-            name = f"{hint}_{n}"
-        self.values[name] = value
-        self.shapes[name], self.bits[name] = _shape_and_bits(ty)
-        return name
-
-    def of(self, expr: Any) -> Any:
-        """Return the name of the tensor that an expression is; nested lists for a tuple."""
-        if isinstance(expr, Var):
-            key = expr.__chandle__()
-            return self.of_var[key] if key in self.of_var else self.new(expr)
-        if isinstance(expr, GenericConst):
-            key = expr.__chandle__()
-            if key not in self.of_var:
-                self.of_var[key] = self._name_all("constant", expr, expr.ty)
-                self.constants += flat(self.of_var[key])
-            return self.of_var[key]
-        if isinstance(expr, Tuple):
-            return [self.of(part) for part in expr.fields]
-        if isinstance(expr, TupleGetItem):
-            whole = self.of(expr.tuple_value)
-            return whole[int(expr.index)] if isinstance(whole, list) else whole
-        return []
-
-
 class _BlockReader:
     def __init__(
         self,
@@ -170,9 +116,9 @@ class _BlockReader:
         self.mod, self.variable, self.function, self.number = mod, variable, function, number
         self.block = function.body.blocks[number]
         self.kernels = kernels
-        self.names = _Names()
+        self.names = TensorNames()
         self.calls: list[_Call] = []
-        self.taken_out, self.used_whole = _tuple_uses(function, number)
+        self.taken_out, self.used_whole = tuple_uses(function, number)
 
     def read(self) -> BlockNetwork | None:
         for param in self.function.params:
@@ -436,37 +382,6 @@ def _cannot_be_cut(error: Exception) -> str:
     return f"its kernel cannot be cut: {first_line(error)}"
 
 
-def first_line(error: Exception) -> str:
-    """Return what an error says first; its name where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def flat(names: Any) -> list[str]:
-    """Return the names in nested lists of names."""
-    if isinstance(names, str):
-        return [names]
-    return [name for part in names for name in flat(part)]
-
-
-def _tuple_uses(function: relax.Function, number: int) -> tuple[set[tuple[int, int]], set[int]]:
-    """Return what a block takes out of which tuple, and the variables that are used otherwise."""
-    taken_out, whole = set(), _handles(function.body.body)
-    for at, block in enumerate(function.body.blocks):
-        for binding in block.bindings:
-            value = binding.value
-            here = at == number and isinstance(binding, relax.VarBinding)
-            if here and isinstance(value, TupleGetItem):
-                taken_out.add((value.tuple_value.__chandle__(), int(value.index)))
-            else:
-                whole |= _handles(value)
-    return taken_out, whole
-
-
-def _handles(expr: Any) -> set[int]:
-    """Return the handles of the variables that an expression uses."""
-    return {var.__chandle__() for var in relax.analysis.free_vars(expr)}
-
-
 def _operator(value: Any) -> tuple[str, str]:
     """Return the name of what a binding calls, and why it is no layer that can be cut."""
     if isinstance(value, relax.If):
@@ -487,13 +402,3 @@ def _operator(value: Any) -> tuple[str, str]:
 
 def _is_kernel_call(value: Any) -> bool:
     return not isinstance(value, (relax.If, Call)) or _operator(value)[0] == _CALL_TIR
-
-
-def _shape_and_bits(ty: Any) -> tuple[tuple[int, ...] | None, int]:
-    """Return a tensor's extents, None where they are not known, and the bits of its elements."""
-    extents = getattr(getattr(ty, "shape", None), "values", None)
-    if extents is None or not all(isinstance(n, IntImm) for n in extents):
-        return None, 8
-    element: Any = getattr(ty.dtype, "dtype", ty.dtype)
-    bits = 8 if element is None or str(element) == "bool" else int(element.bits * element.lanes)
-    return tuple(int(n.value) for n in extents), bits
