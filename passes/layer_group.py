@@ -234,25 +234,30 @@ def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock
 def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -> PlannedBlock:
     """Write the groups of a block, and leave the layers alone of those that are none after all.
 
-    Nothing is won by slicing a layer that is in no group with another one, and nothing may be lost
-    by a group that cannot be written.
+    Nothing is won by slicing a layer that is in no group with another one, or by a group that moves
+    more than its layers alone; and nothing may be lost by a group that cannot be written.
     """
     kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after
     for group in groups.groups:
-        reason = ALONE
-        if len(group.group.layers) > 1:
+        alone = sum(
+            bytes_of(group.group.tensor(name))
+            for layer in group.group.layers
+            for name in (*dict.fromkeys(layer.inputs), layer.output)
+        )
+        if len(group.group.layers) == 1:
+            reason = ALONE
+        elif group.cost.moved > alone:
+            reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
+        else:
             try:
                 functions.append(group_function(group, block.calls, lanes, form))
                 kept.append(group)
                 continue
             except UNFORESEEN as error:
                 reason = f"its group cannot be written: {first_line(error)}"
-        moved -= group.cost.moved
-        for layer in group.group.layers:
-            left[layer.name] = reason
-            names = (*dict.fromkeys(layer.inputs), layer.output)
-            moved += sum(bytes_of(group.group.tensor(name)) for name in names)
+        moved += alone - group.cost.moved
+        left.update((layer.name, reason) for layer in group.group.layers)
     reasons = {
         layer.name: left[layer.name] for layer in groups.network.layers if layer.name in left
     }

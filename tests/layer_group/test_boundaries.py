@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
+from fixed_groups import chip
 from llvm_level import at_level_2
-from operator_modules import kernels, lowered, run
+from operator_modules import kernels, lowered, module, run
 from test_layer_group_pass import TINY
 from tvm import relax
 from tvm.s_tir import ScheduleError
 
 from passes import layer_group as layer_group_pass
 from passes.analysis.layer_group import networks
+from passes.planning.layer_group.group import NetworkIndex
+from passes.planning.layer_group.layer_groups import plan_layer_groups
+from passes.planning.layer_group.planned_group import plan_group
+from passes.planning.layer_group.slicing import Cut
 from tvm_ext import transform
 from tvm_ext.layer_group_report import layer_groups
 
@@ -315,3 +322,21 @@ def test_a_call_in_place_leaves_its_block_alone():
         b.emit_func_output(last)
     reasons = {left.reason for left in layer_groups(lowered(b.get()), TINY).left}
     assert reasons == {networks.IN_PLACE}
+
+
+def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
+    def one_row_at_a_time(network, target, **_options):
+        found = plan_layer_groups(network, target)
+        group = NetworkIndex(network).group((0, 1))
+        planned = plan_group(group, Cut(h=12), chip())
+        return replace(found, groups=(planned,), left={}, moved_after=planned.cost.moved)
+
+    monkeypatch.setattr(layer_group_pass, "plan_layer_groups", one_row_at_a_time)
+    mod = module(
+        [(1, 4, 28, 6), (4, 4, 9, 1)],
+        lambda emit, x, w: emit(OP.nn.conv2d(emit(OP.nn.conv2d(x, w)), w)),
+    )
+    report = layer_groups(mod, TINY, fuse=False)
+    assert report.groups == ()
+    assert {reason.split(" would move ")[0] for _, reason in report.left} == {"its group"}
+    assert report.moved_after == report.moved_before
