@@ -21,6 +21,7 @@ from passes.analysis.layer_group.networks import BlockNetwork, read_networks
 from passes.analysis.layer_group.refusals import UNFORESEEN, first_line
 from passes.ir.structural import structural_visit, type_index
 from passes.placement import FORMS, Form
+from passes.planning import check
 from passes.planning.layer_group.group import bytes_of
 from passes.planning.layer_group.layer_groups import (
     HALOS,
@@ -251,6 +252,7 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
             reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
         else:
             try:
+                check(group.local.problem, group.plan)
                 functions.append(group_function(group, block.calls, lanes, form))
                 kept.append(group)
                 continue

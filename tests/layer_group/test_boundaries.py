@@ -340,3 +340,61 @@ def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
     assert report.groups == ()
     assert {reason.split(" would move ")[0] for _, reason in report.left} == {"its group"}
     assert report.moved_after == report.moved_before
+
+
+TWO_DEVICES = """
+@I.ir_module
+class Module:
+    I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("llvm", 1)]})
+
+    @R.function
+    def main(
+        x: R.Tensor((1, 4, 8, 6), "float32", "llvm:0"),
+        y: R.Tensor((1, 4, 8, 6), "float32", "llvm:1"),
+    ):
+        with R.dataflow():
+            a = R.negative(x)
+            b = R.negative(a)
+            c = R.negative(y)
+            d = R.negative(c)
+            R.output(b, d)
+        return (b, d)
+"""
+
+
+def test_layers_of_two_devices_are_in_no_group_together():
+    mod = lowered(tvm.script.from_source(TWO_DEVICES))
+    report = layer_groups(mod, TINY)
+    assert [[name[-1] for name in group.layers] for group in report.groups] == [["a", "b"]]
+    assert [(layer[-1], "other devices" in reason) for layer, reason in report.left] == [
+        ("c", True),
+        ("d", True),
+    ]
+
+
+WRITES_ITS_INPUT = """
+@T.prim_func(private=True, s_tir=True)
+def moved(a: T.Buffer((4, 8), "float32"), o: T.Buffer((4, 8), "float32")):
+    with T.sblock("root"):
+        for i, j in T.grid(4, 8):
+            with T.sblock("o"):
+                v, w = T.axis.remap("SS", [i, j])
+                o[v, w] = a[v, w]
+        for i, j in T.grid(4, 8):
+            with T.sblock("a"):
+                v, w = T.axis.remap("SS", [i, j])
+                a[v, w] = T.float32(0)
+"""
+
+
+def test_a_kernel_that_writes_what_it_is_given_is_left_alone():
+    b = relax.BlockBuilder()
+    ty = relax.TensorType((4, 8), "float32")
+    x = relax.Var("x", ty)
+    with b.function("main", [x]):
+        with b.dataflow():
+            moved = b.add_func(tvm.script.from_source(WRITES_ITS_INPUT), "moved")
+            last = b.emit_output(OP.negative(b.emit(relax.call_tir(moved, [x], ty))))
+        b.emit_func_output(last)
+    reasons = dict(layer_groups(lowered(b.get()), TINY).left)
+    assert reasons["moved:lv"] == "its kernel writes what it is given"

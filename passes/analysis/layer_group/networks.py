@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, Var
+from tvm.ir import GenericConst, GlobalVar, StringImm, Tuple, TupleGetItem, Var
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
@@ -24,13 +24,11 @@ from passes.analysis.layer_group.letters import (
     usual_letters,
     weight_letters,
 )
-from passes.analysis.layer_group.refusals import UNFORESEEN, first_line
+from passes.analysis.layer_group.refusals import CALL_TIR, UNFORESEEN, first_line, operator_of
 from passes.analysis.layer_group.regions import KernelReads
 from passes.analysis.layer_group.stages import NotSliceableError
 from passes.analysis.layer_group.tensor_names import TensorNames, flat, tuple_uses
 from passes.planning.layer_group.network import InputMap, Kind, Layer, Network, Tensor
-
-_CALL_TIR = "relax.call_tir"
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 _IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
@@ -118,6 +116,7 @@ class _BlockReader:
         self.kernels = kernels
         self.names = TensorNames()
         self.calls: list[_Call] = []
+        self.device: str | None = None
         self.taken_out, self.used_whole = tuple_uses(function, number)
 
     def read(self) -> BlockNetwork | None:
@@ -141,8 +140,6 @@ class _BlockReader:
         )
         return "" if pure else NOT_PURE
 
-    # ---------------------------------------------------------------------------- bindings
-
     def _read_binding(self, at: int, binding: Any) -> None:
         var, value = binding.var, binding.value
         if isinstance(value, (Var, GenericConst, Tuple, TupleGetItem)):
@@ -154,8 +151,8 @@ class _BlockReader:
             self.names.of_var[var.__chandle__()] = []
             return
         results = self.names.new(var)
-        operator, reason = _operator(value)
-        if operator == _CALL_TIR:
+        operator, reason = operator_of(value)
+        if operator == CALL_TIR:
             self._read_kernel_call(at, binding, results)
             return
         inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
@@ -209,6 +206,8 @@ class _BlockReader:
         self, layer: _Call, at: int, reads: KernelReads, inputs: list[str], number: int, made: int
     ) -> None:
         kernel, parameter = reads.kernel, len(inputs) + number
+        if self.device is None:
+            self.device = self.names.devices[layer.output]
         if kernel.parameters != len(inputs) + made:
             layer.reason = "its kernel has other parameters than the call has arguments"
         elif any(
@@ -220,6 +219,10 @@ class _BlockReader:
             layer.reason = "it makes a single number"
         elif kernel.producer(parameter) is None:
             layer.reason = "its kernel does not write its result"
+        elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
+            layer.reason = "its kernel writes what it is given"
+        elif any(self.names.devices[n] != self.device for n in (*inputs, layer.output)):
+            layer.reason = "its tensors are on other devices than those of the first layer"
         elif any(
             len(inputs) <= access.buffer < kernel.parameters
             for stage in kernel.stages_for(parameter)
@@ -231,8 +234,6 @@ class _BlockReader:
             numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
             layer.inputs = [inputs[p] for p in numbers]
             layer.source = KernelCall(at, reads, parameter, numbers)
-
-    # --------------------------------------------------------------------------- the result
 
     def _network(self) -> BlockNetwork:
         weights = self._weights()
@@ -382,23 +383,5 @@ def _cannot_be_cut(error: Exception) -> str:
     return f"its kernel cannot be cut: {first_line(error)}"
 
 
-def _operator(value: Any) -> tuple[str, str]:
-    """Return the name of what a binding calls, and why it is no layer that can be cut."""
-    if isinstance(value, relax.If):
-        return "if", "it is a branch"
-    if not isinstance(value, Call):
-        return type(value).__name__, "it is not a call"
-    if isinstance(value.op, Op):
-        name = str(value.op.name)
-        if name == _CALL_TIR:
-            return name, ""
-        return name.removeprefix("relax."), "it is not a call of a kernel"
-    if isinstance(value.op, GlobalVar):
-        return str(value.op.name_hint), "it calls another function"
-    if isinstance(value.op, relax.ExternFunc):
-        return str(value.op.global_symbol), "it is a packed function"
-    return "call", "it calls what is not known here"
-
-
 def _is_kernel_call(value: Any) -> bool:
-    return not isinstance(value, (relax.If, Call)) or _operator(value)[0] == _CALL_TIR
+    return not isinstance(value, (relax.If, Call)) or operator_of(value)[0] == CALL_TIR

@@ -17,6 +17,7 @@ class TensorNames:
         self.values: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...] | None] = {}
         self.bits: dict[str, int] = {}
+        self.devices: dict[str, str] = {}
         self.constants: list[str] = []
 
     def new(self, var: Var) -> Any:
@@ -31,12 +32,15 @@ class TensorNames:
                 self._name_all(f"{hint}.{i}", TupleGetItem(value, i), part)
                 for i, part in enumerate(ty.fields)
             ]
-        name, n = hint, 0
+        # A colon is what tells the names of layers from those of tensors.
+        name, n = hint.replace(":", "_"), 0
         while name in self.values:
             n += 1
-            name = f"{hint}_{n}"
+            name = f"{hint}_{n}".replace(":", "_")
         self.values[name] = value
         self.shapes[name], self.bits[name] = _shape_and_bits(ty)
+        device = getattr(ty, "vdevice", None)
+        self.devices[name] = "" if device is None else str(device)
         return name
 
     def of(self, expr: Any) -> Any:
