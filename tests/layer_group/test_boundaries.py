@@ -342,6 +342,13 @@ def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
     assert report.moved_after == report.moved_before
 
 
+def test_a_fused_kernel_that_reads_its_other_result_is_left_alone():
+    b = relax.BlockBuilder()
+    function_of(b, cast_that_nobody_uses)
+    (left,) = layer_groups(lowered(b.get(), fuse=True), TINY).left
+    assert left.reason == "its kernel reads what it writes"
+
+
 TWO_DEVICES = """
 @I.ir_module
 class Module:
