@@ -9,7 +9,7 @@ import pytest
 import tvm
 from fixed_groups import chip
 from llvm_level import at_level_2
-from operator_modules import kernels, lowered, module, run
+from operator_modules import arrays, kernels, lowered, module, run
 from test_layer_group_pass import TINY
 from tvm import relax
 from tvm.s_tir import ScheduleError
@@ -377,6 +377,42 @@ def test_layers_of_two_devices_are_in_no_group_together():
         ("c", True),
         ("d", True),
     ]
+
+
+TWO_RESULTS = """
+@T.prim_func(private=True, s_tir=True)
+def two(
+    a: T.Buffer((4, 8), "float32"), o: T.Buffer((4, 8), "float32"), p: T.Buffer((4, 8), "float32")
+):
+    with T.sblock("root"):
+        for i, j in T.grid(4, 8):
+            with T.sblock("o"):
+                v, w = T.axis.remap("SS", [i, j])
+                o[v, w] = a[v, w] + T.float32(1)
+        for i, j in T.grid(4, 8):
+            with T.sblock("p"):
+                v, w = T.axis.remap("SS", [i, j])
+                p[v, w] = o[v, w] * T.float32(2)
+"""
+
+
+def test_a_call_stays_for_the_result_that_is_in_no_group():
+    b = relax.BlockBuilder()
+    ty = relax.TensorType((4, 8), "float32")
+    x = relax.Var("x", ty)
+    with b.function("main", [x]):
+        with b.dataflow():
+            two = b.add_func(tvm.script.from_source(TWO_RESULTS), "two")
+            both = b.emit(relax.call_tir(two, [x], [ty, ty]))
+            one, other = item(b, both, 0), item(b, both, 1)
+            last = b.emit_output(OP.add(OP.negative(one), other))
+        b.emit_func_output(last)
+    mod = lowered(b.get())
+    grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
+    relax.analysis.well_formed(grouped)
+    assert any("group" in name for name in kernels(grouped))
+    (x,) = arrays(mod)
+    np.testing.assert_array_equal(run(grouped, [x])[0], -(x + 1) + (x + 1) * 2)
 
 
 WRITES_ITS_INPUT = """

@@ -15,6 +15,9 @@ from passes.analysis.layer_group.networks import BlockNetwork
 from passes.ir.structural import structural_visit, type_index
 from passes.rewrite.layer_group.group_function import GroupFunction
 
+_NAMES = (Var, Tuple, TupleGetItem)
+"""What a binding's value is that gives other names to tensors."""
+
 _GLOBAL_VAR, _VAR = type_index(GlobalVar), type_index(Var)
 
 
@@ -96,6 +99,7 @@ class _Node:
 
     order: int
     bindings: list[Any]
+    is_needed: bool = True  # Else it is left out where nothing uses what it binds.
 
 
 def _with_calls(
@@ -126,9 +130,12 @@ def _with_calls(
         if isinstance(binding.value, TupleGetItem) and binding.var.__chandle__() in made
     }
     for at, binding in enumerate(block.bindings):
-        if at not in gone and binding.var.__chandle__() not in made:
-            nodes.append(_Node(at, [_from_group(binding, taken_out)]))
-    nodes = _without_unused_names(nodes, used_behind)
+        if binding.var.__chandle__() not in made:
+            new = _from_group(binding, taken_out)
+            # Another name may be one for what is inside of a group only.
+            is_name = isinstance(new, relax.VarBinding) and isinstance(new.value, _NAMES)
+            nodes.append(_Node(at, [new], not (is_name or at in gone)))
+    nodes = _without_unused(nodes, used_behind)
     bindings = [binding for node in _in_order(nodes) for binding in node.bindings]
     return relax.DataflowBlock(bindings) if is_dataflow else relax.BindingBlock(bindings)
 
@@ -139,37 +146,23 @@ def _group_bindings(
     """Return the call of a group, bound to the variables that its outputs were bound to."""
     typed = relax.BlockBuilder().normalize
     new_var = relax.DataflowVar if is_dataflow else relax.Var
-    bindings: list[Any] = []
-
-    def argument(value: Any, hint: str) -> Any:
-        """Return a variable or constant, and bind what is within a tuple to a variable."""
-        if not isinstance(value, TupleGetItem):
-            return value
-        whole = argument(value.tuple_value, f"{hint}_of")
-        field = new_var(hint, whole.ty.fields[int(value.index)])
-        bindings.append(relax.VarBinding(field, typed(TupleGetItem(whole, int(value.index)))))
-        return field
-
-    arguments = [argument(network.values[n], _identifier(n)) for n in group.function.inputs]
+    arguments = [network.values[name] for name in group.function.inputs]
     results = []
     for name in group.function.outputs:
         value = network.values[name]
         if not isinstance(value, Var):
-            value = new_var(_identifier(name), value.tuple_value.ty.fields[int(value.index)])
+            ty = value.tuple_value.ty.fields[int(value.index)]
+            value = new_var(name.replace(".", "_"), ty)
         results.append(value)
     types = [result.ty for result in results]
     call = typed(relax.call_tir(variable, Tuple(arguments), types if len(types) > 1 else types[0]))
     if len(results) == 1:
-        return [*bindings, relax.VarBinding(results[0], call)]
+        return [relax.VarBinding(results[0], call)]
     together = new_var(f"{group.name}_results", call.ty)
-    bindings.append(relax.VarBinding(together, call))
+    bindings = [relax.VarBinding(together, call)]
     for at, result in enumerate(results):
         bindings.append(relax.VarBinding(result, typed(TupleGetItem(together, at))))
     return bindings
-
-
-def _identifier(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _from_group(binding: Any, taken_out: Mapping[tuple[int, int], Any]) -> Any:
@@ -182,18 +175,11 @@ def _from_group(binding: Any, taken_out: Mapping[tuple[int, int], Any]) -> Any:
     return binding
 
 
-def _without_unused_names(nodes: Sequence[_Node], used_behind: set[int]) -> list[_Node]:
-    """Leave out other names for tensors, and tuples of them, that nothing uses.
-
-    What they name may be inside of a group only.
-    """
+def _without_unused(nodes: Sequence[_Node], used_behind: set[int]) -> list[_Node]:
+    """Leave out what nothing uses of the nodes that are not needed for themselves."""
     used, kept = set(used_behind), []
     for node in sorted(nodes, key=lambda node: node.order, reverse=True):
-        (first, *_) = node.bindings
-        is_name = isinstance(first, relax.VarBinding) and isinstance(
-            first.value, (Var, Tuple, TupleGetItem)
-        )
-        if len(node.bindings) > 1 or not is_name or first.var.__chandle__() in used:
+        if node.is_needed or any(binding.var.__chandle__() in used for binding in node.bindings):
             kept.append(node)
             used.update(key for binding in node.bindings for key in _used(binding))
     return kept[::-1]
