@@ -19,8 +19,10 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.analysis.layer_group.networks import BlockNetwork, read_networks
+from passes.analysis.layer_group.refusals import UNFORESEEN, first_line
 from passes.ir.structural import structural_visit, type_index
 from passes.placement import FORMS, Form
+from passes.planning import check
 from passes.planning.layer_group.group import bytes_of
 from passes.planning.layer_group.layer_groups import (
     HALOS,
@@ -31,7 +33,7 @@ from passes.planning.layer_group.layer_groups import (
 from passes.planning.layer_group.network import Network
 from passes.planning.layer_group.planned_group import Chip
 from passes.rewrite.layer_group.group_calls import GroupCall, call_groups
-from passes.rewrite.layer_group.group_function import group_function
+from passes.rewrite.layer_group.group_function import GroupFunction, group_function
 from passes.rewrite.layer_group.local_buffers import SCOPE
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
@@ -67,10 +69,13 @@ class PlannedBlock:
         What was read.
     groups : LayerGroups
         What was decided.
+    functions : tuple of GroupFunction
+        The kernel of each group.
     """
 
     block: BlockNetwork
     groups: LayerGroups
+    functions: tuple[GroupFunction, ...]
 
 
 def LayerGroup(  # noqa: N802
@@ -157,11 +162,8 @@ def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
 
 def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
     """Return a module whose layers are grouped; see `LayerGroup`."""
-    target = _target(options)
     lowered = legalized(mod)
     planned = plan_groups(lowered, options)
-    form = options.form or ("address" if target.kind.name == "ext_dev" else "arena")
-    lanes = _lanes(target)
     changes = []
     for number, block in enumerate(planned):
         for layer, reason in block.groups.left.items():
@@ -172,9 +174,11 @@ def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
             GroupCall(
                 f"{block.groups.network.name}_group_{number}_{at}",
                 tuple(layer.name for layer in group.group.layers),
-                group_function(group, block.block.calls, lanes, form),
+                function,
             )
-            for at, group in enumerate(block.groups.groups)
+            for at, (group, function) in enumerate(
+                zip(block.groups.groups, block.functions, strict=True)
+            )
         ]
         if calls:
             changes.append((block.block, calls))
@@ -208,13 +212,15 @@ def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock
     chip = chip_of(options)
     if grouped and chip.machine is ESTIMATE:
         _warn_of_estimate(target_label(target))
+    form: Form = options.form or ("address" if target.kind.name == "ext_dev" else "arena")
+    lanes = _lanes(target)
     found = []
     for block in read_networks(mod):
         network = block.network
         if not grouped:
             network = _left_alone(network, f"the target has no memory {SCOPE!r}")
         groups = plan_layer_groups(network, chip, search=options.search, halo=options.halo)
-        found.append(PlannedBlock(block, _without_single_layers(groups)))
+        found.append(_written(block, groups, form, lanes))
     return tuple(found)
 
 
@@ -233,20 +239,39 @@ def _warn_of_estimate(target: str) -> None:
     )
 
 
-def _without_single_layers(groups: LayerGroups) -> LayerGroups:
-    """Leave layers alone that are in no group with another one: nothing is won by slicing them."""
-    kept = tuple(group for group in groups.groups if len(group.group.layers) > 1)
+def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -> PlannedBlock:
+    """Write the groups of a block, and leave the layers alone of those that are none after all.
+
+    Nothing is won by slicing a layer that is in no group with another one, or by a group that moves
+    more than its layers alone; and nothing may be lost by a group that cannot be written.
+    """
+    kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after
     for group in groups.groups:
+        alone = sum(
+            bytes_of(group.group.tensor(name))
+            for layer in group.group.layers
+            for name in (*dict.fromkeys(layer.inputs), layer.output)
+        )
         if len(group.group.layers) == 1:
-            (layer,) = group.group.layers
-            left[layer.name] = ALONE
-            names = (*dict.fromkeys(layer.inputs), layer.output)
-            moved += sum(bytes_of(group.group.tensor(name)) for name in names) - group.cost.moved
+            reason = ALONE
+        elif group.cost.moved > alone:
+            reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
+        else:
+            try:
+                check(group.local.problem, group.plan)
+                functions.append(group_function(group, block.calls, lanes, form))
+                kept.append(group)
+                continue
+            except UNFORESEEN as error:
+                reason = f"its group cannot be written: {first_line(error)}"
+        moved += alone - group.cost.moved
+        left.update((layer.name, reason) for layer in group.group.layers)
     reasons = {
         layer.name: left[layer.name] for layer in groups.network.layers if layer.name in left
     }
-    return replace(groups, groups=kept, left=reasons, moved_after=moved)
+    groups = replace(groups, groups=tuple(kept), left=reasons, moved_after=moved)
+    return PlannedBlock(block, groups, tuple(functions))
 
 
 def chip_of(options: LayerGroupOptions) -> Chip:

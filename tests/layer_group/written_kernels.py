@@ -379,7 +379,7 @@ def kernels(draw: Any) -> str:
         st.builds(constant_places, st.permutations(("p", "a", "b"))),
         st.builds(two_blocks, st.booleans()),
         st.builds(undeclared, st.sampled_from(("moves", "computes"))),
-        st.builds(looked_up, st.sampled_from(("uint8", "int8"))),
+        st.builds(looked_up, st.sampled_from(("uint8", "int8", "int32"))),
         st.builds(bindings, st.integers(1, 3)),
         st.builds(loop_inside),
     )

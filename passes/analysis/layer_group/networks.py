@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, Var
+from tvm.ir import GenericConst, GlobalVar, StringImm, Tuple, TupleGetItem, Var
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
@@ -25,12 +25,13 @@ from passes.analysis.layer_group.letters import (
     usual_letters,
     weight_letters,
 )
+from passes.analysis.layer_group.refusals import CALL_TIR, UNFORESEEN, first_line, operator_of
 from passes.analysis.layer_group.regions import KernelReads
+from passes.analysis.layer_group.tensor_names import TensorNames, flat, tuple_uses
 from passes.planning.layer_group.network import InputMap, Kind, Layer, Network, Tensor
 
-_CALL_TIR = "relax.call_tir"
-
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
+_IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
 IN_PLACE = "its block writes a tensor in place"
 
 
@@ -101,55 +102,6 @@ class _Call:
         return () if self.source is None else self.source.maps
 
 
-class _Names:
-    """The tensors of a function, by the names that its network knows them by."""
-
-    def __init__(self) -> None:
-        self.of_var: dict[int, Any] = {}  # A name, or a list for a tuple.
-        self.values: dict[str, Any] = {}
-        self.shapes: dict[str, tuple[int, ...] | None] = {}
-        self.bits: dict[str, int] = {}
-        self.constants: list[str] = []
-
-    def new(self, var: Var) -> Any:
-        """Name the tensors that a variable stands for."""
-        names = self._name_all(str(var.name), var, var.ty)
-        self.of_var[var.__chandle__()] = names
-        return names
-
-    def _name_all(self, hint: str, value: Any, ty: Any) -> Any:
-        if isinstance(ty, relax.TupleType):
-            return [
-                self._name_all(f"{hint}.{i}", TupleGetItem(value, i), part)
-                for i, part in enumerate(ty.fields)
-            ]
-        name, n = hint, 0
-        while name in self.values:
-            n += 1
-            name = f"{hint}_{n}"
-        self.values[name] = value
-        self.shapes[name], self.bits[name] = _shape_and_bits(ty)
-        return name
-
-    def of(self, expr: Any) -> Any:
-        """Return the name of the tensor that an expression is; nested lists for a tuple."""
-        if isinstance(expr, Var):
-            key = expr.__chandle__()
-            return self.of_var[key] if key in self.of_var else self.new(expr)
-        if isinstance(expr, GenericConst):
-            key = expr.__chandle__()
-            if key not in self.of_var:
-                self.of_var[key] = self._name_all("constant", expr, expr.ty)
-                self.constants += flat(self.of_var[key])
-            return self.of_var[key]
-        if isinstance(expr, Tuple):
-            return [self.of(part) for part in expr.fields]
-        if isinstance(expr, TupleGetItem):
-            whole = self.of(expr.tuple_value)
-            return whole[int(expr.index)] if isinstance(whole, list) else whole
-        return []
-
-
 class _BlockReader:
     def __init__(
         self,
@@ -162,9 +114,10 @@ class _BlockReader:
         self.mod, self.variable, self.function, self.number = mod, variable, function, number
         self.block = function.body.blocks[number]
         self.kernels = kernels
-        self.names = _Names()
+        self.names = TensorNames()
         self.calls: list[_Call] = []
-        self.taken_out, self.used_whole = _tuple_uses(function)
+        self.device: str | None = None
+        self.taken_out, self.used_whole = tuple_uses(function, number)
 
     def read(self) -> BlockNetwork | None:
         for param in self.function.params:
@@ -180,27 +133,26 @@ class _BlockReader:
         return self._network()
 
     def _why_not_at_all(self) -> str:
-        operators = {call.operator for call in self.calls}
-        if "call_tir_inplace" in operators:
+        if any(call.operator in _IN_PLACE_CALLS for call in self.calls):
             return IN_PLACE
         pure = isinstance(self.block, relax.DataflowBlock) or all(
             _is_kernel_call(binding.value) for binding in self.block.bindings
         )
         return "" if pure else NOT_PURE
 
-    # ---------------------------------------------------------------------------- bindings
-
     def _read_binding(self, at: int, binding: Any) -> None:
         var, value = binding.var, binding.value
         if isinstance(value, (Var, GenericConst, Tuple, TupleGetItem)):
-            self.names.of_var[var.__chandle__()] = self.names.of(value)
+            names = self.names.of_var[var.__chandle__()] = self.names.of(value)
+            if isinstance(names, str) and isinstance(self.names.values[names], TupleGetItem):
+                self.names.values[names] = var
             return
         if isinstance(value, (relax.ShapeExpr, IntImm, FloatImm, StringImm)):
             self.names.of_var[var.__chandle__()] = []
             return
         results = self.names.new(var)
-        operator, reason = _operator(value)
-        if operator == _CALL_TIR:
+        operator, reason = operator_of(value)
+        if operator == CALL_TIR:
             self._read_kernel_call(at, binding, results)
             return
         inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
@@ -216,7 +168,7 @@ class _BlockReader:
     def _read_kernel_call(self, at: int, binding: Any, results: Any) -> None:
         call, key = binding.value, binding.var.__chandle__()
         operator = str(call.args[0].name_hint)
-        inputs = [self.names.of(argument) for argument in call.args[1].fields]
+        inputs = self.names.of(call.args[1])
         made = results if isinstance(results, list) else [results]
         kernel = self._kernel(call.args[0])
         taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
@@ -224,14 +176,19 @@ class _BlockReader:
             name = f"{operator}:{made[number]}"
             layer = _Call(name, operator, flat(inputs), made[number])
             self.calls.append(layer)
-            if isinstance(kernel, str):
+            if any(0 in (self.names.shapes[n] or ()) for n in (*layer.inputs, layer.output)):
+                layer.reason = "a tensor of it has no elements"
+            elif isinstance(kernel, str):
                 layer.reason = kernel
             elif len(call.args) > 2 or not all(isinstance(name, str) for name in inputs):
                 layer.reason = "it is called with more than tensors"
             elif isinstance(results, list) and key in self.used_whole:
                 layer.reason = "its results are used as one tuple"
             else:
-                self._describe(layer, at, kernel, inputs, number, len(made))
+                try:
+                    self._describe(layer, at, kernel, inputs, number, len(made))
+                except UNFORESEEN as error:
+                    layer.reason = _cannot_be_cut(error)
 
     def _kernel(self, callee: GlobalVar) -> KernelReads | str:
         key = callee.__chandle__()
@@ -241,14 +198,16 @@ class _BlockReader:
                 if not isinstance(function, PrimFunc):
                     raise NotSliceableError("it is not a kernel in TIR")
                 self.kernels[key] = KernelReads.of(read_kernel(function))
-            except NotSliceableError as error:
-                self.kernels[key] = f"its kernel cannot be cut: {error}"
+            except UNFORESEEN as error:
+                self.kernels[key] = _cannot_be_cut(error)
         return self.kernels[key]
 
     def _describe(
         self, layer: _Call, at: int, reads: KernelReads, inputs: list[str], number: int, made: int
     ) -> None:
         kernel, parameter = reads.kernel, len(inputs) + number
+        if self.device is None:
+            self.device = self.names.devices[layer.output]
         if kernel.parameters != len(inputs) + made:
             layer.reason = "its kernel has other parameters than the call has arguments"
         elif any(
@@ -262,16 +221,19 @@ class _BlockReader:
             layer.reason = "its kernel does not write its result"
         elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
             layer.reason = "its kernel writes what it is given"
+        elif any(self.names.devices[n] != self.device for n in (*inputs, layer.output)):
+            layer.reason = "its tensors are on other devices than those of the first layer"
+        elif any(
+            len(inputs) <= access.buffer < kernel.parameters
+            for stage in kernel.stages_for(parameter)
+            for access in kernel.stages[stage].reads
+        ):
+            layer.reason = "its kernel reads what it writes"
         else:
             of_parameters = reads.maps(parameter)
-            if any(p >= len(inputs) for p in of_parameters):
-                layer.reason = "its kernel reads what it writes"
-                return
             numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
             layer.inputs = [inputs[p] for p in numbers]
             layer.source = KernelCall(at, reads, parameter, numbers)
-
-    # --------------------------------------------------------------------------- the result
 
     def _network(self) -> BlockNetwork:
         weights = self._weights()
@@ -300,18 +262,29 @@ class _BlockReader:
 
     def _layer(self, call: _Call) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)
-        if call.source is None:
-            whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
-            return Layer(*names, whole, reason=call.reason)
-        source = call.source
-        return Layer(*names, source.maps, source.operations, source.buffer_bits)
+        if call.source is not None:
+            source = call.source
+            try:
+                return Layer(*names, source.maps, source.operations, source.buffer_bits)
+            except UNFORESEEN as error:
+                call.reason, call.source = _cannot_be_cut(error), None
+        whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
+        return Layer(*names, whole, reason=call.reason)
 
     def _outputs(self) -> tuple[str, ...]:
-        """Return the tensors that something behind the block, or the function's result, needs."""
+        """Return the tensors that something behind the block, or the function's result, needs.
+
+        A cast needs what it looks at, also where nothing needs the cast.
+        """
         read: list[Any] = [self.names.of(self.function.body.body)]
         for block in self.function.body.blocks[self.number + 1 :]:
             for binding in block.bindings:
                 read += [self.names.of(var) for var in relax.analysis.free_vars(binding.value)]
+        read += [
+            self.names.of(binding.value)
+            for binding in self.block.bindings
+            if isinstance(binding, relax.MatchCast)
+        ]
         if isinstance(self.block, relax.DataflowBlock):
             read += [
                 self.names.of(binding.var)
@@ -423,53 +396,9 @@ class _BlockReader:
         return usual_letters(len(shape))
 
 
-def flat(names: Any) -> list[str]:
-    """Return the names in nested lists of names."""
-    if isinstance(names, str):
-        return [names]
-    return [name for part in names for name in flat(part)]
-
-
-def _tuple_uses(function: relax.Function) -> tuple[set[tuple[int, int]], set[int]]:
-    """Return what is taken out of which tuple, and the variables that are used otherwise."""
-    taken_out, whole = set(), {function.body.body.__chandle__()}
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, TupleGetItem):
-                taken_out.add((value.tuple_value.__chandle__(), int(value.index)))
-            else:
-                whole.update(var.__chandle__() for var in relax.analysis.free_vars(value))
-    return taken_out, whole
-
-
-def _operator(value: Any) -> tuple[str, str]:
-    """Return the name of what a binding calls, and why it is no layer that can be cut."""
-    if isinstance(value, relax.If):
-        return "if", "it is a branch"
-    if not isinstance(value, Call):
-        return type(value).__name__, "it is not a call"
-    if isinstance(value.op, Op):
-        name = str(value.op.name)
-        if name == _CALL_TIR:
-            return name, ""
-        return name.removeprefix("relax."), "it is not a call of a kernel"
-    if isinstance(value.op, GlobalVar):
-        return str(value.op.name_hint), "it calls another function"
-    if isinstance(value.op, relax.ExternFunc):
-        return str(value.op.global_symbol), "it is a packed function"
-    return "call", "it calls what is not known here"
+def _cannot_be_cut(error: Exception) -> str:
+    return f"its kernel cannot be cut: {first_line(error)}"
 
 
 def _is_kernel_call(value: Any) -> bool:
-    return not isinstance(value, (relax.If, Call)) or _operator(value)[0] == _CALL_TIR
-
-
-def _shape_and_bits(ty: Any) -> tuple[tuple[int, ...] | None, int]:
-    """Return a tensor's extents, None where they are not known, and the bits of its elements."""
-    extents = getattr(getattr(ty, "shape", None), "values", None)
-    if extents is None or not all(isinstance(n, IntImm) for n in extents):
-        return None, 8
-    element: Any = getattr(ty.dtype, "dtype", ty.dtype)
-    bits = 8 if element is None or str(element) == "bool" else int(element.bits)
-    return tuple(int(n.value) for n in extents), bits
+    return not isinstance(value, (relax.If, Call)) or operator_of(value)[0] == CALL_TIR

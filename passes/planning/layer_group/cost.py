@@ -68,6 +68,8 @@ def layer_cycles(machine: Machine, lanes: Lanes, group: Group, layer: Layer, ele
     elements : int
         Of its output, those that are made again each time.
     """
+    if not elements:
+        return 0
     output = group.tensor(layer.output)
     bits = max(group.tensor(name).bits for name in (*layer.inputs[:1], layer.output))
     channels = 1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+
+import numpy as np
 
 from passes.planning.layer_group.cost import TRANSFERS, layer_cycles
 from passes.planning.layer_group.group import NetworkIndex, bytes_of, element_count, extent_of
@@ -17,6 +20,7 @@ from passes.planning.layer_group.search import (
     tail_to_head,
 )
 from passes.planning.layer_group.slicing import Cut, slice_group
+from passes.planning.layer_group.spans import Spans
 
 SEARCHES = {
     "dynamic_programming": (dynamic_programming, tail_to_head),
@@ -48,7 +52,7 @@ class LayerGroups:
     moved_after : int
         Bytes with the groups.
     moved_least : int
-        Bytes if every input, weight and output of the network moves once.
+        Bytes if every output of the network moves once, and what is read of inputs and weights.
     """
 
     network: Network
@@ -175,7 +179,26 @@ def _cycles_alone(index: NetworkIndex, chip: Chip, number: int) -> int:
 
 
 def _moved_least(index: NetworkIndex) -> int:
-    """Return the bytes of all that comes from outside and is read, and of all outputs."""
-    read = [n for n in index.tensors if n not in index.maker and index.readers[n]]
+    """Return the bytes of what comes from outside and is read, and of all outputs, each once."""
     ends = [n for n in index.maker if n in index.outputs or not index.readers[n]]
-    return sum(bytes_of(index.tensors[name]) for name in (*read, *ends))
+    moved = sum(bytes_of(index.tensors[name]) for name in ends)
+    needs = {name: [_all(extent) for extent in index.tensors[name].shape] for name in ends}
+    for layer in reversed(index.network.layers):
+        made, shape = needs[layer.output], index.tensors[layer.output].shape
+        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
+            extents = index.tensors[name].shape
+            read = [
+                _all(n) if m is None else made[m.axis].needed(m, shape[m.axis], n)
+                for m, n in zip(axis_maps, extents, strict=True)
+            ]
+            known = needs.get(name, read)
+            needs[name] = [one.joined(other) for one, other in zip(known, read, strict=True)]
+    for name, tensor in index.tensors.items():
+        if name not in index.maker and index.readers[name]:
+            moved += -(-prod(axis.covered() for axis in needs[name]) * tensor.bits // 8)
+    return moved
+
+
+def _all(extent: int) -> Spans:
+    at = np.arange(extent)
+    return Spans(at, at + 1)

@@ -118,6 +118,14 @@ class Spans:
             )
         return self._known[other]
 
+    def joined(self, other: Spans) -> Spans:
+        """Return the ranges of both, those that are the same once."""
+        if other is self:
+            return self
+        pairs = np.concatenate(((self.begin, self.end), (other.begin, other.end)), axis=1)
+        begin, end = np.unique(pairs, axis=1)
+        return Spans(begin, end)
+
     def needed(
         self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool = False
     ) -> Spans:

@@ -15,6 +15,9 @@ from passes.analysis.layer_group.networks import BlockNetwork
 from passes.ir.structural import structural_visit, type_index
 from passes.rewrite.layer_group.group_function import GroupFunction
 
+_NAMES = (Var, Tuple, TupleGetItem)
+"""What a binding's value is that gives other names to tensors."""
+
 _GLOBAL_VAR, _VAR = type_index(GlobalVar), type_index(Var)
 
 
@@ -75,8 +78,11 @@ def _with_blocks(
 ) -> relax.Function:
     blocks = list(function.body.blocks)
     for network, calls in changes:
-        blocks[network.block] = _with_calls(blocks[network.block], network, calls)
-    body = relax.SeqExpr(blocks, function.body.body)
+        behind = {var.__chandle__() for var in relax.analysis.free_vars(function.body.body)}
+        for block in blocks[network.block + 1 :]:
+            behind.update(key for binding in block.bindings for key in _used(binding))
+        blocks[network.block] = _with_calls(blocks[network.block], network, calls, behind)
+    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, function.body.body))
     return relax.Function(
         function.params,
         body,
@@ -93,10 +99,14 @@ class _Node:
 
     order: int
     bindings: list[Any]
+    is_needed: bool = True  # Else it is left out where nothing uses what it binds.
 
 
 def _with_calls(
-    block: Any, network: BlockNetwork, calls: Sequence[tuple[GlobalVar, GroupCall]]
+    block: Any,
+    network: BlockNetwork,
+    calls: Sequence[tuple[GlobalVar, GroupCall]],
+    used_behind: set[int],
 ) -> Any:
     """Return a block in which each group is called once, behind what makes its inputs."""
     grouped = {name for _, group in calls for name in group.layers}
@@ -104,56 +114,48 @@ def _with_calls(
     for name, call in network.calls.items():
         at_binding.setdefault(call.binding, []).append(name)
     gone = {at for at, names in at_binding.items() if all(name in grouped for name in names)}
-    nodes = []
-    new_values: dict[str, Any] = {}
     is_dataflow = isinstance(block, relax.DataflowBlock)
-    for variable, group in calls:
-        last = max(network.calls[name].binding for name in group.layers)
-        nodes.append(
-            _Node(last, _group_bindings(variable, group, network, new_values, is_dataflow))
+    nodes = [
+        _Node(
+            max(network.calls[name].binding for name in group.layers),
+            _group_bindings(variable, group, network, is_dataflow),
         )
+        for variable, group in calls
+    ]
+    made = {binding.var.__chandle__() for node in nodes for binding in node.bindings}
+    # What was taken out of a call's tuple is a result of its own now.
     taken_out = {
-        (value.tuple_value.__chandle__(), int(value.index)): new_values[name]
-        for name in new_values
-        for value in [network.values[name]]
-        if isinstance(value, TupleGetItem)
+        (binding.value.tuple_value.__chandle__(), int(binding.value.index)): binding.var
+        for binding in block.bindings
+        if isinstance(binding.value, TupleGetItem) and binding.var.__chandle__() in made
     }
-    dead = {block.bindings[at].var.__chandle__() for at in gone}
     for at, binding in enumerate(block.bindings):
-        if at in gone:
-            continue
-        new = _from_group(binding, taken_out)
-        value = getattr(new, "value", None)
-        if not (isinstance(value, TupleGetItem) and value.tuple_value.__chandle__() in dead):
-            nodes.append(_Node(at, [new]))
+        if binding.var.__chandle__() not in made:
+            new = _from_group(binding, taken_out)
+            # Another name may be one for what is inside of a group only.
+            is_name = isinstance(new, relax.VarBinding) and isinstance(new.value, _NAMES)
+            nodes.append(_Node(at, [new], not (is_name or at in gone)))
+    nodes = _without_unused(nodes, used_behind)
     bindings = [binding for node in _in_order(nodes) for binding in node.bindings]
     return relax.DataflowBlock(bindings) if is_dataflow else relax.BindingBlock(bindings)
 
 
 def _group_bindings(
-    variable: GlobalVar,
-    group: GroupCall,
-    network: BlockNetwork,
-    new_values: dict[str, Any],
-    is_dataflow: bool,
+    variable: GlobalVar, group: GroupCall, network: BlockNetwork, is_dataflow: bool
 ) -> list[Any]:
     """Return the call of a group, bound to the variables that its outputs were bound to."""
     typed = relax.BlockBuilder().normalize
-    arguments = [network.values[name] for name in group.function.inputs]
-    outputs = group.function.outputs
-    types = [network.values[name].ty for name in outputs]
-    types = [
-        ty if ty is not None else typed(network.values[name]).ty
-        for ty, name in zip(types, outputs, strict=True)
-    ]
     new_var = relax.DataflowVar if is_dataflow else relax.Var
-    call = typed(relax.call_tir(variable, Tuple(arguments), types if len(types) > 1 else types[0]))
+    arguments = [network.values[name] for name in group.function.inputs]
     results = []
-    for name, ty in zip(outputs, types, strict=True):
+    for name in group.function.outputs:
         value = network.values[name]
-        is_var = isinstance(value, Var)
-        results.append(value if is_var else new_var(name.replace(".", "_"), ty))
-        new_values[name] = results[-1]
+        if not isinstance(value, Var):
+            ty = value.tuple_value.ty.fields[int(value.index)]
+            value = new_var(name.replace(".", "_"), ty)
+        results.append(value)
+    types = [result.ty for result in results]
+    call = typed(relax.call_tir(variable, Tuple(arguments), types if len(types) > 1 else types[0]))
     if len(results) == 1:
         return [relax.VarBinding(results[0], call)]
     together = new_var(f"{group.name}_results", call.ty)
@@ -165,7 +167,7 @@ def _group_bindings(
 
 def _from_group(binding: Any, taken_out: Mapping[tuple[int, int], Any]) -> Any:
     """Return a binding that takes a group's result where it took it out of a call's tuple."""
-    value = getattr(binding, "value", None)
+    value = binding.value
     if isinstance(binding, relax.VarBinding) and isinstance(value, TupleGetItem):
         new = taken_out.get((value.tuple_value.__chandle__(), int(value.index)))
         if new is not None:
@@ -173,10 +175,23 @@ def _from_group(binding: Any, taken_out: Mapping[tuple[int, int], Any]) -> Any:
     return binding
 
 
+def _without_unused(nodes: Sequence[_Node], used_behind: set[int]) -> list[_Node]:
+    """Leave out what nothing uses of the nodes that are not needed for themselves."""
+    used, kept = set(used_behind), []
+    for node in sorted(nodes, key=lambda node: node.order, reverse=True):
+        if node.is_needed or any(binding.var.__chandle__() in used for binding in node.bindings):
+            kept.append(node)
+            used.update(key for binding in node.bindings for key in _used(binding))
+    return kept[::-1]
+
+
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
     """Return nodes behind those whose variables they use, and else by their order."""
     maker = {
-        binding.var.__chandle__(): at for at, node in enumerate(nodes) for binding in node.bindings
+        key: at
+        for at, node in enumerate(nodes)
+        for binding in node.bindings
+        for key in _defined(binding)
     }
     waits: list[set[int]] = []
     readers: dict[int, list[int]] = {}
@@ -199,15 +214,25 @@ def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
     return found
 
 
+def _defined(binding: Any) -> list[int]:
+    """Return the handles of the variables that a binding defines, symbolic ones with them."""
+    found = [binding.var.__chandle__()]
+    if isinstance(binding, relax.MatchCast):
+        symbols = relax.analysis.definable_tir_vars_in_type(binding.ty)
+        found += [symbol.__chandle__() for symbol in symbols]
+    return found
+
+
 def _used(binding: Any) -> list[int]:
-    """Return the handles of the variables that a binding's value uses."""
+    """Return the handles of the variables that a binding uses, and its types with it."""
     found: list[int] = []
 
     def on_var(var: Var, _visitor: Any) -> None:
         found.append(var.__chandle__())
 
     structural_visit(binding.value, [(_VAR, on_var)])
-    return found
+    symbols = relax.analysis.tir_vars_in_type(binding.var.ty)
+    return found + [symbol.__chandle__() for symbol in symbols]
 
 
 def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:

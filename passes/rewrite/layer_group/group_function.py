@@ -99,27 +99,30 @@ class _Writer:
         self.planned, self.calls = planned, calls
         self.group, self.cut = planned.group, planned.cut
         self.memory = LocalMemory(planned, lanes, form)
-        self.types = self._types()
+        uses = self._uses()
         self.outside = {
             name: tirx.decl_buffer(
                 [number(extent) for extent in self.group.tensor(name).shape],
-                self.types[name],
+                _dtype(uses[name][0]),
                 f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
+                elem_offset=_offset(uses[name]),
                 layout=None,
             )
             for at, name in enumerate((*self.group.loaded, *self.group.outputs))
         }
-        self.local = {name: self.memory.tensor(name, self.types[name]) for name in self.group.names}
+        self.local = {
+            name: self.memory.tensor(name, _dtype(uses[name][0])) for name in self.group.names
+        }
 
-    def _types(self) -> dict[str, str]:
-        """Return the type of each tensor's elements, as the kernels have it."""
-        types = {}
+    def _uses(self) -> dict[str, list[Var]]:
+        """Return the parameters of kernels that each tensor is."""
+        uses: dict[str, list[Var]] = {}
         for layer in self.group.layers:
             call = self.calls[layer.name]
             pairs = [*zip(layer.inputs, call.inputs, strict=True), (layer.output, call.parameter)]
             for name, parameter in pairs:
-                types[name] = str(call.reads.kernel.buffers[parameter].ty.dtype.dtype)
-        return types
+                uses.setdefault(name, []).append(call.reads.kernel.buffers[parameter])
+        return uses
 
     def write(self) -> GroupFunction:
         turn = Var("turn", PrimType(INDEX))
@@ -229,27 +232,41 @@ class _Writer:
         """Return where each buffer of a layer's kernel lies in local memory."""
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
         buffers[call.parameter] = self.local[layer.output]
+        kernel = call.reads.kernel
         working = buffer_parts(made, self.cut, call.working_boxes)
         memory: dict[int, Var] = {}
         if working:
-            kernel = call.reads.kernel
             memory = self.memory.working(
                 layer.name,
                 {
-                    buffer: (
-                        tuple(part.extent for part in axes),
-                        str(kernel.buffers[buffer].ty.dtype.dtype),
-                    )
+                    buffer: (tuple(part.extent for part in axes), _dtype(kernel.buffers[buffer]))
                     for buffer, axes in working.items()
                 },
             )
         for buffer, home in call.memory.items():
             if home != call.parameter:
                 begins = tuple(part.begins for part in working[home])
-                buffers[buffer] = LocalBuffer(memory[home], begins, (False,) * len(begins))
+                place = LocalBuffer(memory[home], begins, (False,) * len(begins))
             else:
-                buffers[buffer] = buffers[home]
+                place = buffers[home]
+            buffers[buffer] = self.memory.as_type(place, _dtype(kernel.buffers[buffer]))
         return buffers
+
+
+def _dtype(buffer: Var) -> str:
+    """Return the type of a buffer's elements."""
+    return str(buffer.ty.dtype.dtype)
+
+
+def _offset(parameters: Sequence[Var]) -> Any:
+    """Return where in its memory a tensor begins, in elements, as all that take it have it.
+
+    That is a variable if it is one for all of them: then the tensor may be a view.
+    """
+    offsets = [parameter.ty.elem_offset for parameter in parameters]
+    if all(isinstance(offset, Var) for offset in offsets):
+        return Var("offset", offsets[0].ty)
+    return next((offset for offset in offsets if not isinstance(offset, Var)), None)
 
 
 def _where(conditions: Sequence[Any], statement: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -81,6 +81,7 @@ class LocalMemory:
     lanes: int
     form: str
     declarations: list[Any] = field(default_factory=list)
+    _as_type: dict[tuple[int, str], Var] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arena: Var | None = None
@@ -136,6 +137,24 @@ class LocalMemory:
             buffers[key] = self._view(hint, extents, dtype, memory, at)
             at += sizes[key]
         return buffers
+
+    def as_type(self, place: LocalBuffer, dtype: str) -> LocalBuffer:
+        """Return a buffer in the same place, for elements of another type of as many bits.
+
+        The sum of a convolution of int8 is int32, and may be scaled as float32 where it lies.
+        """
+        ty = place.buffer.ty
+        if str(ty.dtype.dtype) == dtype:
+            return place
+        hint = f"{place.buffer.name}_{dtype}"
+        key = (place.buffer.__chandle__(), dtype)
+        if key not in self._as_type:
+            view = tirx.decl_buffer(
+                ty.shape, dtype, hint, elem_offset=ty.elem_offset, scope=SCOPE, layout=None
+            )
+            self.declarations.append(DeclBuffer(view, data=place.buffer.data))
+            self._as_type[key] = view
+        return replace(place, buffer=self._as_type[key])
 
     def _declare(self, hint: str, extents: Sequence[int], dtype: str, offset: int) -> Var:
         if self.arena is not None:

@@ -1,0 +1,443 @@
+"""What crosses the boundary of a group: tuples, other names, casts, views, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from fixed_groups import chip
+from llvm_level import at_level_2
+from operator_modules import arrays, kernels, lowered, module, run
+from test_layer_group_pass import TINY
+from tvm import relax
+from tvm.s_tir import ScheduleError
+
+from passes import layer_group as layer_group_pass
+from passes.analysis.layer_group import networks
+from passes.planning.layer_group.group import NetworkIndex
+from passes.planning.layer_group.layer_groups import plan_layer_groups
+from passes.planning.layer_group.planned_group import plan_group
+from passes.planning.layer_group.slicing import Cut
+from tvm_ext import transform
+from tvm_ext.layer_group_report import layer_groups
+
+OP = relax.op
+SHAPE = (1, 4, 8, 6)
+FLOATS = relax.TensorType(SHAPE, "float32")
+X = np.random.default_rng(0).uniform(0, 1, SHAPE).astype("float32")
+
+
+def halves(b, x):
+    """Emit two layers; return the first one's result, and the second one's tuple of two."""
+    first = b.emit(OP.negative(x))
+    return first, b.emit(OP.split(first, 2, 2))
+
+
+def item(b, whole, at):
+    return b.emit(relax.TupleGetItem(whole, at))
+
+
+def taken_out_behind(b, x):
+    with b.dataflow():
+        both = b.emit_output(halves(b, x)[1])
+    return b.emit(OP.concat([item(b, both, 0), item(b, both, 1)], 2))
+
+
+def taken_out_here_and_behind(b, x):
+    with b.dataflow():
+        _, both = halves(b, x)
+        here = b.emit_output(OP.negative(item(b, both, 0)))
+        both = b.emit_output(both)
+    return b.emit(OP.add(here, item(b, both, 1)))
+
+
+def returned(b, x):
+    with b.dataflow():
+        first, both = halves(b, x)
+        both, last = b.emit_output(both), b.emit_output(OP.negative(first))
+    return relax.Tuple([last, both])
+
+
+def taken_out_twice(b, x):
+    with b.dataflow():
+        _, both = halves(b, x)
+        top, again = item(b, both, 0), b.emit_output(item(b, both, 0))
+        last = b.emit_output(OP.add(OP.negative(top), again))
+        bottom = b.emit_output(item(b, both, 1))
+    return relax.Tuple([last, again, bottom, again])
+
+
+def other_names(b, x):
+    with b.dataflow():
+        first = b.emit(OP.negative(x))
+        name = b.emit(b.emit(first))
+        pair = b.emit(relax.Tuple([OP.negative(name), name]))
+        last = b.emit_output(OP.add(item(b, pair, 0), item(b, pair, 1)))
+        b.emit(relax.Tuple([last, name]))
+    return last
+
+
+def other_names_of_effects(b, x):
+    first = b.emit(OP.negative(x))
+    name = b.emit(first)
+    second = b.emit(OP.negative(first))
+    b.emit(relax.Tuple([second, name]))
+    return b.emit(OP.add(second, first))
+
+
+def cast_that_nobody_uses(b, x):
+    with b.dataflow():
+        first = b.emit(OP.negative(x))
+        b.match_cast(first, FLOATS)
+        last = b.emit_output(OP.negative(first))
+    return last
+
+
+def symbol_of_a_cast(b, x):
+    n = tvm.tirx.Var("n", tvm.ir.PrimType("int64"))
+    with b.dataflow():
+        second = b.emit(OP.negative(b.emit(OP.negative(x))))
+        cast = b.match_cast(second, relax.TensorType((1, 4, n, 6), "float32"))
+        shape = b.emit_output(relax.ShapeExpr([n, 6]))
+        ones = b.emit(OP.full(relax.ShapeExpr([1, 4, n, 6]), relax.const(1.0), "float32"))
+        last = b.emit(OP.negative(second))
+        last, sums = b.emit_output(OP.add(last, last)), b.emit_output(OP.add(ones, cast))
+    return relax.Tuple([last, sums, shape])
+
+
+def one_tensor_twice(b, x):
+    with b.dataflow():
+        first = b.emit(OP.negative(x))
+        second, square = b.emit_output(OP.add(first, first)), b.emit_output(OP.multiply(x, x))
+        wide = b.emit_output(OP.concat([second, second, x, x], 1))
+    return relax.Tuple([second, second, square, x, wide])
+
+
+def packed_between(b, x):
+    with b.dataflow():
+        second = b.emit(OP.negative(b.emit(OP.negative(x))))
+        twice = b.emit(OP.call_pure_packed("test.boundaries.twice", second, ty_args=FLOATS))
+        last = b.emit_output(OP.add(OP.negative(twice), second))
+    return last
+
+
+def no_elements(b, x):
+    with b.dataflow():
+        none = b.emit(OP.strided_slice(b.emit(OP.negative(x)), [2], [8], [8]))
+        last = b.emit_output(OP.nn.softmax(b.emit(OP.add(none, none)), 3))
+    return last
+
+
+@tvm.register_global_func("test.boundaries.twice", override=True)
+def twice(x):
+    return tvm.runtime.tensor(x.numpy() * 2)
+
+
+CASES = (
+    taken_out_behind,
+    taken_out_here_and_behind,
+    returned,
+    taken_out_twice,
+    other_names,
+    other_names_of_effects,
+    cast_that_nobody_uses,
+    symbol_of_a_cast,
+    one_tensor_twice,
+    packed_between,
+    no_elements,
+)
+GROUPED = (
+    taken_out_twice,
+    other_names,
+    other_names_of_effects,
+    cast_that_nobody_uses,
+    symbol_of_a_cast,
+    one_tensor_twice,
+    packed_between,
+)
+
+
+def function_of(b, case, name="main"):
+    x = relax.Var("x", FLOATS)
+    with b.function(name, [x]):
+        b.emit_func_output(case(b, x))
+
+
+@pytest.fixture(scope="module")
+def built():
+    """All cases in one module: grouped, built with groups, and built without."""
+    b = relax.BlockBuilder()
+    for case in CASES:
+        function_of(b, case, case.__name__)
+    mod = lowered(b.get())
+    grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
+    relax.analysis.well_formed(grouped)
+    machines = [
+        relax.VirtualMachine(tvm.compile(m, target=at_level_2("llvm")), tvm.cpu())
+        for m in (grouped, mod)
+    ]
+    return grouped, machines
+
+
+def flat(value):
+    if isinstance(value, tvm.runtime.Tensor):
+        return [value.numpy()]
+    if isinstance(value, tvm.runtime.ShapeTuple):
+        return [np.array(list(value))]
+    return [array for part in value for array in flat(part)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_results_are_those_without_groups(case, built):
+    mod, machines = built
+    called = [
+        str(binding.value.args[0].name_hint)
+        for block in mod[case.__name__].body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, tvm.ir.expr.Call) and len(binding.value.args) > 1
+        if isinstance(binding.value.args[0], tvm.ir.GlobalVar)
+    ]
+    assert (case in GROUPED) == any("_group" in name for name in called)
+    ours, theirs = (flat(machine[case.__name__](tvm.runtime.tensor(X))) for machine in machines)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_fields_of_a_parameter_are_loaded():
+    b = relax.BlockBuilder()
+    p = relax.Var("p", relax.TupleType([FLOATS, relax.TupleType([FLOATS, FLOATS])]))
+    with b.function("main", [p]):
+        with b.dataflow():
+            within = item(b, p, 1)
+            sums = b.emit(OP.add(OP.negative(item(b, p, 0)), item(b, within, 0)))
+            last = b.emit_output(OP.multiply(sums, item(b, within, 1)))
+        b.emit_func_output(last)
+    mod = lowered(b.get())
+    grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
+    assert [name for name in kernels(grouped) if "group" in name] == list(kernels(grouped))
+    relax.analysis.well_formed(grouped)
+    x = tvm.runtime.tensor(X)
+    vm = relax.VirtualMachine(tvm.compile(grouped, target=at_level_2("llvm")), tvm.cpu())
+    np.testing.assert_array_equal(flat(vm["main"]((x, (x, x))))[0], X * 0)
+
+
+def doubling(b, read, write=None):
+    """Add a kernel that doubles a tensor and is told how its buffers begin."""
+    source = tvm.tirx.decl_buffer(SHAPE, "float32", "source", layout=None, **read)
+    result = tvm.tirx.decl_buffer(SHAPE, "float32", "result", layout=None, **(write or {}))
+    axes = [tvm.tirx.Var(f"i{a}", tvm.ir.PrimType("int64")) for a in range(4)]
+    index = [tvm.tirx.Var(f"v{a}", tvm.ir.PrimType("int64")) for a in range(4)]
+    ranges = [tvm.ir.Range(0, tvm.tirx.IntImm("int64", n)) for n in SHAPE]
+    value = tvm.tirx.BufferLoad(source, index) * tvm.tirx.FloatImm("float32", 2)
+    iters = [
+        tvm.tirx.IterVar(r, v, tvm.tirx.IterVar.DataPar) for r, v in zip(ranges, index, strict=True)
+    ]
+    block = tvm.s_tir.SBlock(
+        iters,
+        [tvm.tirx.BufferRegion(source, [tvm.ir.Range.from_min_extent(v, 1) for v in index])],
+        [tvm.tirx.BufferRegion(result, [tvm.ir.Range.from_min_extent(v, 1) for v in index])],
+        "double",
+        tvm.tirx.BufferStore(result, value, index),
+    )
+    body = tvm.s_tir.SBlockRealize(axes, True, block)
+    for axis, extent in reversed(list(zip(axes, SHAPE, strict=True))):
+        zero, n = (tvm.tirx.IntImm("int64", k) for k in (0, extent))
+        body = tvm.tirx.For(axis, zero, n, tvm.tirx.ForKind.SERIAL, body)
+    root = tvm.s_tir.SBlock([], [], [], "root", body)
+    function = tvm.tirx.PrimFunc([source, result], tvm.s_tir.SBlockRealize([], True, root))
+    return b.add_func(function.with_attr("s_tir", True), "double")
+
+
+OFFSETS = {
+    "any": {"elem_offset": tvm.tirx.Var("begin", tvm.ir.PrimType("int64")), "offset_factor": 1},
+    "one": {"elem_offset": tvm.tirx.IntImm("int64", 192)},
+}
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_a_view_is_read_where_it_begins(name):
+    b = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, *SHAPE[1:]), "float32"))
+    with b.function("main", [x]):
+        with b.dataflow():
+            view = b.emit(OP.memory.view(x, SHAPE, "float32", 768))
+            doubled = b.emit(relax.call_tir(doubling(b, OFFSETS[name]), [view], FLOATS))
+            last = b.emit_output(OP.negative(doubled))
+        b.emit_func_output(last)
+    mod = lowered(b.get())
+    grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
+    assert any("group" in kernel for kernel in kernels(grouped))
+    both = [np.concatenate([X, X + 1])]
+    np.testing.assert_array_equal(run(grouped, both)[0], run(mod, both)[0])
+
+
+ERRORS = (
+    ValueError("no"),
+    TypeError("dtype mismatch\nat some line"),
+    RuntimeError(),
+    ZeroDivisionError("by zero"),
+    IndexError("out of range"),
+    ScheduleError("cannot inline"),
+)
+
+
+def chain_of_two():
+    b = relax.BlockBuilder()
+    function_of(b, one_tensor_twice)
+    return lowered(b.get())
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("step", ["read_kernel", "KernelReads.maps", "group_function"])
+def test_what_cannot_be_read_or_written_is_left_alone(step, error, monkeypatch):
+    def fail(*_args):
+        raise error
+
+    owner = layer_group_pass if step == "group_function" else networks
+    owner, name = (owner.KernelReads, "maps") if "." in step else (owner, step)
+    monkeypatch.setattr(owner, name, fail)
+    mod = chain_of_two()
+    report = layer_groups(mod, TINY)
+    assert report.groups == ()
+    assert report.moved_after == report.moved_before
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    assert all(left.reason.endswith(f": {said}") for left in report.left)
+    assert transform.LayerGroup(TINY)(mod).same_as(mod)
+
+
+def test_a_call_in_place_leaves_its_block_alone():
+    b = relax.BlockBuilder()
+    x = relax.Var("x", FLOATS)
+    with b.function("main", [x]):
+        with b.dataflow():
+            first = b.emit(OP.negative(x))
+            b.emit(
+                OP.call_inplace_packed(
+                    "test.boundaries.twice", first, inplace_indices=[0], ty_args=FLOATS
+                )
+            )
+            last = b.emit_output(OP.negative(first))
+        b.emit_func_output(last)
+    reasons = {left.reason for left in layer_groups(lowered(b.get()), TINY).left}
+    assert reasons == {networks.IN_PLACE}
+
+
+def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
+    def one_row_at_a_time(network, target, **_options):
+        found = plan_layer_groups(network, target)
+        group = NetworkIndex(network).group((0, 1))
+        planned = plan_group(group, Cut(h=12), chip())
+        return replace(found, groups=(planned,), left={}, moved_after=planned.cost.moved)
+
+    monkeypatch.setattr(layer_group_pass, "plan_layer_groups", one_row_at_a_time)
+    mod = module(
+        [(1, 4, 28, 6), (4, 4, 9, 1)],
+        lambda emit, x, w: emit(OP.nn.conv2d(emit(OP.nn.conv2d(x, w)), w)),
+    )
+    report = layer_groups(mod, TINY, fuse=False)
+    assert report.groups == ()
+    assert {reason.split(" would move ")[0] for _, reason in report.left} == {"its group"}
+    assert report.moved_after == report.moved_before
+
+
+def test_a_fused_kernel_that_reads_its_other_result_is_left_alone():
+    b = relax.BlockBuilder()
+    function_of(b, cast_that_nobody_uses)
+    (left,) = layer_groups(lowered(b.get(), fuse=True), TINY).left
+    assert left.reason == "its kernel reads what it writes"
+
+
+TWO_DEVICES = """
+@I.ir_module
+class Module:
+    I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("llvm", 1)]})
+
+    @R.function
+    def main(
+        x: R.Tensor((1, 4, 8, 6), "float32", "llvm:0"),
+        y: R.Tensor((1, 4, 8, 6), "float32", "llvm:1"),
+    ):
+        with R.dataflow():
+            a = R.negative(x)
+            b = R.negative(a)
+            c = R.negative(y)
+            d = R.negative(c)
+            R.output(b, d)
+        return (b, d)
+"""
+
+
+def test_layers_of_two_devices_are_in_no_group_together():
+    mod = lowered(tvm.script.from_source(TWO_DEVICES))
+    report = layer_groups(mod, TINY)
+    assert [[name[-1] for name in group.layers] for group in report.groups] == [["a", "b"]]
+    assert [(layer[-1], "other devices" in reason) for layer, reason in report.left] == [
+        ("c", True),
+        ("d", True),
+    ]
+
+
+TWO_RESULTS = """
+@T.prim_func(private=True, s_tir=True)
+def two(
+    a: T.Buffer((4, 8), "float32"), p: T.Buffer((4, 8), "float32"), o: T.Buffer((4, 8), "float32")
+):
+    with T.sblock("root"):
+        for i, j in T.grid(4, 8):
+            with T.sblock("o"):
+                v, w = T.axis.remap("SS", [i, j])
+                o[v, w] = a[v, w] + T.float32(1)
+        for i, j in T.grid(4, 8):
+            with T.sblock("p"):
+                v, w = T.axis.remap("SS", [i, j])
+                p[v, w] = o[v, w] * T.float32(2)
+"""
+
+
+def test_a_call_stays_for_the_result_that_is_in_no_group():
+    b = relax.BlockBuilder()
+    ty = relax.TensorType((4, 8), "float32")
+    x = relax.Var("x", ty)
+    with b.function("main", [x]):
+        with b.dataflow():
+            two = b.add_func(tvm.script.from_source(TWO_RESULTS), "two")
+            both = b.emit(relax.call_tir(two, [x], [ty, ty]))
+            one, other = item(b, both, 0), item(b, both, 1)
+            last = b.emit_output(OP.add(OP.negative(one), other))
+        b.emit_func_output(last)
+    mod = lowered(b.get())
+    grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
+    relax.analysis.well_formed(grouped)
+    assert any("group" in name for name in kernels(grouped))
+    (x,) = arrays(mod)
+    np.testing.assert_array_equal(run(grouped, [x])[0], (x + 1) - (x + 1) * 2)
+
+
+WRITES_ITS_INPUT = """
+@T.prim_func(private=True, s_tir=True)
+def moved(a: T.Buffer((4, 8), "float32"), o: T.Buffer((4, 8), "float32")):
+    with T.sblock("root"):
+        for i, j in T.grid(4, 8):
+            with T.sblock("o"):
+                v, w = T.axis.remap("SS", [i, j])
+                o[v, w] = a[v, w]
+        for i, j in T.grid(4, 8):
+            with T.sblock("a"):
+                v, w = T.axis.remap("SS", [i, j])
+                a[v, w] = T.float32(0)
+"""
+
+
+def test_a_kernel_that_writes_what_it_is_given_is_left_alone():
+    b = relax.BlockBuilder()
+    ty = relax.TensorType((4, 8), "float32")
+    x = relax.Var("x", ty)
+    with b.function("main", [x]):
+        with b.dataflow():
+            moved = b.add_func(tvm.script.from_source(WRITES_ITS_INPUT), "moved")
+            last = b.emit_output(OP.negative(b.emit(relax.call_tir(moved, [x], ty))))
+        b.emit_func_output(last)
+    reasons = dict(layer_groups(lowered(b.get()), TINY).left)
+    assert reasons["moved:lv"] == "its kernel writes what it is given"
