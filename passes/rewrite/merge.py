@@ -21,7 +21,12 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
-from passes.ir.buffers import buffer_data_var, is_buffer_data, is_tvm_access_ptr
+from passes.ir.buffers import (
+    buffer_data_var,
+    is_buffer_data,
+    is_tvm_access_ptr,
+    masked_index,
+)
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.planning.storage_rewrite.storage import StorageEntry, StoragePlan
 from passes.rewrite.attach import AttachedAllocations
@@ -276,6 +281,9 @@ class StorageRewriter:
         if is_buffer_data(op):
             entry = self._entry(op.args[0])
             return op if entry is None else self._owner[entry].data
+        at = masked_index(op)
+        if at is not None:
+            return self._rewrite_masked(op, at, mutator)
         if not is_tvm_access_ptr(op):
             return mutator.default_mutate(op)
         dtype, data, offset, extent, mask = op.args
@@ -293,6 +301,15 @@ class StorageRewriter:
         if entry.bits_offset:
             offset = _offset(entry, element.bits * element.lanes, buffer.name, offset) + offset
         args = [dtype, self._owner[entry], offset, extent, mask]
+        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+
+    def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
+        buffer, *rest = op.args
+        entry = self._entry(buffer)
+        if entry is None:
+            return mutator.default_mutate(op)
+        args = [buffer, *(mutator.mutate(arg) for arg in rest)]
+        args[at] = self._rewrite_indices([args[at]], buffer, entry)[0]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
 
