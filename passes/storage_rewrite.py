@@ -220,6 +220,6 @@ def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> P
     """
     access = find_linear_access(func)
     plan = plan_storage(access, sound=sound, **options)
-    rewriter = StorageRewriter(access, plan)
+    rewriter = StorageRewriter(access, plan, sound=sound)
     body = rewrite_vector_types(func, rewriter(func.body), access, rewriter, sound=sound)
     return with_body(func, body)

@@ -21,7 +21,12 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
-from passes.ir.buffers import buffer_data_var, is_buffer_data, is_tvm_access_ptr
+from passes.ir.buffers import (
+    buffer_data_var,
+    is_buffer_data,
+    is_tvm_access_ptr,
+    masked_index,
+)
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.planning.storage_rewrite.storage import StorageEntry, StoragePlan
 from passes.rewrite.attach import AttachedAllocations
@@ -135,10 +140,14 @@ class StorageRewriter:
         What is known of the function.
     plan : StoragePlan
         Where each allocation goes, packed.
+    sound : bool
+        Whether an index that is narrower than ``int32`` is widened before an offset is added. The
+        original adds in the index's type, in which the sum may wrap.
     """
 
-    def __init__(self, access: LinearAccess, plan: StoragePlan) -> None:
+    def __init__(self, access: LinearAccess, plan: StoragePlan, *, sound: bool = False) -> None:
         self.plan = plan
+        self._sound = sound
         self._buffers = access.buffers
         self._entry_of = plan.entry_of
         self._no_op = Evaluate(0)
@@ -255,8 +264,15 @@ class StorageRewriter:
         moved = list(indices)
         if entry.bits_offset:
             bits = buffer.ty.dtype.dtype.bits
-            moved[-1] = _offset(entry, bits, buffer.name, moved[-1]) + moved[-1]
+            moved[-1] = self._moved(moved[-1], entry, bits, buffer.name)
         return moved
+
+    def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:
+        if self._sound and index.ty.dtype.bits < 32:
+            lanes = index.ty.dtype.lanes
+            index = index.astype("int32" if lanes == 1 else f"int32x{lanes}")
+        offset = _offset(entry, element_nbits, name, index)
+        return IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
 
     def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
         entry = self._entry(op.source)
@@ -276,6 +292,9 @@ class StorageRewriter:
         if is_buffer_data(op):
             entry = self._entry(op.args[0])
             return op if entry is None else self._owner[entry].data
+        at = masked_index(op)
+        if at is not None:
+            return self._rewrite_masked(op, at, mutator)
         if not is_tvm_access_ptr(op):
             return mutator.default_mutate(op)
         dtype, data, offset, extent, mask = op.args
@@ -291,8 +310,17 @@ class StorageRewriter:
                 "offset of memory in elements of unknown size is not known"
             )
         if entry.bits_offset:
-            offset = _offset(entry, element.bits * element.lanes, buffer.name, offset) + offset
+            offset = self._moved(offset, entry, element.bits * element.lanes, buffer.name)
         args = [dtype, self._owner[entry], offset, extent, mask]
+        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+
+    def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
+        buffer, *rest = op.args
+        entry = self._entry(buffer)
+        if entry is None:
+            return mutator.default_mutate(op)
+        args = [buffer, *(mutator.mutate(arg) for arg in rest)]
+        args[at] = self._rewrite_indices([args[at]], buffer, entry)[0]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
 
@@ -304,9 +332,10 @@ def _offset(entry: StorageEntry, element_nbits: int, name: str, index: Any) -> i
             f"which is no multiple of its elements' {element_nbits} bits"
         )
     offset = entry.bits_offset // element_nbits
-    if offset >= 2 ** (index.ty.dtype.bits - 1):
+    dtype = index.ty.dtype
+    if offset >= 2 ** (dtype.bits - (not str(dtype).startswith("uint"))):
         raise ValueError(
             f"buffer {name!r} begins {offset} elements into the memory of {entry.scope}, "
-            f"which is more than an index of type {index.ty.dtype} can count"
+            f"which is more than an index of type {dtype} can count"
         )
     return offset

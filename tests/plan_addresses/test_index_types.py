@@ -16,6 +16,7 @@ from tvm.script import from_source
 
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.plan_addresses import PlanAddresses
+from passes.storage_rewrite import StorageRewrite
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 LENGTH = 64
@@ -66,6 +67,24 @@ def test_no_type_of_index_is_too_narrow_for_an_arena(planner: str):
     codes[:, 0] = codes[:, 1]
     expected = codes * 7 + np.arange(len(DTYPES))[:, None]
     np.testing.assert_array_equal(y.numpy().reshape(len(DTYPES), LENGTH), expected)
+
+
+def test_packed_memory_is_indexed_by_what_can_count_it():
+    body = """
+codes = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
+table = T.alloc_buffer((128,), "int8", scope="local.UB", layout=None)
+for i in range(64):
+    codes[i] = T.Cast("int8", x[i])
+for i in range(128):
+    table[i] = T.Cast("int8", i)
+for i in range(64):
+    y[i] = T.Cast("int32", table[codes[i]])
+"""
+    x = np.arange(64, dtype="int32") * 2 + 1
+    y = tvm.runtime.tensor(np.zeros(64, "int32"))
+    packed = StorageRewrite(sound=True)(module(body, ARRAYS))
+    build(packed, identity())["main"](tvm.runtime.tensor(x), y)
+    np.testing.assert_array_equal(y.numpy(), x)
 
 
 BOUNDS = """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from address_runs import assert_same_results
+import tvm_ffi
+from address_runs import assert_same_results, identity, memory_after
 from tvm import tirx
 from tvm.script import tirx as T
 
 from passes.analysis.tir.problems import find_problems
 from passes.planning import planner_names
-from tvm_ext.transform import PlanAddresses
+from tvm_ext.transform import PlanAddresses, StorageRewrite
 
 
 def lowered(func: tirx.PrimFunc) -> tvm.IRModule:
@@ -81,3 +82,12 @@ def test_a_masked_vector_is_aligned_like_any_other():
     (attached,) = find_problems(lowered(masked)["main"]).problems
     alignments = {buffer.name: buffer.alignment for buffer in attached.problem.buffers}
     assert alignments == {"a": 16, "b": 16, "c": 4}
+
+
+def test_memory_that_is_packed_is_accessed_as_the_stock_pass_does():
+    mod = lowered(masked)
+    stock = tirx.transform.StorageRewrite()(mod)
+    assert tvm_ffi.structural_equal(StorageRewrite()(mod), stock, map_free_vars=True)
+    expected = memory_after(mod, identity())
+    for sound in (False, True):
+        assert memory_after(mod, StorageRewrite(sound=sound)) == expected
