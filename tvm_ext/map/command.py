@@ -106,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _planners() -> str:
     return (
-        f"there are: {', '.join(planner_names())}; 'all' for those that are made for such buffers, "
+        f"there are: {', '.join(planner_names())}; 'stock' for TVM's own plan, 'all' for those "
+        "that are made for such buffers, "
         "module:function for one of your own. By default best, and for Ascend kernels three_level"
     )
 
