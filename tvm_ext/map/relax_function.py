@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import relax, tirx
@@ -17,6 +17,7 @@ from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.lowering import capture_relax, first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, Piece, stock_plan
+from tvm_ext.tensor_names import bindings_of, operator_of
 
 _READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
@@ -113,7 +114,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
     planned = relax.transform.StaticPlanBlockMemory()(memory.mod)[memory.name]
     pieces: dict[object, Piece] = {}
     placed: dict[str, object] = {}
-    for binding in _bindings(planned.body):
+    for binding in bindings_of(planned.body):
         call = binding.value
         if not isinstance(call, relax.Call):
             continue
@@ -136,20 +137,8 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
     return list(pieces.values())
 
 
-def _bindings(body: Any) -> Iterator[Any]:
-    """Yield the bindings of a body as positions count them: an ``if``, then those inside it."""
-    if not isinstance(body, relax.SeqExpr):
-        return
-    for block in body.blocks:
-        for binding in block.bindings:
-            yield binding
-            if isinstance(binding.value, relax.If):
-                yield from _bindings(binding.value.true_branch)
-                yield from _bindings(binding.value.false_branch)
-
-
 def _read(found: FunctionPlan) -> tuple[Listing, dict[str, BufferNote]]:
-    bindings = list(_bindings(found.memory.func.body))
+    bindings = list(bindings_of(found.memory.func.body))
     lines, at = printed(found.memory.func, bindings)
     line, line_of = 0, []
     for binding in bindings:
@@ -176,7 +165,7 @@ def _notes(
         if isinstance(binding.value, relax.Call):
             for name in named:
                 if name not in made_by:
-                    made_by[name] = _callee(binding.value)
+                    made_by[name] = operator_of(binding.value)
                     writes[name].append(line)
                 else:
                     reads[name].append(line)
@@ -184,8 +173,7 @@ def _notes(
             storage_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
     return {
         storage.name: BufferNote(
-            # ``alloc21`` says less than the operator that fills it.
-            made_by.get(storage.name, ""),
+            "",
             f"made by {made_by[storage.name]}" if storage.name in made_by else "",
             allocated.get(storage.name),
             tuple(dict.fromkeys(reads[storage.name])),
@@ -203,12 +191,6 @@ def _named(value: Any, storage_of: dict[int, str]) -> list[str]:
     structural_walk(value, ((relax.Var, variables.append),))
     names = (storage_of.get(variable.__chandle__()) for variable in variables)
     return list(dict.fromkeys(name for name in names if name is not None))
-
-
-def _callee(call: relax.Call) -> str:
-    callee = call.op
-    name = getattr(callee, "name_hint", None) or getattr(callee, "global_symbol", None)
-    return str(name or getattr(callee, "name", ""))
 
 
 _ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")
