@@ -304,7 +304,7 @@ def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
         ) from error
     if not fuse:
         passes = [stock for stock in passes if stock.info.name not in FUSION]
-    return naming_passes(passes, STOCK_PLANNING)
+    return naming_passes(passes)
 
 
 def _relax_lists(target: Target) -> Any:

@@ -45,32 +45,31 @@ Names = dict[int, str]
 _Run = Callable[[IRModule, PassContext], IRModule]
 
 
-def naming_passes(passes: Iterable[Pass], planning: str) -> list[Pass]:
+def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
     """Return a list of Relax passes that keeps the names of tensors.
 
     Parameters
     ----------
     passes : iterable of tvm.transform.Pass
         As TVM lists them.
-    planning : str
-        The pass that plans memory: before it, allocations get their tensors' names.
 
     Returns
     -------
     list of tvm.transform.Pass
-        What it makes is structurally the same, and differs in names of variables only.
+        The same by their names. What they make is structurally the same, too, and differs in names
+        of variables only.
     """
+    naming = {
+        "LegalizeOps": _naming_modules,
+        "FuseOps": _naming_groups,
+        "CallTIRRewrite": _naming_allocations,
+    }
     named = []
     for stock in passes:
         name = str(stock.info.name)
-        if name == planning:
-            named.append(module_pass(_name_allocations, opt_level=0, name="tvm_ext.NameTensors"))
-        run = {"LegalizeOps": _naming_modules, "FuseOps": _naming_groups}.get(name)
-        named.append(
-            stock
-            if run is None
-            else module_pass(run(stock), opt_level=stock.info.opt_level, name=name)
-        )
+        if name in naming:
+            stock = module_pass(naming[name](stock), opt_level=stock.info.opt_level, name=name)
+        named.append(stock)
     return named
 
 
@@ -281,6 +280,8 @@ def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
     """Return the names of the members of a group that is called, each with its operator."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, GlobalVar):
         return []
+    if _is_graph(mod[value.op]):  # A function of the author's own.
+        return []
     calls = (binding.value for binding in bindings_of(mod[value.op].body))
     return [
         (str(call.attrs[_MEMBER]), operator_of(call))
@@ -320,8 +321,13 @@ def group_name(members: list[tuple[str, str]]) -> str:
 # ------------------------------------------------------------------------------ before planning
 
 
-def _name_allocations(mod: IRModule, _ctx: PassContext) -> IRModule:
-    return _with_names(mod, lambda _variable, func: _of_allocations(func))
+def _naming_allocations(allocate: Pass) -> _Run:
+    """Return the pass that allocates results, with their names."""
+
+    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
+        return _with_names(allocate(mod), lambda _variable, func: _of_allocations(func))
+
+    return run
 
 
 def _of_allocations(func: relax.Function) -> Names:
