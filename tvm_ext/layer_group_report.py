@@ -21,6 +21,7 @@ from passes.layer_group import (
 )
 from passes.layer_group_cost import makespans
 from passes.planning.layer_group.planned_group import PlannedGroup
+from tvm_ext.tensor_names import named_by_modules, naming_passes
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,10 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
         Whether operators that are lowered here are fused.
     """
     calls = legalized(mod)
-    if calls is mod or not fuse:
+    if calls is mod:
+        return mod
+    calls = named_by_modules(calls, mod)
+    if not fuse:
         return calls
     passes = (
         relax.transform.AnnotateTIROpPattern(),
@@ -181,7 +185,7 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
     )
-    return Sequential(list(passes))(calls)
+    return Sequential(naming_passes(passes))(calls)
 
 
 def _report(blocks: list[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:

@@ -145,19 +145,32 @@ def _naming_modules(legalize: Pass) -> _Run:
     """Return legalization, with names that are read before it.
 
     Kernels' parameters are called as the variables are that they are made for, and many layers
-    share a kernel: so names do not change before it. It keeps the variables.
+    share a kernel: so names do not change before it.
     """
 
     def run(mod: IRModule, _ctx: PassContext) -> IRModule:
-        names = {
-            handle: name
-            for func in mod.functions.values()
-            if _is_graph(func)
-            for handle, name in _from_modules(func).items()
-        }
-        return _with_names(legalize(mod), lambda _variable, func: _own(func, names))
+        return named_by_modules(legalize(mod), mod)
 
     return run
+
+
+def named_by_modules(legalized: IRModule, mod: IRModule) -> IRModule:
+    """Name what has no name of its own by the module whose parameters it reads.
+
+    Parameters
+    ----------
+    legalized : tvm.IRModule
+        The module after `LegalizeOps`, which keeps the variables.
+    mod : tvm.IRModule
+        The module before it, with the operators and parameters that names are read from.
+    """
+    names = {
+        handle: name
+        for func in mod.functions.values()
+        if _is_graph(func)
+        for handle, name in _from_modules(func).items()
+    }
+    return _with_names(legalized, lambda _variable, func: _own(func, names))
 
 
 def _own(func: relax.Function, names: Names) -> Names:
@@ -291,7 +304,7 @@ def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
 
 
 def group_name(members: list[tuple[str, str]]) -> str:
-    """Name a group of fused operators by its members, the last that has a name of its own first.
+    """Name a group of fused operators by its members: first the last one that has a place.
 
     Parameters
     ----------
@@ -301,12 +314,14 @@ def group_name(members: list[tuple[str, str]]) -> str:
     Returns
     -------
     str
-        Such as ``blocks.0.mlp.up.add+gelu``: of several members of one module the last stands for
-        all, and what the others have in common with the first is not said again.
+        Such as ``blocks.0.mlp.up.add+gelu``: a place is a module or a path of ONNX; where none has
+        one, the last with a name of its own comes first. Of several members of one module the last
+        stands for all, and what the others have in common with the first is not said again.
     """
     latest = members[::-1]
     own = [name for name, operator in latest if not _is_operators(name, operator)]
-    first = own[0] if own else latest[0][0]
+    placed = [name for name in own if any(separator in name for separator in _SEPARATORS)]
+    first = (*placed, *own, latest[0][0])[0]
     seen, others = {first, first.rpartition(".")[0]}, []
     for name, operator in latest:
         plain = operator.rstrip("_0123456789")

@@ -201,3 +201,4 @@ def test_groups_are_named_shortly():
     assert group_name([conv, *norm, ("relu2", "relu1")]) == "stem.norm.add+relu+conv"
     assert group_name([("a", "x"), ("b", "x"), ("c", "x"), ("d", "x"), ("e", "x")]) == "e+d+c+2"
     assert group_name([("relu", "relu"), ("add_3", "add")]) == "add_3+relu"
+    assert group_name([conv, ("relu61", "tir_clip")]) == "stem.conv.conv2d+relu61"

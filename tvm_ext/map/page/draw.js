@@ -315,9 +315,15 @@ class PlanDrawing {
   }
 }
 
-// The text, cut where it has no room; empty where nothing of it would be left.
+// The text, cut where it has no room; empty where nothing of it would be left. The last words of a
+// name with several say more than the first, which many names have in common.
 function fitted(context, text, room) {
   if (context.measureText(text).width <= room) return text;
+  const words = text.split("+")[0].split(/(?<=[./])(?=[^./])/);
+  for (let from = 0; from < words.length - 1; from++) {
+    const end = (from ? "…" : "") + words.slice(from).join("");
+    if (context.measureText(end).width <= room) return end;
+  }
   let keep = Math.floor((text.length * room) / context.measureText(text).width) - 1;
   while (keep > 2 && context.measureText(`${text.slice(0, keep)}…`).width > room) keep--;
   return keep > 2 ? `${text.slice(0, keep)}…` : "";
