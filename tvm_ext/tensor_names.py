@@ -5,7 +5,8 @@ So the names of variables are put right at three places of the Relax pipeline: b
 around the fusion of operators, and where memory is allocated. Nothing but names changes.
 
 An author's name of a tensor is the variable's, if that is no number of TVM's; else the module whose
-parameters the operator reads, such as ``blocks.2.mlp.up``, with the operator; else the operator.
+parameters the operator reads, such as ``blocks.2.mlp.up``, with the operator; else the operator,
+with the line of the script where that is known.
 """
 
 from __future__ import annotations
@@ -135,7 +136,12 @@ def _is_graph(func: Any) -> bool:
 def _is_operators(name: str, operator: str) -> bool:
     """Whether a name says no more than the operator does."""
     plain = name.rstrip("_0123456789")
-    return _OF_MODULES.get(plain, plain) == operator.rstrip("_0123456789")
+    return _OF_MODULES.get(plain, plain) == _plain(operator)
+
+
+def _plain(operator: str) -> str:
+    """Return an operator without what TVM adds to tell its kernels apart."""
+    return operator.removeprefix("tir_").rstrip("_0123456789")
 
 
 # --------------------------------------------------------------------------- around legalization
@@ -199,7 +205,11 @@ def _from_modules(func: relax.Function) -> Names:
             module_of[binding.var.__chandle__()] = modules[0]
         if not (_NUMBERED.fullmatch(own) or _is_operators(own, operator)):
             continue
-        name = _of_module(modules, operator) if modules else operator
+        span = binding.value.span
+        if modules:
+            name = _of_module(modules, operator)
+        else:
+            name = operator if span is None else f"{operator}:{span.line}"
         if name and (modules or _NUMBERED.fullmatch(own)):
             names[binding.var.__chandle__()] = name
     return names
@@ -324,7 +334,7 @@ def group_name(members: list[tuple[str, str]]) -> str:
     first = (*placed, *own, latest[0][0])[0]
     seen, others = {first, first.rpartition(".")[0]}, []
     for name, operator in latest:
-        plain = operator.rstrip("_0123456789")
+        plain = _plain(operator)
         short = plain if _is_operators(name, operator) else name.removesuffix(f".{plain}")
         if name != first and short not in seen:
             others.append(short.removeprefix(_shared((first, short))))

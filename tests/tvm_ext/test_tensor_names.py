@@ -120,9 +120,10 @@ def test_modules_give_their_tensors_names():
 
 
 def test_names_of_variables_are_kept():
-    assert names(map_of_module(by_hand(), target="llvm")) == [
-        "act1+conv1", "conv2", "total+halves", "scores",
-    ]  # fmt: skip
+    shown = map_of_module(by_hand(), target="llvm")
+    assert names(shown) == ["act1+conv1", "conv2", "total+halves", "scores"]
+    # What has none is known by its line.
+    assert shown.left == ("main: matmul:14+exp: returned",)
 
 
 @pytest.mark.parametrize("fuse", [True, False])

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from planning_oracles import problems
 
 from passes.planning import Buffer, Problem, solve
+from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
 from tvm_ext.map import (
     Listing,
@@ -157,3 +158,17 @@ def test_what_does_not_fit_is_explained_beside_the_lines():
     assert "drop the slots of 'x_local.UB'" in text
     (fits,) = memory_map_of("ascend:vector_add:fits").scopes
     assert fits.explain(fits.placements[0]) == ""
+
+
+def test_a_message_says_how_many_places_are_as_full():
+    lives = [((0, 1),), ((1, 2),), ((2, 3),), ((3, 4),)]
+    sizes = [96, 64, 96, 96]
+    buffers = tuple(Buffer(f"b{at}", sizes[at], live) for at, live in enumerate(lives))
+    problem = Problem(buffers, MemoryScope("global", 80), name="tied")
+    plan = solve(problem, "best")
+    text = does_not_fit(problem, plan)
+    assert "most is live at position 0, 96 bytes" in text
+    assert "as much is live at 2 other places: to need less, each has to hold less" in text
+    assert Placement("best", problem, plan).peak().places == (0, 2, 3)
+    alone = Problem(buffers[:2], MemoryScope("global", 80), name="alone")
+    assert "other place" not in does_not_fit(alone, solve(alone, "best"))
