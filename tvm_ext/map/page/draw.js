@@ -239,7 +239,8 @@ class PlanDrawing {
     context.lineTo(this.width - 8, y);
     context.fill();
     for (const place of this.plan.peakPlaces) {
-      context.fillRect(this.width - 6, this.y(this.memory.rows.top(place)), 6, 1);
+      const at = this.y(this.memory.rows.top(place));
+      if (at >= AXIS && at < this.height) context.fillRect(this.width - 6, at, 6, 1);
     }
   }
   levels() {

@@ -197,8 +197,9 @@ class Page {
     for (const kind of this.state.colouring(plan).classes) {
       if (!kind.label) continue;
       const swatch = make("span", "", "swatch"), part = make("span");
-      swatch.style.background = kind.pattern === null ? kind.fill
-        : `repeating-linear-gradient(45deg, #14181d 0 1px, ${kind.fill} 1px 5px)`;
+      const turns = { lines: [-45], cross: [-45, 45] }[kind.pattern] ?? [];
+      swatch.style.background = [...turns.map((turn) =>
+        `repeating-linear-gradient(${turn}deg, #14181d 0 1px, transparent 1px 5px)`), kind.fill].join();
       if (kind.border) swatch.style.border = "2px solid var(--ink)";
       part.append(swatch, kind.label);
       parts.push(part);
