@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from threading import Lock
 from typing import Any
 
 import tvm_ffi
@@ -38,8 +37,6 @@ _MOST_OTHERS = 2
 _MEMBER = "tvm_ext.member"
 _CALL_TIR = Op.get("relax.call_tir")
 _ALLOC_TENSOR = Op.get("relax.builtin.alloc_tensor")
-
-_onnx_lock = Lock()
 
 Names = dict[int, str]
 """By the handles of variables."""
@@ -118,8 +115,16 @@ def operator_of(call: relax.Call) -> str:
     return str(name or getattr(callee, "name", "")).rpartition(".")[2]
 
 
-def _with_names(mod: IRModule, names_of: Callable[[GlobalVar, relax.Function], Names]) -> IRModule:
-    """Return the module with new names for variables of its Relax functions."""
+def with_names(mod: IRModule, names_of: Callable[[GlobalVar, relax.Function], Names]) -> IRModule:
+    """Return the module with new names for variables of its Relax functions.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        It stays as it is.
+    names_of : callable
+        From a function's global variable and the function to the new names.
+    """
     result = mod
     for variable, func in mod.functions.items():
         names = names_of(variable, func) if _is_graph(func) else {}
@@ -176,7 +181,7 @@ def named_by_modules(legalized: IRModule, mod: IRModule) -> IRModule:
         if _is_graph(func)
         for handle, name in _from_modules(func).items()
     }
-    return _with_names(legalized, lambda _variable, func: _own(func, names))
+    return with_names(legalized, lambda _variable, func: _own(func, names))
 
 
 def _own(func: relax.Function, names: Names) -> Names:
@@ -199,7 +204,7 @@ def _from_modules(func: relax.Function) -> Names:
             _same_tensor(binding, names)
             continue
         own, operator = str(binding.var.name), operator_of(binding.value)
-        read = [variable.__chandle__() for variable in _read(binding.value)]
+        read = [variable.__chandle__() for variable in variables_read(binding.value)]
         modules = [module_of[handle] for handle in read if handle in module_of]
         if modules and len(modules) == len(read):
             module_of[binding.var.__chandle__()] = modules[0]
@@ -227,7 +232,7 @@ def _same_tensor(binding: Any, names: Names) -> None:
         names[binding.var.__chandle__()] = known
 
 
-def _read(call: relax.Call) -> list[Any]:
+def variables_read(call: relax.Call) -> list[Any]:
     """Return the variables that are arguments of a call, also in tuples."""
     arguments = [
         field
@@ -269,7 +274,7 @@ def _naming_groups(fuse: Pass) -> _Run:
                 _same_tensor(binding, names)
             return names
 
-        return _with_names(fused, names_of)
+        return with_names(fused, names_of)
 
     return run
 
@@ -350,7 +355,7 @@ def _naming_allocations(allocate: Pass) -> _Run:
     """Return the pass that allocates results, with their names."""
 
     def run(mod: IRModule, _ctx: PassContext) -> IRModule:
-        return _with_names(allocate(mod), lambda _variable, func: _of_allocations(func))
+        return with_names(allocate(mod), lambda _variable, func: _of_allocations(func))
 
     return run
 
@@ -365,7 +370,7 @@ def _of_allocations(func: relax.Function) -> Names:
         if isinstance(value, relax.Call) and value.op == _ALLOC_TENSOR:
             names[variable.__chandle__()] = ""
         elif isinstance(value, relax.Call):
-            for read in _read(value):
+            for read in variables_read(value):
                 if names.get(read.__chandle__()) == "" and read.__chandle__() not in maker:
                     maker[read.__chandle__()] = value
                     filled_by[read.__chandle__()] = variable
@@ -388,60 +393,3 @@ def _renames(value: Any) -> list[tuple[int, bool]]:
     if isinstance(value, relax.Tuple):
         return [(f.__chandle__(), True) for f in value.fields if isinstance(f, relax.Var)]
     return []
-
-
-# ------------------------------------------------------------------------------ networks in ONNX
-
-
-def with_onnx_names(importer: Any, read: Callable[[], IRModule]) -> IRModule:
-    """Read a network, and name its tensors by the nodes that make them.
-
-    Parameters
-    ----------
-    importer : type
-        TVM's ``ONNXGraphImporter``, which drops the names. While `read` runs, it notes them.
-    read : callable
-        Calls TVM's frontend.
-    """
-    convert = importer._convert_operator
-    made: list[tuple[str, Any]] = []
-
-    def noting(self: Any, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
-        result = convert(self, op_name, inputs, attrs, opset)
-        made.append((str(attrs["tvm_custom"]["name"]), result))
-        return result
-
-    with _onnx_lock:
-        importer._convert_operator = noting
-        try:
-            mod = read()
-        finally:
-            importer._convert_operator = convert
-    node_of: Names = {}
-    for name, result in made:
-        if name:  # A node without an operator of its own hands on the result of another.
-            node_of.setdefault(result.__chandle__(), name)
-    return _with_names(mod, lambda _variable, func: _from_nodes(func, node_of))
-
-
-def _from_nodes(func: relax.Function, node_of: Mapping[int, str]) -> Names:
-    """Name what a node makes by the node, and the operators that it needs before that as well."""
-    found: Names = {}
-    bindings = list(bindings_of(func.body))
-    for binding in reversed(bindings):
-        own = binding.var.__chandle__()
-        name = node_of.get(binding.value.__chandle__()) or found.get(own)
-        if name is not None and isinstance(binding.value, relax.Call):
-            found[own] = name
-            for read in _read(binding.value):
-                found.setdefault(read.__chandle__(), name)
-    names: Names = {}
-    for binding in bindings:
-        own, value = binding.var.__chandle__(), binding.value
-        if isinstance(value, relax.TupleGetItem):
-            whole = names.get(value.tuple_value.__chandle__())
-            if whole is not None:
-                names[own] = f"{whole}.{value.index}"
-        elif own in found:
-            names[own] = found[own]
-    return names
