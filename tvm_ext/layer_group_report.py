@@ -26,6 +26,7 @@ from passes.rewrite.layer_group.local_buffers import SCOPE
 from target_hw.memory import target_label
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.lowering import as_module, known_target
+from tvm_ext.tensor_names import named_by_modules, naming_passes
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,10 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
         Whether operators that are lowered here are fused.
     """
     calls = legalized(mod)
-    if calls is mod or not fuse:
+    if calls is mod:
+        return mod
+    calls = named_by_modules(calls, mod)
+    if not fuse:
         return calls
     passes = (
         relax.transform.AnnotateTIROpPattern(),
@@ -213,7 +217,7 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
     )
-    return Sequential(list(passes))(calls)
+    return Sequential(naming_passes(passes))(calls)
 
 
 def _report(blocks: list[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:

@@ -24,6 +24,7 @@ from passes.rewrite.layer_group.local_buffers import SCOPE
 from target_hw.memory import target_label
 from tvm_ext import transform
 from tvm_ext.pass_options import takes_options_of
+from tvm_ext.tensor_names import naming_passes
 
 PIPELINE = "tvm_ext"
 """The name by which ``tvm.tirx.build(mod, target, pipeline=...)`` knows our pipeline.
@@ -287,7 +288,8 @@ def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
     Returns
     -------
     list of tvm.transform.Pass
-        Library dispatch, legalization, lowering of dataflow blocks and finalization, made anew.
+        Library dispatch, legalization, lowering of dataflow blocks and finalization, made anew. On
+        the way, tensors keep the names that their author knows them by.
 
     Raises
     ------
@@ -309,7 +311,9 @@ def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
             f"TVM has no Relax pipeline for targets of kind {str(target.kind.name)!r}; the twin of "
             "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
         ) from error
-    return passes if fuse else [stock for stock in passes if stock.info.name not in FUSION]
+    if not fuse:
+        passes = [stock for stock in passes if stock.info.name not in FUSION]
+    return naming_passes(passes)
 
 
 def _relax_lists(target: Target) -> Any:

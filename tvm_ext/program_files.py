@@ -25,6 +25,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
 from tvm_ext.lowering import first_line
+from tvm_ext.onnx_names import with_onnx_names
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)
@@ -238,10 +239,15 @@ def _read_onnx(path: Path) -> IRModule:
             "pip install 'tvm-ext[onnx]'"
         ) from error
     from tvm.relax.frontend.onnx import from_onnx
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     try:
         model = onnx.load(str(path))
-        mod = from_onnx(model, keep_params_in_input=True)
+        for node in model.graph.node:
+            node.name = node.name or next(iter(node.output), "")
+        mod = with_onnx_names(
+            ONNXGraphImporter, lambda: from_onnx(model, keep_params_in_input=True)
+        )
     except Exception as error:  # the parser and the frontend raise whatever they stumble on
         raise ValueError(f"{path}: not a network that TVM reads: {first_line(error)}") from error
     mod, _ = relax.frontend.detach_params(mod)

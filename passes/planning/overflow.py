@@ -165,7 +165,9 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
         What to call positions of the problem.
     """
     places = places or Places()
-    peak, total = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]))
+    profile = live_bytes(problem)
+    peak, total = max(profile, key=lambda entry: (entry[1], -entry[0]))
+    tied = dict.fromkeys(places.at(position) for position, live in profile if live == total)
     live = {
         buffer.name: (buffer, begin, end)
         for buffer in problem.buffers
@@ -187,6 +189,9 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
         yield f"  {buffer.name}: {buffer.size} bytes{slots}, live {during}{place}"
     if rest := [buffer for buffer, _, _ in largest[MOST_SHOWN:]]:
         yield f"  and {len(rest)} more: {sum(b.slots * b.size for b in rest)} bytes"
+    if len(tied) > 1:
+        others = f"{len(tied) - 1} other place{'s' if len(tied) > 2 else ''}"
+        yield f"as much is live at {others}: to need less, each has to hold less"
 
 
 def _what_helps(

@@ -31,10 +31,12 @@ def double(source: Any, result: Any) -> None:
 
 
 def lower(mod: tvm.IRModule, target: str = "llvm", *, fuse: bool = True) -> tvm.IRModule:
-    """Run TVM's pipeline up to where memory is planned."""
+    """Run TVM's pipeline up to where memory is planned; TVM names the allocations."""
     before, _ = before_planning(relax_passes(target, fuse=fuse))
+    *before, last = before
+    assert last.info.name == "CallTIRRewrite"
     with Target(target):
-        return Sequential(before)(mod)
+        return Sequential([*before, relax.transform.CallTIRRewrite()])(mod)
 
 
 def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.IRModule:

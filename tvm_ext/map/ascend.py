@@ -21,7 +21,8 @@ from passes.planning.engine.positions import compressed
 from passes.simulation import simulate
 from target_hw.machine import Machine
 from tvm_ext.map.model import PlannedRun, ScopeMap
-from tvm_ext.map.prim_func import Solver, scope_maps
+from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver
+from tvm_ext.map.stock import STOCK
 
 _LEVELS = ("three_level", "three_level_mirror")
 
@@ -70,7 +71,12 @@ def ascend_maps(
     if not kernel.problems:
         return (), (), left
     planners = planners_of(kernel.problems[0])
-    solvers = {planner: _solver(planner, budget) for planner in planners}
+    solvers = {
+        planner: stock_solver(name, func, kernel.found)
+        if planner == STOCK
+        else _solver(planner, budget)
+        for planner in planners
+    }
     scopes = tuple(
         replace(scope, rules=RULES)
         for scope in scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="T", help=f"lower the program for {TARGET}")
     add_planners(
         parser,
-        "show the plans of these side by side; by default best, and for Ascend kernels three_level",
+        "show the plans of these side by side, 'stock' being TVM's own; by default best, and for "
+        "Ascend kernels three_level",
     )
     for option, what, example in (
         ("scopes", "show these memories only", "such as local.UB"),

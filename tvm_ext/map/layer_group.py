@@ -114,7 +114,8 @@ def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote
 def _cut(group: PlannedGroup) -> str:
     halo = {"keep": "shared rows stay", "recompute": "shared rows are made again"}
     shared = halo.get(group.halo, "some shared rows stay")
-    return f"{group.cut.n} parts of the batch, {group.cut.h} of the rows; {shared}"
+    parts = f"{group.cut.n} part{'s' if group.cut.n != 1 else ''} of the batch"
+    return f"{parts}, {group.cut.h} of the rows; {shared}"
 
 
 def _transfer(group: PlannedGroup, transfer: Transfer) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from passes.planning import Plan, Problem, lower_bound
+from passes.planning import Buffer, Plan, Problem, lower_bound
 from passes.planning.overflow import TextPlaces, does_not_fit
 from passes.simulation import Simulation
+from tvm_ext.map.stock import STOCK
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,23 @@ class Peak:
     ----------
     position : int
         Of the positions at which a buffer reaches the plan's peak, the first one with the most
-        live bytes.
+        bytes in use; in TVM's own plan, whose peak is the sum of its allocations, of all positions.
     live : tuple of str
         The buffers that are live there, largest first, all slots of each counted.
     occupied : int
         Bytes of the memory that hold a live buffer there; bytes shared in place count once.
+    places : tuple of int
+        All positions that reach the peak with as many bytes in use, each with other live buffers
+        than the one before it; `position` is the first.
+    below : tuple of int, or None
+        The most bytes in use at any other position, and the first position with them.
     """
 
     position: int
     live: tuple[str, ...]
     occupied: int
+    places: tuple[int, ...]
+    below: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -100,29 +107,22 @@ class Placement:
 
     def peak(self) -> Peak:
         """Find where the plan is at its highest."""
-        positions = sorted({at for b in self.problem.buffers for live in b.live for at in live})
-        highest = [
-            live
-            for buffer in self.problem.buffers
-            if max(self.plan.offsets[buffer.name]) + buffer.size == self.plan.peak
-            for live in buffer.live
+        steps = [
+            (at, used, highest or self.planner == STOCK)
+            for at, used, highest in _bytes_in_use(self.problem, self.plan)
         ]
-        position = _fullest(self.problem, positions, highest)
+        most = max((used for _, used, highest in steps if highest), default=0)
+        places = tuple(at for at, used, highest in steps if highest and used == most) or (0,)
+        others = ((at, used) for at, used, highest in steps if not (highest and used == most))
+        at, below = max(others, key=lambda step: step[1], default=(0, 0))
         live = [
-            b for b in self.problem.buffers if any(begin <= position < end for begin, end in b.live)
+            b
+            for b in self.problem.buffers
+            if any(begin <= places[0] < end for begin, end in b.live)
         ]
-        spans = sorted(
-            (offset, offset + b.size)
-            for b in live
-            if b.size
-            for offset in self.plan.offsets[b.name]
-        )
-        occupied, reached = 0, 0
-        for begin, end in spans:
-            occupied += max(0, end - max(begin, reached))
-            reached = max(reached, end)
         live.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
-        return Peak(position, tuple(b.name for b in live), occupied)
+        names = tuple(b.name for b in live)
+        return Peak(places[0], names, most, places, (below, at) if below else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,23 +248,39 @@ class MemoryMap:
         return tuple(dict.fromkeys(p.planner for scope in self.scopes for p in scope.placements))
 
 
-def _fullest(problem: Problem, positions: list[int], ranges: list[tuple[int, int]]) -> int:
-    """Return the first position within `ranges` at which the most bytes are live."""
-    if not ranges:
-        return positions[0] if positions else 0
-    change: defaultdict[int, int] = defaultdict(int)
-    within: defaultdict[int, int] = defaultdict(int)
+def _bytes_in_use(problem: Problem, plan: Plan) -> Iterator[tuple[int, int, bool]]:
+    """Yield each position at which other buffers are live than before, and what holds from there.
+
+    That is the bytes that are in use, and whether one of the buffers that end highest is live.
+    """
+    paired = {name for pair in problem.in_place for name in pair}
+    changes: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)
     for buffer in problem.buffers:
         for begin, end in buffer.live:
-            change[begin] += buffer.slots * buffer.size
-            change[end] -= buffer.slots * buffer.size
-    for begin, end in ranges:
-        within[begin] += 1
-        within[end] -= 1
-    best, most, total, inside = ranges[0][0], -1, 0, 0
-    for position, _ in pairwise([*positions, positions[-1] + 1]):
-        total += change[position]
-        inside += within[position]
-        if inside and total > most:
-            best, most = position, total
-    return best
+            changes[begin].append((1, buffer))
+            changes[end].append((-1, buffer))
+    top = max((o + b.size for b in problem.buffers for o in plan.offsets[b.name]), default=0)
+    apart = highest = 0
+    together: dict[str, Buffer] = {}
+    for position in sorted(changes):
+        for sign, buffer in sorted(changes[position], key=lambda change: change[0]):
+            offsets = plan.offsets[buffer.name]
+            highest += sign * (max(offsets) + buffer.size == top)
+            if buffer.name not in paired:  # Nothing else that is live has bytes of it.
+                apart += sign * buffer.size * len(offsets)
+            elif sign > 0:
+                together[buffer.name] = buffer
+            else:
+                del together[buffer.name]
+        yield position, apart + _union(plan, together), highest > 0
+
+
+def _union(plan: Plan, buffers: Mapping[str, Buffer]) -> int:
+    """Return how many bytes belong to at least one of the buffers."""
+    occupied = reached = 0
+    for begin, end in sorted(
+        (at, at + buffer.size) for name, buffer in buffers.items() for at in plan.offsets[name]
+    ):
+        occupied += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return occupied

@@ -8,6 +8,7 @@ from typing import Any
 from passes.planning.verify import charge
 from passes.simulation import Simulation
 from tvm_ext.map.model import BufferNote, MemoryMap, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.stock import STOCK, remark
 
 MOST_STALLS = 200
 """Stalls of a simulation that are listed, the longest first."""
@@ -100,6 +101,7 @@ def _plan(placement: Placement, makespan: int | None) -> Plain:
     return {
         "label": placement.label,
         "peak": plan.peak,
+        "remark": remark(problem, plan) if placement.planner == STOCK else "",
         "penalty": plan.penalty,
         "status": plan.status.value,
         "offsets": [plan.offsets[buffer.name] for buffer in problem.buffers],
@@ -109,6 +111,8 @@ def _plan(placement: Placement, makespan: int | None) -> Plain:
         "peakPosition": peak.position,
         "peakLive": [index[name] for name in peak.live],
         "peakOccupied": peak.occupied,
+        "peakPlaces": peak.places,
+        "below": peak.below,
         "makespan": makespan,
     }
 

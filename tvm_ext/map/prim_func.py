@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from tvm.ir import TensorLoad, Var
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import IRModule, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import (
     AllocBuffer,
@@ -19,11 +22,15 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_walk
 
+from passes.analysis.storage_rewrite.linear_access import find_linear_access
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.analysis.tir.statement_lines import statement_lines
-from passes.placement import above, taken_around
+from passes.placement import EXACT_DTYPE_TARGETS, above, taken_around, target_of
 from passes.planning import Plan, Problem
+from passes.storage_rewrite import plan_storage, storage_rewrite
+from tvm_ext.lowering import first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+from tvm_ext.map.stock import STOCK, Piece, stock_plan
 
 Solver = Callable[[Problem], Plan]
 
@@ -72,6 +79,60 @@ def scope_maps(
         }
         maps.append(ScopeMap(name, tuple(placed[at] for placed in placements), listing, notes))
     return tuple(maps)
+
+
+def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
+    """Return what gives the plan of the stock `StorageRewrite` for each of a function's problems.
+
+    Our mirror of that pass says which allocation a buffer is in, once its result is the same IR.
+
+    Parameters
+    ----------
+    name : str
+        The function's name.
+    func : tvm.tirx.PrimFunc
+        As the stock pass takes it; it stays as it is.
+    found : FunctionProblems
+        Of the same function; allocations may have been moved in it.
+
+    Raises
+    ------
+    ValueError
+        When the stock pass does not take the function, or our mirror makes other IR of it.
+    """
+    target = target_of(func)
+    exact = target is not None and target.kind.name in EXACT_DTYPE_TARGETS
+    try:
+        stock = tirx.transform.StorageRewrite()(IRModule({name: func}))[name]
+    except Exception as error:  # whatever an internal check of the stock pass raises
+        raise ValueError(
+            f"function {name!r}: TVM's StorageRewrite fails: {first_line(error)}"
+        ) from error
+    ours = storage_rewrite(func, exact_dtype=exact)
+    if not tvm_ffi.structural_equal(stock, ours, map_free_vars=True):
+        raise ValueError(
+            f"function {name!r}: the plan of TVM's StorageRewrite cannot be read off its result; "
+            f"leave out the planner {STOCK!r}"
+        )
+    access = find_linear_access(func)
+    plan = plan_storage(access, exact_dtype=exact)
+    names = {
+        allocation.statement.buffer.__chandle__(): buffer
+        for attached in found.problems
+        for buffer, allocation in attached.allocations.items()
+    }
+    pieces = []
+    for entry in plan.entries:
+        if entry.parent is not None:
+            continue
+        piece = Piece((entry.packed_nbits or entry.const_nbits) // 8, {})
+        for part in (entry, *entry.children):
+            for index in part.allocs:
+                handle = access.alloc_stmts[index].buffer.__chandle__()
+                if handle in names:
+                    piece.offsets[names[handle]] = part.bits_offset // 8
+        pieces.append(piece)
+    return partial(stock_plan, pieces=pieces, stock_pass="StorageRewrite", function=name)
 
 
 def _placements(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import relax
-from tvm.ir import IRModule
+from tvm import relax, tirx
+from tvm.ir import IRModule, Op
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.ir.script_lines import printed
-from passes.planning import Budget, Problem, solve
+from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.lowering import capture_relax, first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+from tvm_ext.map.stock import STOCK, Piece, stock_plan
+from tvm_ext.tensor_names import bindings_of, operator_of
 
 _READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
@@ -67,7 +69,7 @@ def relax_maps(
             continue
         listing, notes = _read(found)
         placements = tuple(
-            Placement(planner, found.problem, solve(found.problem, planner, budget))
+            Placement(planner, found.problem, _plan(found, planner, budget))
             for planner in planners_of(found.problem)
         )
         maps.append(ScopeMap(found.memory.name, placements, listing, notes))
@@ -86,20 +88,63 @@ def _lowered(mod: IRModule, target: Target) -> IRModule:
         ) from error
 
 
-def _bindings(body: Any) -> Iterator[Any]:
-    """Yield the bindings of a body as positions count them: an ``if``, then those inside it."""
-    if not isinstance(body, relax.SeqExpr):
-        return
-    for block in body.blocks:
-        for binding in block.bindings:
-            yield binding
-            if isinstance(binding.value, relax.If):
-                yield from _bindings(binding.value.true_branch)
-                yield from _bindings(binding.value.false_branch)
+def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
+    if planner == STOCK:
+        return stock_plan(
+            found.problem, static_plan_pieces(found), "StaticPlanBlockMemory", found.memory.name
+        )
+    return solve(found.problem, planner, budget)
+
+
+def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
+    """Read off the storages that `StaticPlanBlockMemory` makes for a function.
+
+    Parameters
+    ----------
+    found : FunctionPlan
+        Its module is one that the stock pass takes; it stays as it is.
+
+    Returns
+    -------
+    list of Piece
+        In program order, with the names of the problem's buffers. A tensor that the pass leaves
+        alone is a piece of its own.
+
+    Raises
+    ------
+    ValueError
+        When the tensors of one buffer come to lie in different storages.
+    """
+    memory = found.memory
+    sizes = {storage.name: storage.size for storage in memory.storages}
+    planned = relax.transform.StaticPlanBlockMemory()(memory.mod)[memory.name]
+    pieces: dict[object, Piece] = {}
+    placed: dict[str, object] = {}
+    for binding in bindings_of(planned.body):
+        call = binding.value
+        if not isinstance(call, relax.Call):
+            continue
+        if call.op == _ALLOC_STORAGE:
+            (size,) = call.args[0].values
+            constant = isinstance(size, tirx.IntImm)
+            pieces[binding.var.__chandle__()] = Piece(int(size) if constant else 0, {})
+        name = memory.storage_of.get(binding.var.__chandle__())
+        if name not in sizes:
+            continue
+        key: object = name
+        if call.op == _ALLOC_TENSOR:
+            key = call.args[0].__chandle__()
+        if placed.setdefault(name, key) != key:
+            raise ValueError(
+                f"function {memory.name!r}: TVM's StaticPlanBlockMemory puts the branches of "
+                f"{name!r} in several storages; leave out the planner {STOCK!r}"
+            )
+        pieces.setdefault(key, Piece(sizes[name], {})).offsets[name] = 0
+    return list(pieces.values())
 
 
 def _read(found: FunctionPlan) -> tuple[Listing, dict[str, BufferNote]]:
-    bindings = list(_bindings(found.memory.func.body))
+    bindings = list(bindings_of(found.memory.func.body))
     lines, at = printed(found.memory.func, bindings)
     line, line_of = 0, []
     for binding in bindings:
@@ -126,7 +171,7 @@ def _notes(
         if isinstance(binding.value, relax.Call):
             for name in named:
                 if name not in made_by:
-                    made_by[name] = _callee(binding.value)
+                    made_by[name] = operator_of(binding.value)
                     writes[name].append(line)
                 else:
                     reads[name].append(line)
@@ -134,8 +179,7 @@ def _notes(
             storage_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
     return {
         storage.name: BufferNote(
-            # ``alloc21`` says less than the operator that fills it.
-            made_by.get(storage.name, ""),
+            "",
             f"made by {made_by[storage.name]}" if storage.name in made_by else "",
             allocated.get(storage.name),
             tuple(dict.fromkeys(reads[storage.name])),
@@ -155,7 +199,5 @@ def _named(value: Any, storage_of: dict[int, str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def _callee(call: relax.Call) -> str:
-    callee = call.op
-    name = getattr(callee, "name_hint", None) or getattr(callee, "global_symbol", None)
-    return str(name or getattr(callee, "name", ""))
+_ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")
+_ALLOC_TENSOR = Op.get("relax.memory.alloc_tensor")

@@ -22,8 +22,9 @@ from target_hw.memory import MemoryScope
 from tvm_ext.map.ascend import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
 from tvm_ext.map.model import MemoryMap, Placement, PlannedRun, ScopeMap
-from tvm_ext.map.prim_func import scope_maps
+from tvm_ext.map.prim_func import scope_maps, stock_solver
 from tvm_ext.map.relax_function import relax_maps
+from tvm_ext.map.stock import STOCK
 from tvm_ext.named_planners import known_planners, listed, planners_for
 from tvm_ext.programs import Program, load_program, program_of
 
@@ -44,8 +45,9 @@ class MapOptions:
     ----------
     planners : str or sequence of str
         The planners to ask, to be shown side by side; ``all`` stands for those that are made for
-        such buffers. By default ``best``; for a kernel with an Ascend target ``three_level``, which
-        is what `AscendPlanMemory` does.
+        such buffers, ``stock`` for the plan of TVM's own pass, which a program has and a table of
+        buffers has not. By default ``best``; for a kernel with an Ascend target ``three_level``,
+        which is what `AscendPlanMemory` does.
     scopes : str or sequence of str
         Show these memories only; by default all.
     functions : str or sequence of str
@@ -70,14 +72,20 @@ class MapOptions:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        if self.planners != ():
-            known_planners(self.planners)
+        is_default = self.planners == ()
         for field in ("planners", "scopes", "functions"):
             object.__setattr__(self, field, listed(getattr(self, field)))
+        ours = [name for name in self.planners if name != STOCK]
+        if ours or not (is_default or self.planners):
+            known_planners(ours)
+        if self.layer_group and STOCK in self.planners:
+            raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
 
     def names(self, default: Sequence[str], problem: Problem, *, graph: bool = False) -> list[str]:
-        """Return which planners are asked to solve a problem."""
-        return planners_for(problem, listed(self.planners or default), graph=graph)
+        """Return which planners are asked to solve a problem: TVM's own comes first."""
+        ours = [name for name in self.planners or default if name != STOCK]
+        stock = [STOCK] if STOCK in self.planners else []
+        return stock + (planners_for(problem, ours, graph=graph) if ours else [])
 
 
 def memory_map_of(
@@ -172,6 +180,8 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
         What to show.
     """
     options = options or MapOptions()
+    if STOCK in options.planners:
+        raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")
     placements = tuple(
         Placement(name, problem, solve(problem, name, options.budget))
         for name in options.names(PLANNERS, problem)
@@ -228,14 +238,19 @@ def _of_function(
 ) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
     if is_ascend(func):
         return ascend_maps(name, func, partial(options.names, ASCEND_PLANNERS), options.budget)
-    memory = memory_of(func)
+    memory, stock = memory_of(func), func
     func = sink_allocations(func)  # As `PlanAddresses` does, so that the plans are the same.
     problems = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
     left = [f"{name}: {note}" for note in problems.left_alone]
     if not problems.problems:
         return (), (), left
     names = options.names(PLANNERS, problems.problems[0].problem)
-    solvers = {n: partial(solve, planner=n, budget=options.budget) for n in names}
+    solvers = {
+        planner: stock_solver(name, stock, problems)
+        if planner == STOCK
+        else partial(solve, planner=planner, budget=options.budget)
+        for planner in names
+    }
     return scope_maps(name, func, problems, solvers), (), left
 
 

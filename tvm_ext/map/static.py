@@ -83,13 +83,8 @@ def picture(shown: MemoryMap) -> Figure:
 
 
 def labels_of(scope: ScopeMap) -> dict[str, str]:
-    """Return what a picture calls each buffer, by its name, where its notes have a label.
-
-    That every kernel made of several operators is ``fused_`` says nothing where room is scarce.
-    """
-    return {
-        name: note.label.removeprefix("fused_") for name, note in scope.notes.items() if note.label
-    }
+    """Return what a picture calls each buffer, by its name, where its notes have a label."""
+    return {name: note.label for name, note in scope.notes.items() if note.label}
 
 
 def _title(shown: MemoryMap, scope: ScopeMap, placement: Placement) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tvm_ext.map import MemoryMap, write_map
+from tvm_ext.map import MapOptions, MemoryMap, memory_map_of, write_map
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -45,6 +46,8 @@ class OpenPage:
 
     def __init__(self, browser, shown: MemoryMap, path: Path) -> None:
         self.browser, self.shown = browser, shown
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         write_map(shown, path)
         browser.get_log("browser")  # What earlier pages said is not ours.
         browser.get(path.as_uri())
@@ -66,14 +69,48 @@ class OpenPage:
     def find(self, selector: str):
         return self.browser.find_elements("css selector", selector)
 
+    def read(self, selector: str, what: str) -> list:
+        """Evaluate an expression of `e` for all elements in one round trip."""
+        return self.run(
+            f"return [...document.querySelectorAll(arguments[0])].map(e => {what})", selector
+        )
+
     def texts(self, selector: str) -> list[str]:
-        return [element.text for element in self.find(selector)]
+        return self.read(selector, "e.innerText")
+
+    def lines(self) -> list[int]:
+        """The lines, from 0, that are in the page."""
+        return [int(line) for line in self.read(".row", "e.dataset.line")]
+
+    def at_size(self, width: int, height: int, theme: str = "light") -> None:
+        """Give the window a size and the system a theme until the next page is opened."""
+        emulate = self.browser.execute_cdp_cmd
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        emulate("Emulation.setDeviceMetricsOverride", size)
+        feature = {"name": "prefers-color-scheme", "value": theme}
+        emulate("Emulation.setEmulatedMedia", {"features": [feature]})
+        self.settle()
+
+    def pixels(self, plan: int, x: float, y: float, width: float, height: float) -> list[list[int]]:
+        """The colours (red, green, blue) of a rectangle of a plan's canvas, row by row."""
+        return self.run(
+            "const canvas = memoryMap.page.drawings[arguments[0]].canvas;"
+            "const [x, y, w, h] = [...arguments].slice(1).map(Math.round);"
+            "const found = canvas.getContext('2d').getImageData(x, y, w, h).data, all = [];"
+            "for (let at = 0; at < found.length; at += 4) all.push([...found.slice(at, at + 3)]);"
+            "return all",
+            plan,
+            x,
+            y,
+            width,
+            height,
+        )
 
     def move_to(self, x: float, y: float) -> None:
         """Move the mouse to a place in the window."""
         from selenium.webdriver import ActionChains
 
-        actions = ActionChains(self.browser)
+        actions = ActionChains(self.browser, duration=0)  # By default each move takes 250 ms.
         actions.w3c_actions.pointer_action.move_to_location(int(x), int(y))
         actions.perform()
         self.settle()
@@ -97,7 +134,7 @@ class OpenPage:
 
     def marked(self, kind: str) -> set[int]:
         """The lines, from 0, that have a mark."""
-        return {int(e.get_attribute("data-line")) for e in self.find(f".row.{kind}")}
+        return set(map(int, self.read(f".row.{kind}", "e.dataset.line")))
 
 
 @pytest.fixture
@@ -106,3 +143,30 @@ def open_page(browser, tmp_path):
         return OpenPage(browser, shown, tmp_path / "map.html")
 
     return open_it
+
+
+@cache
+def planned(what: str, *planners: str) -> MemoryMap:
+    """Plan a program's memory once for all tests of the page."""
+    return memory_map_of(what, options=MapOptions(planners=planners))
+
+
+@pytest.fixture(scope="session")
+def kernel() -> MemoryMap:
+    return planned("ascend:gelu:lowest", "three_level", "bump")
+
+
+@pytest.fixture(scope="session")
+def overflow() -> MemoryMap:
+    return planned("ascend:gelu:overflow")
+
+
+@pytest.fixture(scope="session")
+def memories() -> MemoryMap:
+    """A kernel with buffers in several memories."""
+    return planned("ascend:matmul_add_relu:lowest")
+
+
+@pytest.fixture(scope="session")
+def network() -> MemoryMap:
+    return planned("resnet18", "stock", "best")

@@ -167,10 +167,11 @@ def test_the_bindings_of_a_network_are_its_lines():
     lines = scope.listing.lines
     for buffer in scope.problem.buffers:
         note = scope.notes[buffer.name]
-        assert re.match(rf"\s*{buffer.name}: R\.Tensor", lines[note.allocated])
+        name = re.sub(r"\W", "_", buffer.name)  # As the text has it.
+        assert re.match(rf"\s*{name}: R\.Tensor", lines[note.allocated])
         (made,) = note.writes
-        assert lines[made].strip().startswith(f"{note.label}(")
-        assert lines[made].rstrip().endswith(f"{buffer.name})")
+        assert note.what == f"made by {lines[made].strip().partition('(')[0]}"
+        assert lines[made].rstrip().endswith(f"{name})")
         ((first, last),) = scope.lines_of(buffer.name)
         assert first <= made <= last
         for line in note.reads:

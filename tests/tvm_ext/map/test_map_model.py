@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from planning_oracles import problems
 
 from passes.planning import Buffer, Problem, solve
+from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
 from tvm_ext.map import (
     Listing,
@@ -35,17 +36,25 @@ def test_the_peak_is_where_the_plan_is_highest(problem):
         )
 
     def nbytes(position):
-        return sum(b.size * b.slots for b in live_at(problem, position))
+        spans = [(b, o) for b in live_at(problem, position) for o in plan.offsets[b.name]]
+        return len({byte for b, o in spans for byte in range(o, o + b.size)})
 
     positions = range(0, 9)
-    highest = [p for p in positions if reaches(p)]
-    assert peak.position == min(highest, key=lambda p: (-nbytes(p), p))
+    used = {p: nbytes(p) for p in positions}
+    most = max(used[p] for p in positions if reaches(p))
+    assert peak.position == min(p for p in positions if reaches(p) and used[p] == most)
+    tied = [p for p in positions if reaches(p) and used[p] == most]
+    assert set(peak.places) <= set(tied)
+    for p in tied:  # Where it is no place of its own, nothing has changed since the last one.
+        last = max(q for q in peak.places if q <= p)
+        assert all(live_at(problem, q) == live_at(problem, p) for q in range(last, p))
+    others = max((used[p] for p in positions if p not in tied), default=0)
+    assert (peak.below or (0,))[0] == others
     live = live_at(problem, peak.position)
     assert sorted(peak.live) == sorted(b.name for b in live)
     sizes = [problem.buffers[problem.index[n]].size * len(plan.offsets[n]) for n in peak.live]
     assert sizes == sorted(sizes, reverse=True)
-    used = {byte for b in live for o in plan.offsets[b.name] for byte in range(o, o + b.size)}
-    assert peak.occupied == len(used)
+    assert peak.occupied == most
 
 
 def test_a_span_stays_within_the_listing():
@@ -149,3 +158,17 @@ def test_what_does_not_fit_is_explained_beside_the_lines():
     assert "drop the slots of 'x_local.UB'" in text
     (fits,) = memory_map_of("ascend:vector_add:fits").scopes
     assert fits.explain(fits.placements[0]) == ""
+
+
+def test_a_message_says_how_many_places_are_as_full():
+    lives = [((0, 1),), ((1, 2),), ((2, 3),), ((3, 4),)]
+    sizes = [96, 64, 96, 96]
+    buffers = tuple(Buffer(f"b{at}", sizes[at], live) for at, live in enumerate(lives))
+    problem = Problem(buffers, MemoryScope("global", 80), name="tied")
+    plan = solve(problem, "best")
+    text = does_not_fit(problem, plan)
+    assert "most is live at position 0, 96 bytes" in text
+    assert "as much is live at 2 other places: to need less, each has to hold less" in text
+    assert Placement("best", problem, plan).peak().places == (0, 2, 3)
+    alone = Problem(buffers[:2], MemoryScope("global", 80), name="alone")
+    assert "other place" not in does_not_fit(alone, solve(alone, "best"))

@@ -9,15 +9,8 @@ import pytest
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MapOptions, MemoryMap, Placement, ScopeMap, memory_map_of
+from tvm_ext.map import MemoryMap, Placement, ScopeMap
 from tvm_ext.map.html import html_page
-
-KERNEL = "ascend:gelu:lowest"
-
-
-@pytest.fixture(scope="module")
-def kernel():
-    return memory_map_of(KERNEL, options=MapOptions(planners=("three_level", "bump")))
 
 
 def table_of(buffers, capacity=None, planners=("best",)) -> MemoryMap:
@@ -35,34 +28,35 @@ def spread(count: int) -> list[Buffer]:
     return found
 
 
-@pytest.mark.parametrize(
-    "what", [KERNEL, "ascend:matmul_add_relu:lowest", "ascend:gelu:overflow", "resnet18"]
-)
-def test_nothing_is_complained_about(open_page, what):
-    page = open_page(memory_map_of(what))
-    for at in range(len(page.shown.scopes)):
-        page.run("memoryMap.page.showScope(arguments[0])", at)
-        page.settle()
-        for way in page.run(
-            "return [...document.getElementById('colour').options].map(o => o.value)"
-        ):
-            page.run(
-                "const select = document.getElementById('colour'); select.value = arguments[0];"
-                "select.dispatchEvent(new Event('change'))",
-                way,
-            )
-            page.settle()
-        page.run(
-            "const a = document.getElementById('arrows'); a.value = 'all';"
-            "a.dispatchEvent(new Event('change'))"
-        )
-        page.settle()
-        for buffer in page.shown.scopes[at].problem.buffers:
-            page.run(
-                "memoryMap.page.choose(memoryMap.page.memory.index.get(arguments[0]), true)",
-                buffer.name,
-            )
-            page.settle()
+EVERYTHING = """
+const done = arguments[0], { page } = memoryMap;
+const drawn = () => new Promise((next) => requestAnimationFrame(() => setTimeout(next)));
+const set = async (id, value) => {
+  const select = document.getElementById(id);
+  select.value = value;
+  select.dispatchEvent(new Event("change"));
+  await drawn();
+};
+(async () => {
+  for (const scope of document.getElementById("scope").options) {
+    await set("scope", scope.value);
+    for (const way of document.getElementById("colour").options) await set("colour", way.value);
+    await set("arrows", "all");
+    const all = page.memory.buffers.length;
+    for (let at = 0; at < all; at += Math.ceil(all / 8)) {
+      page.choose(at, true);
+      await drawn();
+    }
+  }
+})().then(done, (error) => { console.error(error); done(); });
+"""
+"""Shows every memory in every way, and chooses some buffers of each."""
+
+
+@pytest.mark.parametrize("what", ["memories", "overflow", "network"])
+def test_nothing_is_complained_about(open_page, request, what):
+    page = open_page(request.getfixturevalue(what))
+    page.browser.execute_async_script(EVERYTHING)
     assert page.complaints() == []
     assert page.run("return performance.getEntriesByType('resource').length") == 0
 
@@ -118,7 +112,11 @@ def test_the_peak_is_taken_apart(open_page, kernel):
             assert abs(float(share.rstrip("%")) - 100 * sizes[name] / plan.peak) <= 0.5
         line = scope.listing.line_of[peak.position]
         text = page.find("#peak")[0].text
-        assert f"{plan.peak:,} B) at line {line + 1};" in text
+        places = dict.fromkeys(scope.listing.line_of[at] + 1 for at in peak.places)
+        count = f"{len(places)} places: " if len(places) > 1 else ""
+        assert f"{plan.peak:,} B) at {count}line {line + 1}," in text
+        assert f"live at line {line + 1}, largest first" in text
+        assert page.marked("at-peak") >= {at - 1 for at in places} & set(page.lines())
 
 
 def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
@@ -154,7 +152,7 @@ def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
                 assert hovered == buffer.name
             note = scope.notes[hovered]
             ((first, last),) = scope.lines_of(hovered)
-            in_sight = {int(e.get_attribute("data-line")) for e in page.find(".row")}
+            in_sight = set(page.lines())
             assert page.marked("alive") == set(range(first, last + 1)) & in_sight
             touched = {note.allocated, *note.reads, *note.writes}
             assert page.marked("touched") == touched & in_sight
@@ -164,7 +162,7 @@ def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
 def test_pointing_at_a_line_shows_what_lives_there(open_page, kernel):
     page = open_page(kernel)
     (scope,) = kernel.scopes
-    lines = [int(e.get_attribute("data-line")) for e in page.find(".row")]
+    lines = page.lines()
     shown = 0
     for line in lines[4:-4:3]:
         (row,) = page.find(f'.row[data-line="{line}"] .text')
@@ -175,8 +173,7 @@ def test_pointing_at_a_line_shows_what_lives_there(open_page, kernel):
             for b in scope.problem.buffers
             if any(first <= line <= last for first, last in scope.lines_of(b.name))
         }
-        rows = page.find("#facts tr[data-buffer]")
-        assert {row.get_attribute("data-buffer") for row in rows} == live
+        assert set(page.read("#facts tr[data-buffer]", "e.dataset.buffer")) == live
         used = {
             name
             for name, note in scope.notes.items()
@@ -193,7 +190,7 @@ def test_pointing_at_a_line_shows_what_lives_there(open_page, kernel):
 def test_boxes_stand_beside_their_lines(open_page, kernel):
     page = open_page(kernel)
     (scope,) = kernel.scopes
-    rows = {int(e.get_attribute("data-line")): e.rect for e in page.find(".row")}
+    rows = dict(page.read(".row", "[Number(e.dataset.line), e.getBoundingClientRect().toJSON()]"))
     for buffer in scope.problem.buffers:
         ((first, last),) = scope.lines_of(buffer.name)
         for box in page.boxes(buffer.name):
@@ -255,8 +252,8 @@ def test_the_keyboard_is_enough(open_page, kernel):
     assert page.complaints() == []
 
 
-def test_memories_are_changed_by_keys(open_page):
-    page = open_page(memory_map_of("ascend:matmul:reuse"))
+def test_memories_are_changed_by_keys(open_page, memories):
+    page = open_page(memories)
     page.keys("]")
     assert page.run("return document.getElementById('scope').value") == "1"
     page.keys("[")
@@ -269,7 +266,7 @@ def test_search_finds_buffers_and_lines(open_page, kernel):
     page.settle()
     (scope,) = kernel.scopes
     expected = {at for at, line in enumerate(scope.listing.lines) if "divisor" in line}
-    in_sight = {int(e.get_attribute("data-line")) for e in page.find(".row")}
+    in_sight = set(page.lines())
     assert page.marked("match") == expected & in_sight
     assert "Found 1" in page.find("#results")[0].text
 
@@ -278,17 +275,10 @@ def test_dark_mode_follows_the_system_and_the_button(open_page, kernel):
     page = open_page(kernel)
     colour = "return getComputedStyle(document.body).backgroundColor"
     light = page.run(colour)
-    page.browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
-    )
-    try:
-        dark = page.run(colour)
-        assert dark != light
-        page.find("#theme")[0].click()
-        assert page.run(colour) == light
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    page.at_size(1500, 1000, "dark")
+    assert page.run(colour) != light
+    page.find("#theme")[0].click()
+    assert page.run(colour) == light
 
 
 def test_names_are_only_names(open_page):
@@ -308,7 +298,7 @@ def test_names_are_only_names(open_page):
 
 
 def test_twenty_thousand_buffers(open_page):
-    page = open_page(table_of(spread(20_000), planners=("first_fit", "bump")))
+    page = open_page(table_of(spread(20_000), planners=("bump",)))
     assert page.complaints() == []
     assert page.run("return document.getElementsByTagName('*').length") < 2000
     for factor in (3, 30, 300):
@@ -317,6 +307,13 @@ def test_twenty_thousand_buffers(open_page):
     buffer = page.shown.scopes[0].problem.buffers[12_345]
     page.find("#find")[0].send_keys(buffer.name)
     page.keys("\ue007")
+    # Found and entered, it is in sight and large enough to be seen.
+    (box,) = page.boxes(buffer.name)
+    (map_,) = page.read(".plan canvas", "e.getBoundingClientRect().toJSON()")
+    assert box["width"] >= 10
+    assert box["height"] >= 10
+    assert min(map_["right"], box["x"] + box["width"]) - max(map_["left"], box["x"]) >= 10
+    assert min(map_["bottom"], box["y"] + box["height"]) - max(map_["top"], box["y"]) >= 10
     page.keys("\ue00c")
     page.run("memoryMap.page.zoomTo(memoryMap.page.memory.index.get(arguments[0]))", buffer.name)
     page.settle()
@@ -327,24 +324,36 @@ def test_twenty_thousand_buffers(open_page):
     assert f"at {offset:,}" in page.find("#tip")[0].text
 
 
-def test_only_the_lines_in_sight_are_in_the_page(open_page):
-    page = open_page(memory_map_of("mobilenet_v2"))
+def test_only_the_lines_in_sight_are_in_the_page(open_page, network):
+    page = open_page(network)
+    page.at_size(1400, 700)
     lines = len(page.shown.scopes[0].listing.lines)
-    assert lines > 100
+    assert lines > 70
     assert len(page.find(".row")) < lines
     page.run("memoryMap.page.goToLine(arguments[0])", lines - 1)
     page.settle()
     assert page.marked("chosen") == {lines - 1}
 
 
-def test_a_plan_above_the_capacity_says_so(open_page):
-    page = open_page(memory_map_of("ascend:gelu:overflow"))
+def test_a_plan_above_the_capacity_says_so(open_page, overflow):
+    page = open_page(overflow)
     assert "proven not to fit" in page.find(".plan .head")[0].text
     assert page.find(".plan .over")
-    (scope,) = page.shown.scopes
-    assert page.run("return document.querySelector('#why pre').textContent") == scope.explain(
-        scope.placements[0]
-    )
+    (scope,) = overflow.scopes
+    said = [line.strip() for line in scope.explain(scope.placements[0]).splitlines()]
+    shown = page.read("#why p", "e.textContent")
+    bare = re.compile(r"(?<=\d),(?=\d{3})")
+    unquoted = [re.sub(r"'([^']*)'", r"\1", line) for line in said]
+    assert [re.sub(r"'([^']*)'", r"\1", bare.sub("", line)) for line in shown] == unquoted
+    assert f"{scope.placements[0].plan.peak:,}" in shown[0]
+    # The names of buffers lead to them.
+    names = page.read("#why a", "e.textContent")
+    assert set(names) <= set(scope.problem.index)
+    assert len(names) >= 3
+    page.find("#why a")[0].click()
+    assert page.texts("#facts h2")[0] == names[0]
+    (family,) = set(page.read("#why p", "getComputedStyle(e).fontFamily"))
+    assert "mono" not in family.lower()
 
 
 def test_the_page_needs_nothing_else(kernel):

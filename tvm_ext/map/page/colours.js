@@ -70,22 +70,25 @@ class Colours {
   }
 }
 
-// Diagonal lines over whatever is below.
-function hatch(context, x, y, width, height, colour, step, crossed) {
+// Diagonal lines within a rectangle. They are anchored to the canvas, so that neighbours match, and
+// begin a path of their own: a caller has to stroke its path before, or begin it behind this.
+function hatch(context, left, top, right, bottom, colour, step, crossed) {
+  if (left >= right || top >= bottom) return;
   context.save();
   context.beginPath();
-  context.rect(x, y, width, height);
+  context.rect(left, top, right - left, bottom - top);
   context.clip();
   context.strokeStyle = colour;
   context.lineWidth = 1;
   context.beginPath();
-  for (let at = Math.floor((x - height) / step) * step; at < x + width; at += step) {
-    context.moveTo(at, y + height);
-    context.lineTo(at + height, y);
-    if (crossed) {
-      context.moveTo(at, y);
-      context.lineTo(at + height, y + height);
-    }
+  for (let sum = Math.floor((left + top) / step) * step; sum < right + bottom; sum += step) {
+    context.moveTo(sum - bottom, bottom);
+    context.lineTo(sum - top, top);
+  }
+  const last = crossed ? right - top : -Infinity;
+  for (let gap = Math.floor((left - bottom) / step) * step; gap < last; gap += step) {
+    context.moveTo(gap + top, top);
+    context.lineTo(gap + bottom, bottom);
   }
   context.stroke();
   context.restore();

@@ -48,7 +48,7 @@ class PlanDrawing {
       const x = this.x(begin), width = this.x(end) - x;
       context.fillStyle = theme.reserved;
       context.fillRect(x, AXIS, width, this.height);
-      hatch(context, x, AXIS, Math.min(width, this.width), this.height, theme.faint, 10, false);
+      this.hatched(x, AXIS, width, this.height, theme.faint, 10);
     }
     if (scope.capacity !== null && this.x(scope.capacity) < this.width) {
       context.fillStyle = theme.over;
@@ -87,6 +87,11 @@ class PlanDrawing {
     // At least a pixel, so that nothing disappears.
     return [x, y, Math.max(1, this.x(boxes.x1[at]) - x), Math.max(1, this.y(boxes.y1[at]) - y)];
   }
+  // Only what is in sight: a box may be many times as large as the canvas.
+  hatched(x, y, width, height, colour, step, crossed = false) {
+    hatch(this.context, Math.max(x, 0), Math.max(y, AXIS), Math.min(x + width, this.width),
+      Math.min(y + height, this.height), colour, step, crossed);
+  }
   boxes() {
     const { context, theme } = this, named = [];
     for (const [kind, group] of this.visible()) {
@@ -95,6 +100,9 @@ class PlanDrawing {
         const [x, y, width, height] = this.frame(at);
         context.fillRect(x, y, width, height);
         if (width > 26 && height > 11) named.push([at, kind, x, y, width, height]);
+        if (kind.pattern && width > 4 && height > 4) {
+          this.hatched(x, y, width, height, theme.faint, 7, kind.pattern === "cross");
+        }
       }
       context.strokeStyle = kind.border ? theme.ink : theme.faint;
       context.lineWidth = kind.border ? 1.6 : 0.8;
@@ -102,9 +110,6 @@ class PlanDrawing {
       for (const at of group) {
         const [x, y, width, height] = this.frame(at);
         if (width > 3 && height > 3) context.rect(x + 0.5, y + 0.5, width - 1, height - 1);
-        if (kind.pattern && width > 4 && height > 4) {
-          hatch(context, x, y, width, height, theme.faint, 7, kind.pattern === "cross");
-        }
       }
       context.stroke();
     }
@@ -148,7 +153,7 @@ class PlanDrawing {
     for (const [one, two, top, bottom] of boxes.shared) {
       if (this.y(bottom) < AXIS || this.y(top) > this.height) continue;
       const x = this.x(boxes.x0[two]), width = this.x(Math.min(boxes.x1[one], boxes.x1[two])) - x;
-      hatch(context, x, this.y(top), width, this.y(bottom) - this.y(top), this.theme.ink, 6, false);
+      this.hatched(x, this.y(top), width, this.y(bottom) - this.y(top), this.theme.ink, 6);
     }
     context.globalAlpha = 1;
     for (const [, two, top, bottom] of boxes.shared) {
@@ -233,6 +238,10 @@ class PlanDrawing {
     context.lineTo(this.width, y + 6);
     context.lineTo(this.width - 8, y);
     context.fill();
+    for (const place of this.plan.peakPlaces) {
+      const at = this.y(this.memory.rows.top(place));
+      if (at >= AXIS && at < this.height) context.fillRect(this.width - 6, at, 6, 1);
+    }
   }
   levels() {
     const { context, theme, memory, plan } = this;
@@ -307,9 +316,15 @@ class PlanDrawing {
   }
 }
 
-// The text, cut where it has no room; empty where nothing of it would be left.
+// The text, cut where it has no room; empty where nothing of it would be left. The last words of a
+// name with several say more than the first, which many names have in common.
 function fitted(context, text, room) {
   if (context.measureText(text).width <= room) return text;
+  const words = text.split("+")[0].split(/(?<=[./])(?=[^./])/);
+  for (let from = 0; from < words.length - 1; from++) {
+    const end = (from ? "…" : "") + words.slice(from).join("");
+    if (context.measureText(end).width <= room) return end;
+  }
   let keep = Math.floor((text.length * room) / context.measureText(text).width) - 1;
   while (keep > 2 && context.measureText(`${text.slice(0, keep)}…`).width > room) keep--;
   return keep > 2 ? `${text.slice(0, keep)}…` : "";

@@ -84,6 +84,8 @@ function handovers(memory, plan) {
   });
 }
 
+const LEAST_SEEN = 12; // Pixels of a box, each way, that can be pointed at.
+
 class Page {
   constructor() {
     this.view = new View();
@@ -127,7 +129,8 @@ class Page {
     if (this.colours.ways.some(([value]) => value === before)) colour.value = before;
     for (const plan of memory.plans) plan.peakRow = memory.rows.top(plan.peakPosition);
     state.peakLines = new Set(memory.rows.listing
-      ? memory.plans.map((plan) => memory.rows.listing.lineOf[memory.rows.clamp(plan.peakPosition)])
+      ? memory.plans.flatMap((plan) => plan.peakPlaces)
+        .map((at) => memory.rows.listing.lineOf[memory.rows.clamp(at)])
       : []);
     this.heads();
     this.program.show(memory);
@@ -162,10 +165,7 @@ class Page {
       const over = capacity !== null && plan.peak > capacity;
       head.append(make("div", `peak ${bytesText(plan.peak)}` +
         (capacity === null ? "" : ` of ${bytesText(capacity)}`), over ? "sub over" : "sub"));
-      head.append(make("div", [STATUS[plan.status],
-        plan.penalty ? `penalty ${countText(plan.penalty)}` : "",
-        plan.makespan === null ? "" : `${countText(plan.makespan)} cycles`]
-        .filter(Boolean).join(" · "), over ? "sub over" : "sub"));
+      head.append(make("div", planText(plan), over ? "sub over" : "sub"));
       const body = make("div", "", "body"), canvas = make("canvas");
       body.append(canvas);
       column.append(head, body);
@@ -197,8 +197,9 @@ class Page {
     for (const kind of this.state.colouring(plan).classes) {
       if (!kind.label) continue;
       const swatch = make("span", "", "swatch"), part = make("span");
-      swatch.style.background = kind.pattern === null ? kind.fill
-        : `repeating-linear-gradient(45deg, #14181d 0 1px, ${kind.fill} 1px 5px)`;
+      const turns = { lines: [-45], cross: [-45, 45] }[kind.pattern] ?? [];
+      swatch.style.background = [...turns.map((turn) =>
+        `repeating-linear-gradient(${turn}deg, #14181d 0 1px, transparent 1px 5px)`), kind.fill].join();
       if (kind.border) swatch.style.border = "2px solid var(--ink)";
       part.append(swatch, kind.label);
       parts.push(part);
@@ -219,22 +220,40 @@ class Page {
     byId("legend").replaceChildren(...parts);
   }
   // ------------------------------------------------------------------------------- choosing
-  hover(index, line = null) {
+  hover(index, line = null, facts = true) {
     if (this.state.hovered === index && this.state.hoveredLine === line) return;
     this.state.hovered = index;
     this.state.hoveredLine = line;
-    this.facts();
+    if (facts) this.facts();
     this.draw();
   }
   choose(index, reveal = false) {
     this.state.chosen = index;
     this.state.line = null;
     if (reveal && index !== null) {
-      const live = this.memory.buffers[index].live[0], rows = this.memory.rows;
-      this.view.reveal(rows.top(live[0]), rows.bottom(live[1]));
+      const { top, bottom, low, high } = this.extent(index, 0);
+      this.view.reveal(top, bottom);
+      this.view.revealBytes(low, high);
     }
     this.facts();
     this.draw();
+  }
+  // Chooses a buffer and zooms to it where it is too small to be seen.
+  show(index) {
+    const { top, bottom, low, high } = this.extent(index, 0), { view } = this;
+    view.rowPixels = Math.max(view.rowPixels, LEAST_SEEN / (bottom - top));
+    view.bytePixels = Math.max(view.bytePixels, LEAST_SEEN / (high - low));
+    view.keep(this.memory);
+    this.choose(index, true);
+  }
+  // Where a live range of a buffer is in the first plan: rows, and bytes of all slots.
+  extent(index, range) {
+    const { size, live } = this.memory.buffers[index], { rows } = this.memory;
+    const offsets = this.memory.plans[0].offsets[index], [begin, end] = live.at(range);
+    return {
+      top: rows.top(begin), bottom: rows.bottom(end),
+      low: Math.min(...offsets), high: Math.max(...offsets) + Math.max(1, size),
+    };
   }
   facts() {
     const { state } = this;
@@ -248,17 +267,16 @@ class Page {
     this.view.reveal(line, line + 1);
     this.draw();
   }
-  goToPeak() {
-    const row = this.memory.plans[this.panel.peakPlan].peakRow;
+  goToRow(position) {
+    const row = this.memory.rows.top(position);
     this.view.row = row - this.view.height / this.view.rowPixels / 2;
     this.draw();
   }
+  goToPeak() { this.goToRow(this.memory.plans[this.panel.peakPlan].peakPosition); }
   zoomTo(index) {
-    const buffer = this.memory.buffers[index], rows = this.memory.rows, view = this.view;
-    const top = rows.top(buffer.live[0][0]), bottom = rows.bottom(buffer.live.at(-1)[1]);
+    const { view } = this, { top, low, high } = this.extent(index, 0);
+    const { bottom } = this.extent(index, -1);
     view.rowPixels = view.height / ((bottom - top) * 1.6);
-    const offsets = this.memory.plans[0].offsets[index];
-    const low = Math.min(...offsets), high = Math.max(...offsets) + Math.max(1, buffer.size);
     view.bytePixels = view.width / ((high - low) * 1.6);
     view.keep(this.memory);
     view.row = (top + bottom) / 2 - view.height / view.rowPixels / 2;
@@ -272,6 +290,13 @@ class Page {
       : order.indexOf(this.state.chosen);
     this.choose(order[Math.max(0, Math.min(order.length - 1, at + by))], true);
   }
+  stepLine(by) {
+    const last = this.memory.rows.total - 1, line = this.state.line;
+    this.state.chosen = null;
+    const first = Math.max(0, Math.ceil(this.view.row));
+    this.goToLine(Math.max(0, Math.min(last, line === null ? first : line + by)));
+    this.facts();
+  }
   search(next = false) {
     const text = byId("find").value.trim().toLowerCase(), { state, memory } = this;
     const listing = memory.rows.listing;
@@ -284,7 +309,7 @@ class Page {
     this.panel.results(state.matches, lines);
     if (next && state.matches.length) {
       const at = state.matches.indexOf(state.chosen);
-      this.choose(state.matches[(at + 1) % state.matches.length], true);
+      this.show(state.matches[(at + 1) % state.matches.length]);
     }
     this.legend();
     this.draw();
@@ -444,7 +469,11 @@ class Page {
       if (event.key === "ArrowUp" || event.key === "ArrowDown") view.row += by * 60 / view.rowPixels;
       else view.byte += by * 60 / view.bytePixels;
       this.draw();
-    } else if (event.key === "ArrowUp" || event.key === "ArrowDown") this.step(by);
+    } else if (event.key === "ArrowUp" || event.key === "ArrowDown") {
+      const inProgram = event.target === byId("program-body") && this.memory.rows.listing;
+      if (inProgram) this.stepLine(by);
+      else this.step(by);
+    }
     else if (event.key === "+" || event.key === "=") this.zoom(1.5, event.altKey);
     else if (event.key === "-") this.zoom(1 / 1.5, event.altKey);
     else if (event.key === "0") { view.fit(this.memory); this.draw(); }

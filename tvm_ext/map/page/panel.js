@@ -2,7 +2,13 @@
 
 function make(tag, text = "", className = "") {
   const element = document.createElement(tag);
-  if (text !== "") element.textContent = text;
+  // Names may break between their words; an option has only text.
+  const parts = tag === "option" ? [text]
+    : text.split(/(?<=[_./:])(?![\d\s]|$)|(?<=[a-z])(?=[A-Z][a-z])/);
+  parts.forEach((part, at) => {
+    if (at) element.append(document.createElement("wbr"));
+    if (part !== "") element.append(part);
+  });
   if (className) element.className = className;
   return element;
 }
@@ -11,7 +17,7 @@ function table(head, rows) {
   const element = make("table");
   if (head) {
     const line = element.insertRow();
-    head.forEach((text, at) => line.append(make("th", text, at ? "number" : "")));
+    head.forEach((text, at) => line.append(make("th", text, at ? "number" : "first")));
   }
   for (const cells of rows) {
     const line = element.insertRow();
@@ -27,6 +33,13 @@ const STATUS = {
   "not found": "does not fit",
 };
 
+const MOST_LEFT = 500; // Lines of what is not planned.
+
+function planText(plan) {
+  return [STATUS[plan.status], plan.remark, plan.penalty ? `penalty ${countText(plan.penalty)}` : "",
+    plan.makespan === null ? "" : `${countText(plan.makespan)} cycles`].filter(Boolean).join(" · ");
+}
+
 class Panel {
   constructor(page) {
     this.page = page;
@@ -36,16 +49,25 @@ class Panel {
   }
   get memory() { return this.page.memory; }
   put(name, elements) { this.parts[name].replaceChildren(...elements); }
-  link(index) {
-    const link = make("a", this.memory.buffers[index].name);
-    link.tabIndex = 0;
-    link.addEventListener("click", () => this.page.choose(index, true));
-    link.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") this.page.choose(index, true);
-    });
-    link.addEventListener("mouseenter", () => this.page.hover(index));
-    link.addEventListener("mouseleave", () => this.page.hover(null));
-    return link;
+  // An element that does something when it is clicked, or entered by the keyboard.
+  active(element, action) {
+    element.tabIndex = 0;
+    element.addEventListener("click", action);
+    element.addEventListener("keydown", (event) => { if (event.key === "Enter") action(); });
+    return element;
+  }
+  toBuffer(element, index, action = () => this.page.choose(index, true)) {
+    // Other facts above it would push it away from under the pointer.
+    element.addEventListener("mouseenter", () => this.page.hover(index, null, false));
+    element.addEventListener("mouseleave", () => this.page.hover(null, null, false));
+    return this.active(element, action);
+  }
+  link(index) { return this.toBuffer(make("a", this.memory.buffers[index].name), index); }
+  // Positions by their rows, as links.
+  places(positions) {
+    const { rows } = this.memory;
+    return positions.map((position) => this.active(make("a", rows.name(position), "at"),
+      () => this.page.goToRow(position)));
   }
   links(indices, most = 12) {
     const cell = make("td", "", "name");
@@ -59,10 +81,8 @@ class Panel {
   lines(numbers) {
     const cell = make("td"), most = 10;
     numbers.slice(0, most).forEach((line, at) => {
-      const link = make("a", String(line + 1));
-      link.addEventListener("click", () => this.page.goToLine(line));
       if (at) cell.append(", ");
-      cell.append(link);
+      cell.append(this.active(make("a", String(line + 1)), () => this.page.goToLine(line)));
     });
     if (numbers.length > most) cell.append(` and ${numbers.length - most} more`);
     return cell;
@@ -134,12 +154,11 @@ class Panel {
     this.put("facts", [make("h2", `Live at line ${line + 1}`),
       live.length ? this.list(live, plan, plan.peak) : make("p", "nothing", "note")]);
   }
-  list(indices, plan, whole, most = 60) {
+  list(indices, plan, whole, most = 60, action = (index) => this.page.choose(index, true)) {
     const element = table(["buffer", "bytes", "share"], []);
     for (const index of indices.slice(0, most)) {
       const bytes = this.memory.bytesOf(index, plan), row = element.insertRow();
       row.className = "can";
-      row.tabIndex = 0;
       row.dataset.buffer = this.memory.buffers[index].name;
       const { name: full, label } = this.memory.buffers[index];
       const name = make("td", full, "name");
@@ -152,12 +171,7 @@ class Panel {
         bytesText(this.memory.buffers[index].size));
       size.title = `${countText(bytes)} bytes`;
       row.append(name, size, number(shareText(bytes, whole)));
-      row.addEventListener("click", () => this.page.choose(index, true));
-      row.addEventListener("keydown", (event) => {
-        if (event.key === "Enter") this.page.choose(index, true);
-      });
-      row.addEventListener("mouseenter", () => this.page.hover(index));
-      row.addEventListener("mouseleave", () => this.page.hover(null));
+      this.toBuffer(row, index, () => action(index));
     }
     if (indices.length > most) {
       const rest = indices.slice(most)
@@ -186,8 +200,9 @@ class Panel {
       });
       elements.push(select);
     }
-    elements.push(make("p", `${exactText(plan.peak)} at ${rows.name(plan.peakPosition)}; ` +
-      `${countText(plan.peakLive.length)} buffers live there, largest first:`));
+    elements.push(this.reached(plan));
+    elements.push(make("p", `${countText(plan.peakLive.length)} buffers live at ` +
+      `${rows.name(plan.peakPosition)}, largest first:`));
     const list = this.list(plan.peakLive, plan, plan.peak);
     const gap = plan.peak - plan.peakOccupied;
     if (gap > 0) {
@@ -206,22 +221,33 @@ class Panel {
     }
     this.put("peak", elements);
   }
+  // Where the peak is reached: what is mended at one place saves nothing while there is another.
+  reached(plan) {
+    const { rows } = this.memory, most = 8, text = make("p", plan.remark
+      ? `${exactText(plan.peak)} are the sum of the allocations. Most bytes are in use at `
+      : `${exactText(plan.peak)} at `);
+    const seen = new Set();
+    const places = plan.peakPlaces.filter((at) => !seen.has(rows.name(at)) && seen.add(rows.name(at)));
+    const count = places.length;
+    if (count > 1) text.append(`${countText(count)} places: `);
+    this.places(places.slice(0, most)).forEach((link, at) => text.append(at ? ", " : "", link));
+    if (count > most) text.append(` and ${countText(count - most)} more`);
+    text.append(count > 1 ? ". A lower peak has to save bytes at each of them." : ", and nowhere else.");
+    if (plan.below !== null) {
+      const [bytes, position] = plan.below;
+      text.append(` Elsewhere at most ${exactText(bytes)} are in use, at `,
+        ...this.places([position]), ".");
+    }
+    return text;
+  }
   plans() {
-    const { scope, plans } = this.memory, costs = plans.some((plan) => plan.penalty);
-    const spans = plans.some((plan) => plan.makespan !== null);
-    const head = ["plan", "peak", "÷ bound"];
-    if (costs) head.push("penalty");
-    if (spans) head.push("cycles");
-    const rows = plans.map((plan) => {
-      const name = make("td", plan.label, "name");
-      name.append(make("div", STATUS[plan.status], "note"));
-      const peak = number(bytesText(plan.peak));
+    const { scope, plans } = this.memory;
+    const rows = plans.flatMap((plan) => {
+      const peak = number(bytesText(plan.peak)), more = make("td", planText(plan), "note");
       peak.title = `${countText(plan.peak)} bytes`;
-      const cells = [name, peak,
-        number(scope.bound ? (plan.peak / scope.bound).toFixed(3) : "")];
-      if (costs) cells.push(number(countText(plan.penalty)));
-      if (spans) cells.push(number(plan.makespan === null ? "" : countText(plan.makespan)));
-      return cells;
+      more.colSpan = 3;
+      const factor = number(scope.bound ? (plan.peak / scope.bound).toFixed(3) : "");
+      return [[make("td", plan.label, "name"), peak, factor], [more]];
     });
     rows.push([make("td", "lower bound"), number(bytesText(scope.bound))]);
     if (scope.capacity !== null) {
@@ -229,7 +255,7 @@ class Panel {
     }
     const sum = this.memory.buffers.reduce((all, one) => all + one.size * one.slots, 0);
     rows.push([make("td", "sum of all buffers"), number(bytesText(sum))]);
-    const element = table(head, rows);
+    const element = table(["plan", "peak", "÷ bound"], rows);
     element.id = "plan-table";
     this.put("table", [make("h2", "Plans"), element]);
   }
@@ -237,9 +263,27 @@ class Panel {
     const elements = [];
     for (const plan of this.memory.plans.filter((one) => one.why)) {
       elements.push(make("h2", `Why the plan of ${plan.label} does not fit`));
-      elements.push(make("pre", plan.why));
+      for (const line of plan.why.split("\n")) {
+        const text = line.trimStart(), deep = line.length - text.length > 2;
+        const part = make("p", "", deep ? "deep" : "");
+        part.append(...this.said(text));
+        elements.push(part);
+      }
     }
     this.put("why", elements);
+  }
+  // A line of a message: names of buffers as links, long numbers with separators.
+  said(text) {
+    const names = this.memory.index;
+    const first = /^(.+?): \d+ bytes/.exec(text)?.[1];
+    const begin = names.has(first) ? [this.link(names.get(first))] : [];
+    const rest = begin.length ? text.slice(first.length) : text;
+    return [...begin, ...rest.split(/('[^']*')/).map((part) => {
+      const index = names.get(part.slice(1, -1));
+      if (part.startsWith("'") && index !== undefined) return this.link(index);
+      return part.startsWith("'") ? part
+        : part.replace(/(?<![\w.([])\d{4,}(?![\w.)])/g, (digits) => countText(digits));
+    })];
   }
   runs() {
     const runs = DATA.runs.filter((run) => run.function === this.memory.scope.function);
@@ -260,11 +304,15 @@ class Panel {
     this.put("runs", elements);
   }
   left() {
-    const elements = [];
-    if (DATA.left.length) {
+    const { left } = DATA, elements = [], most = 12;
+    const note = (text) => make("div", text, "note");
+    if (left.length) elements.push(make("h2", `Not planned: ${countText(left.length)}`));
+    elements.push(...left.slice(0, most).map(note));
+    if (left.length > most) {
       const details = make("details");
-      details.append(make("summary", `${countText(DATA.left.length)} not planned`));
-      for (const text of DATA.left.slice(0, 200)) details.append(make("div", text, "note"));
+      details.append(make("summary", `${countText(left.length - most)} more`));
+      details.append(...left.slice(most, MOST_LEFT).map(note));
+      if (left.length > MOST_LEFT) details.append(note(`and ${countText(left.length - MOST_LEFT)} more`));
       elements.push(details);
     }
     this.put("left", elements);
@@ -273,7 +321,8 @@ class Panel {
     const elements = [];
     if (indices.length) {
       elements.push(make("h2", `Found ${countText(indices.length)}`));
-      elements.push(this.list(indices, this.memory.plans[0], this.memory.plans[0].peak, 20));
+      const [plan] = this.memory.plans;
+      elements.push(this.list(indices, plan, plan.peak, 20, (index) => this.page.show(index)));
     }
     if (lines.length) {
       const text = table(null, [[make("th", "lines"), this.lines(lines)]]);

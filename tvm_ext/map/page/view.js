@@ -50,4 +50,9 @@ class View {
     this.row = (top + bottom) / 2 - this.height / this.rowPixels / 2;
     if (bottom - top > this.height / this.rowPixels) this.row = top - 1;
   }
+  revealBytes(low, high) {
+    const there = this.width / this.bytePixels;
+    if (low >= this.byte && high <= this.byte + there) return;
+    this.byte = high - low > there ? low - 4 / this.bytePixels : (low + high) / 2 - there / 2;
+  }
 }

@@ -1,0 +1,223 @@
+"""What the page draws at several widths, light and dark: boxes, rectangles and pixels."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from passes.planning import Buffer, Problem, solve
+from target_hw.memory import MemoryScope
+from tvm_ext.map import MemoryMap, Placement, ScopeMap
+
+SIZES = ((390, 844), (1400, 900), (2560, 1300))
+THEMES = ("light", "dark")
+SIZE_ALPHA = 0.8
+"""How strong the size below a name is drawn; see `names` in `draw.js`."""
+
+COLOUR = """
+const select = document.getElementById("colour");
+select.value = arguments[0];
+select.dispatchEvent(new Event("change"));
+"""
+
+
+def overlap(one, two) -> bool:
+    return (
+        min(one["right"], two["right"]) - max(one["left"], two["left"]) > 0.5
+        and min(one["bottom"], two["bottom"]) - max(one["top"], two["top"]) > 0.5
+    )
+
+
+def near(colour, wanted, most=3) -> bool:
+    return all(abs(a - b) <= most for a, b in zip(colour, wanted, strict=True))
+
+
+def colour(page, name: str) -> list[int]:
+    """A colour of the theme: red, green, blue."""
+    text = page.run("return memoryMap.page.theme[arguments[0]]", name)
+    return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_map_is_in_sight_and_drawn(open_page, network, width, height):
+    page = open_page(network)
+    for theme in THEMES:
+        page.at_size(width, height, theme)
+        rects = page.read(
+            "#program, #live, .plan, #panel",
+            "({ id: e.id || 'plan', ...e.getBoundingClientRect().toJSON() })",
+        )
+        seen = [rect for rect in rects if rect["width"]]
+        for one, two in itertools.combinations(seen, 2):
+            assert not overlap(one, two), (one, two)
+        for rect in seen:  # Nothing is cut off at an edge of the window.
+            assert min(rect["left"], rect["top"]) >= 0, rect
+            assert rect["right"] <= width + 0.5, rect
+            assert rect["bottom"] <= height + 0.5, rect
+        plans = page.read(".plan canvas", "e.getBoundingClientRect().toJSON()")
+        assert len(plans) == 2
+        assert sum(plan["width"] for plan in plans) >= width / 3
+        assert all(plan["height"] >= 300 for plan in plans)
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        panel = page.read("#panel", "[e.scrollWidth, e.clientWidth]")[0]
+        assert panel[0] <= panel[1]
+        page.run("memoryMap.page.goToPeak()")
+        page.settle()
+        fill = colour(page, "strong")
+        for at, placement in enumerate(network.scopes[0].placements):
+            box = page.boxes(placement.peak().live[0], at)[0]
+            place = plans[at]
+            right = min(box["x"] + box["width"], place["right"]) - place["left"] - 6
+            middle = box["y"] + box["height"] / 2 - place["top"]
+            (pixel,) = page.pixels(at, right, middle + 5, 1, 1)
+            assert near(pixel, fill), (theme, pixel, fill)
+
+
+OUTSIDE = """
+const drawing = memoryMap.page.drawings[0], { boxes } = drawing.plan;
+const context = drawing.canvas.getContext("2d"), { width, height } = drawing.canvas;
+const data = context.getImageData(0, 0, width, height).data;
+const inside = new Uint8Array(width * height), edges = [];
+for (let at = 0; at < boxes.length; at++) {
+  const [x, y, w, h] = drawing.frame(at);
+  for (let v = Math.floor(y) - 2; v < y + h + 2; v++) {
+    inside.fill(1, v * width + Math.floor(x) - 2, v * width + Math.ceil(x + w) + 2);
+  }
+  const mean = (part) => part.reduce((sum, value) => sum + value, 0) / part.length;
+  edges.push(mean(context.getImageData(x + 2, y + 5, w - 4, 1).data)
+    - mean(context.getImageData(x + 2, Math.round(y), w - 4, 2).data));
+}
+const found = [];
+for (let at = 0; at < inside.length; at++) {
+  if (!inside[at]) found.push((data[4 * at] << 16) + (data[4 * at + 1] << 8) + data[4 * at + 2]);
+}
+const before = window.outside;
+window.outside = found;
+return { pixels: found.length, edges,
+  changed: before ? found.filter((pixel, at) => pixel !== before[at]).length : 0 };
+"""
+"""How many pixels are outside all boxes, how many of these are not as they were when this was asked
+before, and how much darker the upper edge of each box is than what it encloses."""
+
+
+def test_patterns_stay_within_their_boxes(open_page, kernel):
+    """What is not a box looks the same, whatever the colours; and each box keeps its border."""
+    page = open_page(kernel)
+    levels = kernel.scopes[0].placements[0].plan.reuse
+    assert any(reuse.level < 2 for reuse in levels.values())
+    for way in ("none", "level"):
+        page.run(COLOUR, way)
+        page.settle()
+        found = page.run(OUTSIDE)
+        assert found["pixels"] > 100_000
+        assert found["changed"] == 0
+        assert min(found["edges"]) > 3
+
+
+def test_labels_can_be_read_on_every_colour(open_page, kernel):
+    page = open_page(kernel)
+    for theme in THEMES:
+        page.at_size(1400, 900, theme)
+        least = page.run(
+            """
+            const { page } = memoryMap, found = [];
+            const parts = (colour) => colour.match(/[0-9a-f]{2}/g).map((one) => parseInt(one, 16));
+            const light = (rgb) => rgb.map((one) => one / 255)
+              .map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
+              .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+            for (const [way] of page.colours.ways) {
+              const { classes } = page.colours.of(page.memory.plans[0], way, page.theme);
+              for (const { fill, ink } of classes) {
+                for (const alpha of [1, LESS_ALPHA]) {
+                  const ground = parts(fill);
+                  const text = parts(ink).map((one, at) => alpha * one + (1 - alpha) * ground[at]);
+                  const [a, b] = [light(text), light(ground)].sort((one, two) => two - one);
+                  found.push((a + 0.05) / (b + 0.05));
+                }
+              }
+            }
+            return Math.min(...found);
+            """.replace("LESS_ALPHA", str(SIZE_ALPHA))
+        )
+        assert least >= 4.5, theme
+
+
+def tied() -> MemoryMap:
+    """Five positions; the first, third and fifth reach the peak, with different buffers."""
+    buffers = [
+        Buffer("transformer_blocks_0_attention_query_projection_weight", 96, ((0, 1),)),
+        Buffer("model.layers.1.self_attn.rotary_embedding.cosine_table", 64, ((1, 2),)),
+        Buffer("second", 96, ((2, 3),)),
+        Buffer("small", 32, ((3, 4),)),
+        Buffer("third", 96, ((4, 5),)),
+    ]
+    problem = Problem(tuple(buffers), MemoryScope("global"), name="tied")
+    placement = Placement("best", problem, solve(problem, "best"))
+    left = tuple(f"f: tensor{at}: its size is not known" for at in range(20))
+    return MemoryMap("tied", (ScopeMap("tied", (placement,)),), left=left)
+
+
+def test_ties_of_the_peak_are_said_and_drawn(open_page):
+    page = open_page(tied())
+    text = page.texts("#peak")[0]
+    assert "at 3 places: position 0, position 2, position 4" in text
+    assert "Elsewhere at most 64 B are in use, at position 1" in text
+    canvas = page.read(".plan canvas", "[e.clientWidth, e.clientHeight]")[0]
+    column = page.pixels(0, canvas[0] - 3, 0, 1, canvas[1])
+    peak = colour(page, "peak")
+    rows = [at for at, pixel in enumerate(column) if near(pixel, peak, 60)]
+    for place in (0, 2, 4):
+        y = page.run(
+            "const { page } = memoryMap;"
+            "return page.drawings[0].y(page.memory.rows.top(arguments[0]))",
+            place,
+        )
+        assert any(abs(row - y) <= 1 for row in rows), place
+
+
+def test_names_break_between_their_words(open_page):
+    page = open_page(tied())
+    for width, height in SIZES:
+        page.at_size(width, height)
+        page.run("memoryMap.page.choose(1)")
+        broken = page.run(
+            """
+            const found = [], walker = document.createTreeWalker(
+              document.getElementById("panel"), NodeFilter.SHOW_TEXT);
+            while (walker.nextNode()) {
+              const node = walker.currentNode, range = document.createRange();
+              if (/\\s/.test(node.data)) continue;
+              range.selectNodeContents(node);
+              if (new Set([...range.getClientRects()].map((one) => one.y)).size > 1) {
+                found.push(node.data);
+              }
+            }
+            return found;
+            """
+        )
+        assert broken == []
+
+
+def test_what_is_not_planned_is_in_sight(open_page):
+    page = open_page(tied())
+    shown = page.read("#left > .note", "e.checkVisibility() && e.textContent")
+    assert shown == list(page.shown.left[: len(shown)])
+    assert len(shown) >= 10
+    assert "Not planned: 20" in page.texts("#left")[0]
+
+
+def test_lines_are_chosen_by_the_keyboard(open_page, kernel):
+    page = open_page(kernel)
+    focused = set()
+    for _ in range(40):
+        page.keys("\ue004")
+        focused.add(page.run("return document.activeElement.id"))
+        if "program-body" in focused:
+            break
+    assert "program-body" in focused
+    page.keys("\ue015", "\ue015", "\ue015")
+    (line,) = page.marked("chosen")
+    page.keys("\ue013")
+    assert page.marked("chosen") == {line - 1}
+    assert page.texts("#facts h2") == [f"Live at line {line}"]

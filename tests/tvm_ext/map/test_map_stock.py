@@ -1,0 +1,95 @@
+"""TVM's own plans on a map: what the stock passes leave, read a second time from their text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tvm
+from tvm import relax
+
+from passes.planning import Buffer, Problem
+from target_hw.memory import MemoryScope
+from tvm_ext.lowering import capture_relax, resolve_target
+from tvm_ext.map import MapOptions, map_of_module, map_of_problem
+from tvm_ext.map.stock import Piece, remark, stock_plan
+from tvm_ext.workloads import model
+
+BOTH = MapOptions(planners=("best", "stock"))
+
+KERNEL = """
+@T.prim_func(s_tir=True)
+def scale(a: T.Buffer((64,), "float32"), out: T.Buffer((64,), "float32")):
+    x = T.alloc_buffer((64,), "float32", scope="SCOPE")
+    y = T.alloc_buffer((48,), "float32", scope="SCOPE")
+    z = T.alloc_buffer((64,), "float32", scope="SCOPE")
+    for i in range(64):
+        x[i] = a[i]
+    for i in range(48):
+        y[i] = x[63 - i]
+    for i in range(64):
+        z[i] = y[i % 48]
+    for i in range(64):
+        out[i] = z[63 - i]
+"""
+
+
+def test_a_network_has_the_storages_of_the_stock_pass(network):
+    (scope,) = network.scopes
+    first, second = scope.placements
+    assert [first.planner, second.planner] == ["stock", "best"]
+    assert first.label == "stock (StaticPlanBlockMemory)"
+    lowered = capture_relax(model("resnet18"), resolve_target("llvm"))
+    text = relax.transform.StaticPlanBlockMemory()(lowered)["forward"].script()
+    storages = dict(re.findall(r"(\w+): R.Any = R.memory.alloc_storage\(R.shape\(\[(\d+)\]", text))
+    assert first.plan.peak == sum(map(int, storages.values())) > second.plan.peak
+    in_storage = dict(re.findall(r"(\w+): R.Tensor.* = R.memory.alloc_tensor\((\w+),", text))
+    # The text has names that Python could have.
+    name_of = {re.sub(r"\W", "_", name): name for name in scope.problem.index}
+    assert sorted(in_storage) == sorted(name_of)
+    offsets: dict[str, set[int]] = {}
+    for line, storage in in_storage.items():
+        offsets.setdefault(storage, set()).add(first.plan.offsets[name_of[line]][0])
+    # All tensors of a storage begin where it begins, and no two storages at the same byte.
+    assert {len(found) for found in offsets.values()} == {1}
+    begins = sorted((begin, int(storages[name])) for name, (begin,) in offsets.items())
+    assert [begin for begin, _ in begins] == [
+        sum(size for _, size in begins[:at]) for at in range(len(begins))
+    ]
+    assert remark(first.problem, first.plan) == "TVM's allocations, one after another"
+
+
+@pytest.mark.parametrize(("scope", "size"), [("global", 448), ("local.UB", 448)])
+def test_a_kernel_has_the_allocations_of_the_stock_pass(scope, size):
+    func = tvm.script.from_source(KERNEL.replace("SCOPE", scope))
+    (found,) = map_of_module(func, options=BOTH).scopes
+    stock = found.placements[0]
+    rewritten = tvm.tirx.transform.StorageRewrite()(tvm.IRModule({"scale": func}))["scale"]
+    elements = re.findall(r"T.alloc_buffer\(\((\d+),\)", rewritten.script())
+    assert stock.plan.peak == 4 * sum(map(int, elements)) == size
+    assert stock.label == "stock (StorageRewrite)"
+    # One dimension of the same type: what dies first gives its bytes to what comes last.
+    assert stock.plan.offsets["x"] == stock.plan.offsets["z"] != stock.plan.offsets["y"]
+
+
+def test_the_peak_of_whole_allocations_is_no_position():
+    problem = Problem(
+        (Buffer("a", 8, ((0, 2),)), Buffer("b", 4, ((2, 3),))), MemoryScope("global"), name="p"
+    )
+    plan = stock_plan(problem, [Piece(8, {"a": 0}), Piece(4, {"b": 0})], "Pass", "f")
+    assert (plan.peak, plan.offsets) == (12, {"a": (0,), "b": (8,)})
+    assert remark(problem, plan) == "TVM's allocations, one after another"
+    overlapping = Problem((*problem.buffers, Buffer("c", 4, ((1, 3),))), MemoryScope("global"))
+    plan = stock_plan(overlapping, [Piece(8, {"a": 0, "b": 0, "c": 4})], "Pass", "f")
+    assert "'a'" in remark(overlapping, plan)
+    assert "'c'" in remark(overlapping, plan)
+
+
+def test_what_has_no_stock_plan_says_so():
+    problem = Problem((Buffer("a", 8, ((0, 2),), slots=2),), MemoryScope("local.UB"), name="p")
+    with pytest.raises(ValueError, match=r"function 'f': buffer 'a' in local.UB has 2 slots"):
+        stock_plan(problem, [Piece(8, {"a": 0})], "StorageRewrite", "f")
+    with pytest.raises(ValueError, match="p: buffers without a program have no plan 'stock'"):
+        map_of_problem(problem, options=BOTH)
+    with pytest.raises(ValueError, match="no groups of layers"):
+        MapOptions(planners=("stock",), layer_group=True)

@@ -1,0 +1,205 @@
+"""Tensors in plans, maps and messages are called as their author calls them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.frontend import nn
+
+from passes.gmem import GMEMOptions, plan_gmem
+from tvm_ext.lowering import capture_relax
+from tvm_ext.map import map_of_module, memory_map_of
+from tvm_ext.pipeline import STOCK_PLANNING, relax_passes
+from tvm_ext.tensor_names import group_name
+from tvm_ext.workloads import model
+
+ANONYMOUS = re.compile(r"(alloc|lv|gv|_)\d*")
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(nn.op.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        self.norm = nn.LayerNorm(8)
+        self.mlp = Mlp()
+
+    def forward(self, x):
+        return x + self.mlp(self.norm(x))
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return nn.op.softmax(x)
+
+
+def blocks() -> tvm.IRModule:
+    mod, _ = Blocks().export_tvm({"forward": {"x": nn.spec.Tensor((4, 8), "float32")}})
+    return mod
+
+
+def by_hand() -> tvm.IRModule:
+    return tvm.script.from_source("""
+
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 8), "float32")):
+        with R.dataflow():
+            conv1 = R.matmul(x, w)
+            act1 = R.nn.relu(conv1)
+            conv2 = R.matmul(act1, w)
+            halves = R.split(conv2, 2, axis=1)
+            total = R.concat((halves[1], halves[0]), axis=1)
+            scores = R.nn.softmax(total)
+            lv7 = R.exp(R.matmul(scores, w))
+            R.output(lv7)
+        return lv7
+""")
+
+
+def onnx_file(path: Path) -> Path:
+    onnx = pytest.importorskip("onnx", reason="there is no onnx here")
+    make = onnx.helper.make_node
+
+    def weight(name, *shape):
+        return onnx.numpy_helper.from_array(np.ones(shape, "float32"), name)
+
+    def value(name):
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, 8, 8])
+
+    nodes = [
+        make("Conv", ["x", "w1", "b1"], ["c1"], name="stem/conv1", pads=[1, 1, 1, 1]),
+        make("Softmax", ["c1"], ["s1"], name="stem/softmax"),
+        make("Conv", ["s1", "w2"], ["c2"], name="blocks.0/conv2", pads=[1, 1, 1, 1]),
+        make("Relu", ["c2"], ["r2"], name="blocks.0/relu"),
+        make("Softmax", ["r2"], ["unnamed"]),
+        make("Softmax", ["unnamed"], ["y"], name="head"),
+    ]
+    weights = [weight("w1", 4, 4, 3, 3), weight("w2", 4, 4, 3, 3), weight("b1", 4)]
+    graph = onnx.helper.make_graph(nodes, "g", [value("x")], [value("y")], weights)
+    opset = onnx.helper.make_opsetid("", 13)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset]), str(path))
+    return path
+
+
+def names(shown) -> list[str]:
+    return [buffer.name for scope in shown.scopes for buffer in scope.problem.buffers]
+
+
+def test_nodes_of_an_onnx_network_keep_their_names(tmp_path):
+    shown = memory_map_of(str(onnx_file(tmp_path / "net.onnx")), target="llvm")
+    assert names(shown) == ["stem/conv1", "stem/softmax", "blocks.0/relu+conv2", "unnamed"]
+    assert shown.left == ("main: head: returned",)
+
+
+def test_modules_give_their_tensors_names():
+    found = names(map_of_module(blocks(), target="llvm"))
+    assert "blocks.0.norm.layer_norm" in found
+    assert "blocks.2.mlp.up.add+gelu" in found
+    assert "blocks.2.mlp.down.add+add" in found
+    # The weights that are transposed at run time.
+    assert "blocks.1.mlp.up.permute_dims" in found
+    assert len(found) == len(set(found))
+
+
+def test_names_of_variables_are_kept():
+    shown = map_of_module(by_hand(), target="llvm")
+    assert names(shown) == ["act1+conv1", "conv2", "total+halves", "scores"]
+    # What has none is known by its line.
+    assert shown.left == ("main: matmul:14+exp: returned",)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_nothing_but_names_changes(fuse):
+    """What is built is the same; without fusion, down to the text of its kernels.
+
+    TVM names the parameters of a fused kernel by the variables of the first group that it is for.
+    """
+    for mod in (blocks(), by_hand(), model("resnet18")):
+        ours = relax_passes("llvm", fuse=fuse)
+        stock = [one for one in stock_passes() if fuse or one.info.name in names_of(ours)]
+        before = mod.script()
+        target = tvm.target.Target("llvm")
+        with target:
+            named = tvm.transform.Sequential(up_to_planning(ours))(mod)
+            expected = tvm.transform.Sequential(up_to_planning(stock))(mod)
+        tvm.ir.assert_structural_equal(named, expected)
+        assert mod.script() == before
+        for variable, func in named.functions.items():
+            if not fuse and not isinstance(func, relax.Function):
+                assert func.script() == expected[variable.name_hint].script()
+
+
+def stock_passes():
+    from tvm.relax.backend.cpu_generic import pipeline
+
+    target = tvm.target.Target("llvm")
+    stages = (
+        pipeline.library_dispatch_passes,
+        pipeline.legalize_passes,
+        pipeline.dataflow_lower_passes,
+        pipeline.finalize_passes,
+    )
+    return [one for stage in stages for one in stage(target)]
+
+
+def names_of(passes):
+    return {one.info.name for one in passes}
+
+
+def up_to_planning(passes):
+    return passes[: [one.info.name for one in passes].index(STOCK_PLANNING)]
+
+
+def test_a_message_names_the_layer():
+    lowered = capture_relax(blocks(), "llvm")
+
+    def planned(capacity: int):
+        memory = {"global": {"capacity": capacity, "alignment": 1}}
+        target = tvm.target.Target({"kind": "llvm", "feature.memory": memory})
+        return plan_gmem(lowered, "best", GMEMOptions(target=target))
+
+    (fits,) = planned(1 << 20)
+    with pytest.raises(ValueError, match="it is proven that no plan fits") as caught:
+        planned(fits.layout.activations.end - 1)
+    text = str(caught.value)
+    assert re.search(r"blocks\.\d\.mlp\.\w+", text)
+    assert not re.search(r"\balloc\d*\b", text)
+    assert not re.search(r"'(_|lv)\d*'", text)
+
+
+def test_every_tensor_of_our_networks_has_a_name():
+    lowered = capture_relax(model("resnet18"), "llvm")
+    for found in plan_gmem(lowered):
+        for name in (*found.problem.index, *(one.name for one in found.memory.left)):
+            assert not ANONYMOUS.fullmatch(name)
+    again = plan_gmem(capture_relax(model("resnet18"), "llvm"))
+    assert [list(one.problem.index) for one in again] == [
+        list(one.problem.index) for one in plan_gmem(lowered)
+    ]
+
+
+def test_groups_are_named_shortly():
+    conv = ("stem.conv.conv2d", "conv2d")
+    norm = [("stem.norm.multiply", "multiply"), ("stem.norm.add", "add1")]
+    assert group_name([conv, *norm, ("relu2", "relu1")]) == "stem.norm.add+relu+conv"
+    assert group_name([("a", "x"), ("b", "x"), ("c", "x"), ("d", "x"), ("e", "x")]) == "e+d+c+2"
+    assert group_name([("relu", "relu"), ("add_3", "add")]) == "add_3+relu"
+    assert group_name([conv, ("relu61", "tir_clip")]) == "stem.conv.conv2d+relu61"

@@ -1,0 +1,395 @@
+"""Names that lead home: a tensor keeps the name that its author knows it by, until it is planned.
+
+TVM drops names where it lowers: a group of fused operators becomes ``lv3``, its memory ``alloc15``.
+So the names of variables are put right at three places of the Relax pipeline: behind legalization,
+around the fusion of operators, and where memory is allocated. Nothing but names changes.
+
+An author's name of a tensor is the variable's, if that is no number of TVM's; else the module whose
+parameters the operator reads, such as ``blocks.2.mlp.up``, with the operator; else the operator,
+with the line of the script where that is known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import relax
+from tvm.ir import GlobalVar, IRModule, Op
+from tvm.ir.transform import Pass, PassContext, module_pass
+
+_NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
+"""Names that say only that a variable is one of several."""
+_OF_MODULES = {
+    "chunk": "split",
+    "mul": "multiply",
+    "neg": "negative",
+    "permute": "permute_dims",
+    "unsqueeze": "expand_dims",
+}
+"""Names that `tvm.relax.frontend.nn` gives to results, where they are not the operators'."""
+_SEPARATORS = "./"
+_MOST_OTHERS = 2
+"""Members of a group that are named beside the first."""
+_MEMBER = "tvm_ext.member"
+_CALL_TIR = Op.get("relax.call_tir")
+_ALLOC_TENSOR = Op.get("relax.builtin.alloc_tensor")
+
+Names = dict[int, str]
+"""By the handles of variables."""
+_Run = Callable[[IRModule, PassContext], IRModule]
+
+
+def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
+    """Return a list of Relax passes that keeps the names of tensors.
+
+    Parameters
+    ----------
+    passes : iterable of tvm.transform.Pass
+        As TVM lists them.
+
+    Returns
+    -------
+    list of tvm.transform.Pass
+        The same by their names. What they make is structurally the same, too, and differs in names
+        of variables only.
+    """
+    naming = {
+        "LegalizeOps": _naming_modules,
+        "FuseOps": _naming_groups,
+        "CallTIRRewrite": _naming_allocations,
+    }
+    named = []
+    for stock in passes:
+        name = str(stock.info.name)
+        if name in naming:
+            stock = module_pass(naming[name](stock), opt_level=stock.info.opt_level, name=name)
+        named.append(stock)
+    return named
+
+
+def renamed(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
+    """Return a function with new names for some of its variables.
+
+    Parameters
+    ----------
+    func : tvm.relax.Function
+        It stays as it is.
+    names : mapping of int to str
+        By the handles of the variables.
+    """
+    made: dict[int, Any] = {}
+
+    def rename(variable: Any) -> Any:
+        handle = variable.__chandle__()
+        if handle not in names:
+            return variable
+        if handle not in made:
+            made[handle] = type(variable)(names[handle], variable.ty, variable.span)
+        return made[handle]
+
+    if not names:
+        return func
+    return tvm_ffi.structural_map(func, [(relax.DataflowVar, rename), (relax.Var, rename)])
+
+
+def bindings_of(body: Any) -> Iterator[Any]:
+    """Yield the bindings of a body in program order: an ``if``, then those inside it."""
+    if not isinstance(body, relax.SeqExpr):
+        return
+    for block in body.blocks:
+        for binding in block.bindings:
+            yield binding
+            if isinstance(binding.value, relax.If):
+                yield from bindings_of(binding.value.true_branch)
+                yield from bindings_of(binding.value.false_branch)
+
+
+def operator_of(call: relax.Call) -> str:
+    """Return the short name of what is called: an operator, a kernel or a function."""
+    callee = call.args[0] if call.op == _CALL_TIR else call.op
+    name = getattr(callee, "name_hint", None) or getattr(callee, "global_symbol", None)
+    return str(name or getattr(callee, "name", "")).rpartition(".")[2]
+
+
+def with_names(mod: IRModule, names_of: Callable[[GlobalVar, relax.Function], Names]) -> IRModule:
+    """Return the module with new names for variables of its Relax functions.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        It stays as it is.
+    names_of : callable
+        From a function's global variable and the function to the new names.
+    """
+    result = mod
+    for variable, func in mod.functions.items():
+        names = names_of(variable, func) if _is_graph(func) else {}
+        if names:
+            result = result.clone() if result is mod else result
+            result.update_func(variable, renamed(func, names))
+    return result
+
+
+def _is_graph(func: Any) -> bool:
+    return isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs)
+
+
+def _is_operators(name: str, operator: str) -> bool:
+    """Whether a name says no more than the operator does."""
+    plain = name.rstrip("_0123456789")
+    return _OF_MODULES.get(plain, plain) == _plain(operator)
+
+
+def _plain(operator: str) -> str:
+    """Return an operator without what TVM adds to tell its kernels apart."""
+    return operator.removeprefix("tir_").rstrip("_0123456789")
+
+
+# --------------------------------------------------------------------------- around legalization
+
+
+def _naming_modules(legalize: Pass) -> _Run:
+    """Return legalization, with names that are read before it.
+
+    Kernels' parameters are called as the variables are that they are made for, and many layers
+    share a kernel: so names do not change before it.
+    """
+
+    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
+        return named_by_modules(legalize(mod), mod)
+
+    return run
+
+
+def named_by_modules(legalized: IRModule, mod: IRModule) -> IRModule:
+    """Name what has no name of its own by the module whose parameters it reads.
+
+    Parameters
+    ----------
+    legalized : tvm.IRModule
+        The module after `LegalizeOps`, which keeps the variables.
+    mod : tvm.IRModule
+        The module before it, with the operators and parameters that names are read from.
+    """
+    names = {
+        handle: name
+        for func in mod.functions.values()
+        if _is_graph(func)
+        for handle, name in _from_modules(func).items()
+    }
+    return with_names(legalized, lambda _variable, func: _own(func, names))
+
+
+def _own(func: relax.Function, names: Names) -> Names:
+    """Return the names of a function's own variables."""
+    handles = (binding.var.__chandle__() for binding in bindings_of(func.body))
+    return {handle: names[handle] for handle in handles if handle in names}
+
+
+def _from_modules(func: relax.Function) -> Names:
+    """Name what has no name of its own by the module whose parameters it reads."""
+    inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else 0
+    module_of = {  # Of parameters, and of what is made of parameters alone.
+        parameter.__chandle__(): str(parameter.name).rpartition(".")[0]
+        for parameter in func.params[inputs:]
+        if "." in parameter.name
+    }
+    names: Names = {}
+    for binding in bindings_of(func.body):
+        if not isinstance(binding.value, relax.Call):
+            _same_tensor(binding, names)
+            continue
+        own, operator = str(binding.var.name), operator_of(binding.value)
+        read = [variable.__chandle__() for variable in variables_read(binding.value)]
+        modules = [module_of[handle] for handle in read if handle in module_of]
+        if modules and len(modules) == len(read):
+            module_of[binding.var.__chandle__()] = modules[0]
+        if not (_NUMBERED.fullmatch(own) or _is_operators(own, operator)):
+            continue
+        span = binding.value.span
+        if modules:
+            name = _of_module(modules, operator)
+        else:
+            name = operator if span is None else f"{operator}:{span.line}"
+        if name and (modules or _NUMBERED.fullmatch(own)):
+            names[binding.var.__chandle__()] = name
+    return names
+
+
+def _of_module(modules: list[str], operator: str) -> str:
+    within = _shared(f"{module}." for module in modules)
+    return (within or f"{modules[0]}.") + operator
+
+
+def _same_tensor(binding: Any, names: Names) -> None:
+    """Give another variable of a tensor the tensor's new name, if it has none of its own."""
+    known = names.get(binding.value.__chandle__())
+    if known is not None and _NUMBERED.fullmatch(str(binding.var.name)):
+        names[binding.var.__chandle__()] = known
+
+
+def variables_read(call: relax.Call) -> list[Any]:
+    """Return the variables that are arguments of a call, also in tuples."""
+    arguments = [
+        field
+        for argument in call.args
+        for field in (argument.fields if isinstance(argument, relax.Tuple) else (argument,))
+    ]
+    return [argument for argument in arguments if isinstance(argument, relax.Var)]
+
+
+def _shared(names: Iterable[str]) -> str:
+    """Return what names begin with in common, up to a separator."""
+    common = os.path.commonprefix(list(names))  # noqa: RUF071 - these are no paths of files
+    return common[: max(common.rfind(separator) for separator in _SEPARATORS) + 1]
+
+
+# ------------------------------------------------------------------------------ around the fusion
+
+
+def _naming_groups(fuse: Pass) -> _Run:
+    """Return the fusion of operators, with groups named by their members.
+
+    Equal groups become one function, in which the names of all but one are lost. So a copy of the
+    module is fused too, in which each call says whose it is and no two groups are equal.
+    """
+
+    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
+        fused, said = fuse(mod), fuse(_with_members(mod))
+
+        def names_of(variable: GlobalVar, func: relax.Function) -> Names:
+            names: Names = {}
+            ours = list(bindings_of(func.body))
+            theirs = list(bindings_of(said[variable.name_hint].body))
+            if [str(b.var.name) for b in ours] != [str(b.var.name) for b in theirs]:
+                return names
+            for binding, twin in zip(ours, theirs, strict=True):
+                group = _group(said, twin.value)
+                if group:
+                    names[binding.var.__chandle__()] = group_name(group)
+                _same_tensor(binding, names)
+            return names
+
+        return with_names(fused, names_of)
+
+    return run
+
+
+def _with_members(mod: IRModule) -> IRModule:
+    """Return the module with the name of its variable at each call of a kernel."""
+    result = mod.clone()
+    for variable, func in mod.functions.items():
+        if not _is_graph(func):
+            continue
+        name_of = {
+            binding.value.__chandle__(): str(binding.var.name)
+            for binding in bindings_of(func.body)
+            if isinstance(binding.value, relax.Call)
+            and binding.value.op == _CALL_TIR
+            and binding.value.attrs is None
+        }
+
+        def say(call: Any, name_of: Mapping[int, str] = name_of) -> Any:
+            name = name_of.get(call.__chandle__())
+            if name is None:
+                return call
+            attrs = {_MEMBER: name}
+            return relax.Call(call.op, call.args, attrs, call.ty_args, call.span, call.ty)
+
+        result.update_func(variable, tvm_ffi.structural_map(func, [(relax.Call, say)]))
+    return result
+
+
+def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
+    """Return the names of the members of a group that is called, each with its operator."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, GlobalVar):
+        return []
+    if _is_graph(mod[value.op]):  # A function of the author's own.
+        return []
+    calls = (binding.value for binding in bindings_of(mod[value.op].body))
+    return [
+        (str(call.attrs[_MEMBER]), operator_of(call))
+        for call in calls
+        if isinstance(call, relax.Call) and call.attrs is not None and _MEMBER in call.attrs
+    ]
+
+
+def group_name(members: list[tuple[str, str]]) -> str:
+    """Name a group of fused operators by its members: first the last one that has a place.
+
+    Parameters
+    ----------
+    members : list of (str, str)
+        Their names, each with its operator, in program order.
+
+    Returns
+    -------
+    str
+        Such as ``blocks.0.mlp.up.add+gelu``: a place is a module or a path of ONNX; where none has
+        one, the last with a name of its own comes first. Of several members of one module the last
+        stands for all, and what the others have in common with the first is not said again.
+    """
+    latest = members[::-1]
+    own = [name for name, operator in latest if not _is_operators(name, operator)]
+    placed = [name for name in own if any(separator in name for separator in _SEPARATORS)]
+    first = (*placed, *own, latest[0][0])[0]
+    seen, others = {first, first.rpartition(".")[0]}, []
+    for name, operator in latest:
+        plain = _plain(operator)
+        short = plain if _is_operators(name, operator) else name.removesuffix(f".{plain}")
+        if name != first and short not in seen:
+            others.append(short.removeprefix(_shared((first, short))))
+            seen.add(short)
+    more = [str(len(others) - _MOST_OTHERS)] if len(others) > _MOST_OTHERS else []
+    return "+".join([first, *others[:_MOST_OTHERS], *more])
+
+
+# ------------------------------------------------------------------------------ before planning
+
+
+def _naming_allocations(allocate: Pass) -> _Run:
+    """Return the pass that allocates results, with their names."""
+
+    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
+        return with_names(allocate(mod), lambda _variable, func: _of_allocations(func))
+
+    return run
+
+
+def _of_allocations(func: relax.Function) -> Names:
+    """Name each allocation, and the call that fills it, by the tensor that it holds."""
+    maker: dict[int, relax.Call] = {}
+    filled_by: dict[int, Any] = {}
+    names: Names = {}
+    for binding in bindings_of(func.body):
+        variable, value = binding.var, binding.value
+        if isinstance(value, relax.Call) and value.op == _ALLOC_TENSOR:
+            names[variable.__chandle__()] = ""
+        elif isinstance(value, relax.Call):
+            for read in variables_read(value):
+                if names.get(read.__chandle__()) == "" and read.__chandle__() not in maker:
+                    maker[read.__chandle__()] = value
+                    filled_by[read.__chandle__()] = variable
+        for at, (handle, several) in enumerate(_renames(value)):
+            if names.get(handle) == "" and handle in maker:
+                own = str(variable.name)
+                name = operator_of(maker[handle]) if _NUMBERED.fullmatch(own) else own
+                names[handle] = f"{name}.{at}" if several else name
+    for handle, variable in filled_by.items():
+        names[handle] = names[handle] or operator_of(maker[handle])
+        if _NUMBERED.fullmatch(str(variable.name)):
+            names.setdefault(variable.__chandle__(), names[handle])
+    return {handle: name for handle, name in names.items() if name}
+
+
+def _renames(value: Any) -> list[tuple[int, bool]]:
+    """Return the variables that a value is another name of, and whether it is one of several."""
+    if isinstance(value, relax.Var):
+        return [(value.__chandle__(), False)]
+    if isinstance(value, relax.Tuple):
+        return [(f.__chandle__(), True) for f in value.fields if isinstance(f, relax.Var)]
+    return []
