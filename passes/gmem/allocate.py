@@ -67,8 +67,10 @@ def GMEMAllocate(  # noqa: N802
     Parameters
     ----------
     planner : str
-        The name of a planner. By default the best plan that is found, which allocates no more than
-        `StaticPlanBlockMemory` does; another planner's plan is written as it is.
+        The name of a planner. By default the best plan that is found of those for which the virtual
+        machine's pool takes no more pages than for `StaticPlanBlockMemory`'s, on any path; where
+        none is, its sharing is written as far as it is right (`passes.gmem.never_above`). Another
+        planner's plan, and one whose tensors have addresses, is written as it is.
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
         BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage

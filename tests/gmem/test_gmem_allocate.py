@@ -776,3 +776,22 @@ def test_an_unknown_planner_and_a_bound_that_is_none():
         GMEMAllocate("best", upper_bounds={"n": 0})
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 0}')
     refused("function 'main': the upper bound of 'n' must be .* at least 1, got 0", lowered)
+
+
+def test_weights_at_the_chips_base_of_activations_are_refused():
+    """A chip whose activations begin at 0, and weights that the caller puts there, too."""
+    source = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32"), w: R.Tensor((64, 64), "float32")):
+        R.func_attr({"num_input": 1})
+        a = R.add(x, w)
+        b = R.exp(a)
+        c = R.negative(b)
+        return c
+"""
+    lowered = lower(parse(source), fuse=False)
+    with pytest.raises(ValueError, match=r"'main'.*weights take \[0x0, 0x4000\).*activations"):
+        GMEMAllocate(target="sophgo/cv181x", base=0)(lowered)
+    GMEMAllocate(target="sophgo/cv181x", base=1 << 30)(lowered)

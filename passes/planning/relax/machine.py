@@ -1,4 +1,4 @@
-"""A plain model of the memory of TVM's Relax virtual machine: its registers, frames and allocators.
+"""A plain model of the memory of TVM's Relax virtual machine: its registers, frames and pool.
 
 A function is a list of steps. A register refers to storages; a storage is in use from the step that
 allocates it until no register refers to it any more, and a function that returns drops all of its
@@ -6,8 +6,7 @@ registers. Its result stays in a register of the machine until another function 
 
 The pooled allocator (``src/runtime/memory/pooled_allocator.h``) rounds a request up to pages, and
 hands what was given back out again to a request of as many pages, and to no other. So it takes from
-the device, of each number of pages, as many blocks as are in use at one time. The naive one gives
-back at once, so it takes the most bytes that are in use together.
+the device, of each number of pages, as many blocks as are in use at one time.
 """
 
 from __future__ import annotations
@@ -135,12 +134,9 @@ class Taken:
     ----------
     blocks : Counter
         By device and bytes of whole pages: how many such blocks are in use at one time, at most.
-    naive : Counter
-        By device: the most bytes that are in use at one time.
     """
 
     blocks: Counter[tuple[int, int]] = field(default_factory=Counter)
-    naive: Counter[int] = field(default_factory=Counter)
 
     @property
     def pooled(self) -> int:
@@ -149,7 +145,7 @@ class Taken:
 
     def then(self, other: Taken) -> Taken:
         """Return what both runs take, one after the other."""
-        return Taken(self.blocks | other.blocks, self.naive | other.naive)
+        return Taken(self.blocks | other.blocks)
 
 
 _DEEPEST = 64
@@ -194,7 +190,6 @@ class Run:
         self._sizes, self._default, self._host = sizes, default, host
         self._references: Counter[int] = Counter()
         self._blocks: Counter[tuple[int, int]] = Counter()
-        self._bytes: Counter[int] = Counter()
         self._made = 0
         self._returned: _Value = None
         self._depth = 0
@@ -283,9 +278,7 @@ class Run:
         self._made += 1
         key = device, -(-nbytes // PAGE) * PAGE
         self._blocks[key] += 1
-        self._bytes[device] += nbytes
         self.taken.blocks[key] = max(self.taken.blocks[key], self._blocks[key])
-        self.taken.naive[device] = max(self.taken.naive[device], self._bytes[device])
         return self._made, device, nbytes
 
     def _hold(self, value: _Value) -> None:
@@ -297,7 +290,6 @@ class Run:
             self._references[number] -= 1
             if not self._references[number]:
                 self._blocks[device, -(-nbytes // PAGE) * PAGE] -= 1
-                self._bytes[device] -= nbytes
 
 
 class _Symbols(dict[int, int]):

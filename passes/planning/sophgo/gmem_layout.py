@@ -32,12 +32,26 @@ class GMEMLayout:
         The coefficient region: that of the whole module, with this function's weights.
     activations : Region
         The memory that this function's activations share.
+
+    Raises
+    ------
+    ValueError
+        When the two overlap, as they can where the chip says where activations begin.
     """
 
     planner: str
     alignment: int
     weights: Region
     activations: Region
+
+    def __post_init__(self) -> None:
+        first, second = sorted((self.weights, self.activations), key=lambda region: region.start)
+        if second.size and second.start < first.end:
+            raise ValueError(
+                f"the weights take [{self.weights.start:#x}, {self.weights.end:#x}), and the "
+                f"activations [{self.activations.start:#x}, {self.activations.end:#x}): give the "
+                "weights another base"
+            )
 
     def to_plain(self) -> dict[str, Any]:
         """Return maps, lists, strings and integers that say the same."""
