@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from tvm.tirx import PrimFunc
 
@@ -254,14 +255,15 @@ def _with_in_place(
 
 
 def _separations(attached: AttachedProblem, pipelines: Pipelines) -> tuple[tuple[str, str], ...]:
-    """Return each unique buffer with each other buffer of its problem, no pair twice."""
+    """Return the pairs that are separated, and each unique buffer with each other, none twice."""
+    found = attached.problem.separations
+    known = {frozenset(pair) for pair in found}
     unique = {name for name, a in attached.allocations.items() if a.index in pipelines.unique}
     names = tuple(attached.allocations)
-    return tuple(
+    return found + tuple(
         (first, second)
-        for at, first in enumerate(names)
-        for second in names[at + 1 :]
-        if first in unique or second in unique
+        for first, second in combinations(names, 2)
+        if {first, second} & unique and frozenset((first, second)) not in known
     )
 
 

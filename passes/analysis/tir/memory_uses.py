@@ -72,8 +72,9 @@ class AllocationUses:
     owner : int or None
         The handle of the innermost parallel loop or thread extent around it: each iteration or
         thread has memory of its own. None for the whole function.
-    owner_is_thread : bool
-        Whether that owner is a thread extent, whose threads run at the same time.
+    by_threads : bool
+        Whether its owner has several threads that run at the same time on this memory. A block of
+        one thread has memory of its own.
     loop : tvm.tirx.For or tvm.tirx.While or None
         The innermost loop around it.
     dtypes : dict from tvm_ffi.dtype to None
@@ -93,7 +94,7 @@ class AllocationUses:
 
     count: int = 0
     owner: int | None = None
-    owner_is_thread: bool = False
+    by_threads: bool = False
     loop: For | While | None = None
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)
@@ -139,6 +140,7 @@ class _Walk:
         self._around: list[Any] = []
         self._owners: list[Any] = []
         self._in_thread_env = False
+        self._threaded: set[int] = set()
         self._keeper: str | None = None
         self._visitors: dict[type, Callable[[Any, Any], None]] = {
             AllocBuffer: self._visit_alloc,
@@ -164,7 +166,7 @@ class _Walk:
                 (_VAR, self._visit_var),
             ],
         )
-        return tuple(self._of)
+        return tuple(replace(uses, by_threads=uses.owner in self._threaded) for uses in self._of)
 
     def _index(self, key: int) -> int | None:
         """Return the allocation whose memory a variable names."""
@@ -199,7 +201,6 @@ class _Walk:
             uses,
             count=uses.count + 1,
             owner=None if owner is None else owner.__chandle__(),
-            owner_is_thread=type(owner) is AttrStmt,
             loop=loops[-1] if loops else None,
         )
         visitor.visit(op.buffer.ty.shape)
@@ -245,6 +246,8 @@ class _Walk:
         self._keeper = None
         is_owner = op.kind == _PARALLEL_LOOP
         if is_owner:
+            if self._owners and self._owners[-1].__chandle__() in self._threaded:
+                self._threaded.add(op.__chandle__())
             self._owners.append(op)
         self._within(op, visitor, op.min, op.extent, op.step, op.body)
         if is_owner:
@@ -269,6 +272,10 @@ class _Walk:
         self._in_thread_env = was_in_thread_env or is_thread
         if is_owner:
             self._owners.append(op)
+        if op.attr_key == "virtual_thread" or (
+            op.attr_key == "thread_extent" and not str(op.node.thread_tag).startswith("blockIdx.")
+        ):
+            self._threaded.update(owner.__chandle__() for owner in self._owners)
         self._within(op, visitor, op.body)
         if is_owner:
             self._owners.pop()

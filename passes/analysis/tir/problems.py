@@ -306,7 +306,12 @@ class _ProblemBuilder:
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
             during = (begin, end) if addressed else None
-            safe = tuple(self._in_place(allocations)) if self._options.detect_inplace else ()
+            separated = {frozenset(pair) for pair in racing}
+            safe = tuple(
+                pair
+                for pair in (self._in_place(allocations) if self._options.detect_inplace else ())
+                if frozenset(pair) not in separated
+            )
             attached = AttachedProblem(problem, allocations, owner, inside, during, safe)
             slots = {buffer.name: buffer.slots for buffer in problem.buffers}
             pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
