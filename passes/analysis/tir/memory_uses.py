@@ -31,15 +31,13 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.structural import structural_visit, type_index
 
 _STMT, _CALL, _VAR, _LET = type_index(Stmt), type_index(Call), type_index(Var), type_index(Let)
 _TENSOR_LOAD = type_index(TensorLoad)
 _PARALLEL_LOOP = int(ForKind.PARALLEL)
-
-_KEEPS_ITS_ARGUMENTS = "tirx.tvm_struct_set"
-"""A call that stores what it is given, for others to find later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +87,8 @@ class AllocationUses:
         Where its address is handed on, so that not all accesses are seen: the statements with a
         body that enclose each place, outermost first.
     escape : str or None
-        What may keep its address beyond a statement, for messages; None if nothing does.
+        What may keep its address beyond a statement, or go on reading or writing it, for messages;
+        None if nothing does.
     """
 
     count: int = 0
@@ -104,13 +103,17 @@ class AllocationUses:
     escape: str | None = None
 
 
-def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUses, ...]:
+def find_memory_uses(
+    func: PrimFunc, access: LinearAccess, lasting: frozenset[str] = frozenset()
+) -> tuple[AllocationUses, ...]:
     """Walk a function once more and list how memory is used.
 
     A pointer that is an argument of a call in an `Evaluate` statement, or in the bounds or the
     condition of a statement, is lent for the time of that statement: extern code keeps no
-    pointers. Anywhere else, in a `Bind`, a `Return`, the value of a store, an attribute, or
-    a buffer declared on a computed address, it may be kept, and the memory *escapes*.
+    pointers. Anywhere else, in a `Bind`, a `Return`, the value of a store, an attribute, a `Let`,
+    or a buffer declared on a computed address, it may be kept, and the memory *escapes*. So does
+    what is given to a call whose effect may end after it returns, such as an asynchronous copy, and
+    what is read or written where TVM makes such copies of loads and stores.
 
     Parameters
     ----------
@@ -118,6 +121,8 @@ def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUs
         Flat.
     access : LinearAccess
         What is known of it: which name stands for which allocation.
+    lasting : frozenset of str
+        As in `is_done_on_return`.
 
     Returns
     -------
@@ -130,11 +135,12 @@ def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUs
         When one name is declared for the memory of two allocations, or a thread extent begins
         inside another scope of threads.
     """
-    return _Walk(access)(func.body)
+    return _Walk(access, lasting)(func.body)
 
 
 class _Walk:
-    def __init__(self, access: LinearAccess) -> None:
+    def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
+        self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
         self._buffers = access.buffers
         self._around: list[Any] = []
@@ -142,6 +148,7 @@ class _Walk:
         self._in_thread_env = False
         self._threaded: set[int] = set()
         self._keeper: str | None = None
+        self._is_asynchronous = False
         self._visitors: dict[type, Callable[[Any, Any], None]] = {
             AllocBuffer: self._visit_alloc,
             AttrStmt: self._visit_attr,
@@ -229,8 +236,10 @@ class _Walk:
         visitor.visit(op.value)
 
     def _visit_let(self, op: Let, visitor: Any) -> None:
-        # Its variable lives within the expression, so it keeps nothing.
+        # What its variable is given to is not followed.
+        keeper, self._keeper = self._keeper, f"variable {op.var.name!r}"
         visitor.visit(op.value)
+        self._keeper = keeper
         visitor.visit(op.body)
 
     # Statements with a body
@@ -270,6 +279,8 @@ class _Walk:
             raise ValueError("a virtual thread begins inside a thread extent")
         is_owner = is_thread or op.attr_key == "virtual_thread"
         self._in_thread_env = was_in_thread_env or is_thread
+        was_asynchronous = self._is_asynchronous
+        self._is_asynchronous |= op.attr_key in ASYNCHRONOUS_SCOPES
         if is_owner:
             self._owners.append(op)
         if op.attr_key == "virtual_thread" or (
@@ -280,6 +291,7 @@ class _Walk:
         if is_owner:
             self._owners.pop()
         self._in_thread_env = was_in_thread_env
+        self._is_asynchronous = was_asynchronous
 
     # Leaf statements
 
@@ -297,6 +309,7 @@ class _Walk:
         if uses is not None:
             uses.accessed[op.value.ty.dtype] = None
             uses.stores.append(StoreSite(op, key, tuple(self._around)))
+            self._note_copy(key)
         self._keeper = f"the store to {op.buffer.name!r}"
         visitor.visit(op.value)
         visitor.visit(op.indices)
@@ -307,12 +320,13 @@ class _Walk:
         uses = self._uses(op.source.__chandle__())
         if uses is not None:
             uses.accessed[op.ty.dtype] = None
+            self._note_copy(op.source.__chandle__())
         visitor.visit(op.indices)
 
     def _visit_call(self, op: Call, visitor: Any) -> None:
         keeper = self._keeper
-        if getattr(op.op, "name", "") == _KEEPS_ITS_ARGUMENTS:
-            self._keeper = "a structure"
+        if keeper is None and not is_done_on_return(op, self._lasting):
+            self._keeper = f"{op.op}, which may go on after it returns"
         if is_address_of(op) and type(op.args[0]) is TensorLoad:
             self._hand_on(op.args[0].source)
         at = masked_index(op)
@@ -338,7 +352,16 @@ class _Walk:
         """Note that the address of a buffer's memory is an operand."""
         index = self._index(var.__chandle__())
         if index is not None:
-            uses = self._of[index]
-            uses.handed_on.append(tuple(self._around))
-            if self._keeper is not None and uses.escape is None:
-                self._of[index] = replace(uses, escape=self._keeper)
+            self._of[index].handed_on.append(tuple(self._around))
+            self._note_keeper(index, self._keeper)
+            self._note_copy(var.__chandle__())
+
+    def _note_copy(self, key: int) -> None:
+        """Note what a copy that runs by itself may be reading or writing for longer."""
+        index = self._index(key)
+        if index is not None and self._is_asynchronous:
+            self._note_keeper(index, "an asynchronous copy")
+
+    def _note_keeper(self, index: int, keeper: str | None) -> None:
+        if keeper is not None and self._of[index].escape is None:
+            self._of[index] = replace(self._of[index], escape=keeper)
