@@ -15,6 +15,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
 from passes.analysis.tir.function_problems import AllocationNote
+from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.analysis.tir.statement_lines import Lines
 from passes.ir.sink_allocations import sink_allocations
@@ -118,7 +119,10 @@ def PlanAddresses(  # noqa: N802
             addressed=form == "address",
         )
 
-    return per_function("PlanAddresses", lambda func: plan_function(func, planner, options, limits))
+    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, AddressPlan]:
+        return plan_function(func, planner, replace(options, callers=callers), limits)
+
+    return per_function("PlanAddresses", transform, form)
 
 
 def DropAddresses() -> Pass:  # noqa: N802
@@ -147,7 +151,7 @@ def plan_function(
     planner: str = "best",
     options: ProblemOptions | None = None,
     budget: Budget | None = None,
-) -> PrimFunc:
+) -> tuple[PrimFunc, AddressPlan]:
     """Plan one function and write the plan into it.
 
     Parameters
@@ -159,8 +163,8 @@ def plan_function(
 
     Returns
     -------
-    tvm.tirx.PrimFunc
-        The new function.
+    tuple of (tvm.tirx.PrimFunc, AddressPlan)
+        The new function, and its plan.
 
     Raises
     ------
@@ -180,8 +184,8 @@ def plan_function(
         LOGGER.info("%s", note)
     if options.addressed:
         # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
-        return write_address_plan(func, plan, "address")
-    return write_address_plan(sunk, plan, "arena")
+        return write_address_plan(func, plan, "address"), plan
+    return write_address_plan(sunk, plan, "arena"), plan
 
 
 def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:

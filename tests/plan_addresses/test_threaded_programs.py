@@ -10,14 +10,14 @@ from hypothesis import given, note, settings
 from thread_replay import races
 from threaded_programs import THREADS, threaded_program, threaded_programs, with_barriers
 from tvm import tirx
-from tvm.ir.transform import Pass
+from tvm.ir.transform import Pass, PassContext
 from tvm.script import tirx as T
 
 from passes.analysis.ascend import problems as ascend_problems
 from passes.analysis.tir import thread_races
+from passes.analysis.tir.module_calls import Callers
 from passes.ascend_kernel import AscendOptions
 from passes.ascend_plan_memory import ascend_plan_function
-from passes.placement import per_function
 from passes.plan_addresses import PlanAddresses
 from passes.planning import Budget
 from passes.storage_rewrite import StorageRewrite
@@ -31,13 +31,15 @@ SMALL = MemoryHierarchy(tuple(MemoryScope(name, capacity=80) for name in SCOPES)
 def ascend() -> Pass:
     """`AscendPlanMemory` in a memory that is too small for most: a plan that fits shares."""
 
-    def transform(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    options = AscendOptions(memory=SMALL, budget=Budget(200))
+
+    def transform(func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: PassContext) -> tirx.PrimFunc:
         try:
-            return ascend_plan_function(func, AscendOptions(memory=SMALL, budget=Budget(200)))
+            return ascend_plan_function(func, Callers(), options)[0]
         except ValueError:
             return func
 
-    return per_function("ascend", transform)
+    return tirx.transform.prim_func_pass(transform, opt_level=0, name="ascend")
 
 
 PASSES = {

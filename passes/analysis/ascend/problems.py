@@ -13,6 +13,7 @@ from passes.analysis.ascend.isa_in_place import isa_in_place
 from passes.analysis.ascend.pipes import Pipelines, find_pipelines
 from passes.analysis.ascend.preload import is_preloaded, with_preloads
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ir.program import Step
 from passes.planning.ascend.levels import DEPENDENCE, STALL, with_level_penalties
@@ -100,6 +101,7 @@ def read_kernel(
     *,
     restrict_inplace_as_isa: bool = False,
     addressed: bool = True,
+    callers: Callers | None = None,
 ) -> CoreKernel:
     """Read a function once, for planners and for the simulator.
 
@@ -113,15 +115,18 @@ def read_kernel(
         As `restrict` of `isa_in_place`.
     addressed : bool
         As in `ProblemOptions`.
+    callers : Callers, optional
+        What is known of the functions that call this one.
 
     Raises
     ------
     ValueError
         When the function cannot be planned, or a pipe is unknown.
     """
-    found = find_problems(
-        func, ProblemOptions(memory=memory, addressed=addressed, unequal_slots=True)
+    options = ProblemOptions(
+        memory=memory, addressed=addressed, callers=callers or Callers(), unequal_slots=True
     )
+    found = find_problems(func, options)
     _check_scopes(found, memory)
     _check_annotations(found)
     found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)

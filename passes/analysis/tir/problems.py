@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm.ir import Var
@@ -25,9 +25,11 @@ from passes.analysis.tir.function_problems import (
 )
 from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.memory_uses import find_memory_uses
+from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.thread_races import racing_pairs
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
+from passes.planning.ranges import join_ranges
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
@@ -73,6 +75,8 @@ class ProblemOptions:
         allocation that the program makes. Then volatile and bit-packed memory is planned too,
         but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
         there are iterations.
+    callers : Callers
+        What is known of the functions that call this one.
     unequal_slots : bool
         Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
         iterations take turns with both: for planners that give one of them more offsets.
@@ -83,6 +87,7 @@ class ProblemOptions:
     upper_bounds: tuple[tuple[str, int], ...] = ()
     detect_inplace: bool = True
     addressed: bool = True
+    callers: Callers = field(default_factory=Callers)
     unequal_slots: bool = False
 
     def __post_init__(self) -> None:
@@ -98,10 +103,16 @@ class ProblemOptions:
                 )
 
     def memory_of(self, scope: str) -> MemoryScope:
-        """Return what is known of a scope's memory."""
+        """Return what is known of a scope's memory, without what callers hold in it."""
+        memory = MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
         if self.memory is not None and scope in self.memory:
-            return self.memory[scope]
-        return MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
+            memory = self.memory[scope]
+        taken = [
+            (max(begin - memory.base, 0), end - memory.base)
+            for begin, end in self.callers.taken.get(scope, ())
+            if end > memory.base
+        ]
+        return replace(memory, reserved=join_ranges((*memory.reserved, *taken)))
 
 
 def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
@@ -135,7 +146,7 @@ class _ProblemBuilder:
     def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
         self._options = options
         self._access = find_linear_access(func)
-        self._uses = find_memory_uses(func, self._access)
+        self._uses = find_memory_uses(func, self._access, options.callers.lasting)
         self._bounds = _symbolic_bounds(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
@@ -198,6 +209,11 @@ class _ProblemBuilder:
             return f"its size is {size} bytes"
         if options.scopes is None and _is_register(alloc, size, described):
             return "it is kept in registers"
+        if not len(self._access.alloc_stmts[index].buffer.ty.allocated_addr):
+            if options.callers.again:
+                return "its function may be called again while it runs"
+            if options.callers.at_once and alloc.scope.is_shared_by_threads:
+                return "several iterations or threads may be in its function at once"
         if options.addressed:
             if uses.owner is not None and alloc.scope.rank == "global":
                 return "each iteration or thread has its own, in memory that all of them share"
