@@ -108,6 +108,7 @@ def PlanAddresses(  # noqa: N802
         if isinstance(scopes, str):
             raise ValueError(f"scopes must be a sequence of names, got {scopes!r}")
         check_flags(detect_inplace=detect_inplace)
+        is_native = target is not None and Target(target).kind.name == "ext_dev"
         if target is not None:
             memory = MemoryHierarchy.from_target(Target(target))
         limits = as_budget(budget)
@@ -117,6 +118,7 @@ def PlanAddresses(  # noqa: N802
             upper_bounds=tuple(sorted(as_bounds(upper_bounds).items())),
             detect_inplace=detect_inplace,
             addressed=form == "address",
+            is_native=is_native,
         )
 
     def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, AddressPlan]:

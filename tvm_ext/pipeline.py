@@ -140,7 +140,9 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
             return Sequential([transform.DropAddresses(), lower()])
 
         def storage_rewrite() -> Pass:
-            planning = plan()
+            # TVM replaces what a target has no arithmetic for by wider types, of which that of
+            # float8 would come later: it is the wider ones that need places.
+            planning = Sequential([tirx.transform.FP8ComputeLegalize(), plan()])
 
             def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
                 # A planner may compile a kernel of its own, which is not to be planned by it.

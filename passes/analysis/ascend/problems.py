@@ -124,7 +124,11 @@ def read_kernel(
         When the function cannot be planned, or a pipe is unknown.
     """
     options = ProblemOptions(
-        memory=memory, addressed=addressed, callers=callers or Callers(), unequal_slots=True
+        memory=memory,
+        addressed=addressed,
+        is_native=True,
+        callers=callers or Callers(),
+        unequal_slots=True,
     )
     found = find_problems(func, options)
     _check_scopes(found, memory)

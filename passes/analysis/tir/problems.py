@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import tvm_ffi
 from tvm.ir import Var
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
@@ -27,6 +28,7 @@ from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.memory_uses import find_memory_uses
 from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.thread_races import racing_pairs
+from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.ranges import join_ranges
@@ -74,7 +76,11 @@ class ProblemOptions:
         Whether offsets become addresses in the one memory of the chip, rather than places in an
         allocation that the program makes. Then volatile and bit-packed memory is planned too,
         but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
-        there are iterations.
+        there are iterations. Elements are as wide as TVM stores them, which may be wider than
+        declared; an arena's views keep their types.
+    is_native : bool
+        Whether the chip has arithmetic for every type in the function, so that all are stored as
+        declared. Functions bound to an ``ext_dev``, which TVM does not build, are taken so too.
     callers : Callers
         What is known of the functions that call this one.
     unequal_slots : bool
@@ -87,6 +93,7 @@ class ProblemOptions:
     upper_bounds: tuple[tuple[str, int], ...] = ()
     detect_inplace: bool = True
     addressed: bool = True
+    is_native: bool = False
     callers: Callers = field(default_factory=Callers)
     unequal_slots: bool = False
 
@@ -145,6 +152,7 @@ class _ProblemBuilder:
 
     def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
         self._options = options
+        self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
         self._uses = find_memory_uses(func, self._access, options.callers.lasting)
         self._bounds = _symbolic_bounds(func, dict(options.upper_bounds))
@@ -226,15 +234,23 @@ class _ProblemBuilder:
     def _size(self, index: int) -> int | None:
         """Return the bytes of one slot, at the upper bounds of its variables."""
         alloc = self._access.allocs[index]
+        growth = self._growth(alloc.element.scalar)
         if alloc.shape is not None:
-            return -(-alloc.const_nbits // 8)
+            return -(-alloc.const_nbits * growth // 8)
         (extent,) = self._access.alloc_stmts[index].buffer.ty.shape
         found = self._bounds.most(extent)
         if found is None:
             return None
         most, used = found
         self._used_bounds.update((bound.variable.name, bound) for bound in used)
-        return -(-max(most, 0) * alloc.element.nbits // 8)
+        return -(-max(most, 0) * alloc.element.nbits * growth // 8)
+
+    def _growth(self, scalar: str) -> int:
+        """Return how many times as wide as declared elements are where the function runs."""
+        if not self._options.addressed or self._options.is_native:
+            return 1
+        dtype = tvm_ffi.dtype(scalar)
+        return -(-stored_bits(dtype, self._target) // int(dtype.bits))
 
     # What is planned
 
@@ -284,9 +300,11 @@ class _ProblemBuilder:
         uses, buffer = self._uses[index], self._access.alloc_stmts[index].buffer
         alignment = 1
         for dtype in uses.dtypes:
-            alignment = math.lcm(alignment, max(1, -(-dtype.bits * dtype.lanes // 8)))
+            growth = self._growth(str(dtype.with_lanes(1)))
+            alignment = math.lcm(alignment, max(1, -(-dtype.bits * growth * dtype.lanes // 8)))
         for dtype in uses.accessed:
-            width = -(-dtype.bits * max(dtype.lanes, 1) // 8)
+            growth = self._growth(str(dtype.with_lanes(1)))
+            width = -(-dtype.bits * growth * max(dtype.lanes, 1) // 8)
             alignment = math.lcm(alignment, min(_power_of_two(width), VECTOR_ALIGNMENT))
         asked = int(buffer.ty.data_alignment)
         # TVM writes its default into every buffer: only more than that is a wish.
@@ -340,7 +358,13 @@ class _ProblemBuilder:
         """
         pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
         # Memory that is used only through a pointer to it is touched by no statement that is seen.
-        seen = {name: a for name, a in allocations.items() if a.index in self._touched}
+        # Elements that grow are not where the pairs would have them.
+        seen = {
+            name: a
+            for name, a in allocations.items()
+            if a.index in self._touched
+            and self._growth(self._access.allocs[a.index].element.scalar) == 1
+        }
         beginning: dict[int, list[str]] = {}
         for name, allocation in seen.items():
             beginning.setdefault(self._touched[allocation.index][0], []).append(name)
