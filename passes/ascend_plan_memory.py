@@ -201,7 +201,7 @@ def _with_what_callees_need(form: Form) -> Pass:
                 result[mod.get_global_var(name)] = func
         return result
 
-    return module_pass(transform, opt_level=0, name="tvm_ext.AscendPlanMemory")
+    return module_pass(transform, opt_level=0, name="tvm_ext.WorkspaceBytes")
 
 
 def ascend_plan(func: PrimFunc, options: AscendOptions) -> AddressPlan:
