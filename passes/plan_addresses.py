@@ -61,6 +61,10 @@ def PlanAddresses(  # noqa: N802
     `VectorizeLoop` and `InjectDoubleBuffer`. What a loop or a branch alone uses is taken to be
     allocated there, wherever it is, if that means the same: see `sink_allocations`.
 
+    With addresses, functions are planned around what those that call them hold meanwhile; one that
+    may call itself again gets none. Memory that a call may go on with when it has returned, such as
+    an asynchronous copy, is shared with nothing else: see `find_memory_uses`.
+
     Parameters
     ----------
     planner : str

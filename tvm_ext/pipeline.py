@@ -94,7 +94,7 @@ def use_plan_addresses(
     >>> with tvm_ext.pipeline.use_plan_addresses(scopes=["local.UB"]):
     ...     executable = tvm.compile(mod, target="llvm")
     """
-    with _planned(lambda: transform.PlanAddresses(planner, form, **options)):
+    with _planned(lambda: transform.PlanAddresses(planner, form, **options), form):
         yield
 
 
@@ -125,12 +125,12 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
             ]
         )
 
-    with _planned(plan_memory):
+    with _planned(plan_memory, form):
         yield
 
 
 @contextmanager
-def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
+def _planned(plan: Callable[[], Pass], form: transform.Form) -> Iterator[None]:
     """Let a pass that plans addresses stand where TVM's pipelines rewrite storage."""
     plan()  # A wrong option is an error here, not in the middle of a build.
     with _stock_lock:
@@ -140,9 +140,11 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
             return Sequential([transform.DropAddresses(), lower()])
 
         def storage_rewrite() -> Pass:
-            # TVM replaces what a target has no arithmetic for by wider types, of which that of
-            # float8 would come later: it is the wider ones that need places.
-            planning = Sequential([tirx.transform.FP8ComputeLegalize(), plan()])
+            planning = plan()
+            if form == "address":
+                # Where a target has no arithmetic for float8, TVM would make wider elements of it
+                # behind the plan. An arena's views keep their types.
+                planning = Sequential([tirx.transform.FP8ComputeLegalize(), planning])
 
             def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
                 # A planner may compile a kernel of its own, which is not to be planned by it.
