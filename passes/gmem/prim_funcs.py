@@ -14,7 +14,7 @@ from tvm.tirx import AllocBuffer, PrimFunc, Var, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.analysis.sophgo.weights import WeightParameters, find_weights
-from passes.analysis.tir.module_calls import Callers, find_calls
+from passes.analysis.tir.module_calls import Callers, call_sites, find_calls
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.analysis.tir.statement_lines import Lines
 from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
@@ -62,8 +62,8 @@ def plan_prim_funcs(
     """Decide where the weights of functions, and what they allocate in ``global``, live.
 
     The weights of all functions share one region. The activations of each function begin behind
-    it, and behind those of the functions that call it; a function that may call itself again keeps
-    memory of its own.
+    it, and behind those of the functions that call it; one that may call itself again, or be called
+    by several iterations or threads at once, keeps memory of its own.
 
     Parameters
     ----------
@@ -102,14 +102,17 @@ def plan_prim_funcs(
         check_bound_names(upper_bounds or {}, [v for f in flat.values() for v in _variables(f)])
     bounds = tuple(sorted((upper_bounds or {}).items()))
     plans: dict[str, PrimFuncPlan] = {}
-    graph = find_calls(flat)
+    graph, at_once = find_calls(flat), set[str]()
     for name in graph.order:
         with naming(PASS, name):
             first = gmem.activation_start(regions[name])
             around = [p.layout.activations for c, p in plans.items() if c in graph.callers[name]]
             start = max((aligned(region.end, gmem.alignment) for region in around), default=first)
             scope = gmem.memory_from(start, regions[name].size + start - first)
-            callers = Callers(again=name in graph.callers[name], lasting=graph.lasting)
+            accesses = [p.plan.found.access for c, p in plans.items() if name in graph.calls[c]]
+            if any(by_several for a in accesses for _, by_several in call_sites(a, graph, name)):
+                at_once |= {name, *(callee for callee in flat if name in graph.callers[callee])}
+            callers = Callers({}, name in at_once, name in graph.callers[name], graph.lasting)
             options = ProblemOptions(
                 (SCOPE,), MemoryHierarchy((scope,)), bounds, addressed=False, callers=callers
             )

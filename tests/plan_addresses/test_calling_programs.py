@@ -110,6 +110,9 @@ class M:
 """
 
 
+IN_PARALLEL = "for k in T.parallel(4):\n            M.scratch(x.data)"
+
+
 def module(scope: str, call: str = "M.scratch(x.data)", at_end: bool = False) -> tvm.IRModule:
     calls = ("T.evaluate(0)", call) if at_end else (call, "T.evaluate(0)")
     text = SOURCE.replace("SCOPE", scope).replace("CALL", calls[0]).replace("LAST", calls[1])
@@ -132,10 +135,9 @@ def test_what_a_caller_is_done_with_is_free():
 
 
 def test_memory_of_all_iterations_is_left_alone_in_a_function_that_they_call():
-    in_parallel = "for k in T.parallel(4):\n            M.scratch(x.data)"
-    mod = PlanAddresses()(module("global", in_parallel))
+    mod = PlanAddresses()(module("global", IN_PARALLEL))
     assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [])
-    mod = PlanAddresses()(module("local.UB", in_parallel))
+    mod = PlanAddresses()(module("local.UB", IN_PARALLEL))
     assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [64])
 
 
@@ -157,6 +159,9 @@ def test_global_memory_of_a_graph_begins_behind_its_caller():
     mod = GMEMAllocate()(module("global"))
     regions = {name: mod[name].attrs[ATTRIBUTE]["activations"] for name in ("main", "scratch")}
     assert [int(regions[name]["start"]) for name in ("main", "scratch")] == [0, 64]
+    in_parallel = GMEMAllocate()(module("global", IN_PARALLEL))
+    assert ATTRIBUTE in in_parallel["main"].attrs
+    assert ATTRIBUTE not in (in_parallel["scratch"].attrs or {})
 
 
 def test_functions_of_other_devices_have_other_memories():
