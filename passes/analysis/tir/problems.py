@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
@@ -26,21 +26,14 @@ from passes.analysis.tir.function_problems import (
 )
 from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.memory_uses import find_memory_uses
-from passes.analysis.tir.module_calls import Callers
+from passes.analysis.tir.problem_options import DEFAULT_ALIGNMENT
+from passes.analysis.tir.problem_options import ProblemOptions as ProblemOptions
 from passes.analysis.tir.thread_races import racing_pairs
 from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
-from passes.planning.ranges import join_ranges
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
-from target_hw.memory import MemoryHierarchy, MemoryScope
-
-DEFAULT_ALIGNMENT = 64
-"""Default alignment in bytes, for a memory that no target describes.
-
-TVM's run time gives every allocation this alignment (``kAllocAlignment``), and extern code may
-count on it.
-"""
+from target_hw.memory import MemoryScope
 
 VECTOR_ALIGNMENT = 64
 """The most alignment in bytes that a wide access asks for: that of a cache line."""
@@ -51,75 +44,6 @@ MOST_SLOTS = 256
 _REGISTER_BYTES = 4
 _MULTI_BUFFER = "multi_buffer"
 _UPPER_BOUNDS = "tir_var_upper_bound"
-
-
-@dataclass(frozen=True)
-class ProblemOptions:
-    """What is to be planned, and how.
-
-    Parameters
-    ----------
-    scopes : tuple of str, optional
-        Plan the allocations in these scopes, and all of them. By default every scope, or with
-        `memory` every scope that it describes; but then what a code generator keeps in registers
-        stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all
-        in untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.
-    memory : MemoryHierarchy, optional
-        Capacities, alignments and reserved ranges. A scope that it does not describe has no
-        capacity, and an alignment of `DEFAULT_ALIGNMENT`.
-    upper_bounds : mapping of str to int
-        The most that variables of a symbolic size can be, by name. Those in the function's
-        attribute ``tir_var_upper_bound`` hold as well.
-    detect_inplace : bool
-        Whether a result may take the place of an operand that dies in the same statement.
-    addressed : bool
-        Whether offsets become addresses in the one memory of the chip, rather than places in an
-        allocation that the program makes. Then volatile and bit-packed memory is planned too,
-        but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
-        there are iterations. Elements are as wide as TVM stores them, which may be wider than
-        declared; an arena's views keep their types.
-    is_native : bool
-        Whether the chip has arithmetic for every type in the function, so that all are stored as
-        declared. Functions bound to an ``ext_dev``, which TVM does not build, are taken so too.
-    callers : Callers
-        What is known of the functions that call this one.
-    unequal_slots : bool
-        Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
-        iterations take turns with both: for planners that give one of them more offsets.
-    """
-
-    scopes: tuple[str, ...] | None = None
-    memory: MemoryHierarchy | None = None
-    upper_bounds: tuple[tuple[str, int], ...] = ()
-    detect_inplace: bool = True
-    addressed: bool = True
-    is_native: bool = False
-    callers: Callers = field(default_factory=Callers)
-    unequal_slots: bool = False
-
-    def __post_init__(self) -> None:
-        for scope in self.scopes or ():
-            MemoryScope(scope)  # Names what is wrong with it.
-            if self.memory is not None and scope not in self.memory:
-                known = ", ".join(described.name for described in self.memory) or "none"
-                raise ValueError(f"scope {scope!r} is not in the target's memory; it has: {known}")
-        for name, bound in self.upper_bounds:
-            if not isinstance(bound, int) or isinstance(bound, bool) or bound < 1:
-                raise ValueError(
-                    f"the upper bound of {name!r} must be a positive integer, got {bound!r}"
-                )
-
-    def memory_of(self, scope: str) -> MemoryScope:
-        """Return what is known of a scope's memory, without what callers hold in it."""
-        memory = MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
-        if self.memory is not None and scope in self.memory:
-            memory = self.memory[scope]
-        taken = [
-            (max(begin - memory.base, 0), end - memory.base)
-            for begin, end in self.callers.taken.get(scope, ())
-            if end > memory.base
-        ]
-        return replace(memory, reserved=join_ranges((*memory.reserved, *taken)))
 
 
 def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
