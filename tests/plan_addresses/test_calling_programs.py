@@ -68,7 +68,7 @@ def test_no_value_of_a_caller_is_overwritten(mod: tvm.IRModule):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PASSES)
 def test_no_value_of_a_caller_is_overwritten_in_many_modules(name: str):
-    for seed in range(200):
+    for seed in range(100):
         replay(PASSES[name]()(calling_module(seed)))
 
 
