@@ -21,6 +21,7 @@ from passes.analysis.ascend.problems import (
     without_pipelines,
 )
 from passes.analysis.tir.function_problems import AttachedProblem
+from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.statement_lines import Lines
 from passes.ascend_choices import with_least_cycles
 from passes.ir.sink_allocations import sink_allocations
@@ -88,7 +89,7 @@ class AscendOptions:
                 choices = ", ".join(known)
                 raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
-    def read(self, func: PrimFunc) -> CoreKernel:
+    def read(self, func: PrimFunc, callers: Callers | None = None) -> CoreKernel:
         """Read a function for planning with these options.
 
         A search takes what a loop or a branch alone uses to be allocated there: see
@@ -98,6 +99,8 @@ class AscendOptions:
         ----------
         func : tvm.tirx.PrimFunc
             Flat.
+        callers : Callers, optional
+            What is known of the functions that call it.
 
         Raises
         ------
@@ -109,6 +112,7 @@ class AscendOptions:
             self.memory or memory_of(func) or MemoryHierarchy(),
             restrict_inplace_as_isa=self.restrict_inplace_as_isa,
             addressed=self.form == "address",
+            callers=callers,
         )
 
 

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from tvm.ir.transform import Pass
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.analysis.ascend.problems import CoreKernel
+from passes.analysis.tir.module_calls import Callers, find_calls
 from passes.ascend_kernel import AscendOptions, Mode, Search, Strategy, plan_kernel, printed
 from passes.options import check_flags
 from passes.placement import (
@@ -25,6 +27,7 @@ from passes.placement import (
     name_of,
     naming,
     per_function,
+    prim_funcs,
     write_address_plan,
 )
 from passes.planning import Budget
@@ -67,7 +70,8 @@ def AscendPlanMemory(  # noqa: N802
     ----------
     mode : {"local-mem-plan", "global-work-space-plan"}
         Plan the on-chip scopes that the target describes, or ``global.workspace``. The second
-        writes the attribute `WORKSPACE_BYTES` onto each function.
+        writes the attribute `WORKSPACE_BYTES` onto each function: what it and those that it calls
+        need.
     enable_global_workspace_reuse : bool
         Whether workspace buffers that are not live together may share bytes.
     restrict_inplace_as_isa : bool
@@ -124,30 +128,38 @@ def AscendPlanMemory(  # noqa: N802
             as_budget(budget),
             degrade,
         )
-    return per_function("AscendPlanMemory", partial(ascend_plan_function, options=options))
+    planned = per_function("AscendPlanMemory", partial(ascend_plan_function, options=options), form)
+    if mode == "local-mem-plan":
+        return planned
+    return Sequential([planned, _with_what_callees_need(form)])
 
 
-def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
+def ascend_plan_function(
+    func: PrimFunc, callers: Callers, options: AscendOptions
+) -> tuple[PrimFunc, AddressPlan]:
     """Plan one function and write the plan into it.
 
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
         Flat; it stays as it is.
+    callers : Callers
+        What is known of the functions that call it.
     options : AscendOptions
         What to plan, and how.
 
     Returns
     -------
-    tvm.tirx.PrimFunc
-        The new function; the same one where there is nothing to plan or to move inwards.
+    tuple of (tvm.tirx.PrimFunc, AddressPlan)
+        The new function, the same one where there is nothing to plan or to move inwards; and its
+        plan.
 
     Raises
     ------
     ValueError
         As `AscendPlanMemory` does.
     """
-    kernel = options.read(func)
+    kernel = options.read(func, callers)
     if kernel.guesses:
         LOGGER.warning(
             "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
@@ -163,7 +175,34 @@ def ascend_plan_function(func: PrimFunc, options: AscendOptions) -> PrimFunc:
     func = write_address_plan(kernel.func, plan, options.form)
     if options.mode == "global-work-space-plan":
         func = func.with_attr(WORKSPACE_BYTES, _workspace_bytes(plan))
-    return func
+    return func, plan
+
+
+def _with_what_callees_need(form: Form) -> Pass:
+    """Return a pass that adds to each function's workspace what the functions that it calls need.
+
+    Their addresses count from the same place as its own; an arena is a workspace of its own.
+    """
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        functions, result = prim_funcs(mod), mod.clone()
+        graph = find_calls(functions)
+        needed = {name: int(func.attrs[WORKSPACE_BYTES]) for name, func in functions.items()}
+        for name in reversed(graph.order):
+            of_callees = max((needed[callee] for callee in graph.calls[name]), default=0)
+            if of_callees and name in graph.callers[name]:
+                raise ValueError(
+                    f"AscendPlanMemory: function {name!r}: it may be called again while it runs, "
+                    "so that its workspace has no size"
+                )
+            own = needed[name]
+            needed[name] = own + of_callees if form == "arena" else max(own, of_callees)
+            if needed[name] > own:
+                func = functions[name].with_attr(WORKSPACE_BYTES, needed[name])
+                result[mod.get_global_var(name)] = func
+        return result
+
+    return module_pass(transform, opt_level=0, name="tvm_ext.WorkspaceBytes")
 
 
 def ascend_plan(func: PrimFunc, options: AscendOptions) -> AddressPlan:

@@ -9,7 +9,7 @@ comes from; `place_function` serves the allocations of a `PrimFunc`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.module_calls import Callers, CallGraph, call_sites, find_calls
 from passes.planning import Plan, Problem, check
 from passes.planning.live_ranges import live_together
 from passes.planning.overflow import Overflow, does_not_fit
@@ -27,7 +28,7 @@ from passes.planning.ranges import join_ranges
 from passes.rewrite.address import write_addresses
 from passes.rewrite.arena import Arena, write_arenas
 from passes.rewrite.bounds import assert_bounds
-from target_hw.memory import MemoryHierarchy
+from target_hw.memory import ByteRange, MemoryHierarchy
 
 Form = Literal["address", "arena"]
 """How a plan stands in the IR: addresses on the allocations, or one allocation with offsets."""
@@ -108,23 +109,38 @@ def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
     return {name: f for name, f in sorted(functions.items()) if isinstance(f, PrimFunc)}
 
 
-def per_function(pass_name: str, transform: Callable[[PrimFunc], PrimFunc]) -> Pass:
-    """Return a module pass that changes functions one by one, in the order of their names.
+def per_function(
+    pass_name: str,
+    transform: Callable[[PrimFunc, Callers], tuple[PrimFunc, AddressPlan]],
+    form: Form,
+) -> Pass:
+    """Return a module pass that plans functions one by one, each behind those that call it.
 
     Parameters
     ----------
     pass_name : str
         What users call the pass.
     transform : callable
-        From a function to the new one, or to itself. A `ValueError` that it raises is raised
-        again with the names of the pass and the function.
+        From a function, and what is known of its callers, to the new function, or to itself, and
+        its plan. A `ValueError` that it raises is raised again with the names of the pass and the
+        function.
+    form : {"address", "arena"}
+        How plans are written. Arenas of two functions are two allocations.
     """
 
     def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
         result = mod.clone()
-        for name, func in prim_funcs(mod).items():
+        functions = prim_funcs(mod)
+        graph = find_calls(functions)
+        planned: dict[str, tuple[Callers, AddressPlan]] = {}
+        for name in graph.order:
+            func = functions[name]
+            callers = Callers(lasting=graph.lasting)
+            if form == "address":
+                callers = _callers_of(name, graph, planned, functions)
             with naming(pass_name, name):
-                changed = transform(func)
+                changed, plan = transform(func, callers)
+            planned[name] = callers, plan
             if not changed.same_as(func):
                 result[mod.get_global_var(name)] = changed
         return result
@@ -135,6 +151,53 @@ def per_function(pass_name: str, transform: Callable[[PrimFunc], PrimFunc]) -> P
 def name_of(func: PrimFunc) -> str:
     """Return the name by which a function is called from outside, for messages."""
     return str(func.attrs.get("global_symbol", "?")) if func.attrs else "?"
+
+
+def _callers_of(
+    name: str,
+    graph: CallGraph,
+    planned: Mapping[str, tuple[Callers, AddressPlan]],
+    functions: Mapping[str, PrimFunc],
+) -> Callers:
+    """Return what a function has to know of its callers, whose plans are there."""
+    taken: dict[str, list[ByteRange]] = {}
+    at_once = False
+    for caller, (callers, plan) in planned.items():
+        if name not in graph.calls[caller] or _on_other_devices(functions[caller], functions[name]):
+            continue
+        for scope, ranges in callers.taken.items():
+            taken.setdefault(scope, []).extend(ranges)
+        at_once |= callers.at_once
+        for position, by_several in call_sites(plan.found.access, graph, name):
+            at_once |= by_several
+            for scope_plan in plan.scopes:
+                memory = scope_plan.problem.memory
+                taken.setdefault(memory.name, []).extend(_held_at(position, scope_plan, plan.found))
+    return Callers(
+        {scope: join_ranges(ranges) for scope, ranges in taken.items()},
+        at_once,
+        name in graph.callers[name],
+        graph.lasting,
+    )
+
+
+def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterator[ByteRange]:
+    """Yield the addresses of what is live at a position."""
+    for buffer in scope.problem.buffers:
+        index = scope.attached.allocations[buffer.name].index
+        # What lives to the end is there behind the last statement that touches anything.
+        lasts = found.uses[index].escape is not None or found.access.allocs[index].is_volatile
+        during = position - 1 if lasts else position, position + 1
+        if buffer.size and live_together(buffer.live, (during,)):
+            for offset in scope.plan.offsets[buffer.name]:
+                begin = scope.problem.memory.base + offset
+                yield begin, begin + buffer.size
+
+
+def _on_other_devices(one: PrimFunc, other: PrimFunc) -> bool:
+    """Whether two functions are bound to devices of two kinds, whose memories are not the same."""
+    targets = target_of(one), target_of(other)
+    return None not in targets and len({t.get_target_device_type() for t in targets if t}) > 1
 
 
 def target_of(func: PrimFunc) -> Target | None:

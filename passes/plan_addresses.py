@@ -15,6 +15,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
 from passes.analysis.tir.function_problems import AllocationNote
+from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.analysis.tir.statement_lines import Lines
 from passes.ir.sink_allocations import sink_allocations
@@ -61,6 +62,10 @@ def PlanAddresses(  # noqa: N802
     `VectorizeLoop` and `InjectDoubleBuffer`. What a loop or a branch alone uses is taken to be
     allocated there, wherever it is, if that means the same: see `sink_allocations`. What the pass
     leaves alone shares nothing: `StorageRewrite(sound=True)` behind it takes care of that.
+
+    With addresses, functions are planned around what those that call them hold meanwhile; one that
+    may call itself again gets none. Memory that a call may go on with when it has returned, such as
+    an asynchronous copy, is shared with nothing else: see `find_memory_uses`.
 
     Parameters
     ----------
@@ -109,6 +114,7 @@ def PlanAddresses(  # noqa: N802
         if isinstance(scopes, str):
             raise ValueError(f"scopes must be a sequence of names, got {scopes!r}")
         check_flags(detect_inplace=detect_inplace)
+        is_native = target is not None and Target(target).kind.name == "ext_dev"
         if target is not None:
             memory = MemoryHierarchy.from_target(Target(target))
         limits = as_budget(budget)
@@ -118,9 +124,13 @@ def PlanAddresses(  # noqa: N802
             upper_bounds=tuple(sorted(as_bounds(upper_bounds).items())),
             detect_inplace=detect_inplace,
             addressed=form == "address",
+            is_native=is_native,
         )
 
-    return per_function("PlanAddresses", lambda func: plan_function(func, planner, options, limits))
+    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, AddressPlan]:
+        return plan_function(func, planner, replace(options, callers=callers), limits)
+
+    return per_function("PlanAddresses", transform, form)
 
 
 def DropAddresses() -> Pass:  # noqa: N802
@@ -149,7 +159,7 @@ def plan_function(
     planner: str = "best",
     options: ProblemOptions | None = None,
     budget: Budget | None = None,
-) -> PrimFunc:
+) -> tuple[PrimFunc, AddressPlan]:
     """Plan one function and write the plan into it.
 
     Parameters
@@ -161,8 +171,8 @@ def plan_function(
 
     Returns
     -------
-    tvm.tirx.PrimFunc
-        The new function.
+    tuple of (tvm.tirx.PrimFunc, AddressPlan)
+        The new function, and its plan.
 
     Raises
     ------
@@ -183,8 +193,8 @@ def plan_function(
         LOGGER.info("%s: %s", where, note)
     if options.addressed:
         # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
-        return write_address_plan(func, plan, "address")
-    return write_address_plan(sunk, plan, "arena")
+        return write_address_plan(func, plan, "address"), plan
+    return write_address_plan(sunk, plan, "arena"), plan
 
 
 def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:

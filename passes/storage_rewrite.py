@@ -19,6 +19,8 @@ from passes.analysis.storage_rewrite.vector_access import (
     entry_retype,
     retyped_entries,
 )
+from passes.analysis.tir.memory_uses import find_memory_uses
+from passes.analysis.tir.thread_races import races_with_any
 from passes.ir.structural import with_body
 from passes.options import check_flags
 from passes.placement import EXACT_DTYPE_TARGETS, naming, target_of
@@ -47,9 +49,9 @@ def StorageRewrite(  # noqa: N802
     sound : bool
         Whether to leave out what the stock pass does and is known to change what a
         program computes (``docs/stock-differences.md``). Nothing is then done in place;
-        memory whose address is taken, that is volatile, or that has an
-        ``allocated_addr``, is not shared, packed or given another type; the rest is
-        shared between equal element types only. Where this is not set, the result is
+        memory whose address is taken, that is volatile, that has an ``allocated_addr``,
+        or that threads would race for, is not shared, packed or given another type; the
+        rest is shared between equal element types only. Where this is not set, the result is
         the stock pass's, faults included.
 
     Returns
@@ -90,7 +92,7 @@ def plan_storage(
     detect_inplace: bool = True,
     enable_reuse: bool = True,
     exact_dtype: bool = False,
-    sound: bool = False,
+    sound_for: PrimFunc | None = None,
 ) -> StoragePlan:
     """Decide which allocations of a function share memory.
 
@@ -98,10 +100,12 @@ def plan_storage(
     ----------
     access : LinearAccess
         What is known of the function.
-    detect_inplace, enable_reuse, sound
+    detect_inplace, enable_reuse
         As in `StorageRewrite`.
     exact_dtype : bool
         Whether only allocations of the same scalar type may share.
+    sound_for : PrimFunc, optional
+        The function that `access` walked, where the plan is to be `sound`.
 
     Returns
     -------
@@ -120,27 +124,32 @@ def plan_storage(
         return verifier.check(stmt, keys[dst], keys[src])
 
     sequence, keep_apart = access.sequence, None
-    if sound:
-        sequence = _by_position(sequence)
-        volatile = {index for index, alloc in enumerate(access.allocs) if alloc.is_volatile}
-        # An address that the program itself asks for does not survive sharing or packing.
-        pinned = {
-            index
-            for index, statement in enumerate(access.alloc_stmts)
-            if len(statement.buffer.ty.allocated_addr)
-        }
-        keep_apart = frozenset(access.escaped | volatile | pinned)
+    if sound_for is not None:
+        sequence, keep_apart = _by_position(sequence), _kept_apart(sound_for, access)
     planner = PlanMemory(
         access.allocs,
         can_be_inplace,
-        detect_inplace=detect_inplace and not sound,
+        detect_inplace=detect_inplace and sound_for is None,
         enable_reuse=enable_reuse,
         exact_dtype=exact_dtype,
         keep_apart=keep_apart,
     )
     plan = planner.run(sequence, liveness_analysis(sequence))
-    pack_special_memory(plan, access.allocs, keep_apart, align=sound)
+    pack_special_memory(plan, access.allocs, keep_apart, align=sound_for is not None)
     return plan
+
+
+def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
+    """Return the allocations whose memory may hold nothing else, by index."""
+    apart = set(access.escaped)
+    uses = find_memory_uses(func, access)
+    for index, (alloc, statement) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True)):
+        # An address that the program itself asks for does not survive sharing or packing.
+        is_pinned = bool(len(statement.buffer.ty.allocated_addr))
+        is_kept = uses[index].escape is not None or races_with_any(alloc, uses[index])
+        if alloc.is_volatile or is_pinned or is_kept:
+            apart.add(index)
+    return frozenset(apart)
 
 
 def _by_position(sequence: list[StmtEntry]) -> list[StmtEntry]:
@@ -205,7 +214,9 @@ def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> P
     ----------
     func : tvm.tirx.PrimFunc
         Flat; it stays as it is.
-    sound, **options
+    sound : bool
+        As in `StorageRewrite`.
+    **options
         As in `plan_storage`.
 
     Returns
@@ -219,7 +230,7 @@ def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> P
         When the function is not one that the pass can take; the message names the buffer.
     """
     access = find_linear_access(func)
-    plan = plan_storage(access, sound=sound, **options)
+    plan = plan_storage(access, sound_for=func if sound else None, **options)
     rewriter = StorageRewriter(access, plan, sound=sound)
     body = rewrite_vector_types(func, rewriter(func.body), access, rewriter, sound=sound)
     return with_body(func, body)

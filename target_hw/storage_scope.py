@@ -27,6 +27,9 @@ _RANKS = (
 )
 _WARP = _RANKS.index("warp")
 
+# What all threads of a block, or of a warp, see; the rest are registers.
+_SHARED_BY_THREADS = ("global", "shared", "warp", "texture", "trn.sbuf", "trn.psum")
+
 # Tags that TVM itself gives a meaning to: memory whose allocations stay apart.
 _OWN_TAGS = ("", ".dyn", ".workspace", ".vtcm")
 
@@ -54,6 +57,11 @@ class StorageScope:
     def is_register_like(self) -> bool:
         """Whether the memory is of ``warp`` rank or nearer to the core than that."""
         return _RANKS.index(self.rank) >= _WARP
+
+    @cached_property
+    def is_shared_by_threads(self) -> bool:
+        """Whether a thread of a block sees what another has written, whatever the tag."""
+        return self.rank in _SHARED_BY_THREADS
 
     @cached_property
     def is_special(self) -> bool:

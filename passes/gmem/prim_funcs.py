@@ -14,6 +14,7 @@ from tvm.tirx import AllocBuffer, PrimFunc, Var, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.analysis.sophgo.weights import WeightParameters, find_weights
+from passes.analysis.tir.module_calls import Callers, call_sites, find_calls
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.analysis.tir.statement_lines import Lines
 from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
@@ -21,7 +22,7 @@ from passes.gmem.options import check_bound_names
 from passes.ir.lower_blocks import lower_blocks
 from passes.placement import AddressPlan, Solver, naming, place_function, write_address_plan
 from passes.planning.overflow import does_not_fit
-from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout
+from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
 from passes.planning.sophgo.regions import PlacedTensor, Region
 from target_hw.memory import MemoryHierarchy
 
@@ -61,7 +62,8 @@ def plan_prim_funcs(
     """Decide where the weights of functions, and what they allocate in ``global``, live.
 
     The weights of all functions share one region. The activations of each function begin behind
-    it, since functions of one module run one after another.
+    it, and behind those of the functions that call it; one that may call itself again, or be called
+    by several iterations or threads at once, keeps memory of its own.
 
     Parameters
     ----------
@@ -99,18 +101,27 @@ def plan_prim_funcs(
         regions = _place_weights(weights, gmem)
         check_bound_names(upper_bounds or {}, [v for f in flat.values() for v in _variables(f)])
     bounds = tuple(sorted((upper_bounds or {}).items()))
-    plans = {}
-    for name, func in functions.items():
+    plans: dict[str, PrimFuncPlan] = {}
+    graph, at_once = find_calls(flat), set[str]()
+    for name in graph.order:
         with naming(PASS, name):
-            start = gmem.activation_start(regions[name])
-            memory = MemoryHierarchy((gmem.memory_from(start, regions[name].size),))
-            options = ProblemOptions((SCOPE,), memory, bounds, addressed=False)
+            first = gmem.activation_start(regions[name])
+            around = [p.layout.activations for c, p in plans.items() if c in graph.callers[name]]
+            start = max((aligned(region.end, gmem.alignment) for region in around), default=first)
+            scope = gmem.memory_from(start, regions[name].size + start - first)
+            accesses = [p.plan.found.access for c, p in plans.items() if name in graph.calls[c]]
+            if any(by_several for a in accesses for _, by_several in call_sites(a, graph, name)):
+                at_once |= {name, *(callee for callee in flat if name in graph.callers[callee])}
+            callers = Callers({}, name in at_once, name in graph.callers[name], graph.lasting)
+            options = ProblemOptions(
+                (SCOPE,), MemoryHierarchy((scope,)), bounds, addressed=False, callers=callers
+            )
             found = find_problems(flat[name], options)
             overflow = partial(does_not_fit, places=Lines(flat[name], found))
             plan = place_function(found, solver, overflow=overflow)
             layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
-            plans[name] = PrimFuncPlan(func, flat[name], weights[name], plan, layout)
-    return plans
+            plans[name] = PrimFuncPlan(functions[name], flat[name], weights[name], plan, layout)
+    return {name: plans[name] for name in functions}
 
 
 def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:

@@ -15,10 +15,11 @@ from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
 
 from passes.analysis.ascend.problems import ascend_problems
+from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ascend_kernel import AscendOptions
 from passes.ascend_plan_memory import ascend_plan
-from passes.placement import per_function, place_function, write_address_plan
+from passes.placement import AddressPlan, per_function, place_function, write_address_plan
 from passes.planning import lower_bound
 from passes.planning.ascend.level_limit import plan_at_level
 from passes.planning.ascend.levels import with_level_penalties
@@ -146,14 +147,16 @@ def test_equal_to_numpy_every_way(name: str, size: workloads.ascend.Size, search
         runs(name, size, poisoned(both_modes(form="arena", **options)))
 
 
-def at_level(func: tirx.PrimFunc, level: int) -> tirx.PrimFunc:
+def at_level(
+    func: tirx.PrimFunc, _callers: Callers, level: int
+) -> tuple[tirx.PrimFunc, AddressPlan]:
     """Write arenas into a function in which no buffer falls below a level."""
     found = find_problems(func, ProblemOptions(memory=MEMORY, addressed=False, unequal_slots=True))
     found, _ = ascend_problems(func, found)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     found = replace(found, problems=tuple(problems))
     plan = place_function(found, partial(plan_at_level, lowest=level))
-    return write_address_plan(func, plan, "arena")
+    return write_address_plan(func, plan, "arena"), plan
 
 
 def level_fits(name: str, size: workloads.ascend.Size, level: int) -> bool:
@@ -168,7 +171,7 @@ def level_fits(name: str, size: workloads.ascend.Size, level: int) -> bool:
 @pytest.mark.parametrize("level", [2, 1, 0])
 @pytest.mark.parametrize("name", ["vector_add", "reduction"])
 def test_equal_to_numpy_at_a_level(name: str, level: int):
-    plan = per_function("at_level", partial(at_level, level=level))
+    plan = per_function("at_level", partial(at_level, level=level), "arena")
     runs(name, "fits" if level else "lowest", poisoned(plan))
 
 
@@ -181,7 +184,12 @@ def test_equal_to_numpy_at_every_level(name: str, size: workloads.ascend.Size, l
         assert level > 0
         assert size != "fits"
         pytest.skip(f"no plan at level {level}")
-    runs(name, size, poisoned(per_function("at_level", partial(at_level, level=level))), seed=2)
+    runs(
+        name,
+        size,
+        poisoned(per_function("at_level", partial(at_level, level=level), "arena")),
+        seed=2,
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -42,7 +42,11 @@ def with_preloads(found: FunctionProblems, attached: AttachedProblem) -> Attache
     def prolonged(buffer: Buffer) -> Buffer:
         if buffer.name not in preloaded:
             return buffer
-        return replace(buffer, live=(_loop_range(found, attached, buffer.name),))
+        begin, end = _loop_range(found, attached, buffer.name)
+        # What something keeps may live longer than the loop.
+        return replace(
+            buffer, live=((min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])),)
+        )
 
     problem = replace(
         attached.problem,

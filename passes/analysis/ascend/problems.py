@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from tvm.tirx import PrimFunc
 
@@ -12,6 +13,7 @@ from passes.analysis.ascend.isa_in_place import isa_in_place
 from passes.analysis.ascend.pipes import Pipelines, find_pipelines
 from passes.analysis.ascend.preload import is_preloaded, with_preloads
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
+from passes.analysis.tir.module_calls import Callers
 from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.ir.program import Step
 from passes.planning.ascend.levels import DEPENDENCE, STALL, with_level_penalties
@@ -99,6 +101,7 @@ def read_kernel(
     *,
     restrict_inplace_as_isa: bool = False,
     addressed: bool = True,
+    callers: Callers | None = None,
 ) -> CoreKernel:
     """Read a function once, for planners and for the simulator.
 
@@ -112,15 +115,22 @@ def read_kernel(
         As `restrict` of `isa_in_place`.
     addressed : bool
         As in `ProblemOptions`.
+    callers : Callers, optional
+        What is known of the functions that call this one.
 
     Raises
     ------
     ValueError
         When the function cannot be planned, or a pipe is unknown.
     """
-    found = find_problems(
-        func, ProblemOptions(memory=memory, addressed=addressed, unequal_slots=True)
+    options = ProblemOptions(
+        memory=memory,
+        addressed=addressed,
+        is_native=True,
+        callers=callers or Callers(),
+        unequal_slots=True,
     )
+    found = find_problems(func, options)
     _check_scopes(found, memory)
     _check_annotations(found)
     found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
@@ -254,14 +264,15 @@ def _with_in_place(
 
 
 def _separations(attached: AttachedProblem, pipelines: Pipelines) -> tuple[tuple[str, str], ...]:
-    """Return each unique buffer with each other buffer of its problem, no pair twice."""
+    """Return the pairs that are separated, and each unique buffer with each other, none twice."""
+    found = attached.problem.separations
+    known = {frozenset(pair) for pair in found}
     unique = {name for name, a in attached.allocations.items() if a.index in pipelines.unique}
     names = tuple(attached.allocations)
-    return tuple(
+    return found + tuple(
         (first, second)
-        for at, first in enumerate(names)
-        for second in names[at + 1 :]
-        if first in unique or second in unique
+        for first, second in combinations(names, 2)
+        if {first, second} & unique and frozenset((first, second)) not in known
     )
 
 

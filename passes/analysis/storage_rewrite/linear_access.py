@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm_ffi
-from tvm.ir import PrimType, TensorLoad, TensorRegion, Var
+from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
@@ -109,6 +109,9 @@ class LinearAccess:
         by allocation.
     has_unclear_types : bool
         Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
+    calls : list of (str, int)
+        The functions that may be called: global variables, and strings among a call's arguments;
+        each with the position in `sequence` at which the statement that calls it would stand.
     """
 
     sequence: list[StmtEntry]
@@ -122,6 +125,7 @@ class LinearAccess:
     plain: set[int]
     retyped: dict[int, list[tuple[PrimType, Any]]]
     has_unclear_types: bool
+    calls: list[tuple[str, int]]
 
 
 def find_linear_access(func: PrimFunc) -> LinearAccess:
@@ -170,6 +174,7 @@ class LinearAccessPatternFinder:
         self._plain: set[int] = set()
         self._retyped: dict[int, list[tuple[PrimType, Any]]] = {}
         self._has_unclear_types = False
+        self._calls: list[tuple[str, int]] = []
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: BufferStore | None = None
@@ -238,6 +243,7 @@ class LinearAccessPatternFinder:
             self._plain,
             self._retyped,
             self._has_unclear_types,
+            self._calls,
         )
 
     def _visit_stmt(self, op: Any, visitor: Any) -> None:
@@ -404,6 +410,10 @@ class LinearAccessPatternFinder:
 
     def _visit_call(self, op: Call, visitor: Any) -> None:
         args = [array_get(op.args, i) for i in range(len(op.args))]
+        called = [str(arg.value) for arg in args if type(arg) is StringImm]
+        if type(op.op) is GlobalVar:
+            called.append(str(op.op.name_hint))
+        self._calls += ((name, len(self._sequence)) for name in called)
         if any(type(arg) is Var for arg in args):
             for arg in args:
                 self._visit_operand(arg, visitor)

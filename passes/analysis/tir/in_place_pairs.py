@@ -113,7 +113,7 @@ class InPlacePairs:
             return False
         for index, alloc in zip((destination, source), allocs, strict=True):
             uses = self._uses[index]
-            is_shared = uses.owner_is_thread and not alloc.scope.is_register_like
+            is_shared = uses.by_threads and alloc.scope.is_shared_by_threads
             if uses.escape or alloc.is_volatile or is_shared:
                 return False
         return True

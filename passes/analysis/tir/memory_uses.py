@@ -31,6 +31,7 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
+from passes.analysis.tir.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.structural import structural_visit, type_index
 from passes.ir.whole_numbers import does_not_wrap
@@ -38,9 +39,6 @@ from passes.ir.whole_numbers import does_not_wrap
 _STMT, _CALL, _VAR, _LET = type_index(Stmt), type_index(Call), type_index(Var), type_index(Let)
 _TENSOR_LOAD = type_index(TensorLoad)
 _PARALLEL_LOOP = int(ForKind.PARALLEL)
-
-_KEEPS_ITS_ARGUMENTS = "tirx.tvm_struct_set"
-"""A call that stores what it is given, for others to find later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +71,9 @@ class AllocationUses:
     owner : int or None
         The handle of the innermost parallel loop or thread extent around it: each iteration or
         thread has memory of its own. None for the whole function.
-    owner_is_thread : bool
-        Whether that owner is a thread extent, whose threads run at the same time.
+    by_threads : bool
+        Whether its owner has several threads that run at the same time on this memory. A block of
+        one thread has memory of its own.
     loop : tvm.tirx.For or tvm.tirx.While or None
         The innermost loop around it.
     dtypes : dict from tvm_ffi.dtype to None
@@ -91,12 +90,13 @@ class AllocationUses:
         Where its address is handed on, so that not all accesses are seen: the statements with a
         body that enclose each place, outermost first.
     escape : str or None
-        What may keep its address beyond a statement, for messages; None if nothing does.
+        What may keep its address beyond a statement, or go on reading or writing it, for messages;
+        None if nothing does.
     """
 
     count: int = 0
     owner: int | None = None
-    owner_is_thread: bool = False
+    by_threads: bool = False
     loop: For | While | None = None
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)
@@ -112,13 +112,17 @@ class AllocationUses:
         return all(does_not_wrap(dtype) for dtype in self.indexed)
 
 
-def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUses, ...]:
+def find_memory_uses(
+    func: PrimFunc, access: LinearAccess, lasting: frozenset[str] = frozenset()
+) -> tuple[AllocationUses, ...]:
     """Walk a function once more and list how memory is used.
 
     A pointer that is an argument of a call in an `Evaluate` statement, or in the bounds or the
     condition of a statement, is lent for the time of that statement: extern code keeps no
-    pointers. Anywhere else, in a `Bind`, a `Return`, the value of a store, an attribute, or
-    a buffer declared on a computed address, it may be kept, and the memory *escapes*.
+    pointers. Anywhere else, in a `Bind`, a `Return`, the value of a store, an attribute, a `Let`,
+    or a buffer declared on a computed address, it may be kept, and the memory *escapes*. So does
+    what is given to a call whose effect may end after it returns, such as an asynchronous copy, and
+    what is read or written where TVM makes such copies of loads and stores.
 
     Parameters
     ----------
@@ -126,6 +130,8 @@ def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUs
         Flat.
     access : LinearAccess
         What is known of it: which name stands for which allocation.
+    lasting : frozenset of str
+        As in `is_done_on_return`.
 
     Returns
     -------
@@ -138,17 +144,20 @@ def find_memory_uses(func: PrimFunc, access: LinearAccess) -> tuple[AllocationUs
         When one name is declared for the memory of two allocations, or a thread extent begins
         inside another scope of threads.
     """
-    return _Walk(access)(func.body)
+    return _Walk(access, lasting)(func.body)
 
 
 class _Walk:
-    def __init__(self, access: LinearAccess) -> None:
+    def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
+        self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
         self._buffers = access.buffers
         self._around: list[Any] = []
         self._owners: list[Any] = []
         self._in_thread_env = False
+        self._threaded: set[int] = set()
         self._keeper: str | None = None
+        self._is_asynchronous = False
         self._visitors: dict[type, Callable[[Any, Any], None]] = {
             AllocBuffer: self._visit_alloc,
             AttrStmt: self._visit_attr,
@@ -173,7 +182,7 @@ class _Walk:
                 (_VAR, self._visit_var),
             ],
         )
-        return tuple(self._of)
+        return tuple(replace(uses, by_threads=uses.owner in self._threaded) for uses in self._of)
 
     def _index(self, key: int) -> int | None:
         """Return the allocation whose memory a variable names."""
@@ -208,7 +217,6 @@ class _Walk:
             uses,
             count=uses.count + 1,
             owner=None if owner is None else owner.__chandle__(),
-            owner_is_thread=type(owner) is AttrStmt,
             loop=loops[-1] if loops else None,
         )
         visitor.visit(op.buffer.ty.shape)
@@ -237,8 +245,10 @@ class _Walk:
         visitor.visit(op.value)
 
     def _visit_let(self, op: Let, visitor: Any) -> None:
-        # Its variable lives within the expression, so it keeps nothing.
+        # What its variable is given to is not followed.
+        keeper, self._keeper = self._keeper, f"variable {op.var.name!r}"
         visitor.visit(op.value)
+        self._keeper = keeper
         visitor.visit(op.body)
 
     # Statements with a body
@@ -254,6 +264,8 @@ class _Walk:
         self._keeper = None
         is_owner = op.kind == _PARALLEL_LOOP
         if is_owner:
+            if self._owners and self._owners[-1].__chandle__() in self._threaded:
+                self._threaded.add(op.__chandle__())
             self._owners.append(op)
         self._within(op, visitor, op.min, op.extent, op.step, op.body)
         if is_owner:
@@ -276,12 +288,19 @@ class _Walk:
             raise ValueError("a virtual thread begins inside a thread extent")
         is_owner = is_thread or op.attr_key == "virtual_thread"
         self._in_thread_env = was_in_thread_env or is_thread
+        was_asynchronous = self._is_asynchronous
+        self._is_asynchronous |= op.attr_key in ASYNCHRONOUS_SCOPES
         if is_owner:
             self._owners.append(op)
+        if op.attr_key == "virtual_thread" or (
+            op.attr_key == "thread_extent" and not str(op.node.thread_tag).startswith("blockIdx.")
+        ):
+            self._threaded.update(owner.__chandle__() for owner in self._owners)
         self._within(op, visitor, op.body)
         if is_owner:
             self._owners.pop()
         self._in_thread_env = was_in_thread_env
+        self._is_asynchronous = was_asynchronous
 
     # Leaf statements
 
@@ -300,6 +319,7 @@ class _Walk:
             uses.accessed[op.value.ty.dtype] = None
             uses.indexed.update((index.ty.dtype, None) for index in op.indices)
             uses.stores.append(StoreSite(op, key, tuple(self._around)))
+            self._note_copy(key)
         self._keeper = f"the store to {op.buffer.name!r}"
         visitor.visit(op.value)
         visitor.visit(op.indices)
@@ -311,12 +331,13 @@ class _Walk:
         if uses is not None:
             uses.accessed[op.ty.dtype] = None
             uses.indexed.update((index.ty.dtype, None) for index in op.indices)
+            self._note_copy(op.source.__chandle__())
         visitor.visit(op.indices)
 
     def _visit_call(self, op: Call, visitor: Any) -> None:
         keeper = self._keeper
-        if getattr(op.op, "name", "") == _KEEPS_ITS_ARGUMENTS:
-            self._keeper = "a structure"
+        if keeper is None and not is_done_on_return(op, self._lasting):
+            self._keeper = f"{op.op}, which may go on after it returns"
         if is_address_of(op) and type(op.args[0]) is TensorLoad:
             self._hand_on(op.args[0].source)
         at = masked_index(op)
@@ -344,7 +365,16 @@ class _Walk:
         """Note that the address of a buffer's memory is an operand."""
         index = self._index(var.__chandle__())
         if index is not None:
-            uses = self._of[index]
-            uses.handed_on.append(tuple(self._around))
-            if self._keeper is not None and uses.escape is None:
-                self._of[index] = replace(uses, escape=self._keeper)
+            self._of[index].handed_on.append(tuple(self._around))
+            self._note_keeper(index, self._keeper)
+            self._note_copy(var.__chandle__())
+
+    def _note_copy(self, key: int) -> None:
+        """Note what a copy that runs by itself may be reading or writing for longer."""
+        index = self._index(key)
+        if index is not None and self._is_asynchronous:
+            self._note_keeper(index, "an asynchronous copy")
+
+    def _note_keeper(self, index: int, keeper: str | None) -> None:
+        if keeper is not None and self._of[index].escape is None:
+            self._of[index] = replace(self._of[index], escape=keeper)

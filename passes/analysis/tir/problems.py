@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import tvm_ffi
 from tvm.ir import Var
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
@@ -25,18 +26,14 @@ from passes.analysis.tir.function_problems import (
 )
 from passes.analysis.tir.in_place_pairs import InPlacePairs
 from passes.analysis.tir.memory_uses import find_memory_uses
+from passes.analysis.tir.problem_options import DEFAULT_ALIGNMENT
+from passes.analysis.tir.problem_options import ProblemOptions as ProblemOptions
 from passes.analysis.tir.thread_races import racing_pairs
+from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import NO_LOWER, Bound, SymbolicBounds
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
-from target_hw.memory import MemoryHierarchy, MemoryScope
-
-DEFAULT_ALIGNMENT = 64
-"""Default alignment in bytes, for a memory that no target describes.
-
-TVM's run time gives every allocation this alignment (``kAllocAlignment``), and extern code may
-count on it.
-"""
+from target_hw.memory import MemoryScope
 
 VECTOR_ALIGNMENT = 64
 """The most alignment in bytes that a wide access asks for: that of a cache line."""
@@ -47,61 +44,6 @@ MOST_SLOTS = 256
 _REGISTER_BYTES = 4
 _MULTI_BUFFER = "multi_buffer"
 _UPPER_BOUNDS = "tir_var_upper_bound"
-
-
-@dataclass(frozen=True)
-class ProblemOptions:
-    """What is to be planned, and how.
-
-    Parameters
-    ----------
-    scopes : tuple of str, optional
-        Plan the allocations in these scopes, and all of them. By default every scope, or with
-        `memory` every scope that it describes; but then what a code generator keeps in registers
-        stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all
-        in untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.
-    memory : MemoryHierarchy, optional
-        Capacities, alignments and reserved ranges. A scope that it does not describe has no
-        capacity, and an alignment of `DEFAULT_ALIGNMENT`.
-    upper_bounds : mapping of str to int
-        The most that variables of a symbolic size can be, by name. Those in the function's
-        attribute ``tir_var_upper_bound`` hold as well.
-    detect_inplace : bool
-        Whether a result may take the place of an operand that dies in the same statement.
-    addressed : bool
-        Whether offsets become addresses in the one memory of the chip, rather than places in an
-        allocation that the program makes. Then volatile and bit-packed memory is planned too,
-        but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
-        there are iterations.
-    unequal_slots : bool
-        Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
-        iterations take turns with both: for planners that give one of them more offsets.
-    """
-
-    scopes: tuple[str, ...] | None = None
-    memory: MemoryHierarchy | None = None
-    upper_bounds: tuple[tuple[str, int], ...] = ()
-    detect_inplace: bool = True
-    addressed: bool = True
-    unequal_slots: bool = False
-
-    def __post_init__(self) -> None:
-        for scope in self.scopes or ():
-            MemoryScope(scope)  # Names what is wrong with it.
-            if self.memory is not None and scope not in self.memory:
-                known = ", ".join(described.name for described in self.memory) or "none"
-                raise ValueError(f"scope {scope!r} is not in the target's memory; it has: {known}")
-        for name, bound in self.upper_bounds:
-            if not isinstance(bound, int) or isinstance(bound, bool) or bound < 1:
-                raise ValueError(
-                    f"the upper bound of {name!r} must be a positive integer, got {bound!r}"
-                )
-
-    def memory_of(self, scope: str) -> MemoryScope:
-        """Return what is known of a scope's memory."""
-        if self.memory is not None and scope in self.memory:
-            return self.memory[scope]
-        return MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
 
 
 def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
@@ -134,8 +76,9 @@ class _ProblemBuilder:
 
     def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
         self._options = options
+        self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
-        self._uses = find_memory_uses(func, self._access)
+        self._uses = find_memory_uses(func, self._access, options.callers.lasting)
         self._bounds = _symbolic_bounds(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
@@ -198,6 +141,11 @@ class _ProblemBuilder:
             return f"its size is {size} bytes"
         if options.scopes is None and _is_register(alloc, size, described):
             return "it is kept in registers"
+        if not len(self._access.alloc_stmts[index].buffer.ty.allocated_addr):
+            if options.callers.again:
+                return "its function may be called again while it runs"
+            if options.callers.at_once and alloc.scope.is_shared_by_threads:
+                return "several iterations or threads may be in its function at once"
         if options.addressed:
             if uses.owner is not None and alloc.scope.rank == "global":
                 return "each iteration or thread has its own, in memory that all of them share"
@@ -210,8 +158,9 @@ class _ProblemBuilder:
     def _size(self, index: int) -> int | None:
         """Return the bytes of one slot, at the upper bounds of its variables."""
         alloc = self._access.allocs[index]
+        growth = self._growth(alloc.element.scalar)
         if alloc.shape is not None:
-            return -(-alloc.const_nbits // 8)
+            return -(-alloc.const_nbits * growth // 8)
         (extent,) = self._access.alloc_stmts[index].buffer.ty.shape
         found = next(filter(None, (bounds.most(extent) for bounds in self._bounds)), None)
         if found is None:
@@ -221,7 +170,14 @@ class _ProblemBuilder:
             key = bound.variable.name
             if key not in self._used_bounds or bound.lower > NO_LOWER:
                 self._used_bounds[key] = bound
-        return -(-max(most, 0) * alloc.element.nbits // 8)
+        return -(-max(most, 0) * alloc.element.nbits * growth // 8)
+
+    def _growth(self, scalar: str) -> int:
+        """Return how many times as wide as declared elements are where the function runs."""
+        if not self._options.addressed or self._options.is_native:
+            return 1
+        dtype = tvm_ffi.dtype(scalar)
+        return -(-stored_bits(dtype, self._target) // int(dtype.bits))
 
     # What is planned
 
@@ -271,9 +227,11 @@ class _ProblemBuilder:
         uses, buffer = self._uses[index], self._access.alloc_stmts[index].buffer
         alignment = 1
         for dtype in uses.dtypes:
-            alignment = math.lcm(alignment, max(1, -(-dtype.bits * dtype.lanes // 8)))
+            growth = self._growth(str(dtype.with_lanes(1)))
+            alignment = math.lcm(alignment, max(1, -(-dtype.bits * growth * dtype.lanes // 8)))
         for dtype in uses.accessed:
-            width = -(-dtype.bits * max(dtype.lanes, 1) // 8)
+            growth = self._growth(str(dtype.with_lanes(1)))
+            width = -(-dtype.bits * growth * max(dtype.lanes, 1) // 8)
             alignment = math.lcm(alignment, min(_power_of_two(width), VECTOR_ALIGNMENT))
         asked = int(buffer.ty.data_alignment)
         # TVM writes its default into every buffer: only more than that is a wish.
@@ -313,7 +271,12 @@ class _ProblemBuilder:
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
             during = (begin, end) if addressed else None
-            safe = tuple(self._in_place(allocations)) if self._options.detect_inplace else ()
+            separated = {frozenset(pair) for pair in racing}
+            safe = tuple(
+                pair
+                for pair in (self._in_place(allocations) if self._options.detect_inplace else ())
+                if frozenset(pair) not in separated
+            )
             attached = AttachedProblem(problem, allocations, owner, inside, during, safe)
             slots = {buffer.name: buffer.slots for buffer in problem.buffers}
             pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
@@ -336,7 +299,13 @@ class _ProblemBuilder:
         """
         pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
         # Memory that is used only through a pointer to it is touched by no statement that is seen.
-        seen = {name: a for name, a in allocations.items() if a.index in self._touched}
+        # Elements that grow are not where the pairs would have them.
+        seen = {
+            name: a
+            for name, a in allocations.items()
+            if a.index in self._touched
+            and self._growth(self._access.allocs[a.index].element.scalar) == 1
+        }
         beginning: dict[int, list[str]] = {}
         for name, allocation in seen.items():
             beginning.setdefault(self._touched[allocation.index][0], []).append(name)

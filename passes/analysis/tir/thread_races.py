@@ -2,12 +2,14 @@
 
 Threads of a block run at their own pace. When memory that they share holds one value after
 another, all of them must have read the first before any writes the second. TVM's `ThreadSync`
-places these barriers behind storage planning, in ``shared`` and ``shared.dyn``. It goes by the
-buffer and compares indices, so it does not see that
+places these barriers behind storage planning, in ``shared``, ``shared.dyn`` and ``warp``, and in
+no scope with a tag of a chip's own. It goes by the buffer and compares the indices of loads and
+stores, so it does not see that
 
 - two allocations with an address have the same bytes,
 - equal indices are different bytes where elements differ in width: thread 4 writes the fourth
-  byte of an array of ``int8`` while thread 1 has still to read its element of ``float32``.
+  byte of an array of ``int8`` while thread 1 has still to read its element of ``float32``,
+- a call reads or writes what it is given the address of.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from itertools import combinations
 from passes.analysis.storage_rewrite.linear_access import LinearAccess
 from passes.analysis.tir.function_problems import Allocation
 from passes.analysis.tir.memory_uses import AllocationUses
+from passes.planning.storage_rewrite.storage import AllocEntry
 
-_SYNCHRONIZED = ("shared", "shared.dyn")
+_SYNCHRONIZED = ("shared", "shared.dyn", "warp")
 """The storage scopes in which TVM places barriers between the threads of a block."""
 
 
@@ -42,15 +45,28 @@ def racing_pairs(
     addressed : bool
         Whether offsets become addresses, rather than places in one allocation.
     """
-    by_threads = {
-        name: _widths(uses[allocation.index])
+    shared = [
+        (name, access.allocs[allocation.index], uses[allocation.index])
         for name, allocation in allocations.items()
-        if uses[allocation.index].owner_is_thread
-        and str(access.allocs[allocation.index].scope) in _SYNCHRONIZED
-    }
-    for (first, widths), (second, others) in combinations(by_threads.items(), 2):
-        if addressed or len(widths | others) > 1:
+        if uses[allocation.index].by_threads
+        and access.allocs[allocation.index].scope.is_shared_by_threads
+    ]
+    for (first, alloc, one), (second, other_alloc, other) in combinations(shared, 2):
+        is_seen = _is_synchronized(alloc, one) and _is_synchronized(other_alloc, other)
+        if addressed or not is_seen or len(_widths(one) | _widths(other)) > 1:
             yield first, second
+
+
+def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:
+    """Whether an allocation would race with any other of its element type in its bytes."""
+    if not (uses.by_threads and alloc.scope.is_shared_by_threads):
+        return False
+    return not _is_synchronized(alloc, uses) or len(_widths(uses)) > 1
+
+
+def _is_synchronized(alloc: AllocEntry, uses: AllocationUses) -> bool:
+    """Whether TVM sees each access when it places barriers."""
+    return str(alloc.scope) in _SYNCHRONIZED and not uses.handed_on
 
 
 def _widths(uses: AllocationUses) -> frozenset[int]:

@@ -1,0 +1,60 @@
+"""How wide elements are once TVM has replaced the types that a target has no arithmetic for.
+
+`BF16ComputeLegalize` and `FP8ComputeLegalize` make wider elements of what a function allocates,
+unless its target computes with them. The second stands behind storage planning in TVM's pipelines,
+and both do where planning runs in front of a pipeline.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+from tvm_ffi import structural_walk
+
+_REPLACED = ("bfloat", "float8")
+"""How the names of types begin that TVM may replace."""
+
+_NOT_BUILT_BY_TVM = "ext_dev"
+"""Targets that TVM generates no code for: who does takes a function as it is."""
+
+
+def stored_bits(dtype: tvm.DataType, target: Target | None) -> int:
+    """Return the bits of one lane of an allocation's elements when a function is built.
+
+    Parameters
+    ----------
+    dtype : tvm_ffi.dtype
+        As it is declared.
+    target : Target, optional
+        What the function is bound to. Where it is bound to none, TVM's default holds.
+    """
+    if not str(dtype).startswith(_REPLACED):
+        return int(dtype.bits)
+    if target is not None and target.kind.name == _NOT_BUILT_BY_TVM:
+        return int(dtype.bits)
+    return _legalized_bits(str(dtype.with_lanes(1)), target)
+
+
+@lru_cache(maxsize=64)
+def _legalized_bits(dtype: str, target: Target | None) -> int:
+    """Let TVM replace the type of one buffer, and look."""
+    buffer, at = tirx.decl_buffer([1], dtype, "probe", layout=None), tirx.const(0)
+    body = [
+        tirx.AllocBuffer(buffer),
+        tirx.BufferStore(buffer, tirx.BufferLoad(buffer, [at]), [at]),
+    ]
+    func = tirx.PrimFunc([], tirx.SeqStmt(body))
+    mod = tvm.IRModule({"probe": func if target is None else func.with_attr("target", target)})
+    for legalize in (tirx.transform.BF16ComputeLegalize, tirx.transform.FP8ComputeLegalize):
+        mod = legalize()(mod)
+    found: list[int] = []
+
+    def note(op: tirx.AllocBuffer) -> None:
+        found.append(int(op.buffer.ty.dtype.dtype.bits))
+
+    structural_walk(mod["probe"].body, (tirx.AllocBuffer, note))
+    (bits,) = found
+    return bits
