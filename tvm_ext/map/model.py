@@ -1,6 +1,6 @@
 """A memory map as data: who is where in which memory, beside the lines of the program.
 
-Nothing here knows TVM or how a map is shown.
+Nothing here knows TVM; how a map is shown is asked for where a notebook shows one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from passes.planning import Plan, Problem, lower_bound
+from passes.planning.html_table import html_table
 from passes.planning.overflow import TextPlaces, does_not_fit
 from passes.simulation import Simulation
 
@@ -246,6 +247,29 @@ class MemoryMap:
     def planners(self) -> tuple[str, ...]:
         """The planners, in the order in which they were asked."""
         return tuple(dict.fromkeys(p.planner for scope in self.scopes for p in scope.placements))
+
+    def __str__(self) -> str:
+        """Say in a line what the map shows."""
+        memories = f"{len(self.scopes)} memor{'y' if len(self.scopes) == 1 else 'ies'}"
+        return f"memory map of {self.title}: {memories}, by {', '.join(self.planners)}"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the memories, and the page in a frame, for a notebook."""
+        from tvm_ext.map.html import in_a_frame  # It needs this module.
+
+        rows = (
+            (
+                f"{scope.function}, {scope.name}",
+                placement.label,
+                f"{placement.plan.peak:,}",
+                f"{scope.bound():,}",
+                "" if scope.capacity is None else f"{scope.capacity:,}",
+            )
+            for scope in self.scopes
+            for placement in scope.placements
+        )
+        header = ("memory", "planner", "bytes", "lower bound", "capacity")
+        return html_table(str(self), header, rows) + in_a_frame(self)
 
 
 def _fullest(problem: Problem, positions: list[int], ranges: list[tuple[int, int]]) -> int:
