@@ -1,4 +1,4 @@
-"""A memory map as data: who is where in which memory, beside the lines of the program.
+"""A memory map as data: the placement of each buffer, beside the lines of the program.
 
 Nothing here knows TVM; how a map is shown is asked for where a notebook shows one.
 """
