@@ -109,7 +109,7 @@ def false_claims(problem, names=None):
         except Exception as error:
             found.append(f"{name} raises {type(error).__name__}: {error}")
             continue
-        said = f"{name}: {plan}, best {best}"
+        said = f"{name}: {plan!r}, best {best}"
         if [v for v in verify(problem, plan) if v.kind != "capacity"]:
             found.append(f"wrong: {said}")
         if plan.fits != (problem.capacity is None or plan.peak <= problem.capacity):

@@ -18,7 +18,7 @@ from tvm_ext.own_packages import check_own_packages
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "compare": ("tvm_ext.comparison.command", "hold our StorageRewrite against the stock one"),
-        "map": ("tvm_ext.map.command", "show who is where in memory, beside the program"),
+        "map": ("tvm_ext.map.command", "show where each buffer lies in memory, beside the program"),
         "plan": ("tvm_ext.plan_command", "place the buffers of a CSV file"),
     }
 )

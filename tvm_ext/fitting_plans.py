@@ -17,10 +17,13 @@ from passes.planning import Budget, lower_bound, solve
 from passes.planning.ascend.choice import Choice, Placed, Verdict, front
 from passes.planning.ascend.fewer_slots import single
 from passes.planning.ascend.levels import reuse_of
+from passes.planning.html_table import html_table
 from passes.planning.planner import as_budget
 from tvm_ext.columns import in_columns
 from tvm_ext.comparison.single_functions import split
 from tvm_ext.lowering import known_target
+
+_COLUMNS = ("bytes", "cycles", "level", "penalty", "one slot for")
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,34 @@ class FittingMemory:
 
     def __str__(self) -> str:
         """Return a table."""
+        if not self.plans:
+            return f"{self._title()}\n  {self._nothing()}"
+        marks = (" ", *("*" if plan.chosen else " " for plan in self.plans))
+        table = in_columns([_COLUMNS, *self._rows()], left=(4,))
+        lines = (f"{m} {line}" for m, line in zip(marks, table, strict=True))
+        return "\n".join([self._title(), *lines])
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook; the chosen plan is the one with a star."""
+        if not self.plans:
+            return html_table(self._title(), ("",), [(self._nothing(),)])
+        rows = (
+            ("*" if plan.chosen else "", *row)
+            for plan, row in zip(self.plans, self._rows(), strict=True)
+        )
+        return html_table(self._title(), ("", *_COLUMNS), rows)
+
+    def _title(self) -> str:
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
         title = (
             f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
         )
-        if not self.plans:
-            return f"{title}\n  {self._nothing()}"
         if any(plan.cycles is None for plan in self.plans):
             title += "; the target describes no pipelines, so the fewest slots given up decide"
-        rows = [("bytes", "cycles", "level", "penalty", "one slot for")]
-        rows += [
+        return title
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
             (
                 f"{plan.peak:,}",
                 "-" if plan.cycles is None else f"{plan.cycles:,}",
@@ -109,9 +130,6 @@ class FittingMemory:
             )
             for plan in self.plans
         ]
-        marks = (" ", *("*" if plan.chosen else " " for plan in self.plans))
-        table = in_columns(rows, left=(4,))
-        return "\n".join([title, *(f"{m} {line}" for m, line in zip(marks, table, strict=True))])
 
     def _nothing(self) -> str:
         """Say what is in the way where nothing fits."""

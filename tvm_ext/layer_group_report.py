@@ -21,6 +21,7 @@ from passes.layer_group import (
     plan_groups,
 )
 from passes.layer_group_cost import makespans
+from passes.planning.html_table import ROW_LIMIT, html_table
 from passes.planning.layer_group.planned_group import PlannedGroup
 from passes.rewrite.layer_group.local_buffers import SCOPE
 from target_hw.memory import target_label
@@ -107,6 +108,24 @@ class LayerGroupReport:
     moved_least: int
     makespan_before: int
     makespan_after: int
+
+    def _repr_html_(self) -> str:
+        """Return a table of the groups, for a notebook."""
+        header = ("layers", "slices", "rows that two slices need", "bytes a lane", "bytes moved")
+        rows = (
+            (
+                ", ".join(group.layers),
+                f"{group.n_slices} x {group.h_slices}",
+                group.halo,
+                f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
+                f"{group.moved:,}",
+            )
+            for group in self.groups
+        )
+        left = [f"{one.layer} is left: {one.reason}" for one in self.left[:ROW_LIMIT]]
+        more = len(self.left) - len(left)
+        left += [f"... and {more:,} more are left"] if more else []
+        return html_table(repr(self).strip("<>"), header, rows, notes=left)
 
     def __repr__(self) -> str:
         """Say in a line what the groups save."""

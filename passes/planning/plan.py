@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from passes.planning.html_table import html_table
+
 
 class Status(Enum):
     """What is known of a plan."""
@@ -80,3 +82,16 @@ class Plan:
     def fits(self) -> bool:
         """Whether the plan is within the capacity."""
         return self.status in (Status.OPTIMAL, Status.FEASIBLE)
+
+    def __str__(self) -> str:
+        """Say in a line what the plan takes, and what is known of it."""
+        cost = f", penalty {self.penalty:,}" if self.penalty else ""
+        return (
+            f"plan by {self.planner}: {len(self.offsets):,} buffers in {self.peak:,} bytes{cost}, "
+            f"{self.status.value}"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the offsets, for a notebook."""
+        rows = ((name, ", ".join(f"{o:,}" for o in at)) for name, at in self.offsets.items())
+        return html_table(str(self), ("buffer", "offsets in bytes"), rows)

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from passes.planning.html_table import html_table
 from passes.planning.live_ranges import LiveRange as LiveRange
 from passes.planning.live_ranges import joined, live_together
 from target_hw.memory import MemoryScope, as_plain, is_byte_count
@@ -226,6 +227,29 @@ class Problem:
     def alignment_of(self, buffer: Buffer) -> int:
         """Bytes that every offset of `buffer` is a multiple of: its own and the memory's."""
         return math.lcm(buffer.alignment, self.memory.alignment)
+
+    def __str__(self) -> str:
+        """Say in a line what competes for which memory."""
+        capacity = "" if self.capacity is None else f" of {self.capacity:,} bytes"
+        return f"{self.name}: {len(self.buffers):,} buffers in {self.memory.name}{capacity}"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the buffers, for a notebook."""
+        header = ("buffer", "bytes", "slots", "alignment", "live")
+        rows = (
+            (
+                buffer.name,
+                f"{buffer.size:,}",
+                f"{buffer.slots:,}",
+                f"{self.alignment_of(buffer):,}",
+                " ".join(f"[{begin}, {end})" for begin, end in buffer.live),
+            )
+            for buffer in self.buffers
+        )
+        pairs = (("in place", self.in_place), ("apart", self.separations))
+        notes = [f"{what}: {len(found):,} pairs" for what, found in pairs if found]
+        notes += [f"penalties: {len(self.penalties):,}"] if self.penalties else []
+        return html_table(str(self), header, rows, notes=notes)
 
 
 def rotate_alike(first: Buffer, second: Buffer) -> bool:

@@ -9,13 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-import tvm
-from tvm.script import relax as R
-from tvm.script import tirx as T
 
-import tvm_ext
 from tvm_ext.__main__ import _parser, main
-from tvm_ext.lowering import capture_relax
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -78,47 +73,12 @@ def test_every_file_that_is_named_is_there(page):
 # ------------------------------------------------------------------------------------- Python
 
 
-@T.prim_func(s_tir=True)
-def kernel(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32")
-    y = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        x[i] = a[63 - i]
-    for i in range(64):
-        y[i] = x[63 - i]
-    for i in range(64):
-        b[i] = y[63 - i]
-
-
-@tvm.script.ir_module
-class Network:
-    @R.function
-    def main(
-        x: R.Tensor((32, 32), "float32"),  # noqa: N805
-        weight: R.Tensor((32, 32), "float32"),
-    ) -> R.Tensor((32, 32), "float32"):
-        R.func_attr({"num_input": 1})
-        with R.dataflow():
-            a = R.matmul(x, weight)
-            b = R.tanh(a)
-            c = R.matmul(b, weight)
-            R.output(c)
-        return c
-
-
-def names_for(page: Path) -> dict[str, object]:
-    """Return what a page's first block may take for granted."""
-    names = {"tvm": tvm, "tvm_ext": tvm_ext, "relax_mod": Network}
-    names["mod"] = Network if page.name == "gmem.md" else tvm.IRModule({"main": kernel})
-    names["lowered"] = capture_relax(Network, "llvm", fuse=False)
-    return names
-
-
 @pytest.mark.parametrize("page", named([p for p in PAGES if p.name not in (FRAGMENTS, ELSEWHERE)]))
 def test_python_runs_from_the_top_of_a_page_down(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(page.parent))
     monkeypatch.delitem(sys.modules, "own_planner", raising=False)  # it registers when imported
-    names = names_for(page)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
     for at, block in enumerate(blocks(page, "python")):
         # In a file, because TVMScript reads the text of a function.
         path = tmp_path / f"{page.stem}_block_{at}.py"

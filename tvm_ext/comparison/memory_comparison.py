@@ -154,6 +154,18 @@ class ActivationMemory:
         """Return the peak of a planner's plan; KeyError if the planner was not asked."""
         return {plan.planner: plan.nbytes for plan in self.plans}[planner]
 
+    def __str__(self) -> str:
+        """Return the table that the command ``compare`` prints."""
+        from tvm_ext.comparison.tables import render_memory  # It needs this module.
+
+        return "\n".join(render_memory((self,)))
+
+    def _repr_html_(self) -> str:
+        """Return it for a notebook."""
+        from tvm_ext.comparison.tables import html_of_memory
+
+        return html_of_memory(self)
+
     def not_counted(self) -> list[str]:
         """Say what the numbers of bytes leave out, a line for each kind."""
         how = "fused" if self.fused else "not fused"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from passes.planning.html_table import html_table
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.columns import in_columns
 from tvm_ext.comparison.planners import Makespan, PlannerComparison, ScopeResult
@@ -34,6 +35,24 @@ class Table:
         rule = ["---", *["---:"] * (len(header) - 1)]
         cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, rule, *rows)]
         return [f"**{self.title}**", "", *(f"| {' | '.join(row)} |" for row in cells)]
+
+    def html(self) -> str:
+        """Return an element of HTML."""
+        header, *rows = _without_empty_columns(self.rows)
+        return html_table(self.title, header, rows)
+
+
+def html_of(comparison: PlannerComparison) -> str:
+    """Write a comparison of planners as tables of HTML.
+
+    Parameters
+    ----------
+    comparison : PlannerComparison
+        The data.
+    """
+    notes = html_table(comparison.program, ("notes",), ((note,) for note in comparison.notes))
+    parts = [table.html() for table in tables(comparison)]
+    return "".join([*parts, notes] if comparison.notes or not parts else parts)
 
 
 def tables(comparison: PlannerComparison) -> list[Table]:

@@ -117,6 +117,18 @@ class PlannerComparison:
     makespans: tuple[Makespan, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """Return the tables of `render_planners`."""
+        from tvm_ext.comparison.planner_tables import render_planners  # It needs this module.
+
+        return render_planners(self)
+
+    def _repr_html_(self) -> str:
+        """Return the same tables for a notebook."""
+        from tvm_ext.comparison.planner_tables import html_of
+
+        return html_of(self)
+
 
 def compare_program(
     program: Program, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None

@@ -152,6 +152,18 @@ class Comparison:
             median_ratio=statistics.median(row.ratio for row in rows),
         )
 
+    def __str__(self) -> str:
+        """Return the table that the command ``compare`` prints."""
+        from tvm_ext.comparison.tables import render  # It needs this module.
+
+        return "\n".join(render(self))
+
+    def _repr_html_(self) -> str:
+        """Return it for a notebook."""
+        from tvm_ext.comparison.tables import html_of
+
+        return html_of(self)
+
     def to_json(self) -> str:
         """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from passes.planning.html_table import html_table
 from tvm_ext.columns import in_columns
 from tvm_ext.comparison.memory_comparison import ActivationMemory
 from tvm_ext.comparison.storage_rewrite import (
@@ -16,6 +17,10 @@ from tvm_ext.comparison.storage_rewrite import (
 
 DEFAULT_WIDTH = 80
 """Columns, where no terminal says how many it has."""
+
+
+HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
+LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
 
 
 def render(
@@ -37,12 +42,20 @@ def render(
     list of str
         Lines of at most `width` characters, where `width` is 80 or more.
     """
-    table = [["function", "scope", "allocs", "bytes", "equal", "time"]]
-    for row in comparison.functions:
-        table += _rows(row)
-    lines = ["allocations, bytes: before/after stock/after ours; time: stock/ours", ""]
-    lines += _align(table, width)
-    return [*lines, "", *_render_totals(comparison, lowering_seconds)]
+    table = [[*HEADER], *(cells for row in comparison.functions for cells in _rows(row))]
+    return [LEGEND, "", *_align(table, width), "", *_render_totals(comparison, lowering_seconds)]
+
+
+def html_of(comparison: Comparison) -> str:
+    """Write a comparison as a table of HTML.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The data.
+    """
+    rows = (cells for row in comparison.functions for cells in _rows(row))
+    return html_table(LEGEND, HEADER, rows, notes=_render_totals(comparison, None))
 
 
 def _rows(row: FunctionComparison) -> list[list[str]]:
@@ -129,6 +142,9 @@ def _render_scope(scope: str, *uses: ByScope) -> list[str]:
     return lines
 
 
+MEMORY_TITLE = "'s tensors: bytes, and their share of the stock pass's"
+
+
 def render_memory(memories: Sequence[ActivationMemory], width: int = DEFAULT_WIDTH) -> list[str]:
     """Write what the tensors of one function take as a table.
 
@@ -144,8 +160,26 @@ def render_memory(memories: Sequence[ActivationMemory], width: int = DEFAULT_WID
     list of str
         Lines of at most `width` characters, where `width` is 80 or more.
     """
-    title = "'s tensors: bytes, and their share of the stock pass's"
-    name = _shorten(memories[0].function, width - len(title))
+    name = _shorten(memories[0].function, width - len(MEMORY_TITLE))
+    notes = [
+        line for note in _notes(memories) for line in wrap(note, width, subsequent_indent="  ")
+    ]
+    return [f"{name}{MEMORY_TITLE}", "", *in_columns(_memory_rows(memories)), "", *notes]
+
+
+def html_of_memory(memory: ActivationMemory) -> str:
+    """Write what the tensors of one function take as a table of HTML.
+
+    Parameters
+    ----------
+    memory : ActivationMemory
+        The data.
+    """
+    header, *rows = _memory_rows((memory,))
+    return html_table(f"{memory.function}{MEMORY_TITLE}", header, rows, notes=_notes((memory,)))
+
+
+def _memory_rows(memories: Sequence[ActivationMemory]) -> list[list[str]]:
     rows: list[tuple[str, list[int]]] = [
         ("no reuse", [memory.no_reuse for memory in memories]),
         ("stock", [memory.stock.nbytes for memory in memories]),
@@ -161,10 +195,7 @@ def render_memory(memories: Sequence[ActivationMemory], width: int = DEFAULT_WID
         shares = (_share(value, m.stock.nbytes) for value, m in zip(values, memories, strict=True))
         cells = (f"{value:,} {share}" for value, share in zip(values, shares, strict=True))
         table.append([what, *cells])
-    notes = [
-        line for note in _notes(memories) for line in wrap(note, width, subsequent_indent="  ")
-    ]
-    return [f"{name}{title}", "", *in_columns(table), "", *notes]
+    return table
 
 
 def _planners_of(memories: Sequence[ActivationMemory]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Memory maps: who is where in which memory, beside the lines of the program.
+"""Memory maps: the placement of each buffer, beside the lines of the program.
 
 `memory_map_of`, `map_of_module` and `map_of_problem` make a `MemoryMap`, which is plain data;
 `write_map` writes it as a page, a picture, a snapshot or a trace.

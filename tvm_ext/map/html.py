@@ -41,6 +41,24 @@ def html_page(shown: MemoryMap) -> str:
     return page
 
 
+def in_a_frame(shown: MemoryMap) -> str:
+    """Write a memory map as an element of another page, such as a notebook.
+
+    The frame has no part in the page around it: its scripts run, and can reach nothing there. A
+    notebook that does not trust what it shows leaves it out.
+
+    Parameters
+    ----------
+    shown : MemoryMap
+        What to show.
+    """
+    page = escape(html_page(shown))
+    return (
+        f'<iframe sandbox="allow-scripts" title="{escape(f"Memory of {shown.title}")}" '
+        f'style="width:100%;height:640px;border:1px solid" srcdoc="{page}"></iframe>'
+    )
+
+
 def _part(name: str) -> str:
     return (files("tvm_ext.map") / "page" / name).read_text(encoding="utf-8")
 

@@ -1,6 +1,6 @@
-"""A memory map as data: who is where in which memory, beside the lines of the program.
+"""A memory map as data: the placement of each buffer, beside the lines of the program.
 
-Nothing here knows TVM or how a map is shown.
+Nothing here knows TVM; how a map is shown is asked for where a notebook shows one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from passes.planning import Buffer, Plan, Problem, lower_bound
+from passes.planning.html_table import html_table
 from passes.planning.overflow import TextPlaces, does_not_fit
 from passes.simulation import Simulation
 from tvm_ext.map.stock import STOCK
@@ -246,6 +247,29 @@ class MemoryMap:
     def planners(self) -> tuple[str, ...]:
         """The planners, in the order in which they were asked."""
         return tuple(dict.fromkeys(p.planner for scope in self.scopes for p in scope.placements))
+
+    def __str__(self) -> str:
+        """Say in a line what the map shows."""
+        memories = f"{len(self.scopes)} memor{'y' if len(self.scopes) == 1 else 'ies'}"
+        return f"memory map of {self.title}: {memories}, by {', '.join(self.planners)}"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the memories, and the page in a frame, for a notebook."""
+        from tvm_ext.map.html import in_a_frame  # It needs this module.
+
+        rows = (
+            (
+                f"{scope.function}, {scope.name}",
+                placement.label,
+                f"{placement.plan.peak:,}",
+                f"{scope.bound():,}",
+                "" if scope.capacity is None else f"{scope.capacity:,}",
+            )
+            for scope in self.scopes
+            for placement in scope.placements
+        )
+        header = ("memory", "planner", "bytes", "lower bound", "capacity")
+        return html_table(str(self), header, rows) + in_a_frame(self)
 
 
 def _bytes_in_use(problem: Problem, plan: Plan) -> Iterator[tuple[int, int, bool]]:

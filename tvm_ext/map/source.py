@@ -96,7 +96,7 @@ def memory_map_of(
     alignment: int = 1,
     options: MapOptions | None = None,
 ) -> MemoryMap:
-    """Plan the memory of a program, or of a table of buffers, and say who is where.
+    """Plan the memory of a program, or of a table of buffers, and return each placement.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def map_of_module(
     title: str = "module",
     options: MapOptions | None = None,
 ) -> MemoryMap:
-    """Plan the memory of a module, and say who is where.
+    """Plan the memory of a module, and return each placement.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def map_of_module(
 
 
 def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> MemoryMap:
-    """Plan one problem, and say who is where.
+    """Plan one problem, and return each placement.
 
     Parameters
     ----------

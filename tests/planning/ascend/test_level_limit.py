@@ -40,7 +40,7 @@ def kernels(draw):
 @settings(max_examples=60, deadline=None, print_blob=True)
 def test_nothing_falls_below_the_level_and_the_plan_is_right(lowest, problem):
     plan = plan_at_level(problem, lowest, BUDGET)
-    note(str(plan))
+    note(repr(plan))
     wrong = [v for v in verify(problem, plan) if v.kind != "capacity"]
     assert wrong == []
     if plan.fits:

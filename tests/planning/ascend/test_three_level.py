@@ -88,7 +88,7 @@ def shares_only_in_place(problem, plan):
 def test_the_search_is_optimal_with_upgrades(problem):
     plan = solve(problem, "three_level", BUDGET)
     best = best_by_brute_force(problem)
-    note(f"{plan}, brute force {best}")
+    note(f"{plan!r}, brute force {best}")
     if best is None:
         assert not plan.fits
         return
@@ -115,7 +115,7 @@ def test_plans_are_right_with_every_option(problem, data):
         strategy=data.draw(st.sampled_from(["default", "largest-first"])),
         cross_loop=data.draw(st.booleans()),
     )
-    note(str(plan))
+    note(repr(plan))
     assert [v for v in verify(problem, plan) if v.kind != "capacity"] == []
     assert plan.fits == (problem.capacity is None or plan.peak <= problem.capacity)
     assert set(plan.reuse) == {buffer.name for buffer in problem.buffers}

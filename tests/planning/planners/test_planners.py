@@ -38,7 +38,7 @@ def violations_but_capacity(problem, plan):
 @settings(max_examples=60, deadline=None, print_blob=True)
 def test_plans_are_right_and_say_whether_they_fit(name, problem):
     plan = solve(problem, name, BUDGET)
-    note(str(plan))
+    note(repr(plan))
     assert violations_but_capacity(problem, plan) == []
     assert plan.fits == (problem.capacity is None or plan.peak <= problem.capacity)
     assert plan.peak >= lower_bound(problem)
@@ -50,7 +50,7 @@ def test_plans_are_right_and_say_whether_they_fit(name, problem):
 def test_the_optimum_is_found(name, problem):
     plan = solve(problem, name, BUDGET)
     best = best_by_brute_force(problem)
-    note(f"{plan}, brute force {best}")
+    note(f"{plan!r}, brute force {best}")
     if best is None:
         assert not plan.fits
     else:

@@ -312,7 +312,7 @@ def operands_of(graph, name):
 def test_no_operand_is_overwritten_before_it_is_read(planner, graph, alignment):
     problem = aligned(graph, alignment)
     plan = solve(problem, planner)
-    note(str(plan))
+    note(repr(plan))
     check(problem, plan)
     replay(graph, {name: at for name, (at,) in plan.offsets.items()})
 

@@ -1,0 +1,149 @@
+"""What a notebook shows of plans, problems, maps and reports: HTML that no name can break."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import tirx as T
+
+import tvm_ext
+from passes.planning.html_table import ROW_LIMIT, html_table
+from tvm_ext import Buffer, Problem
+from tvm_ext.map.html import html_page
+
+HOSTILE = '</td></table><script>alert("1")</script>&amp;'
+
+
+class Seen(HTMLParser):
+    """The rows of a text's tables, what else it says, and the pages in its frames."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.said: list[str] = []
+        self.frames: list[dict[str, str | None]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == [], "every element ends"
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in ("div", "p", "table", "tr", "th", "td", "iframe"), tag
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
+        elif tag == "iframe":
+            self.frames.append(dict(attrs))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("th", "td"):
+            self.rows[-1][-1] += data
+        else:
+            self.said.append(data)
+
+
+def shown(value: object) -> Seen:
+    assert value._repr_html_() == value._repr_html_()
+    return Seen(value._repr_html_())
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Problem(
+        (Buffer(HOSTILE, 4096, ((0, 3),), slots=2), Buffer("other", 64, ((2, 5),))),
+        tvm_ext.MemoryScope("local.UB", 65536, 32),
+        name=HOSTILE,
+    )
+
+
+def test_a_problem_and_a_plan_are_tables(problem):
+    plan = tvm_ext.solve(problem)
+    _, row, other = shown(problem).rows
+    assert row == [HOSTILE, "4,096", "2", "32", "[0, 3)"]
+    assert other[0] == "other"
+    assert shown(plan).rows[1] == [HOSTILE, ", ".join(f"{at:,}" for at in plan.offsets[HOSTILE])]
+    for value in (problem, plan):
+        assert "\n" not in str(value)
+        assert len(str(value)) < 160
+    assert f"{plan.peak:,} bytes" in str(plan)
+
+
+def test_a_long_table_says_how_many_rows_there_are_besides():
+    plan = tvm_ext.solve(Problem(tuple(Buffer(f"b{i}", 1, ((i, i + 1),)) for i in range(1000))))
+    seen = shown(plan)
+    assert len(seen.rows) == 1 + ROW_LIMIT
+    assert f"... and {1000 - ROW_LIMIT} more" in seen.said
+    assert len(Seen(html_table("", ("",), [("x",)] * ROW_LIMIT)).said) == 0
+
+
+def test_a_map_is_a_table_and_its_page_in_a_frame(problem):
+    memory_map = tvm_ext.map_of_problem(problem)
+    seen = shown(memory_map)
+    (frame,) = seen.frames
+    assert frame["srcdoc"] == html_page(memory_map)
+    assert frame["sandbox"] == "allow-scripts"
+    assert f"{memory_map.scopes[0].placements[0].plan.peak:,}" in seen.rows[1]
+    assert "\n" not in str(memory_map)
+
+
+@T.prim_func(s_tir=True)
+def kernel(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    x = T.alloc_buffer((64,), "float32")
+    for i in range(64):
+        x[i] = a[63 - i]
+    for i in range(64):
+        b[i] = x[63 - i]
+
+
+def test_comparisons_are_tables(problem):
+    mod = tvm.IRModule({"main": kernel})
+    comparison = tvm_ext.compare(mod, target="llvm", repeats=1)
+    assert shown(comparison).rows[1][:2] == ["main", "global"]
+    planners = tvm_ext.compare_planners(mod, ["best", "bump"], target="llvm")
+    assert {"stock", "best", "bump"} <= {row[0] for row in shown(planners).rows}
+    assert str(planners) == tvm_ext.render_planners(planners)
+    hostile = replace(planners, program=HOSTILE, notes=(HOSTILE,))
+    assert [HOSTILE] in shown(hostile).rows
+    assert HOSTILE in shown(replace(hostile, scopes=())).said
+
+
+def test_the_tensors_of_a_network_are_a_table():
+    x = relax.Var("x", relax.TensorType((1, 4, 8, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        y = builder.emit(relax.op.nn.relu(x))
+        builder.emit_func_output(builder.emit(relax.op.tanh(y)))
+    (memory,) = tvm_ext.activation_memory(builder.get(), fuse=False, names=["best"])
+    hostile = replace(memory, function=HOSTILE)
+    assert {"no reuse", "stock", "best"} <= {row[0] for row in shown(hostile).rows}
+    assert "main's tensors" in str(memory)
+
+
+def test_what_a_kernel_gives_up_is_a_table():
+    plan = tvm_ext.FittingPlan(((HOSTILE, 1),), 4096, 7, 1, None, True)
+    memory = tvm_ext.FittingMemory("main", "local.UB", 8192, 9000, 4096, 4096, (plan,))
+    _, row = shown(memory).rows
+    assert row == ["*", "4,096", "-", "1", "7", HOSTILE]
+    (said,) = shown(replace(memory, plans=(), least=9000, lowest=9000)).rows[1]
+    assert "nothing fits" in said
+
+
+def test_groups_of_layers_are_a_table():
+    group = tvm_ext.LayerGroupSummary(
+        (HOSTILE, "relu:b"), ("conv2d", "relu"), 1, 4, "keep", 100, 200, 300, 0, 0, 9, planned=None
+    )
+    left = tuple(tvm_ext.LeftLayer(f"l{i}", HOSTILE) for i in range(ROW_LIMIT + 2))
+    report = tvm_ext.LayerGroupReport((group,), left, 5, 4, 3, 2, 1)
+    seen = shown(report)
+    assert seen.rows[1] == [f"{HOSTILE}, relu:b", "1 x 4", "keep", "100 of 200", "300"]
+    assert f"l0 is left: {HOSTILE}" in seen.said
+    assert "... and 2 more are left" in seen.said
