@@ -12,7 +12,7 @@ the device, of each number of pages, as many blocks as are in use at one time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from passes.planning.relax.piece import PAGE
@@ -303,12 +303,10 @@ class _Symbols(dict[int, int]):
         return self._default
 
 
-def _storages(value: _Value) -> Iterator[_Storage]:
+def _storages(value: _Value) -> Sequence[_Storage]:
     if isinstance(value, list):
-        for part in value:
-            yield from _storages(part)
-    elif value is not None:
-        yield value
+        return [storage for part in value for storage in _storages(part)]
+    return [] if value is None else [value]
 
 
 def paths(
