@@ -20,17 +20,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
+from operator import or_
 
 from passes.planning.relax.machine import (
     Allocate,
+    Blocks,
     Body,
     Branch,
     Extent,
     Function,
-    Taken,
     UnknownMemoryError,
     paths,
+    pooled,
 )
 from passes.planning.relax.piece import PAGE
 
@@ -167,7 +170,7 @@ class _Judge:
             of_stock, of_ours = self._of_stock(stock, entry, sizes), self._paths(ours, entry, sizes)
             pairs = [(of_ours.get(path), taken) for path, taken in of_stock.items()]
             known = [(one, other) for one, other in pairs if one is not None and other is not None]
-            if any(one.pooled > other.pooled for one, other in known):
+            if any(pooled(one) > pooled(other) for one, other in known):
                 return False
             if known:
                 both.append(known)
@@ -176,9 +179,9 @@ class _Judge:
         if math.prod(map(len, both)) > MOST_PATHS:
             return False
         together = (
-            ([one for one, _ in way], [other for _, other in way]) for way in product(*both)
+            [reduce(or_, taken) for taken in zip(*way, strict=True)] for way in product(*both)
         )
-        return all(_joined(one).pooled <= _joined(other).pooled for one, other in together)
+        return all(pooled(one) <= pooled(other) for one, other in together)
 
     def _of_stock(self, stock: Mapping[str, Function], entry: str, sizes: _Sizes) -> _Paths:
         if (entry, sizes) not in self._taken:
@@ -222,7 +225,7 @@ class _Judge:
         return [_Sizes(1)]
 
 
-_Paths = dict[tuple[bool, ...], Taken | None]
+_Paths = dict[tuple[bool, ...], Blocks | None]
 
 
 def _values(extents: Sequence[Extent]) -> list[int]:
@@ -265,10 +268,3 @@ def _allocations(body: Body) -> list[Allocate]:
         elif isinstance(step, Branch):
             found += [one for way in step.ways for one in _allocations(way)]
     return found
-
-
-def _joined(runs: Sequence[Taken]) -> Taken:
-    result = Taken()
-    for run in runs:
-        result = result.then(run)
-    return result

@@ -20,10 +20,10 @@ from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
 from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.relax.common import with_common_sizes
-from passes.planning.relax.machine import Function
+from passes.planning.relax.machine import Blocks, Function, block, pooled
 from passes.planning.relax.piece import PAGE, Piece, checked
-from passes.planning.relax.pieces import bytes_asked, in_fewer, in_one_piece, ways_to_cut
-from passes.planning.relax.pool import allocations, bytes_taken, least_taken
+from passes.planning.relax.pieces import in_fewer, in_one_piece, ways_to_cut
+from passes.planning.relax.pool import allocations, bytes_taken, cost, least_taken
 from passes.planning.relax.slots import in_given_slots
 from passes.planning.sophgo.gmem_layout import GMEMLayout
 from passes.rewrite.relax_memory import NewStorage, write_storages
@@ -120,7 +120,7 @@ class _Ways:
         if self.cut(self.chosen) == self.stock:
             LOGGER.info(
                 "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
-                "plan is shown to take no more",
+                "other plan is shown to take less",
                 self.memory.name,
             )
         memory = replace(self.planned.memory, bounds=self.memory.bounds)
@@ -210,19 +210,14 @@ def _lower(
     """Return ways for a group that ask for less than the stock pass's sharing, or take less."""
     group = way.memory.groups[index]
     problem = _problem(way.memory, group, options)
-    returned = tuple(storage.buffer() for storage in group.returned)
     all_of = (*group.storages, *group.returned, *group.alone)
     page = PAGE if group.unit is None else 1
-
-    def cost(pieces: tuple[Piece, ...]) -> tuple[int, int]:
-        return bytes_taken(allocations(all_of, pieces), page), bytes_asked(pieces, returned)
-
+    most = cost(all_of, stock, page)
     fewer = in_fewer(problem, stock, options.short_solver())
     known = _passable([fewer] if fewer else [], way.memory, group, options)
     first, *others = way.groups[index]
-    most = cost(stock)
-    ways = (first, *known, *others)
-    return [one for one in ways if cost(one) < most and bytes_asked(one, returned) <= most[1]]
+    ways = [(one, cost(all_of, one, page)) for one in (first, *known, *others)]
+    return [one for one, mine in ways if mine[:2] < most[:2] and mine[1] <= most[1]]
 
 
 def _runs_straight(memory: RelaxMemory) -> bool:
@@ -239,16 +234,16 @@ def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
 
     A bound says what the stock pass's plan of a function takes at least, alone.
     """
-    blocks = Counter[tuple[int, int]]()
+    blocks: Blocks = Counter()
     for way, bound in zip(ways, least, strict=True):
-        mine = Counter[tuple[int, int]]()
+        mine: Blocks = Counter()
         for group, pieces in zip(way.memory.groups, way.cut(), strict=True):
             for size, _, _ in allocations((*group.storages, *group.returned), pieces):
-                mine[group.device, -(-size // PAGE) * PAGE] += 1
-        if _bytes(mine) > bound:
+                mine[block(group.device, size)] += 1
+        if pooled(mine) > bound:
             return False
         blocks |= mine
-    return _bytes(blocks) <= max(least, default=0)
+    return pooled(blocks) <= max(least, default=0)
 
 
 def _live_pages(memory: RelaxMemory) -> int:
@@ -263,10 +258,6 @@ def _touched_pages(memory: RelaxMemory, cut: Cut) -> int:
         bytes_taken(allocations((*group.storages, *group.returned), pieces), PAGE)
         for group, pieces in zip(memory.groups, cut, strict=True)
     )
-
-
-def _bytes(blocks: Mapping[tuple[int, int], int]) -> int:
-    return sum(size * count for (_, size), count in blocks.items())
 
 
 def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:
@@ -288,26 +279,14 @@ def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:
 
 
 def _new_storages(memory: RelaxMemory, cut: Cut) -> tuple[NewStorage, ...]:
+    """Return what is allocated; no two buffers of one piece share bytes."""
     handles: dict[str, list[int]] = {}
     for handle, name in memory.storage_of.items():
         handles.setdefault(name, []).append(handle)
     storages = []
     for group, pieces in zip(memory.groups, cut, strict=True):
-        _check(memory, group, pieces)
-        storages += [_new_storage(piece, group, handles) for piece in pieces]
+        buffers = [storage.buffer() for storage in (*group.storages, *group.returned)]
+        for piece in checked(f"function {memory.name!r}", buffers, pieces):
+            offsets = {h: offset for name, offset in piece.offsets.items() for h in handles[name]}
+            storages.append(NewStorage(piece.size, group.unit, group.device, offsets))
     return tuple(storages)
-
-
-def _check(memory: RelaxMemory, group: StorageGroup, pieces: tuple[Piece, ...]) -> None:
-    """Hold that no two buffers of one piece share bytes."""
-    placed = {name for piece in pieces for name in piece.offsets}
-    problem = group.problem(MemoryScope(SCOPE), memory.name)
-    there = replace(problem, buffers=tuple(b for b in problem.buffers if b.name in placed))
-    checked(there, tuple(storage.buffer() for storage in group.returned), pieces)
-
-
-def _new_storage(
-    piece: Piece, group: StorageGroup, handles: Mapping[str, Sequence[int]]
-) -> NewStorage:
-    offsets = {handle: offset for name, offset in piece.offsets.items() for handle in handles[name]}
-    return NewStorage(piece.size, group.unit, group.device, offsets)

@@ -95,7 +95,7 @@ def with_common_sizes(
             found = divided(part, mine.size, sizes, solver)
             if found is not None:
                 others = tuple(piece for piece in pieces if piece is not mine)
-                result[number] = checked(part, (), found) + others
+                result[number] = checked(part.name, part.buffers, found) + others
                 break
         for piece in result[number]:
             if piece.size >= LEAST_SHARED and there.count(piece.size) < _count(

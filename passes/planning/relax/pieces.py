@@ -20,7 +20,7 @@ from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
 from passes.planning.relax.common import divided
 from passes.planning.relax.piece import Piece, Solver
-from passes.planning.relax.pool import allocations, bytes_taken, least_taken
+from passes.planning.relax.pool import cost, least_taken
 from passes.planning.relax.returned import can_gain, with_returned
 from passes.planning.relax.slots import in_growing_slots, in_slots_of_one_size
 
@@ -64,17 +64,11 @@ def ways_to_cut(
     if can_gain(problem, returned, plan.peak):
         rooms = sorted({1, page})
         candidates += (with_returned(problem, returned, solver, room) for room in rooms)
-    least = min(bytes_asked(pieces, returned) for pieces in slots)
-    few = [pieces for pieces in candidates if bytes_asked(pieces, returned) <= least]
     all_of = (*problem.buffers, *returned, *alone)
-    return sorted(
-        few,
-        key=lambda pieces: (
-            bytes_taken(allocations(all_of, pieces), page),
-            bytes_asked(pieces, returned),
-            len(pieces),
-        ),
-    )
+    costs = {number: cost(all_of, pieces, page) for number, pieces in enumerate(candidates)}
+    least = min(costs[number][1] for number in (1, 2))
+    few = [number for number in costs if costs[number][1] <= least]
+    return [candidates[number] for number in sorted(few, key=lambda number: costs[number])]
 
 
 def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple[Piece, ...] | None:
@@ -99,14 +93,3 @@ def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple
             if found is not None:
                 return found
     return None
-
-
-def bytes_asked(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> int:
-    """Return the bytes that are asked for."""
-    return sum(piece.size for piece in pieces) + sum(_alone(pieces, returned))
-
-
-def _alone(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> list[int]:
-    """Return the sizes of the returned tensors that are in no piece."""
-    placed = {name for piece in pieces for name in piece.offsets}
-    return [buffer.size for buffer in returned if buffer.name not in placed]
