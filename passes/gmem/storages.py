@@ -23,7 +23,7 @@ from passes.planning.relax.common import with_common_sizes
 from passes.planning.relax.machine import Blocks, Function, block, pooled
 from passes.planning.relax.piece import PAGE, Piece, checked
 from passes.planning.relax.pieces import in_fewer, in_one_piece, ways_to_cut
-from passes.planning.relax.pool import allocations, bytes_taken, cost, least_taken
+from passes.planning.relax.pool import allocations, bytes_taken, least_taken
 from passes.planning.relax.slots import in_given_slots
 from passes.planning.sophgo.gmem_layout import GMEMLayout
 from passes.rewrite.relax_memory import NewStorage, write_storages
@@ -189,7 +189,7 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
             keeps = handed_on or memory.name in callers[memory.name]
             way.memory = memory
             way.groups = [
-                [*([] if keeps else _lower(way, index, stock, options)), stock]
+                [*([] if keeps else _others(way, index, stock, options)), stock]
                 for index, stock in enumerate(way.stock)
             ]
     ordered = sorted(ways, key=lambda way: (-len(callers[way.whole.name]), way.whole.name))
@@ -204,20 +204,15 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
         way.chosen = chosen[way.whole.name]
 
 
-def _lower(
+def _others(
     way: _Ways, index: int, stock: tuple[Piece, ...], options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
-    """Return ways for a group that ask for less than the stock pass's sharing, or take less."""
+    """Return the ways to cut a group that are not the stock pass's sharing, the best one first."""
     group = way.memory.groups[index]
-    problem = _problem(way.memory, group, options)
-    all_of = (*group.storages, *group.returned, *group.alone)
-    page = PAGE if group.unit is None else 1
-    most = cost(all_of, stock, page)
-    fewer = in_fewer(problem, stock, options.short_solver())
+    fewer = in_fewer(_problem(way.memory, group, options), stock, options.short_solver())
     known = _passable([fewer] if fewer else [], way.memory, group, options)
     first, *others = way.groups[index]
-    ways = [(one, cost(all_of, one, page)) for one in (first, *known, *others)]
-    return [one for one, mine in ways if mine[:2] < most[:2] and mine[1] <= most[1]]
+    return [one for one in (first, *known, *others) if one != stock]
 
 
 def _runs_straight(memory: RelaxMemory) -> bool:
