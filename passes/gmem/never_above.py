@@ -20,17 +20,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
+from operator import or_
 
 from passes.planning.relax.machine import (
     Allocate,
+    Blocks,
     Body,
     Branch,
     Extent,
     Function,
-    Taken,
     UnknownMemoryError,
     paths,
+    pooled,
 )
 from passes.planning.relax.piece import PAGE
 
@@ -50,6 +53,10 @@ _PAGES = (1, 2, 3, 4, 6, 8, 16)
 """Numbers of pages of one storage at which a program is run."""
 
 
+Plan = tuple[int, ...]
+"""For each part of a function's plan, the index of the way in which it is made."""
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """The plans that one function may have, in the machine's model, made when they are asked for.
@@ -58,20 +65,21 @@ class Choice:
     ----------
     name : str
         The function's.
-    plans : int
-        How many there are, the one that is liked best first; the last one is the stock pass's.
+    ways : tuple of int
+        How many ways each part of its plan can be made, the one that is liked best first; the last
+        one is the stock pass's.
     machine : callable
-        From the index of a plan to the function with that plan.
+        From the index of a way for each part to the function with that plan.
     """
 
     name: str
-    plans: int
-    machine: Callable[[int], Function]
+    ways: tuple[int, ...]
+    machine: Callable[[Plan], Function]
 
 
 def choose(
     choices: Sequence[Choice], entries: Sequence[str], bounds: Mapping[str, int], host: int | None
-) -> dict[str, int]:
+) -> dict[str, Plan]:
     """Choose a plan for each function.
 
     Parameters
@@ -87,20 +95,25 @@ def choose(
 
     Returns
     -------
-    dict of str to int
-        By the function's name, the index of its plan.
+    dict of str to tuple of int
+        By the function's name, the index of the way for each part of its plan.
     """
-    stock = {choice.name: choice.plans - 1 for choice in choices}
     judge = _Judge(choices, entries, bounds, host)
-    chosen = {choice.name: 0 for choice in choices}
-    if judge.accepts(chosen):
-        return chosen
-    chosen = dict(stock)
+    best = {choice.name: (0,) * len(choice.ways) for choice in choices}
+    if judge.accepts(best):
+        return best
+    chosen = dict(judge.stock)
     for choice in choices:
-        for index in range(choice.plans - 1):
-            if judge.accepts({**chosen, choice.name: index}):
-                chosen[choice.name] = index
-                break
+        name = choice.name
+        if len(choices) > 1 and judge.accepts({**chosen, name: best[name]}):
+            chosen[name] = best[name]
+            continue
+        for part, ways in enumerate(choice.ways):
+            for index in range(ways - 1):
+                plan = (*chosen[name][:part], index, *chosen[name][part + 1 :])
+                if judge.accepts({**chosen, name: plan}):
+                    chosen[name] = plan
+                    break
     return chosen
 
 
@@ -128,21 +141,26 @@ class _Judge:
     ) -> None:
         self._choices = {choice.name: choice for choice in choices}
         self._entries, self._bounds, self._host = entries, bounds, host
-        self._machines: dict[tuple[str, int], Function | None] = {}
-        self._stock = {choice.name: choice.plans - 1 for choice in choices}
+        self._machines: dict[tuple[str, Plan], Function | None] = {}
+        self.stock = {c.name: tuple(ways - 1 for ways in c.ways) for c in choices}
         self._taken: dict[tuple[str, _Sizes], _Paths] = {}
+        self._above: tuple[_Sizes, ...] = ()  # Where the last plan took more, others may too.
 
-    def accepts(self, chosen: Mapping[str, int]) -> bool:
+    def accepts(self, chosen: Mapping[str, Plan]) -> bool:
         """Whether nothing takes more than it does with the stock pass's sharing."""
-        if chosen == self._stock:
+        if chosen == self.stock:
             return True
-        stock, ours = self._program(self._stock), self._program(chosen)
+        stock, ours = self._program(self.stock), self._program(chosen)
         if stock is None or ours is None:
             return False
         try:
-            return all(self._is_not_above(ours, stock, one) for one in self._sizes(stock, ours))
+            for one in (*self._above, *self._sizes(stock, ours)):
+                if not self._is_not_above(ours, stock, one):
+                    self._above = (one,)
+                    return False
         except UnknownMemoryError:
             return False
+        return True
 
     def _is_not_above(
         self, ours: Mapping[str, Function], stock: Mapping[str, Function], sizes: _Sizes
@@ -152,7 +170,7 @@ class _Judge:
             of_stock, of_ours = self._of_stock(stock, entry, sizes), self._paths(ours, entry, sizes)
             pairs = [(of_ours.get(path), taken) for path, taken in of_stock.items()]
             known = [(one, other) for one, other in pairs if one is not None and other is not None]
-            if any(one.pooled > other.pooled for one, other in known):
+            if any(pooled(one) > pooled(other) for one, other in known):
                 return False
             if known:
                 both.append(known)
@@ -161,9 +179,9 @@ class _Judge:
         if math.prod(map(len, both)) > MOST_PATHS:
             return False
         together = (
-            ([one for one, _ in way], [other for _, other in way]) for way in product(*both)
+            [reduce(or_, taken) for taken in zip(*way, strict=True)] for way in product(*both)
         )
-        return all(_joined(one).pooled <= _joined(other).pooled for one, other in together)
+        return all(pooled(one) <= pooled(other) for one, other in together)
 
     def _of_stock(self, stock: Mapping[str, Function], entry: str, sizes: _Sizes) -> _Paths:
         if (entry, sizes) not in self._taken:
@@ -176,7 +194,7 @@ class _Judge:
         }
         return paths(program, entry, known, MOST_PATHS, sizes.value, self._host)
 
-    def _program(self, chosen: Mapping[str, int]) -> dict[str, Function] | None:
+    def _program(self, chosen: Mapping[str, Plan]) -> dict[str, Function] | None:
         program = {}
         for name, index in chosen.items():
             key = name, index
@@ -199,7 +217,7 @@ class _Judge:
         if len(values) > 1:
             count = sum(len(self._of_stock(stock, one, _Sizes(1))) for one in self._entries)
             names = sorted({name for one in functions for name in one.symbols.values()})
-            alone = [*names, None] if len(names) > 1 else [None]
+            alone = [None, *names] if len(names) > 1 else [None]
             most = max(MOST_RUNS // (count * len(alone)), LEAST_SIZES)
             stride = -(-len(values) // most)
             values = [*values[:-1:stride], values[-1]]
@@ -207,7 +225,7 @@ class _Judge:
         return [_Sizes(1)]
 
 
-_Paths = dict[tuple[bool, ...], Taken | None]
+_Paths = dict[tuple[bool, ...], Blocks | None]
 
 
 def _values(extents: Sequence[Extent]) -> list[int]:
@@ -250,10 +268,3 @@ def _allocations(body: Body) -> list[Allocate]:
         elif isinstance(step, Branch):
             found += [one for way in step.ways for one in _allocations(way)]
     return found
-
-
-def _joined(runs: Sequence[Taken]) -> Taken:
-    result = Taken()
-    for run in runs:
-        result = result.then(run)
-    return result

@@ -7,9 +7,8 @@ addresses. The others are `passes.gmem.never_above`'s to choose from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from passes.analysis.relax.facts import RelaxMemory, StorageGroup
 from passes.analysis.relax.registers import read_machine_function
@@ -21,9 +20,9 @@ from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
 from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.relax.common import with_common_sizes
-from passes.planning.relax.machine import Function
+from passes.planning.relax.machine import Blocks, Function, block, pooled
 from passes.planning.relax.piece import PAGE, Piece, checked
-from passes.planning.relax.pieces import constant_pieces, in_one_piece, symbolic_pieces
+from passes.planning.relax.pieces import in_fewer, in_one_piece, ways_to_cut
 from passes.planning.relax.pool import allocations, bytes_taken, least_taken
 from passes.planning.relax.slots import in_given_slots
 from passes.planning.sophgo.gmem_layout import GMEMLayout
@@ -80,7 +79,9 @@ def with_storages(
     ways = []
     for planned, whole in plans:
         with naming(PASS, whole.name):
-            ways.append(_Ways(planned, whole, _ways(planned, planner, options)))
+            memory = planned.memory
+            groups = [_group_ways(planned, group, planner, options) for group in memory.groups]
+            ways.append(_Ways(planned, whole, memory, groups))
     if planner == BEST and not options.has_addresses():
         _choose(ways, callers, options)
     return tuple(way.result() for way in ways)
@@ -88,48 +89,42 @@ def with_storages(
 
 @dataclass(eq=False)
 class _Ways:
-    """The ways to cut one function's plan; the best one of all is `cuts[chosen]`."""
+    """The ways to cut one function's plan: for each group of its tensors, the best one first."""
 
     planned: FunctionPlan
     whole: RelaxMemory
-    cuts: list[Cut]
-    chosen: int = 0
+    memory: RelaxMemory  # The one of the two whose groups these are.
+    groups: list[list[tuple[Piece, ...]]]
     stock: Cut | None = None
-    _storages: dict[int, tuple[NewStorage, ...]] = field(default_factory=dict)
+    chosen: tuple[int, ...] = ()  # For each group, the best way where there is none.
 
-    def storages(self, index: int) -> tuple[NewStorage, ...]:
-        """Return the storages of one of the ways, which is held against the live ranges first."""
-        if index not in self._storages:
-            memory = self.whole if self.cuts[index] is self.stock else self.planned.memory
-            self._storages[index] = _new_storages(memory, self.cuts[index])
-        return self._storages[index]
+    def cut(self, indices: Sequence[int] = ()) -> Cut:
+        """Return one way of each group; the best ones where none are named."""
+        return tuple(
+            ways[index]
+            for ways, index in zip(self.groups, indices or [0] * len(self.groups), strict=True)
+        )
 
-    def machine(self, index: int) -> Function:
-        """Return the function with one of the ways, as the machine runs it."""
-        memory = self.whole
-        func = write_storages(memory.mod, memory.name, self.storages(index), memory.bounds)
-        return read_machine_function(memory.mod, memory.mod.get_global_var(memory.name), func)
+    def storages(self, indices: Sequence[int]) -> tuple[NewStorage, ...]:
+        """Return the storages of one way of each group, held against the live ranges."""
+        return _new_storages(self.memory, self.cut(indices))
+
+    def machine(self, indices: Sequence[int]) -> Function:
+        """Return the function with one way of each group, as the machine runs it."""
+        mod, name = self.memory.mod, self.memory.name
+        func = write_storages(mod, name, self.storages(indices), self.memory.bounds)
+        return read_machine_function(mod, mod.get_global_var(name), func)
 
     def result(self) -> FunctionPlan:
         """Return the plan with the storages that were chosen."""
-        memory = self.planned.memory
-        if self.stock is not None and self.cuts[self.chosen] is self.stock:
-            memory = replace(memory, bounds=self.whole.bounds)
+        if self.cut(self.chosen) == self.stock:
             LOGGER.info(
                 "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
-                "plan is shown to take no more",
-                memory.name,
+                "other plan is shown to take less",
+                self.memory.name,
             )
+        memory = replace(self.planned.memory, bounds=self.memory.bounds)
         return replace(self.planned, memory=memory, storages=self.storages(self.chosen))
-
-
-def _ways(planned: FunctionPlan, planner: str, options: GMEMOptions) -> list[Cut]:
-    """Return ways to cut a plan, the best one first."""
-    groups = [_group_ways(planned, group, planner, options) for group in planned.memory.groups]
-    return [
-        tuple(way if way is not None else ways[-1] for way, ways in zip(cut, groups, strict=True))
-        for cut in zip_longest(*groups)
-    ]
 
 
 def _group_ways(
@@ -141,10 +136,20 @@ def _group_ways(
         return [in_one_piece(plan)]
     returned = tuple(storage.buffer() for storage in group.returned)
     alone = tuple(storage.buffer() for storage in group.alone)
-    cut = constant_pieces if group.unit is None else symbolic_pieces
-    ways = cut(problem, returned, plan, options.short_solver(), alone)
-    if _device_kind(planned.memory, group, options) in OFFSET_KINDS:
-        return ways
+    page = PAGE if group.unit is None else 1
+    ways = ways_to_cut(problem, returned, plan, options.short_solver(), alone, page)
+    return _passable(ways, planned.memory, group, options)
+
+
+def _passable(
+    ways: Iterable[tuple[Piece, ...]],
+    memory: RelaxMemory,
+    group: StorageGroup,
+    options: GMEMOptions,
+) -> list[tuple[Piece, ...]]:
+    """Return the ways without offsets, where a tensor at an offset would be copied."""
+    if _device_kind(memory, group, options) in OFFSET_KINDS:
+        return list(ways)
     return [way for way in ways if not any(at for piece in way for at in piece.offsets.values())]
 
 
@@ -164,13 +169,10 @@ def _problem(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> 
 def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
     if options.target_kind() in OFFSET_KINDS:
-        parts = [
-            (_problem(way.planned.memory, way.planned.memory.main, options), way.cuts[0][0])
-            for way in ways
-        ]
+        parts = [(_problem(way.memory, way.memory.main, options), way.groups[0][0]) for way in ways]
         for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
-            if main != way.cuts[0][0]:
-                way.cuts.insert(0, (main, *way.cuts[0][1:]))
+            if main != way.groups[0][0]:
+                way.groups[0].insert(0, main)
     memories = [way.whole for way in ways]
     straight = all(_runs_straight(memory) for memory in memories)
     if straight and _is_within(ways, [_live_pages(memory) for memory in memories]):
@@ -183,22 +185,34 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
     handed_on = any(memory.hands_on for memory in memories)
     bounds = {str(b.variable.name): b.upper for memory in memories for b in memory.bounds}
     for way, memory, way.stock in zip(ways, memories, cuts, strict=True):
-        if way.stock is None:
-            continue
-        if handed_on or memory.name in callers[memory.name]:
-            way.cuts = []
-        way.cuts = [cut for cut in way.cuts if cut != way.stock]
-        way.cuts.append(way.stock)
+        if way.stock is not None:
+            keeps = handed_on or memory.name in callers[memory.name]
+            way.memory = memory
+            way.groups = [
+                [*([] if keeps else _others(way, index, stock, options)), stock]
+                for index, stock in enumerate(way.stock)
+            ]
     ordered = sorted(ways, key=lambda way: (-len(callers[way.whole.name]), way.whole.name))
     entries = [
         way.whole.name
         for way in ways
         if not callers[way.whole.name] or "global_symbol" in (way.whole.func.attrs or {})
     ]
-    choices = [Choice(way.whole.name, len(way.cuts), way.machine) for way in ordered]
+    choices = [Choice(way.whole.name, tuple(map(len, way.groups)), way.machine) for way in ordered]
     chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
     for way in ways:
         way.chosen = chosen[way.whole.name]
+
+
+def _others(
+    way: _Ways, index: int, stock: tuple[Piece, ...], options: GMEMOptions
+) -> list[tuple[Piece, ...]]:
+    """Return the ways to cut a group that are not the stock pass's sharing, the best one first."""
+    group = way.memory.groups[index]
+    fewer = in_fewer(_problem(way.memory, group, options), stock, options.short_solver())
+    known = _passable([fewer] if fewer else [], way.memory, group, options)
+    first, *others = way.groups[index]
+    return [one for one in (first, *known, *others) if one != stock]
 
 
 def _runs_straight(memory: RelaxMemory) -> bool:
@@ -215,16 +229,16 @@ def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
 
     A bound says what the stock pass's plan of a function takes at least, alone.
     """
-    blocks = Counter[tuple[int, int]]()
+    blocks: Blocks = Counter()
     for way, bound in zip(ways, least, strict=True):
-        mine = Counter[tuple[int, int]]()
-        for group, pieces in zip(way.planned.memory.groups, way.cuts[0], strict=True):
+        mine: Blocks = Counter()
+        for group, pieces in zip(way.memory.groups, way.cut(), strict=True):
             for size, _, _ in allocations((*group.storages, *group.returned), pieces):
-                mine[group.device, -(-size // PAGE) * PAGE] += 1
-        if _bytes(mine) > bound:
+                mine[block(group.device, size)] += 1
+        if pooled(mine) > bound:
             return False
         blocks |= mine
-    return _bytes(blocks) <= max(least, default=0)
+    return pooled(blocks) <= max(least, default=0)
 
 
 def _live_pages(memory: RelaxMemory) -> int:
@@ -239,10 +253,6 @@ def _touched_pages(memory: RelaxMemory, cut: Cut) -> int:
         bytes_taken(allocations((*group.storages, *group.returned), pieces), PAGE)
         for group, pieces in zip(memory.groups, cut, strict=True)
     )
-
-
-def _bytes(blocks: Mapping[tuple[int, int], int]) -> int:
-    return sum(size * count for (_, size), count in blocks.items())
 
 
 def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:
@@ -264,26 +274,14 @@ def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:
 
 
 def _new_storages(memory: RelaxMemory, cut: Cut) -> tuple[NewStorage, ...]:
+    """Return what is allocated; no two buffers of one piece share bytes."""
     handles: dict[str, list[int]] = {}
     for handle, name in memory.storage_of.items():
         handles.setdefault(name, []).append(handle)
     storages = []
     for group, pieces in zip(memory.groups, cut, strict=True):
-        _check(memory, group, pieces)
-        storages += [_new_storage(piece, group, handles) for piece in pieces]
+        buffers = [storage.buffer() for storage in (*group.storages, *group.returned)]
+        for piece in checked(f"function {memory.name!r}", buffers, pieces):
+            offsets = {h: offset for name, offset in piece.offsets.items() for h in handles[name]}
+            storages.append(NewStorage(piece.size, group.unit, group.device, offsets))
     return tuple(storages)
-
-
-def _check(memory: RelaxMemory, group: StorageGroup, pieces: tuple[Piece, ...]) -> None:
-    """Hold that no two buffers of one piece share bytes."""
-    placed = {name for piece in pieces for name in piece.offsets}
-    problem = group.problem(MemoryScope(SCOPE), memory.name)
-    there = replace(problem, buffers=tuple(b for b in problem.buffers if b.name in placed))
-    checked(there, tuple(storage.buffer() for storage in group.returned), pieces)
-
-
-def _new_storage(
-    piece: Piece, group: StorageGroup, handles: Mapping[str, Sequence[int]]
-) -> NewStorage:
-    offsets = {handle: offset for name, offset in piece.offsets.items() for handle in handles[name]}
-    return NewStorage(piece.size, group.unit, group.device, offsets)

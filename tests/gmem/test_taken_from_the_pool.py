@@ -19,7 +19,7 @@ from vm_memory import Seen, watch
 
 from passes.analysis.relax.registers import read_machine_function
 from passes.ir.structural import structural_mutate, type_index
-from passes.planning.relax.machine import Function, Run, paths
+from passes.planning.relax.machine import Function, Run, paths, pooled
 from tvm_ext.transform import GMEMAllocate
 
 STOCK = relax.transform.StaticPlanBlockMemory()
@@ -94,7 +94,7 @@ def check(source: str, arguments: Arguments, sizes: list[dict[str, int]], replay
             one, result = run_once(library, f"{label}main", given_)
             model = Run(program, one.decisions, size, 1, 0)(f"{label}main")
             assert model.met == len(one.decisions)
-            assert model.taken.pooled == one.nbytes
+            assert pooled(model.taken) == one.nbytes
             found.append(one)
             results.append(result)
         assert found[0].decisions == found[-1].decisions

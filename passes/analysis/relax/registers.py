@@ -46,6 +46,12 @@ _BINARY: Mapping[Any, Callable[[int, int], int]] = {
     tirx.FloorMod: operator.mod,
     tirx.Min: min,
     tirx.Max: max,
+    tirx.LT: operator.lt,
+    tirx.LE: operator.le,
+    tirx.GT: operator.gt,
+    tirx.GE: operator.ge,
+    tirx.EQ: operator.eq,
+    tirx.NE: operator.ne,
 }
 
 
@@ -113,7 +119,7 @@ class _Reader:
         return [Refer(register, self._operand(value))]
 
     def _call(self, register: int, call: Any) -> Step:
-        name = str(call.op.name) if isinstance(call.op, Op) else ""
+        name = _name(call.op)
         if name in _ALLOC_STORAGE:
             if not isinstance(call.args[1], IntImm):
                 raise UnknownMemoryError("a device that is known at run time only")
@@ -149,6 +155,10 @@ class _Reader:
         if isinstance(expr, relax.TupleGetItem):
             return Field(self._operand(expr.tuple_value), int(expr.index))
         return None
+
+
+def _name(op: Any) -> str:
+    return str(op.name) if isinstance(op, Op) else ""
 
 
 def _symbols_of(pattern: Any, given: Any) -> Sequence[tuple[int, Extent]]:
@@ -199,6 +209,9 @@ def _extent(expr: Any) -> Extent:
         return lambda symbols: symbols[key]
     if isinstance(expr, tirx.Cast):
         return _extent(expr.value)
+    if isinstance(expr, tvm.ir.Call) and _name(expr.op) == "prim.if_then_else":
+        condition, one, other = map(_extent, expr.args)
+        return lambda symbols: (one if condition(symbols) else other)(symbols)
     for kind, compute in _BINARY.items():
         if isinstance(expr, kind):
             return _computed(compute, _extent(expr.a), _extent(expr.b))

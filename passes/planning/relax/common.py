@@ -15,9 +15,9 @@ LEAST_SHARED = 16 * PAGE
 
 
 def divided(
-    problem: Problem, piece: Piece, sizes: Sequence[int], solver: Solver
+    problem: Problem, most: int, sizes: Sequence[int], solver: Solver
 ) -> tuple[Piece, ...] | None:
-    """Divide a piece, so that it begins with pieces of given sizes.
+    """Place the buffers of a piece in pieces of given sizes, and the rest in one more.
 
     TVM's pooled allocator hands a freed piece out again to a request of the same pages. Functions
     of one module that run one after another then share pieces of equal size.
@@ -26,10 +26,10 @@ def divided(
     ----------
     problem : Problem
         The buffers in the piece.
-    piece : Piece
-        What is divided.
+    most : int
+        Bytes of the whole.
     sizes : sequence of int
-        Bytes of the first pieces; their sum is at most the piece's size.
+        Bytes of the first pieces; their sum is at most that.
     solver : callable
         From a problem with reserved ranges to a plan.
 
@@ -56,7 +56,7 @@ def divided(
     rest = max((offset + size_of[name] for name, offset in inside[-1].items()), default=0)
     pieces = [Piece(size, offsets) for size, offsets in zip((*sizes, rest), inside, strict=True)]
     used = tuple(piece for piece in pieces if piece.offsets)
-    return used if sum(piece.size for piece in used) <= piece.size else None
+    return used if sum(piece.size for piece in used) <= most else None
 
 
 def with_common_sizes(
@@ -92,10 +92,10 @@ def with_common_sizes(
                 break
             inside = tuple(b for b in problem.buffers if b.name in mine.offsets)
             part = replace(problem, buffers=inside)
-            found = divided(part, mine, sizes, solver)
+            found = divided(part, mine.size, sizes, solver)
             if found is not None:
                 others = tuple(piece for piece in pieces if piece is not mine)
-                result[number] = checked(part, (), found) + others
+                result[number] = checked(part.name, part.buffers, found) + others
                 break
         for piece in result[number]:
             if piece.size >= LEAST_SHARED and there.count(piece.size) < _count(

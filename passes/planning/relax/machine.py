@@ -12,8 +12,8 @@ the device, of each number of pages, as many blocks as are in use at one time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from passes.planning.relax.piece import PAGE
 
@@ -126,26 +126,19 @@ class UndefinedRegisterError(UnknownMemoryError):
     """A program reads a register that nothing on its path has written."""
 
 
-@dataclass
-class Taken:
-    """What one run takes from devices.
+Blocks = Counter[tuple[int, int]]
+"""By device and bytes of whole pages, how many such blocks there are. What two runs take, one after
+the other, is the union of what each takes."""
 
-    Attributes
-    ----------
-    blocks : Counter
-        By device and bytes of whole pages: how many such blocks are in use at one time, at most.
-    """
 
-    blocks: Counter[tuple[int, int]] = field(default_factory=Counter)
+def pooled(blocks: Blocks) -> int:
+    """Return the bytes of blocks, which pooled allocators take from devices."""
+    return sum(size * count for (_, size), count in blocks.items())
 
-    @property
-    def pooled(self) -> int:
-        """The bytes that pooled allocators take."""
-        return sum(size * count for (_, size), count in self.blocks.items())
 
-    def then(self, other: Taken) -> Taken:
-        """Return what both runs take, one after the other."""
-        return Taken(self.blocks | other.blocks)
+def block(device: int, nbytes: int) -> tuple[int, int]:
+    """Return the block that serves a request."""
+    return device, -(-nbytes // PAGE) * PAGE
 
 
 _DEEPEST = 64
@@ -184,12 +177,12 @@ class Run:
         default: int = 1,
         host: int | None = None,
     ) -> None:
-        self.taken = Taken()
+        self.taken: Blocks = Counter()
         self.met = 0
         self._functions, self._decisions = functions, decisions
         self._sizes, self._default, self._host = sizes, default, host
         self._references: Counter[int] = Counter()
-        self._blocks: Counter[tuple[int, int]] = Counter()
+        self._blocks: Blocks = Counter()
         self._made = 0
         self._returned: _Value = None
         self._depth = 0
@@ -276,9 +269,9 @@ class Run:
 
     def _allocate(self, nbytes: int, device: int) -> _Storage:
         self._made += 1
-        key = device, -(-nbytes // PAGE) * PAGE
+        key = block(device, nbytes)
         self._blocks[key] += 1
-        self.taken.blocks[key] = max(self.taken.blocks[key], self._blocks[key])
+        self.taken[key] = max(self.taken[key], self._blocks[key])
         return self._made, device, nbytes
 
     def _hold(self, value: _Value) -> None:
@@ -289,7 +282,7 @@ class Run:
         for number, device, nbytes in _storages(value):
             self._references[number] -= 1
             if not self._references[number]:
-                self._blocks[device, -(-nbytes // PAGE) * PAGE] -= 1
+                self._blocks[block(device, nbytes)] -= 1
 
 
 class _Symbols(dict[int, int]):
@@ -303,12 +296,10 @@ class _Symbols(dict[int, int]):
         return self._default
 
 
-def _storages(value: _Value) -> Iterator[_Storage]:
+def _storages(value: _Value) -> Sequence[_Storage]:
     if isinstance(value, list):
-        for part in value:
-            yield from _storages(part)
-    elif value is not None:
-        yield value
+        return [storage for part in value for storage in _storages(part)]
+    return [] if value is None else [value]
 
 
 def paths(
@@ -318,7 +309,7 @@ def paths(
     most: int,
     default: int = 1,
     host: int | None = None,
-) -> dict[tuple[bool, ...], Taken | None]:
+) -> dict[tuple[bool, ...], Blocks | None]:
     """Run a function on each of its paths, and return what each takes.
 
     Parameters
@@ -338,7 +329,7 @@ def paths(
     UnknownMemoryError
         When there are more paths, or when functions call one another without end.
     """
-    found: dict[tuple[bool, ...], Taken | None] = {}
+    found: dict[tuple[bool, ...], Blocks | None] = {}
     pending: list[tuple[bool, ...]] = [()]
     while pending:
         if len(found) == most:
@@ -346,7 +337,7 @@ def paths(
         decisions = pending.pop()
         run = Run(functions, decisions, sizes, default, host)
         try:
-            taken: Taken | None = run(name).taken
+            taken: Blocks | None = run(name).taken
         except UndefinedRegisterError:
             taken = None
         path = decisions + (False,) * (run.met - len(decisions))

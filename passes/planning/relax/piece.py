@@ -32,22 +32,16 @@ class Piece:
     offsets: Mapping[str, int]
 
 
-def checked(
-    problem: Problem, returned: Sequence[Buffer], pieces: tuple[Piece, ...]
-) -> tuple[Piece, ...]:
-    """Return pieces, or raise `PlanError` where two buffers of one piece share bytes."""
-    buffers = {buffer.name: buffer for buffer in (*problem.buffers, *returned)}
-    placed = [name for piece in pieces for name in piece.offsets]
-    missing = {buffer.name for buffer in problem.buffers} - set(placed)
-    if missing or len(placed) != len(set(placed)):
-        raise AssertionError(f"{problem.name}: buffers are in no piece or in two: {placed}")
+def checked(name: str, buffers: Sequence[Buffer], pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return the pieces of a function, or raise `PlanError` where two buffers share bytes."""
+    known = {buffer.name: buffer for buffer in buffers}
+    placed = [inner for piece in pieces for inner in piece.offsets]
+    if len(placed) != len(set(placed)):
+        raise AssertionError(f"{name}: a buffer is in two pieces: {placed}")
     for piece in pieces:
-        part = Problem(
-            tuple(buffers[name] for name in piece.offsets),
-            MemoryScope(problem.memory.name, max(piece.size, 1)),
-            name=problem.name,
-        )
-        peak = max(offset + buffers[name].size for name, offset in piece.offsets.items())
-        offsets = {name: (offset,) for name, offset in piece.offsets.items()}
+        inside = tuple(known[inner] for inner in piece.offsets)
+        part = Problem(inside, MemoryScope("global", max(piece.size, 1)), name=name)
+        peak = max(piece.offsets[buffer.name] + buffer.size for buffer in inside)
+        offsets = {inner: (offset,) for inner, offset in piece.offsets.items()}
         check(part, Plan(offsets, peak, 0, "pieces", Status.FEASIBLE))
     return pieces

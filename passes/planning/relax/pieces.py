@@ -18,8 +18,9 @@ from collections.abc import Sequence
 
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
-from passes.planning.relax.piece import PAGE, Piece, Solver
-from passes.planning.relax.pool import allocations, bytes_taken
+from passes.planning.relax.common import divided
+from passes.planning.relax.piece import Piece, Solver
+from passes.planning.relax.pool import cost, least_taken
 from passes.planning.relax.returned import can_gain, with_returned
 from passes.planning.relax.slots import in_growing_slots, in_slots_of_one_size
 
@@ -30,12 +31,13 @@ def in_one_piece(plan: Plan) -> tuple[Piece, ...]:
     return (Piece(plan.peak, offsets),) if offsets else ()
 
 
-def constant_pieces(
+def ways_to_cut(
     problem: Problem,
     returned: Sequence[Buffer],
     plan: Plan,
     solver: Solver,
     alone: Sequence[Buffer] = (),
+    page: int = 1,
 ) -> list[tuple[Piece, ...]]:
     """Return ways to cut a plan, that for which TVM's pool takes the fewest bytes first.
 
@@ -54,61 +56,40 @@ def constant_pieces(
     alone : sequence of Buffer
         Tensors that are allocated by themselves in any case. The allocator may give them a piece
         that is no longer needed.
+    page : int
+        Bytes that the pool rounds up to; 1 where a byte stands for an unknown unit.
     """
-    slots = [in_growing_slots(problem, returned, PAGE), in_slots_of_one_size(problem, returned)]
-    most = min(_bytes(pieces, returned) for pieces in slots)
+    slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
     candidates = [in_one_piece(plan), *slots]
     if can_gain(problem, returned, plan.peak):
-        candidates += (with_returned(problem, returned, solver, room) for room in (1, PAGE))
-    few = [pieces for pieces in candidates if _bytes(pieces, returned) <= most]
+        rooms = sorted({1, page})
+        candidates += (with_returned(problem, returned, solver, room) for room in rooms)
     all_of = (*problem.buffers, *returned, *alone)
-    few.sort(
-        key=lambda pieces: (
-            bytes_taken(allocations(all_of, pieces), PAGE),
-            _bytes(pieces, returned),
-            len(pieces),
-        )
-    )
-    return few
+    costs = {number: cost(all_of, pieces, page) for number, pieces in enumerate(candidates)}
+    least = min(costs[number][1] for number in (1, 2))
+    few = [number for number in costs if costs[number][1] <= least]
+    return [candidates[number] for number in sorted(few, key=lambda number: costs[number])]
 
 
-def symbolic_pieces(
-    problem: Problem,
-    returned: Sequence[Buffer],
-    plan: Plan,
-    solver: Solver,
-    alone: Sequence[Buffer] = (),
-) -> list[tuple[Piece, ...]]:
-    """Return ways to cut a plan, the fewest bytes first; one byte stands for an unknown unit.
+def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple[Piece, ...] | None:
+    """Place buffers in the largest of some pieces, as few as do; None where it takes all of them.
+
+    What is left has as many pages as it had, at any size of an unknown unit.
 
     Parameters
     ----------
-    problem, returned, plan, solver, alone
-        As `constant_pieces` takes them.
+    problem : Problem
+        The buffers that are in the pieces.
+    pieces : sequence of Piece
+        Of any plan.
+    solver : callable
+        As `passes.planning.relax.common.divided` takes it.
     """
-    if not problem.buffers:
-        return [()]
-    slots = [in_growing_slots(problem, returned), in_slots_of_one_size(problem, returned)]
-    candidates = [in_one_piece(plan), *slots]
-    if can_gain(problem, returned, plan.peak):
-        candidates.append(with_returned(problem, returned, solver))
-    all_of = (*problem.buffers, *returned, *alone)
-    candidates.sort(
-        key=lambda pieces: (
-            _bytes(pieces, returned),
-            bytes_taken(allocations(all_of, pieces)),
-            len(pieces),
-        )
-    )
-    return candidates
-
-
-def _bytes(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> int:
-    """Return the bytes that are asked for."""
-    return sum(piece.size for piece in pieces) + sum(_alone(pieces, returned))
-
-
-def _alone(pieces: Sequence[Piece], returned: Sequence[Buffer]) -> list[int]:
-    """Return the sizes of the returned tensors that are in no piece."""
-    placed = {name for piece in pieces for name in piece.offsets}
-    return [buffer.size for buffer in returned if buffer.name not in placed]
+    sizes = sorted((piece.size for piece in pieces), reverse=True)
+    least = least_taken(problem.buffers)
+    for count in range(1, len(sizes)):
+        if sum(sizes[:count]) >= least:
+            found = divided(problem, sum(sizes[:count]), sizes[:count], solver)
+            if found is not None:
+                return found
+    return None

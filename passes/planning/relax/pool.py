@@ -69,6 +69,12 @@ def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
     return taken
 
 
+def cost(buffers: Sequence[Touched], pieces: Sequence[Piece], page: int) -> tuple[int, int, int]:
+    """Return the bytes that are taken, those that are asked for, and how many pieces there are."""
+    made = allocations(buffers, pieces)
+    return bytes_taken(made, page), sum(size for size, _, _ in made), len(pieces)
+
+
 def least_taken(buffers: Iterable[Touched], page: int = 1) -> int:
     """Return the bytes that the allocator takes at least, where no two buffers share bytes at once.
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from passes.planning.problem import Buffer, Problem
 from passes.planning.relax.piece import Piece, Solver
+from passes.planning.relax.pool import least_taken
 from passes.planning.verify import check
 
 
@@ -71,29 +72,6 @@ def with_returned(
 
 
 def can_gain(problem: Problem, returned: Sequence[Buffer], peak: int) -> bool:
-    """Whether placing buffers in what is returned can lower a peak, as far as a bound tells."""
-    if not returned or not problem.buffers:
-        return False
-    first = min(buffer.live[0][0] for buffer in returned)
-    room = sum(buffer.size for buffer in returned)
-    before, behind = _most_live(problem, first)
-    return max(behind, before - room) < peak
-
-
-def _most_live(problem: Problem, position: int) -> tuple[int, int]:
-    """Return the most bytes live before a position, and from it on."""
-    change: dict[int, int] = defaultdict(int)
-    for buffer in problem.buffers:
-        for begin, end in buffer.live:
-            change[begin] += buffer.size
-            change[end] -= buffer.size
-    live, before, behind = 0, 0, 0
-    for at in sorted(change):
-        if at > position:
-            behind = max(behind, live)
-        live += change[at]
-        if at < position:
-            before = max(before, live)
-        else:
-            behind = max(behind, live)
-    return before, behind
+    """Whether placing buffers in what is returned can save bytes, as far as a bound tells."""
+    apart = peak + sum(buffer.size for buffer in returned)
+    return bool(returned) and least_taken((*problem.buffers, *returned)) < apart

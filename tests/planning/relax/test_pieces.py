@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from passes.planning import Buffer, Problem, solve
 from passes.planning.relax.common import with_common_sizes
 from passes.planning.relax.piece import PAGE, Piece
-from passes.planning.relax.pieces import constant_pieces, in_one_piece, symbolic_pieces
+from passes.planning.relax.pieces import in_fewer, in_one_piece, ways_to_cut
 from passes.planning.relax.pool import bytes_taken
 from passes.planning.relax.returned import with_returned
 from passes.planning.relax.slots import in_growing_slots, in_slots_of_one_size
@@ -84,18 +85,39 @@ def cases(draw):
 def test_pieces_are_right_and_ask_for_no_more_than_slots_do(case):
     problem, returned = case
     plan = best(problem)
-    slots = [in_growing_slots(problem, returned, PAGE), in_slots_of_one_size(problem, returned)]
-    for pieces in (*slots, with_returned(problem, returned, best), in_one_piece(plan)):
+    for pieces in (with_returned(problem, returned, best), in_one_piece(plan)):
         assert_right(pieces, problem, returned)
-    for make in (constant_pieces, symbolic_pieces):
-        pieces, *_ = make(problem, returned, plan, best)
+    for page in (1, PAGE):
+        slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
+        for pieces in slots:
+            assert_right(pieces, problem, returned)
+        pieces, *_ = ways_to_cut(problem, returned, plan, best, page=page)
         note(str(pieces))
         assert_right(pieces, problem, returned)
-        least = min(total(one, returned) for one in slots)
-        assert total(pieces, returned) <= least or make is symbolic_pieces
-    exact = [in_growing_slots(problem, returned), in_slots_of_one_size(problem, returned)]
-    symbolic, *_ = symbolic_pieces(problem, returned, plan, best)
-    assert total(symbolic, returned) <= min(total(one, returned) for one in exact)
+        assert total(pieces, returned) <= min(total(one, returned) for one in slots)
+
+
+@given(cases())
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_fewer_pieces_are_right_and_of_sizes_that_were_there(case):
+    problem, _ = case
+    slots = in_slots_of_one_size(problem)
+    fewer = in_fewer(problem, slots, best)
+    if fewer is not None:
+        assert_right(fewer, problem)
+        assert len(fewer) < len(slots)
+        assert not Counter(p.size for p in fewer) - Counter(p.size for p in slots)
+
+
+def test_small_tensors_are_placed_in_a_large_piece_that_is_there():
+    live = [(0, 2), (1, 3), (1, 4), (2, 4)]
+    small = [Buffer(f"b{at}", 256, (one,)) for at, one in enumerate(live)]
+    problem = problem_of(*small, Buffer("large", 1024, ((5, 7),)))
+    slots = in_slots_of_one_size(problem)
+    assert sorted(piece.size for piece in slots) == [256, 256, 256, 1024]
+    (piece,) = in_fewer(problem, slots, best)
+    assert piece.size == 1024
+    assert_right([piece], problem)
 
 
 def test_what_ends_before_the_result_begins_is_in_its_memory():
@@ -104,7 +126,7 @@ def test_what_ends_before_the_result_begins_is_in_its_memory():
         Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 3),)), Buffer("c", size, ((2, 4),))
     )
     result = (Buffer("result", size, ((3, 5),)),)
-    pieces, *_ = constant_pieces(problem, result, best(problem), best)
+    pieces, *_ = ways_to_cut(problem, result, best(problem), best, page=PAGE)
     assert_right(pieces, problem, result)
     assert sorted(piece.size for piece in pieces) == [size, size]
     (shared,) = (piece for piece in pieces if "result" in piece.offsets)
@@ -114,7 +136,7 @@ def test_what_ends_before_the_result_begins_is_in_its_memory():
 def test_a_result_that_helps_nothing_has_no_piece():
     problem = problem_of(Buffer("a", 4096, ((0, 3),)), Buffer("b", 4096, ((1, 3),)))
     result = (Buffer("result", 4096, ((2, 4),)),)
-    assert constant_pieces(problem, result, best(problem), best)[0] == (
+    assert ways_to_cut(problem, result, best(problem), best, page=PAGE)[0] == (
         Piece(8192, {"a": 0, "b": 4096}),
     )
 
@@ -123,18 +145,18 @@ def test_padding_is_not_paid_for_small_sizes_times_an_unknown_unit():
     problem = problem_of(*(Buffer(f"b{i}", 4, ((i, i + 2),)) for i in range(6)))
     plan = best(problem)
     assert plan.peak == 68
-    assert total(symbolic_pieces(problem, (), plan, best)[0]) == 8
+    assert total(ways_to_cut(problem, (), plan, best)[0]) == 8
 
 
-@pytest.mark.parametrize("make", [constant_pieces, symbolic_pieces])
-def test_bytes_are_packed_where_slots_would_waste_them(make):
+@pytest.mark.parametrize("page", [1, PAGE])
+def test_bytes_are_packed_where_slots_would_waste_them(page):
     problem = problem_of(
         Buffer("a", 4096, ((0, 2),)),
         Buffer("b", 4096, ((0, 2),)),
         Buffer("both", 8192, ((2, 4),)),
         Buffer("c", 4096, ((4, 6),)),
     )
-    assert total(make(problem, (), best(problem), best)[0]) == 8192
+    assert total(ways_to_cut(problem, (), best(problem), best, page=page)[0]) == 8192
 
 
 def test_functions_have_a_large_piece_in_common():
@@ -201,8 +223,8 @@ def test_pieces_leave_what_they_need_no_more_to_tensors_of_their_size():
     problem = problem_of(Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 4),)))
     result = (Buffer("result", size, ((3, 5),)),)
     plan = best(problem)
-    assert len(constant_pieces(problem, (), plan, best)[0]) == 1
-    for make in (constant_pieces, symbolic_pieces):
-        pieces, *_ = make(problem, (), plan, best, result)
+    assert len(ways_to_cut(problem, (), plan, best, page=PAGE)[0]) == 1
+    for page in (1, PAGE):
+        pieces, *_ = ways_to_cut(problem, (), plan, best, result, page)
         assert_right(pieces, problem)
         assert [piece.size for piece in pieces] == [size, size]
