@@ -148,6 +148,30 @@ def test_a_function_that_calls_itself_has_no_addresses():
         ascend("search")(mod)
 
 
+IN_TURNS = """
+    @T.prim_func(s_tir=True)
+    def even(x: T.Buffer((16,), "int32"), n: T.int32):
+        if n > 0:
+            T.call_extern("int32", "odd", x.data, n - 1)
+
+    @T.prim_func(s_tir=True)
+    def odd(x: T.Buffer((16,), "int32"), n: T.int32):
+        if n > 0:
+            T.call_extern("int32", "even", x.data, n - 1)
+        M.scratch(x.data)
+"""
+
+
+@pytest.mark.parametrize("first", ["even", "odd"])
+def test_what_is_held_is_known_behind_functions_that_call_one_another(first: str):
+    text = SOURCE.replace("SCOPE", "local.UB").replace("LAST", "T.evaluate(0)") + IN_TURNS
+    mod = tvm.script.from_source(
+        text.replace("CALL", f'T.call_extern("int32", "{first}", x.data, 3)')
+    )
+    for planned in (PlanAddresses()(mod), ascend("search")(mod)):
+        assert (addresses(planned, "main"), addresses(planned, "scratch")) == ([0], [64])
+
+
 @pytest.mark.parametrize(("form", "needed"), [("address", 128), ("arena", 128)])
 def test_a_workspace_holds_what_callees_need(form: str, needed: int):
     mod = ascend("search", form)(module("global.workspace"))
