@@ -196,6 +196,17 @@ def test_functions_of_other_devices_have_other_memories():
     assert addresses(PlanAddresses()(mod), "scratch") == [0]
 
 
+def test_what_callers_hold_above_the_memory_of_a_function_takes_none_of_it():
+    small = with_memory("llvm", MemoryHierarchy((MemoryScope("local.UB", 96, 32),)))
+    for at in (64, 128):
+        pinned = f'y = T.alloc_buffer((16,), "int32", allocated_addr=[{at}],'
+        text = SOURCE.replace('y = T.alloc_buffer((16,), "int32",', pinned)
+        text = text.replace("SCOPE", "local.UB").replace("LAST", "T.evaluate(0)")
+        mod = tvm.script.from_source(text.replace("CALL", "M.scratch(x.data)"))
+        mod[mod.get_global_var("scratch")] = mod["scratch"].with_attr("target", small)
+        assert addresses(PlanAddresses()(mod), "scratch") == [0]
+
+
 def test_what_goes_on_in_a_callee_lasts_in_its_caller():
     mod = module("local.UB", "M.scratch(y.data)")
     assert find_calls(prim_funcs(mod)).lasting == frozenset()
