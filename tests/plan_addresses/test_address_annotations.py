@@ -87,3 +87,12 @@ def test_nothing_is_planned_into_an_address_that_the_program_asks_for(
 def test_what_has_no_known_size_is_planned_at_its_bound():
     planned = tvm_ext.transform.PlanAddresses(upper_bounds={"n": 32})(kernel("(n,)"))
     assert offsets(planned) == {"a": [0], "b": [128]}
+
+
+def test_addresses_that_are_no_slots_stay_as_they_are():
+    func = kernel("(16,)", "trn.psum")["main"]
+    pair = tvm.script.from_source(
+        func.script().replace("allocated_addr=0", "allocated_addr=[0, 8]")
+    )
+    planned = tvm_ext.transform.PlanAddresses()(tvm.IRModule({"main": pair}))
+    assert offsets(planned) == {"a": [0, 8], "b": []}

@@ -134,7 +134,9 @@ class _ProblemBuilder:
         if not self._is_used(index):
             return "nothing uses it"
         is_pinned = self._is_pinned(index)
-        if options.addressed and is_pinned and self._size(index):
+        # Other chips' addresses may be pairs, as of a bank and an offset.
+        is_place = is_pinned and len(self._addresses(index)) == self._slots(index)
+        if options.addressed and is_place and self._size(index):
             return None
         if scope in self._unknown and not is_pinned:
             return "a buffer of unknown size has an address in its scope"
@@ -168,8 +170,11 @@ class _ProblemBuilder:
     def _is_used(self, index: int) -> bool:
         return index in self._touched or self._uses[index].escape is not None
 
+    def _addresses(self, index: int) -> Any:
+        return self._access.alloc_stmts[index].buffer.ty.allocated_addr
+
     def _is_pinned(self, index: int) -> bool:
-        return bool(len(self._access.alloc_stmts[index].buffer.ty.allocated_addr))
+        return bool(len(self._addresses(index)))
 
     def _size(self, index: int) -> int | None:
         """Return the bytes of one slot, at the upper bounds of its variables."""
