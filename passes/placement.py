@@ -132,15 +132,14 @@ def per_function(
         result = mod.clone()
         functions = prim_funcs(mod)
         graph = find_calls(functions)
-        planned: dict[str, tuple[Callers, AddressPlan]] = {}
+        planned: dict[str, AddressPlan] = {}
         for name in graph.order:
             func = functions[name]
             callers = Callers(lasting=graph.lasting)
             if form == "address":
                 callers = _callers_of(name, graph, planned, functions)
             with naming(pass_name, name):
-                changed, plan = transform(func, callers)
-            planned[name] = callers, plan
+                changed, planned[name] = transform(func, callers)
             if not changed.same_as(func):
                 result[mod.get_global_var(name)] = changed
         return result
@@ -156,19 +155,22 @@ def name_of(func: PrimFunc) -> str:
 def _callers_of(
     name: str,
     graph: CallGraph,
-    planned: Mapping[str, tuple[Callers, AddressPlan]],
+    planned: Mapping[str, AddressPlan],
     functions: Mapping[str, PrimFunc],
 ) -> Callers:
-    """Return what a function has to know of its callers, whose plans are there."""
+    """Return what a function has to know of its callers, whose plans are there.
+
+    All that lead to it are asked, in however many steps: of functions that call one another, one is
+    planned in front of some that call it.
+    """
     taken: dict[str, list[ByteRange]] = {}
     at_once = False
-    for caller, (callers, plan) in planned.items():
-        if name not in graph.calls[caller] or _on_other_devices(functions[caller], functions[name]):
+    leading = graph.callers[name]
+    for caller, plan in planned.items():
+        if caller not in leading or _on_other_devices(functions[caller], functions[name]):
             continue
-        for scope, ranges in callers.taken.items():
-            taken.setdefault(scope, []).extend(ranges)
-        at_once |= callers.at_once
-        for position, by_several in call_sites(plan.found.access, graph, name):
+        ways = [callee for callee in graph.calls[caller] if callee == name or callee in leading]
+        for position, by_several in call_sites(plan.found.access, graph, ways):
             at_once |= by_several
             for scope_plan in plan.scopes:
                 memory = scope_plan.problem.memory
@@ -176,7 +178,7 @@ def _callers_of(
     return Callers(
         {scope: join_ranges(ranges) for scope, ranges in taken.items()},
         at_once,
-        name in graph.callers[name],
+        name in leading,
         graph.lasting,
     )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvm.ir import IRModule
+from tvm.ir import IRModule, TensorLoad, Var
+from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext
-from tvm.tirx import PrimFunc
+from tvm.tirx import IntImm, PrimFunc
 from tvm.tirx.transform import prim_func_pass
+from tvm_ffi import structural_walk
 
 from passes.analysis.storage_rewrite.inplace import InplaceOpVerifier
 from passes.analysis.storage_rewrite.linear_access import LinearAccess, find_linear_access
@@ -22,6 +24,7 @@ from passes.analysis.storage_rewrite.vector_access import (
 from passes.analysis.tir.memory_uses import find_memory_uses
 from passes.analysis.tir.thread_races import races_with_any
 from passes.ir.structural import with_body
+from passes.ir.symbolic_bounds import variables_of_params
 from passes.options import check_flags
 from passes.placement import EXACT_DTYPE_TARGETS, naming, target_of
 from passes.planning.storage_rewrite.plan_memory import PlanMemory, pack_special_memory
@@ -49,8 +52,9 @@ def StorageRewrite(  # noqa: N802
     sound : bool
         Whether to leave out what the stock pass does and is known to change what a
         program computes (``docs/stock-differences.md``). Nothing is then done in place;
-        memory whose address is taken, that is volatile, that has an ``allocated_addr``,
-        or that threads would race for, is not shared, packed or given another type; the
+        memory whose address is taken, that is volatile, or that threads would race for, is not
+        shared, packed or given another type; memory that has an ``allocated_addr``, or a size
+        that rests on what the function computes, stays as it is and where it is allocated; the
         rest is shared between equal element types only. Where this is not set, the result is
         the stock pass's, faults included.
 
@@ -110,7 +114,7 @@ def plan_storage(
     Returns
     -------
     StoragePlan
-        Complete, with special memory packed.
+        Complete, with special memory packed. It leaves out what is to stay where it is allocated.
 
     Raises
     ------
@@ -125,7 +129,8 @@ def plan_storage(
 
     sequence, keep_apart = access.sequence, None
     if sound_for is not None:
-        sequence, keep_apart = _by_position(sequence), _kept_apart(sound_for, access)
+        staying = _staying(sound_for, access)
+        sequence, keep_apart = _by_position(sequence, staying), _kept_apart(sound_for, access)
     planner = PlanMemory(
         access.allocs,
         can_be_inplace,
@@ -139,23 +144,54 @@ def plan_storage(
     return plan
 
 
+def _staying(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
+    """Return the allocations that mean something else in another place, by index.
+
+    An address that the program asks for does not survive sharing or packing, and the loop around
+    the allocation is that whose iterations take turns with several. A size that is not constant may
+    rest on what has its value only there, and memory that is packed needs one that is.
+    """
+    known = {var.__chandle__() for var in variables_of_params(func)}
+
+    def is_known(extent: Any) -> bool:
+        if isinstance(extent, IntImm):
+            return True
+        others: list[Any] = []
+        notes = [(Var, others.append), (TensorLoad, others.append), (Call, others.append)]
+        structural_walk(extent, notes)
+        return all(type(part) is Var and part.__chandle__() in known for part in others)
+
+    return frozenset(
+        index
+        for index, (alloc, op) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True))
+        if len(op.buffer.ty.allocated_addr)
+        or (alloc.scope.is_special and not alloc.const_nbits)
+        or not all(map(is_known, op.buffer.ty.shape))
+    )
+
+
 def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
-    uses = find_memory_uses(func, access)
-    for index, (alloc, statement) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True)):
-        # An address that the program itself asks for does not survive sharing or packing.
-        is_pinned = bool(len(statement.buffer.ty.allocated_addr))
-        is_kept = uses[index].escape is not None or races_with_any(alloc, uses[index])
-        if alloc.is_volatile or is_pinned or is_kept:
+    for index, (alloc, uses) in enumerate(
+        zip(access.allocs, find_memory_uses(func, access), strict=True)
+    ):
+        if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
             apart.add(index)
     return frozenset(apart)
 
 
-def _by_position(sequence: list[StmtEntry]) -> list[StmtEntry]:
-    """Tell statements apart by where they stand: one object may stand in several places."""
+def _by_position(sequence: list[StmtEntry], staying: frozenset[int]) -> list[StmtEntry]:
+    """Tell statements apart by where they stand: one object may stand in several places.
+
+    What stays where it is allocated is touched by none of them.
+    """
     return [
-        replace(entry, key=position + min(entry.scope_pair_offset, 0))
+        replace(
+            entry,
+            key=position + min(entry.scope_pair_offset, 0),
+            touched=[index for index in entry.touched if index not in staying],
+        )
         for position, entry in enumerate(sequence)
     ]
 

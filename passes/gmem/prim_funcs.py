@@ -110,7 +110,7 @@ def plan_prim_funcs(
             start = max((aligned(region.end, gmem.alignment) for region in around), default=first)
             scope = gmem.memory_from(start, regions[name].size + start - first)
             accesses = [p.plan.found.access for c, p in plans.items() if name in graph.calls[c]]
-            if any(by_several for a in accesses for _, by_several in call_sites(a, graph, name)):
+            if any(by_several for a in accesses for _, by_several in call_sites(a, graph, (name,))):
                 at_once |= {name, *(callee for callee in flat if name in graph.callers[callee])}
             callers = Callers({}, name in at_once, name in graph.callers[name], graph.lasting)
             options = ProblemOptions(

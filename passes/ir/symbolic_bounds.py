@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
 from tvm.sym import Analyzer, ConstIntBound
+from tvm.tirx import PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.ir.whole_numbers import never_wraps
@@ -15,6 +16,8 @@ from passes.ir.whole_numbers import never_wraps
 _LIMIT = 1 << 62
 """What a size stays below; see `passes.planning.problem.ADDRESS_LIMIT`."""
 
+
+_UPPER_BOUNDS = "tir_var_upper_bound"
 
 NO_LOWER = int(ConstIntBound.NEG_INF)
 """The lower bound of a variable that may have any value below its upper one."""
@@ -73,3 +76,35 @@ class SymbolicBounds:
             analyzer.update(variable, ConstIntBound(least, most), override=True)
         most = int(analyzer.const_int_bound(expr).max_value)
         return None if most >= _LIMIT else (most, tuple(used.values()))
+
+
+def variables_of_params(func: PrimFunc) -> list[Var]:
+    """Return the variables that have a value when a function begins, some more than once."""
+    found: list[Var] = []
+    for param in func.params:
+        found.append(param)
+        if is_buffer_var(param):
+            for part in (*param.ty.shape, *param.ty.strides):
+                structural_walk(part, (Var, found.append))
+    return found
+
+
+def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicBounds, ...]:
+    """Return the bounds of the variables that have a value when a function begins.
+
+    The second of the two take them not to be negative, as the sizes of arrays are.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Those in its attribute ``tir_var_upper_bound`` hold.
+    named : mapping of str to int
+        Upper bounds that hold as well, by the names of the variables.
+    """
+    attribute = func.attrs.get(_UPPER_BOUNDS) if func.attrs else None
+    bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
+    bounds.update(named)
+    found = [v for v in variables_of_params(func) if v.name in bounds]
+    return tuple(
+        SymbolicBounds([Bound(v, lower, bounds[v.name]) for v in found]) for lower in (NO_LOWER, 0)
+    )

@@ -11,7 +11,7 @@ from typing import Any
 import tvm_ffi
 from tvm.ir import Var
 from tvm.ir.prim import Add, LShift, Mul, Sub
-from tvm.tirx import IntImm
+from tvm.tirx import Cast, IntImm
 
 _MAY_WRAP = (Add, Sub, Mul, LShift)
 
@@ -28,7 +28,7 @@ def does_not_wrap(dtype: Any) -> bool:
 
 
 def never_wraps(expr: Any) -> bool:
-    """Whether no sum or product in an expression wraps.
+    """Whether no sum, product or cast in an expression wraps.
 
     Parameters
     ----------
@@ -43,5 +43,11 @@ def never_wraps(expr: Any) -> bool:
         if not does_not_wrap(op.ty.dtype):
             wrapping.append(op)
 
-    tvm_ffi.structural_walk(expr, [(kind, note) for kind in _MAY_WRAP])
+    def note_cast(op: Cast) -> None:
+        old, new = op.value.ty.dtype, op.ty.dtype
+        is_wider = old.bits <= new.bits and old.type_code == new.type_code
+        if not (is_wider or does_not_wrap(new)):
+            wrapping.append(op)
+
+    tvm_ffi.structural_walk(expr, [*((kind, note) for kind in _MAY_WRAP), (Cast, note_cast)])
     return not wrapping

@@ -141,8 +141,9 @@ class StorageRewriter:
     plan : StoragePlan
         Where each allocation goes, packed.
     sound : bool
-        Whether an index that is narrower than ``int32`` is widened before an offset is added. The
-        original adds in the index's type, in which the sum may wrap.
+        Whether an allocation that the plan leaves out stays, and an index that is narrower than
+        ``int32`` is widened before an offset is added. The original adds in the index's type, in
+        which the sum may wrap.
     """
 
     def __init__(self, access: LinearAccess, plan: StoragePlan, *, sound: bool = False) -> None:
@@ -167,6 +168,9 @@ class StorageRewriter:
                 # A statement that stands in two places may give its buffer two entries.
                 if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
                     self._alias_data[access.alloc_keys[index]] = data
+        # What is used and has no entry stays where it is.
+        touched = (index for stmt in access.sequence if sound for index in stmt.touched)
+        self._staying = {access.alloc_keys[i] for i in touched if i not in plan.entry_of}
         is_packed = any(entry.bits_offset for entry in plan.entries)
         # An access to packed memory has its index moved, and a buffer handed to
         # a call becomes the buffer that owns its memory.
@@ -226,8 +230,10 @@ class StorageRewriter:
 
     # Definitions
 
-    def _rewrite_alloc(self, op: AllocBuffer, _mutator: Any) -> Any:
+    def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
         buffer = op.buffer
+        if buffer.__chandle__() in self._staying:
+            return mutator.default_mutate(op)
         data = self._alias_data.get(buffer.__chandle__())
         return self._no_op if data is None else DeclBuffer(buffer, data=data)
 

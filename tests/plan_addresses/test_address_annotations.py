@@ -1,7 +1,8 @@
-"""An address stands in the IR in one way only: TVM's lowering writes it a second time."""
+"""Addresses that stand in the IR: TVM's lowering writes them twice, and programs ask for some."""
 
 from __future__ import annotations
 
+import pytest
 import tvm
 import tvm_ffi
 from tvm import te
@@ -36,3 +37,62 @@ def test_the_annotation_says_what_the_type_says():
     assert addresses(before) == [([], []), ([], [])]
     after = tvm_ext.transform.PlanAddresses(form="address")(before)
     assert addresses(after) == [([0], [0]), ([256], [256])]
+
+
+def kernel(pinned: str, scope: str = "local.UB") -> tvm.IRModule:
+    """Return a kernel with a buffer that has an address, which is read with another one."""
+    func = tvm.script.from_source(
+        f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32"), n: T.int32):
+    a = T.alloc_buffer({pinned}, "int32", scope="{scope}", allocated_addr=[0])
+    b = T.alloc_buffer((64,), "int32", scope="{scope}")
+    for i in range(64):
+        b[i] = x[i]
+    for i in range(n):
+        a[i] = x[i]
+    for i in range(64):
+        y[i] = b[i] + a[0]
+"""
+    )
+    return tvm.IRModule({"main": func})
+
+
+def offsets(mod: tvm.IRModule) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+
+    def note(op: AllocBuffer) -> None:
+        found[str(op.buffer.name)] = [int(address) for address in op.buffer.ty.allocated_addr]
+
+    tvm_ffi.structural_walk(mod["main"].body, (AllocBuffer, note))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pinned", "scope", "other"),
+    [
+        ("(16,)", "local.UB", [64]),
+        ("(n,)", "local.UB", []),  # Nobody knows where it ends.
+        ("(1,)", "global", [64]),  # As small as what is kept in registers.
+    ],
+)
+def test_nothing_is_planned_into_an_address_that_the_program_asks_for(
+    pinned: str, scope: str, other: list[int]
+):
+    planned = offsets(tvm_ext.transform.PlanAddresses()(kernel(pinned, scope)))
+    assert planned["a"] == [0]
+    assert planned["b"] == other
+
+
+def test_what_has_no_known_size_is_planned_at_its_bound():
+    planned = tvm_ext.transform.PlanAddresses(upper_bounds={"n": 32})(kernel("(n,)"))
+    assert offsets(planned) == {"a": [0], "b": [128]}
+
+
+def test_addresses_that_are_no_slots_stay_as_they_are():
+    func = kernel("(16,)", "trn.psum")["main"]
+    pair = tvm.script.from_source(
+        func.script().replace("allocated_addr=0", "allocated_addr=[0, 8]")
+    )
+    planned = tvm_ext.transform.PlanAddresses()(tvm.IRModule({"main": pair}))
+    assert offsets(planned) == {"a": [0, 8], "b": []}

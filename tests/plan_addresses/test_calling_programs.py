@@ -148,6 +148,30 @@ def test_a_function_that_calls_itself_has_no_addresses():
         ascend("search")(mod)
 
 
+IN_TURNS = """
+    @T.prim_func(s_tir=True)
+    def even(x: T.Buffer((16,), "int32"), n: T.int32):
+        if n > 0:
+            T.call_extern("int32", "odd", x.data, n - 1)
+
+    @T.prim_func(s_tir=True)
+    def odd(x: T.Buffer((16,), "int32"), n: T.int32):
+        if n > 0:
+            T.call_extern("int32", "even", x.data, n - 1)
+        M.scratch(x.data)
+"""
+
+
+@pytest.mark.parametrize("first", ["even", "odd"])
+def test_what_is_held_is_known_behind_functions_that_call_one_another(first: str):
+    text = SOURCE.replace("SCOPE", "local.UB").replace("LAST", "T.evaluate(0)") + IN_TURNS
+    mod = tvm.script.from_source(
+        text.replace("CALL", f'T.call_extern("int32", "{first}", x.data, 3)')
+    )
+    for planned in (PlanAddresses()(mod), ascend("search")(mod)):
+        assert (addresses(planned, "main"), addresses(planned, "scratch")) == ([0], [64])
+
+
 @pytest.mark.parametrize(("form", "needed"), [("address", 128), ("arena", 128)])
 def test_a_workspace_holds_what_callees_need(form: str, needed: int):
     mod = ascend("search", form)(module("global.workspace"))
@@ -170,6 +194,17 @@ def test_functions_of_other_devices_have_other_memories():
         bound = mod[name].with_attr("target", tvm.target.Target(TARGETS[target]))
         mod[mod.get_global_var(name)] = bound
     assert addresses(PlanAddresses()(mod), "scratch") == [0]
+
+
+def test_what_callers_hold_above_the_memory_of_a_function_takes_none_of_it():
+    small = with_memory("llvm", MemoryHierarchy((MemoryScope("local.UB", 96, 32),)))
+    for at in (64, 128):
+        pinned = f'y = T.alloc_buffer((16,), "int32", allocated_addr=[{at}],'
+        text = SOURCE.replace('y = T.alloc_buffer((16,), "int32",', pinned)
+        text = text.replace("SCOPE", "local.UB").replace("LAST", "T.evaluate(0)")
+        mod = tvm.script.from_source(text.replace("CALL", "M.scratch(x.data)"))
+        mod[mod.get_global_var("scratch")] = mod["scratch"].with_attr("target", small)
+        assert addresses(PlanAddresses()(mod), "scratch") == [0]
 
 
 def test_what_goes_on_in_a_callee_lasts_in_its_caller():

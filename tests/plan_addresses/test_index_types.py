@@ -301,3 +301,25 @@ for t in range(2):
         func = module(body.format(slots=slots, index=index), ARRAYS)["main"]
         (attached,) = find_problems(func, ProblemOptions(addressed=False)).problems
         assert attached.problem.separations == apart
+
+
+def test_a_size_behind_a_cast_that_may_wrap_has_no_bound():
+    size = 'T.Cast("int32", T.Cast("uint8", n))'
+    mod = module(
+        f"""
+wraps = T.alloc_buffer(({size},), "int32", scope="local.UB", layout=None)
+for i in range({size}):
+    wraps[i] = 1
+wide = T.alloc_buffer((T.Cast("int64", n),), "int32", scope="local.UB", layout=None)
+for i in range(n):
+    wide[i] = wraps[i]
+for i in range(n):
+    out[i] = wide[i]
+""",
+        'n: T.int32, out: T.Buffer((64,), "int32")',
+    )
+    options = ProblemOptions(upper_bounds=(("n", 8),))
+    found = find_problems(mod["main"], options)
+    # With -1 for n there are 255 of them.
+    assert [note.name for note in found.left_alone] == ["wraps"]
+    assert [b.size for attached in found.problems for b in attached.problem.buffers] == [32]

@@ -122,3 +122,35 @@ def one_thread_a_block(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32"
 def test_a_block_of_one_thread_reuses_its_memory():
     text = PlanAddresses()(tvm.IRModule({"main": one_thread_a_block})).script()
     assert text.count("allocated_addr=0)") == 2
+
+
+@pytest.mark.parametrize(
+    ("pointer", "size", "barriers"),
+    [
+        ('T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 8, 1)', 32, 3),
+        ('T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 8, 0)', 96, None),
+        ("a.data", 96, None),
+    ],
+)
+def test_memory_is_shared_where_a_pointer_says_what_is_read(
+    pointer: str, size: int, barriers: int | None
+):
+    kernel = tvm.script.from_source(
+        f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    tx = T.launch_thread("threadIdx.x", 8)
+    a = T.alloc_buffer((8,), "float32", scope="shared")
+    b = T.alloc_buffer((8,), "float32", scope="shared")
+    a[tx] = x[tx]
+    T.evaluate(T.call_extern("int32", "reads", {pointer}))
+    b[tx] = x[tx] * T.float32(2)
+    y[tx] = b[7 - tx]
+"""
+    )
+    mod = PlanAddresses(form="arena")(tvm.IRModule({"main": kernel}))
+    assert f'alloc_shared(({size},), "uint8")' in mod.script()
+    if barriers is not None:
+        # Behind the writes of both, and in front of the second, which takes the first one's bytes.
+        synchronized = tvm.s_tir.transform.ThreadSync("shared")(mod).script()
+        assert synchronized.count("tvm_storage_sync") == barriers

@@ -251,3 +251,44 @@ def test_wide_elements_are_packed_behind_odd_ones():
     y = tvm.runtime.tensor(np.zeros(4, "int64"))
     built["main"](tvm.runtime.tensor(np.array([5, 6, 7], "float32")), y)
     assert y.numpy().tolist() == [5, 9, 13, 16]
+
+
+STAYING = {
+    "slots": (
+        "(64,)",
+        'scope="local.UB", allocated_addr=[0, 256], annotations={"multi_buffer": 2}',
+    ),
+    "an address": ("(64,)", 'scope="global", allocated_addr=[0]'),
+    "a size of the loop": ("(i * 16 + 16,)", 'scope="global"'),
+    "a size that is computed": ("(k,)", 'scope="global"'),
+    "a size in special memory": ("(n,)", 'scope="local.UB"'),
+}
+
+
+def sized(shape: str, how: str) -> Any:
+    text = f"""
+@T.prim_func
+def main(n: T.int32, x: T.Buffer((64,), "int32"), y: T.Buffer((256,), "int32")):
+    T.func_attr({{"global_symbol": "main"}})
+    k: T.let[T.int32] = x[63] + 1
+    for i in range(4):
+        a = T.alloc_buffer({shape}, "int32", {how}, layout=None)
+        for j in range(i * 16 + 16):
+            a[j] = x[j] + i
+        for j in range(i * 16 + 16):
+            y[i * 64 + j] = a[i * 16 + 15 - j]
+"""
+    return tvm.script.from_source(text)
+
+
+@pytest.mark.parametrize("case", STAYING)
+def test_what_means_something_else_in_another_place_stays(case: str):
+    mod = tvm.IRModule({"main": sized(*STAYING[case])})
+    after = tvm_ext.transform.StorageRewrite(sound=True)(mod)
+    tvm.ir.assert_structural_equal(after, mod)
+
+
+def test_sizes_that_callers_know_share():
+    shared = sized("(n,)", 'scope="global"')
+    after = tvm_ext.transform.StorageRewrite(sound=True)(tvm.IRModule({"main": shared}))
+    assert after.script().index("alloc_buffer") < after.script().index("for i in range(4)")

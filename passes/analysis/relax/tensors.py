@@ -13,7 +13,7 @@ from tvm_ffi import structural_walk
 from passes.analysis.relax.branch_ranges import Block, live_ranges
 from passes.analysis.relax.facts import MAIN_DEVICE, Path, Storage, StorageGroup
 from passes.analysis.relax.sizes import Size, Units
-from passes.analysis.relax.weights import unique_name
+from passes.analysis.unique_names import unique_name
 from passes.ir.symbolic_bounds import Bound
 from passes.planning.problem import LiveRange
 from passes.planning.ranges import join_ranges
@@ -153,7 +153,7 @@ def group_tensors(
             storages[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif not depends and tensor.size.count:
-            name = unique_name(tensor.name, taken)
+            name = unique_name(tensor.name, taken, "_")
             kept = Storage(name, count, ((live[0][0], root.end),), (tensor.name,))
             if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)
@@ -166,7 +166,7 @@ def group_tensors(
         members = storages.get(key, {})
         found = []
         for same in members.values():
-            name = unique_name(same[0][0].name, taken)
+            name = unique_name(same[0][0].name, taken, "_")
             spans = join_ranges([span for _, _, live in same for span in live])
             size = max(count for _, count, _ in same)
             path = _common([tensor.path for tensor, _, _ in same])

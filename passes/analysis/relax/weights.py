@@ -10,6 +10,7 @@ from tvm.runtime import Tensor
 
 from passes.analysis.relax.facts import LeftToRuntime, Weight
 from passes.analysis.relax.sizes import Sizes, UnknownSizeError
+from passes.analysis.unique_names import unique_name
 
 NUM_INPUT = "num_input"
 """The function attribute that says how many parameters come before the weights."""
@@ -68,19 +69,9 @@ class Constants:
         handle = data.__chandle__()
         if handle not in self._weights:
             size = self._sizes.constant(constant.ty.shape.values, constant.ty.dtype.dtype)
-            name = unique_name(f"constant_{len(self._weights)}", self._taken)
+            name = unique_name(f"constant_{len(self._weights)}", self._taken, "_")
             self._weights[handle] = Weight(name, size, handle)
 
     def weights(self) -> tuple[Weight, ...]:
         """Return them in the order in which they were first met."""
         return tuple(self._weights.values())
-
-
-def unique_name(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, with a number where needed, and take it."""
-    chosen, count = name, 0
-    while chosen in taken:
-        count += 1
-        chosen = f"{name}_{count}"
-    taken.add(chosen)
-    return chosen

@@ -11,7 +11,7 @@ from tvm.ir.expr import Call
 from tvm.tirx import Bind, BufferStore, DeclBuffer, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.analysis.tir.problems import unique_name
+from passes.analysis.unique_names import unique_name
 from passes.ir.buffers import (
     buffer_data_var,
     constant_shape,

@@ -22,6 +22,7 @@ from tvm.tirx import (
     For,
     ForKind,
     IfThenElse,
+    IntImm,
     Let,
     PrimFunc,
     Stmt,
@@ -39,6 +40,7 @@ from passes.ir.whole_numbers import does_not_wrap
 _STMT, _CALL, _VAR, _LET = type_index(Stmt), type_index(Call), type_index(Var), type_index(Let)
 _TENSOR_LOAD = type_index(TensorLoad)
 _PARALLEL_LOOP = int(ForKind.PARALLEL)
+_READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last argument.
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,9 @@ class AllocationUses:
     handed_on : list of tuple of tvm.tirx.Stmt
         Where its address is handed on, so that not all accesses are seen: the statements with a
         body that enclose each place, outermost first.
+    is_hidden : bool
+        Whether its address is handed on other than by `tvm_access_ptr`, which says what is read and
+        written there.
     escape : str or None
         What may keep its address beyond a statement, or go on reading or writing it, for messages;
         None if nothing does.
@@ -104,6 +109,7 @@ class AllocationUses:
     aliases: list[Var] = field(default_factory=list)
     stores: list[StoreSite] = field(default_factory=list)
     handed_on: list[tuple[Any, ...]] = field(default_factory=list)
+    is_hidden: bool = False
     escape: str | None = None
 
     @property
@@ -157,6 +163,7 @@ class _Walk:
         self._in_thread_env = False
         self._threaded: set[int] = set()
         self._keeper: str | None = None
+        self._told = 0
         self._is_asynchronous = False
         self._visitors: dict[type, Callable[[Any, Any], None]] = {
             AllocBuffer: self._visit_alloc,
@@ -335,7 +342,7 @@ class _Walk:
         visitor.visit(op.indices)
 
     def _visit_call(self, op: Call, visitor: Any) -> None:
-        keeper = self._keeper
+        keeper, told = self._keeper, self._told
         if keeper is None and not is_done_on_return(op, self._lasting):
             self._keeper = f"{op.op}, which may go on after it returns"
         if is_address_of(op) and type(op.args[0]) is TensorLoad:
@@ -354,9 +361,12 @@ class _Walk:
             if uses is not None:
                 uses.dtypes[op.args[0].ty.dtype] = None
                 uses.indexed[op.args[2].ty.dtype] = None
+            mask = op.args[4]
+            if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
+                self._told = source.__chandle__()
         for arg in op.args:
             visitor.visit(arg)
-        self._keeper = keeper
+        self._keeper, self._told = keeper, told
 
     def _visit_var(self, op: Var, _visitor: Any) -> None:
         self._hand_on(op)
@@ -366,6 +376,8 @@ class _Walk:
         index = self._index(var.__chandle__())
         if index is not None:
             self._of[index].handed_on.append(tuple(self._around))
+            if var.__chandle__() != self._told:
+                self._of[index] = replace(self._of[index], is_hidden=True)
             self._note_keeper(index, self._keeper)
             self._note_copy(var.__chandle__())
 

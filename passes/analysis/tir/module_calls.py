@@ -6,7 +6,7 @@ function by itself would be the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -114,13 +114,15 @@ def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
     return CallGraph(calls, names, going_on)
 
 
-def call_sites(access: LinearAccess, graph: CallGraph, callee: str) -> Iterator[tuple[int, bool]]:
-    """Yield where a function calls another: the position, and whether by several at once."""
+def call_sites(
+    access: LinearAccess, graph: CallGraph, callees: Collection[str]
+) -> Iterator[tuple[int, bool]]:
+    """Yield where a function calls any of some: the position, and whether by several at once."""
     at_once = [
         (position, position + entry.scope_pair_offset)
         for position, entry in enumerate(access.sequence)
         if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0
     ]
     for name, position in access.calls:
-        if graph.names.get(name) == callee:
+        if graph.names.get(name) in callees:
             yield position, any(begin < position <= end for begin, end in at_once)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from passes.analysis.tir.module_calls import Callers
+from passes.planning.problem import ADDRESS_LIMIT
 from passes.planning.ranges import join_ranges
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
@@ -77,9 +78,11 @@ class ProblemOptions:
         memory = MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
         if self.memory is not None and scope in self.memory:
             memory = self.memory[scope]
+        # A caller's memory may be described otherwise, or not at all.
+        end_of_memory = ADDRESS_LIMIT if memory.capacity is None else memory.capacity
         taken = [
-            (max(begin - memory.base, 0), end - memory.base)
+            (max(begin - memory.base, 0), min(end - memory.base, end_of_memory))
             for begin, end in self.callers.taken.get(scope, ())
-            if end > memory.base
+            if memory.base < end and begin - memory.base < end_of_memory
         ]
         return replace(memory, reserved=join_ranges((*memory.reserved, *taken)))

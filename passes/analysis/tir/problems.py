@@ -13,9 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import Var
-from tvm.tirx import AllocBuffer, IntImm, PrimFunc, is_buffer_var
-from tvm_ffi import structural_walk
+from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.analysis.storage_rewrite.linear_access import find_linear_access
 from passes.analysis.tir.function_problems import (
@@ -29,8 +27,9 @@ from passes.analysis.tir.memory_uses import find_memory_uses
 from passes.analysis.tir.problem_options import DEFAULT_ALIGNMENT
 from passes.analysis.tir.problem_options import ProblemOptions as ProblemOptions
 from passes.analysis.tir.thread_races import racing_pairs
+from passes.analysis.unique_names import unique_name
 from passes.ir.stored_types import stored_bits
-from passes.ir.symbolic_bounds import NO_LOWER, Bound, SymbolicBounds
+from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.planning.storage_rewrite.storage import AllocEntry, StmtEntry, StmtKind
 from target_hw.memory import MemoryScope
@@ -43,7 +42,6 @@ MOST_SLOTS = 256
 
 _REGISTER_BYTES = 4
 _MULTI_BUFFER = "multi_buffer"
-_UPPER_BOUNDS = "tir_var_upper_bound"
 
 
 def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
@@ -79,13 +77,20 @@ class _ProblemBuilder:
         self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
         self._uses = find_memory_uses(func, self._access, options.callers.lasting)
-        self._bounds = _symbolic_bounds(func, dict(options.upper_bounds))
+        self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
         self._remarks: list[AllocationNote] = []
         self._owner_ranges = _owner_ranges(self._access.sequence)
         self._touched = _touched_ranges(self._access.sequence)
         self._whole = 0, max(len(self._access.sequence), 1)
+        # The scopes in which an address is asked for, for nobody knows how many bytes.
+        self._unknown = {
+            str(alloc.scope)
+            for index, alloc in enumerate(self._access.allocs)
+            if options.addressed and self._is_used(index) and self._is_pinned(index)
+            if self._size(index) is None
+        }
 
     def build(self) -> FunctionProblems:
         groups: dict[tuple[int | None, str], dict[str, tuple[Buffer, Allocation]]] = {}
@@ -94,8 +99,8 @@ class _ProblemBuilder:
             scope = str(alloc.scope)
             reason = self._reason_to_leave(index, alloc)
             if reason is not None:
-                is_used = index in self._touched or self._uses[index].escape is not None
-                self._left_alone.append(AllocationNote(index, alloc.name, scope, reason, is_used))
+                note = AllocationNote(index, alloc.name, scope, reason, self._is_used(index))
+                self._left_alone.append(note)
                 continue
             name = unique_name(alloc.name, names)
             owner = self._uses[index].owner
@@ -126,8 +131,15 @@ class _ProblemBuilder:
             return "its scope is not asked for"
         if options.scopes is None and options.memory is not None and not described:
             return "the target does not describe its scope"
-        if index not in self._touched and uses.escape is None:
+        if not self._is_used(index):
             return "nothing uses it"
+        is_pinned = self._is_pinned(index)
+        # Other chips' addresses may be pairs, as of a bank and an offset.
+        is_place = is_pinned and len(self._addresses(index)) == self._slots(index)
+        if options.addressed and is_place and self._size(index):
+            return None
+        if scope in self._unknown and not is_pinned:
+            return "a buffer of unknown size has an address in its scope"
         if alloc.element.is_scalable or any(dtype.lanes < 0 for dtype in uses.dtypes):
             return "the size of its elements is known at run time only"
         if alloc.num_physical_dimensions != 1:
@@ -141,7 +153,7 @@ class _ProblemBuilder:
             return f"its size is {size} bytes"
         if options.scopes is None and _is_register(alloc, size, described):
             return "it is kept in registers"
-        if not len(self._access.alloc_stmts[index].buffer.ty.allocated_addr):
+        if not is_pinned:
             if options.callers.again:
                 return "its function may be called again while it runs"
             if options.callers.at_once and alloc.scope.is_shared_by_threads:
@@ -155,13 +167,26 @@ class _ProblemBuilder:
             return "its elements are no whole bytes"
         return None
 
+    def _is_used(self, index: int) -> bool:
+        return index in self._touched or self._uses[index].escape is not None
+
+    def _addresses(self, index: int) -> Any:
+        return self._access.alloc_stmts[index].buffer.ty.allocated_addr
+
+    def _is_pinned(self, index: int) -> bool:
+        return bool(len(self._addresses(index)))
+
     def _size(self, index: int) -> int | None:
         """Return the bytes of one slot, at the upper bounds of its variables."""
         alloc = self._access.allocs[index]
+        if alloc.element.is_scalable:
+            return None
         growth = self._growth(alloc.element.scalar)
         if alloc.shape is not None:
             return -(-alloc.const_nbits * growth // 8)
-        (extent,) = self._access.alloc_stmts[index].buffer.ty.shape
+        extent, *others = self._access.alloc_stmts[index].buffer.ty.shape
+        if others:
+            return None
         found = next(filter(None, (bounds.most(extent) for bounds in self._bounds)), None)
         if found is None:
             return None
@@ -219,7 +244,7 @@ class _ProblemBuilder:
 
     def _live(self, index: int) -> LiveRange:
         uses, alloc = self._uses[index], self._access.allocs[index]
-        if uses.escape is None and not alloc.is_volatile:
+        if uses.escape is None and not alloc.is_volatile and uses.count == 1:
             return self._touched[index]
         return self._whole if uses.owner is None else self._owner_ranges[uses.owner]
 
@@ -304,6 +329,7 @@ class _ProblemBuilder:
             name: a
             for name, a in allocations.items()
             if a.index in self._touched
+            and self._uses[a.index].count == 1
             and self._growth(self._access.allocs[a.index].element.scalar) == 1
         }
         beginning: dict[int, list[str]] = {}
@@ -323,26 +349,6 @@ class _ProblemBuilder:
                 ):
                     found.add(pair)
                     yield source, destination
-
-
-def _symbolic_bounds(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicBounds, ...]:
-    """Return the bounds of the variables that have a value when the function begins.
-
-    The second of the two take them not to be negative, as the sizes of arrays are.
-    """
-    attribute = func.attrs.get(_UPPER_BOUNDS) if func.attrs else None
-    bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
-    bounds.update(named)
-    found: list[Var] = []
-    for param in func.params:
-        found.append(param)
-        if is_buffer_var(param):
-            for part in (*param.ty.shape, *param.ty.strides):
-                structural_walk(part, (Var, found.append))
-    return tuple(
-        SymbolicBounds([Bound(v, lower, bounds[v.name]) for v in found if v.name in bounds])
-        for lower in (NO_LOWER, 0)
-    )
 
 
 def _pinned(statement: AllocBuffer, memory: MemoryScope) -> tuple[int, ...] | None:
@@ -387,16 +393,6 @@ def _is_register(alloc: AllocEntry, size: int, described: bool) -> bool:
     if alloc.scope.tag:
         return False
     return size <= _REGISTER_BYTES or (alloc.scope.is_register_like and not described)
-
-
-def unique_name(name: str, names: set[str]) -> str:
-    """Return `name`, numbered if it is among `names`, and add it to them."""
-    chosen, count = name, 0
-    while chosen in names:
-        count += 1
-        chosen = f"{name}.{count}"
-    names.add(chosen)
-    return chosen
 
 
 def _power_of_two(value: int) -> int:

@@ -9,7 +9,7 @@ stores, so it does not see that
 - two allocations with an address have the same bytes,
 - equal indices are different bytes where elements differ in width: thread 4 writes the fourth
   byte of an array of ``int8`` while thread 1 has still to read its element of ``float32``,
-- a call reads or writes what it is given the address of.
+- a call reads or writes what it is given the address of, unless `tvm_access_ptr` says what.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:
 
 def _is_synchronized(alloc: AllocEntry, uses: AllocationUses) -> bool:
     """Whether TVM sees each access when it places barriers."""
-    return str(alloc.scope) in _SYNCHRONIZED and not uses.handed_on
+    return str(alloc.scope) in _SYNCHRONIZED and not uses.is_hidden
 
 
 def _widths(uses: AllocationUses) -> frozenset[int]:
