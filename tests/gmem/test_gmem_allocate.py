@@ -772,8 +772,12 @@ def test_a_base_that_is_no_address(base: object):
 def test_an_unknown_planner_and_a_bound_that_is_none():
     with pytest.raises(ValueError, match="unknown planner 'magic'; there are: best"):
         GMEMAllocate("magic")
-    with pytest.raises(ValueError, match="upper bound of 'n' must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="upper bound of 'n' must be a positive integer, got 0"):
         GMEMAllocate("best", upper_bounds={"n": 0})
+    with pytest.raises(ValueError, match=r"GMEMAllocate: upper_bounds must map names .* \['n'\]"):
+        GMEMAllocate("best", upper_bounds=["n"])
+    with pytest.raises(ValueError, match="GMEMAllocate: a budget must be a Budget or a number"):
+        GMEMAllocate("best", budget="short")
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 0}')
     refused("function 'main': the upper bound of 'n' must be .* at least 1, got 0", lowered)
 
