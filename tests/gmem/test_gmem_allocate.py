@@ -386,6 +386,17 @@ def weights_module() -> tvm.IRModule:
     return lower(builder.get())
 
 
+@pytest.mark.parametrize(
+    ("inputs", "weights"), [(4, []), (99, []), (-1, ["x", "w", "v[0]", "v[1]"])]
+)
+def test_as_many_inputs_as_there_are_no_parameters(inputs, weights):
+    """`BindParams` takes parameters away, and leaves the attribute that counts inputs as it is."""
+    mod = weights_module()
+    mod["main"] = mod["main"].with_attr("num_input", inputs)
+    (found,) = plan_gmem(mod)
+    assert [one.name for one in found.layout.weights.tensors] == [*weights, "constant_0"]
+
+
 def test_weights_stand_one_after_the_other_and_activations_behind_them():
     with Target("sophgo/bm1684x-llvm"):
         (found,) = plan_gmem(weights_module(), "rec_tbl")
