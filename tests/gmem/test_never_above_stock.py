@@ -230,3 +230,36 @@ def check_taken(lowered, plans, arguments) -> None:
     assert taken[1] <= taken[0]
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+STORAGE_OF_A_SIZE_FROM_OUTSIDE = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32"), size: R.Shape(ndim=1)):
+        own = R.memory.alloc_storage(
+            size, R.prim_value(0), R.str("global"), R.dtype("uint8")
+        )
+        t = R.memory.alloc_tensor(own, R.prim_value(0), R.shape([64, 64]), R.dtype("float32"))
+        a = R.exp(x)
+        b = R.concat((a, x), axis=0)
+        c = R.sum(b, axis=0)
+        d = R.concat((b, b, a), axis=0)
+        e = R.add(R.sum(d, axis=0), c)
+        f = R.multiply(R.add(R.tanh(a), e), e)
+        seen = R.shape_of(t)
+        return (f, seen)
+"""
+
+
+def test_a_storage_whose_size_comes_from_outside_ends_no_build():
+    """What is not known to the model of the machine is planned as the stock pass plans it."""
+    mod = parse(STORAGE_OF_A_SIZE_FROM_OUTSIDE)
+    x = tvm.runtime.tensor(np.random.default_rng(0).random((64, 64), "float32"))
+    size = tvm.runtime.ShapeTuple([16384])
+    results = []
+    for plan in (STOCK, GMEMAllocate()):
+        found, seen = build(lower(mod), plan)["main"](x, size)
+        assert list(seen) == [64, 64]
+        results.append(found.numpy())
+    np.testing.assert_array_equal(*results)
