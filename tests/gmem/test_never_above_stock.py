@@ -263,3 +263,31 @@ def test_a_storage_whose_size_comes_from_outside_ends_no_build():
         assert list(seen) == [64, 64]
         results.append(found.numpy())
     np.testing.assert_array_equal(*results)
+
+
+DIVIDED = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 8), "float32"), c: R.Tensor((), "bool")):
+        n = T.int64()
+        a = R.full(R.shape([(n * 64) // (n - 1)]), R.const(1.5, "float32"))
+        b = R.exp(x)
+        d = R.concat((R.add(b, x), b), axis=0)
+        if c:
+            e = R.sum(R.add(R.exp(a), a))
+        else:
+            e = R.sum(a)
+        return R.multiply(R.add(d, e), d)
+"""
+
+
+def test_a_size_that_divides_by_zero_somewhere_ends_no_build():
+    """The model tries sizes that no call has, such as one at which a dimension has none."""
+    mod = parse(DIVIDED)
+    x = np.random.default_rng(0).random((5, 8), "float32")
+    machine = build(lower(mod), GMEMAllocate())
+    for taken, total in ((True, 80 * (np.exp(1.5) + 1.5)), (False, 120.0)):
+        found = machine["main"](*map(tvm.runtime.tensor, (x, np.array(taken)))).numpy()
+        d = np.concatenate([np.exp(x) + x, np.exp(x)])
+        np.testing.assert_allclose(found, (d + total) * d, rtol=1e-5)

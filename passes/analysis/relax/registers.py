@@ -207,4 +207,10 @@ def _extent(expr: Any) -> Extent:
 
 
 def _computed(compute: Callable[[int, int], int], one: Extent, other: Extent) -> Extent:
-    return lambda symbols: compute(one(symbols), other(symbols))
+    def computed(symbols: Mapping[int, int]) -> int:
+        try:
+            return compute(one(symbols), other(symbols))
+        except ZeroDivisionError as error:
+            raise UnknownMemoryError("a size that is divided by zero") from error
+
+    return computed
