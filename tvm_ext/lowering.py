@@ -16,7 +16,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
-from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.pipeline import before_planning, no_relax_pipeline, relax_passes
 
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
@@ -214,7 +214,7 @@ def capture(
     ):
         if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
-                mod = (relax_pipeline or relax.get_default_pipeline(target))(mod)
+                mod = (relax_pipeline or _default_pipeline(target))(mod)
         recorder.stop = True
         try:
             tvm.compile(mod, target, relax_pipeline=None)
@@ -228,6 +228,13 @@ def capture(
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
         )
     return recorder.modules
+
+
+def _default_pipeline(target: Target) -> tvm.transform.Pass:
+    try:
+        return relax.get_default_pipeline(target)
+    except ValueError as error:
+        raise ValueError(no_relax_pipeline(target)) from error
 
 
 def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True) -> tvm.IRModule:

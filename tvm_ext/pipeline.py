@@ -312,13 +312,18 @@ def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
     try:
         passes = [stock for stage in stages for stock in stage(target)]
     except ValueError as error:
-        raise ValueError(
-            f"TVM has no Relax pipeline for targets of kind {str(target.kind.name)!r}; the twin of "
-            "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
-        ) from error
+        raise ValueError(no_relax_pipeline(target)) from error
     if not fuse:
         passes = [stock for stock in passes if stock.info.name not in FUSION]
     return naming_passes(passes)
+
+
+def no_relax_pipeline(target: Target) -> str:
+    """Say that TVM lowers no Relax modules for a target, and what it does lower them for."""
+    return (
+        f"TVM has no Relax pipeline for targets of kind {str(target.kind.name)!r}; the twin of "
+        "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
+    )
 
 
 def _relax_lists(target: Target) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import relax
-from tvm.ir import GlobalVar, IRModule, Op
+from tvm.ir import DictAttrs, GlobalVar, IRModule, Op
 from tvm.ir.transform import Pass, PassContext, module_pass
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
@@ -226,9 +226,12 @@ def _of_module(modules: list[str], operator: str) -> str:
 
 
 def _same_tensor(binding: Any, names: Names) -> None:
-    """Give another variable of a tensor the tensor's new name, if it has none of its own."""
-    known = names.get(binding.value.__chandle__())
-    if known is not None and _NUMBERED.fullmatch(str(binding.var.name)):
+    """Give another variable of a tensor the tensor's name, if it has none of its own."""
+    value = binding.value
+    known = names.get(value.__chandle__())
+    if known is None and isinstance(value, relax.Var):
+        known = str(value.name)
+    if known and _NUMBERED.fullmatch(str(binding.var.name)) and not _NUMBERED.fullmatch(known):
         names[binding.var.__chandle__()] = known
 
 
@@ -308,13 +311,16 @@ def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
     """Return the names of the members of a group that is called, each with its operator."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, GlobalVar):
         return []
-    if _is_graph(mod[value.op]):  # A function of the author's own.
+    callee = mod[value.op]
+    if not isinstance(callee, relax.Function) or _is_graph(callee):  # The author's own.
         return []
-    calls = (binding.value for binding in bindings_of(mod[value.op].body))
+    calls = (binding.value for binding in bindings_of(callee.body))
     return [
         (str(call.attrs[_MEMBER]), operator_of(call))
         for call in calls
-        if isinstance(call, relax.Call) and call.attrs is not None and _MEMBER in call.attrs
+        if isinstance(call, relax.Call)
+        and isinstance(call.attrs, DictAttrs)
+        and _MEMBER in call.attrs
     ]
 
 

@@ -20,11 +20,11 @@ from passes.gmem.names import LOGGER, PASS
 from passes.gmem.options import BEST, GMEMOptions
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
+from passes.options import as_bounds
 from passes.placement import naming, prim_funcs
 from passes.planning import Budget
-from passes.planning.planner import get_planner
+from passes.planning.planner import as_budget, get_planner
 from passes.planning.sophgo.gmem_layout import check_alignment, check_base
-from target_hw.memory import is_byte_count
 
 EXPECTED = (RETURNED, "nothing uses it", NO_BYTES)
 """Reasons to leave a tensor to the run time that are as they should be, and no warning."""
@@ -37,7 +37,7 @@ def GMEMAllocate(  # noqa: N802
     base: int | None = None,
     target: Target | str | Mapping[str, Any] | None = None,
     upper_bounds: Mapping[str, int] | None = None,
-    budget: Budget | None = None,
+    budget: Budget | int | None = None,
 ) -> Pass:
     """Place weights and activations in global memory, in place of `StaticPlanBlockMemory`.
 
@@ -85,8 +85,8 @@ def GMEMAllocate(  # noqa: N802
         Most elements of symbolic dimensions, by name, for functions whose attribute
         ``tir_var_upper_bound`` does not name them. They are checked when the function runs. A name
         that no function's signature has is an error.
-    budget : Budget, optional
-        Limits for planners that search.
+    budget : Budget or int, optional
+        Limits for planners that search, or a number of placements.
 
     Returns
     -------
@@ -99,14 +99,19 @@ def GMEMAllocate(  # noqa: N802
     ------
     ValueError
         At once when the planner is not known, or when the alignment or a bound is no positive
-        number; when the pass runs, naming function and binding, when the module is not in the form
-        described, when something does not fit the memory or when the base is not aligned.
+        number, or the budget none; when the pass runs, naming function and binding, when the module
+        is not in the form described, when something does not fit the memory or when the base is not
+        aligned.
     """
     get_planner(planner)
     with naming(PASS):
-        _check(alignment, base, upper_bounds or {})
+        if alignment is not None:
+            check_alignment(alignment)
+        if base is not None:
+            check_base(base)
+        bounds, limits = as_bounds(upper_bounds), as_budget(budget)
     options = GMEMOptions(
-        alignment, base, None if target is None else Target(target), upper_bounds or {}, budget
+        alignment, base, None if target is None else Target(target), bounds, limits
     )
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
@@ -115,18 +120,6 @@ def GMEMAllocate(  # noqa: N802
         return _plan_tir(mod, planner, options)
 
     return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
-
-
-def _check(alignment: object, base: object, upper_bounds: Mapping[str, int]) -> None:
-    for name, bound in upper_bounds.items():
-        if not is_byte_count(bound) or bound < 1:
-            raise ValueError(
-                f"the upper bound of {name!r} must be an integer of at least 1, got {bound!r}"
-            )
-    if alignment is not None:
-        check_alignment(alignment)
-    if base is not None:
-        check_base(base)
 
 
 def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:

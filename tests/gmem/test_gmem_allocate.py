@@ -386,6 +386,17 @@ def weights_module() -> tvm.IRModule:
     return lower(builder.get())
 
 
+@pytest.mark.parametrize(
+    ("inputs", "weights"), [(4, []), (99, []), (-1, ["x", "w", "v[0]", "v[1]"])]
+)
+def test_as_many_inputs_as_there_are_no_parameters(inputs, weights):
+    """`BindParams` takes parameters away, and leaves the attribute that counts inputs as it is."""
+    mod = weights_module()
+    mod["main"] = mod["main"].with_attr("num_input", inputs)
+    (found,) = plan_gmem(mod)
+    assert [one.name for one in found.layout.weights.tensors] == [*weights, "constant_0"]
+
+
 def test_weights_stand_one_after_the_other_and_activations_behind_them():
     with Target("sophgo/bm1684x-llvm"):
         (found,) = plan_gmem(weights_module(), "rec_tbl")
@@ -772,8 +783,12 @@ def test_a_base_that_is_no_address(base: object):
 def test_an_unknown_planner_and_a_bound_that_is_none():
     with pytest.raises(ValueError, match="unknown planner 'magic'; there are: best"):
         GMEMAllocate("magic")
-    with pytest.raises(ValueError, match="upper bound of 'n' must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="upper bound of 'n' must be a positive integer, got 0"):
         GMEMAllocate("best", upper_bounds={"n": 0})
+    with pytest.raises(ValueError, match=r"GMEMAllocate: upper_bounds must map names .* \['n'\]"):
+        GMEMAllocate("best", upper_bounds=["n"])
+    with pytest.raises(ValueError, match="GMEMAllocate: a budget must be a Budget or a number"):
+        GMEMAllocate("best", budget="short")
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 0}')
     refused("function 'main': the upper bound of 'n' must be .* at least 1, got 0", lowered)
 

@@ -233,3 +233,64 @@ def check_taken(lowered, plans, arguments) -> None:
     assert taken[1] <= taken[0]
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+STORAGE_OF_A_SIZE_FROM_OUTSIDE = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32"), size: R.Shape(ndim=1)):
+        own = R.memory.alloc_storage(
+            size, R.prim_value(0), R.str("global"), R.dtype("uint8")
+        )
+        t = R.memory.alloc_tensor(own, R.prim_value(0), R.shape([64, 64]), R.dtype("float32"))
+        a = R.exp(x)
+        b = R.concat((a, x), axis=0)
+        c = R.sum(b, axis=0)
+        d = R.concat((b, b, a), axis=0)
+        e = R.add(R.sum(d, axis=0), c)
+        f = R.multiply(R.add(R.tanh(a), e), e)
+        seen = R.shape_of(t)
+        return (f, seen)
+"""
+
+
+def test_a_storage_whose_size_comes_from_outside_ends_no_build():
+    """What is not known to the model of the machine is planned as the stock pass plans it."""
+    mod = parse(STORAGE_OF_A_SIZE_FROM_OUTSIDE)
+    x = tvm.runtime.tensor(np.random.default_rng(0).random((64, 64), "float32"))
+    size = tvm.runtime.ShapeTuple([16384])
+    results = []
+    for plan in (STOCK, GMEMAllocate()):
+        found, seen = build(lower(mod), plan)["main"](x, size)
+        assert list(seen) == [64, 64]
+        results.append(found.numpy())
+    np.testing.assert_array_equal(*results)
+
+
+DIVIDED = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 8), "float32"), c: R.Tensor((), "bool")):
+        n = T.int64()
+        a = R.full(R.shape([(n * 64) // (n - 1)]), R.const(1.5, "float32"))
+        b = R.exp(x)
+        d = R.concat((R.add(b, x), b), axis=0)
+        if c:
+            e = R.sum(R.add(R.exp(a), a))
+        else:
+            e = R.sum(a)
+        return R.multiply(R.add(d, e), d)
+"""
+
+
+def test_a_size_that_divides_by_zero_somewhere_ends_no_build():
+    """The model tries sizes that no call has, such as one at which a dimension has none."""
+    mod = parse(DIVIDED)
+    x = np.random.default_rng(0).random((5, 8), "float32")
+    machine = build(lower(mod), GMEMAllocate())
+    for taken, total in ((True, 80 * (np.exp(1.5) + 1.5)), (False, 120.0)):
+        found = machine["main"](*map(tvm.runtime.tensor, (x, np.array(taken)))).numpy()
+        d = np.concatenate([np.exp(x) + x, np.exp(x)])
+        np.testing.assert_allclose(found, (d + total) * d, rtol=1e-5)

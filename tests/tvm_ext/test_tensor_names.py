@@ -12,10 +12,11 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 from passes.gmem import GMEMOptions, plan_gmem
+from tvm_ext.layer_group_report import lowered
 from tvm_ext.lowering import capture_relax
 from tvm_ext.map import map_of_module, memory_map_of
 from tvm_ext.pipeline import STOCK_PLANNING, relax_passes
-from tvm_ext.tensor_names import group_name
+from tvm_ext.tensor_names import bindings_of, group_name
 from tvm_ext.workloads import model
 
 ANONYMOUS = re.compile(r"(alloc|lv|gv|_)\d*")
@@ -203,3 +204,58 @@ def test_groups_are_named_shortly():
     assert group_name([("a", "x"), ("b", "x"), ("c", "x"), ("d", "x"), ("e", "x")]) == "e+d+c+2"
     assert group_name([("relu", "relu"), ("add_3", "add")]) == "add_3+relu"
     assert group_name([conv, ("relu61", "tir_clip")]) == "stem.conv.conv2d+relu61"
+
+
+def test_what_is_returned_keeps_its_name_where_layers_are_grouped():
+    """TVM folds the two variables of what is returned into the one that is a number."""
+    *_, last = bindings_of(lowered(blocks())["forward"].body)
+    assert str(last.var.name) == "softmax"
+
+
+IN_PLACE = """
+@I.ir_module
+class Module:
+    @T.prim_func(private=True, s_tir=True)
+    def incr(a: T.Buffer((T.int64(4), T.int64(8)), "float32")):
+        for i, j in T.grid(T.int64(4), T.int64(8)):
+            with T.sblock("incr"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                a[vi, vj] = a[vi, vj] + T.float32(1)
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32")):
+        cls = Module
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.call_tir_inplace(
+                cls.incr, (a,), inplace_indices=[0], out_ty=R.Tensor((4, 8), "float32")
+            )
+            c = R.multiply(b, b)
+            R.output(c)
+        return c
+"""
+
+
+def with_packed_function() -> tvm.IRModule:
+    """A network that calls a packed function which stands in its module."""
+    tensor = relax.TensorType((4, 8), "float32")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", tensor)
+    packed = relax.ExternFunc("testing.names_packed", relax.FuncType([tensor], tensor))
+    variable = builder.add_func(packed, "packed")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            a = builder.emit(relax.op.exp(x), "a")
+            b = builder.emit(relax.Call(variable, [a]), "b")
+            c = builder.emit_output(relax.op.add(b, a), "c")
+        builder.emit_func_output(c)
+    return builder.get()
+
+
+@pytest.mark.parametrize("make", [lambda: tvm.script.from_source(IN_PLACE), with_packed_function])
+def test_names_end_no_build_that_stock_finishes(make):
+    target = tvm.target.Target("llvm")
+    with target:
+        named = tvm.transform.Sequential(up_to_planning(relax_passes(target)))(make())
+        expected = tvm.transform.Sequential(up_to_planning(stock_passes()))(make())
+    tvm.ir.assert_structural_equal(named, expected)

@@ -19,6 +19,7 @@ from passes.placement import memory_of
 from passes.planning import Budget, Problem, solve
 from passes.planning.files.csv_format import read_problem
 from target_hw.memory import MemoryScope
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.ascend import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
 from tvm_ext.map.model import MemoryMap, Placement, PlannedRun, ScopeMap
@@ -26,7 +27,7 @@ from tvm_ext.map.prim_func import scope_maps, stock_solver
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.stock import STOCK
 from tvm_ext.named_planners import known_planners, listed, planners_for
-from tvm_ext.programs import Program, load_program, program_of
+from tvm_ext.programs import Program, load_program, program_of, read_module
 
 PLANNERS = ("best",)
 """Asked by default."""
@@ -129,6 +130,8 @@ def memory_map_of(
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
         )
+    if options.layer_group:
+        return _chosen(_of_groups(what, read_module(what), target, options), options)
     return _chosen(_of_program(load_program(what, target), options), options)
 
 
@@ -166,6 +169,8 @@ def map_of_module(
         As `memory_map_of` does.
     """
     options = options or MapOptions()
+    if options.layer_group:
+        return _chosen(_of_groups(title, as_module(mod), target, options), options)
     return _chosen(_of_program(program_of(mod, target, name=title), options), options)
 
 
@@ -200,8 +205,6 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
     scopes: list[ScopeMap] = []
     runs: list[PlannedRun] = []
     left: list[str] = []
-    if options.layer_group:
-        return _of_groups(program, options)
     if program.relax is not None and program.target is not None:
         found, unplanned = relax_maps(
             program.relax,
@@ -224,13 +227,15 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
     return MemoryMap(program.title, tuple(scopes), tuple(runs), tuple(left))
 
 
-def _of_groups(program: Program, options: MapOptions) -> MemoryMap:
-    if program.relax is None or program.target is None:
-        raise ValueError(f"{program.name}: is no network, so it has no layers to group")
-    scopes, runs, left = layer_group_maps(
-        program.relax, program.target, partial(options.names, PLANNERS)
-    )
-    return MemoryMap(program.title, scopes, runs, tuple(left))
+def _of_groups(
+    name: str, mod: IRModule, target: str | Target | None, options: MapOptions
+) -> MemoryMap:
+    """Show a network's groups, which are planned before anything is lowered for the chip."""
+    if not has_relax(mod):
+        raise ValueError(f"{name}: is no network, so it has no layers to group")
+    chip = known_target(target or DEFAULT_TARGET)
+    scopes, runs, left = layer_group_maps(mod, chip, partial(options.names, PLANNERS))
+    return MemoryMap(name, scopes, runs, tuple(left))
 
 
 def _of_function(

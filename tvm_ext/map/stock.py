@@ -74,8 +74,12 @@ def stock_plan(problem: Problem, pieces: Iterable[Piece], stock_pass: str, funct
 
 
 def remark(problem: Problem, plan: Plan) -> str:
-    """Say what a stock plan is, and the first rule of the problem that it breaks, if it does."""
-    broken = verify(problem, replace(plan, peak=_highest(problem, plan)))
+    """Say what a stock plan is, and the first rule of the problem that it breaks, if it does.
+
+    Its status says whether it fits.
+    """
+    found = verify(problem, replace(plan, peak=_highest(problem, plan)))
+    broken = [one.message for one in found if one.kind != "capacity"]
     text = "TVM's allocations, one after another"
     return f"{text}; {broken[0]}" if broken else text
 

@@ -121,9 +121,10 @@ class _Reader:
     def _call(self, register: int, call: Any) -> Step:
         name = _name(call.op)
         if name in _ALLOC_STORAGE:
-            if not isinstance(call.args[1], IntImm):
-                raise UnknownMemoryError("a device that is known at run time only")
-            return Allocate(register, _product(call.args[0].values), int(call.args[1].value))
+            extents = _extents(call.args[0].ty)
+            if not extents or not isinstance(call.args[1], IntImm):
+                raise UnknownMemoryError("a size or a device that is known at run time only")
+            return Allocate(register, _product(extents), int(call.args[1].value))
         if name in _ALLOC_TENSOR:
             return Refer(register, self._operand(call.args[0]))
         callee = self._classify(call.op)
@@ -219,4 +220,10 @@ def _extent(expr: Any) -> Extent:
 
 
 def _computed(compute: Callable[[int, int], int], one: Extent, other: Extent) -> Extent:
-    return lambda symbols: compute(one(symbols), other(symbols))
+    def computed(symbols: Mapping[int, int]) -> int:
+        try:
+            return compute(one(symbols), other(symbols))
+        except ZeroDivisionError as error:
+            raise UnknownMemoryError("a size that is divided by zero") from error
+
+    return computed

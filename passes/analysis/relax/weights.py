@@ -19,20 +19,12 @@ NUM_INPUT = "num_input"
 def parameter_weights(func: relax.Function, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:
     """Yield the parameters that are weights; of a tuple each field, as ``name[0]``.
 
-    Raises
-    ------
-    ValueError
-        When the attribute says that there are more inputs than parameters.
+    There may be fewer parameters than inputs: ``BindParams`` leaves the attribute as it is.
     """
     inputs = func.attrs.get(NUM_INPUT) if func.attrs else None
     if inputs is None:
         return
-    if not 0 <= int(inputs) <= len(func.params):
-        raise ValueError(
-            f"attribute {NUM_INPUT!r} is {int(inputs)}, the function has {len(func.params)} "
-            "parameters"
-        )
-    for param in func.params[int(inputs) :]:
+    for param in func.params[max(int(inputs), 0) :]:
         yield from _weights_within(str(param.name), param.ty, sizes)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import tvm
+from tvm.relax.frontend import nn
 
 from tvm_ext.layer_group_report import layer_groups
-from tvm_ext.map import MapOptions, memory_map_of
+from tvm_ext.map import MapOptions, map_of_module, memory_map_of
 from tvm_ext.workloads import model
 
 CHIP = "sophgo/bm1684x-llvm"
@@ -59,3 +61,29 @@ def test_layers_in_no_group_are_listed(shown, report):
 def test_only_networks_have_groups():
     with pytest.raises(ValueError, match="no network"):
         memory_map_of("ascend:gelu", options=MapOptions(layer_group=True))
+    kernel = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0))
+    with pytest.raises(ValueError, match="module: is no network, so it has no layers to group"):
+        map_of_module(kernel, target=CHIP, options=MapOptions(layer_group=True))
+
+
+def test_a_chip_shows_the_groups_of_its_twin():
+    """Groups stand before what TVM cannot lower for a chip."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x):
+            return self.down(nn.op.gelu(self.up(x)))
+
+    mod, _ = Net().export_tvm({"forward": {"x": nn.spec.Tensor((4, 8), "float32")}})
+    options = MapOptions(layer_group=True)
+    chip, twin = (
+        map_of_module(mod, target=target, options=options)
+        for target in (CHIP.removesuffix("-llvm"), CHIP)
+    )
+    assert chip.scopes
+    assert [one.placements for one in chip.scopes] == [one.placements for one in twin.scopes]
+    with pytest.raises(ValueError, match="such as 'sophgo/bm1684x-llvm'") as caught:
+        map_of_module(mod, target=CHIP.removesuffix("-llvm"))
+    assert len(str(caught.value)) < 250

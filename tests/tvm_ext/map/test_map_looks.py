@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib.resources import files
 
 import pytest
 
@@ -141,6 +142,25 @@ def test_labels_can_be_read_on_every_colour(open_page, kernel):
             """.replace("LESS_ALPHA", str(SIZE_ALPHA))
         )
         assert least >= 4.5, theme
+
+
+def test_a_cut_label_shows_what_tells_names_apart(open_page, kernel):
+    page = open_page(kernel)
+    drawing = (files("tvm_ext.map") / "page" / "draw.js").read_text(encoding="utf-8")
+    for room in range(40, 200, 10):
+        cut, fits = page.run(
+            drawing
+            + """
+            const context = document.createElement("canvas").getContext("2d");
+            const names = ["blocks.0.mlp.up.add+gelu", "blocks.0.mlp.down.add+add"];
+            const fits = (one) => context.measureText(one).width <= arguments[0];
+            const cut = names.map((name) => fitted(context, name, arguments[0]));
+            return [cut, cut.every(fits)];
+            """,
+            room,
+        )
+        assert cut[0] != cut[1]
+        assert fits
 
 
 def tied() -> MemoryMap:

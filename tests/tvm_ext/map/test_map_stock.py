@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import tvm
@@ -79,10 +80,14 @@ def test_the_peak_of_whole_allocations_is_no_position():
     plan = stock_plan(problem, [Piece(8, {"a": 0}), Piece(4, {"b": 0})], "Pass", "f")
     assert (plan.peak, plan.offsets) == (12, {"a": (0,), "b": (8,)})
     assert remark(problem, plan) == "TVM's allocations, one after another"
+    small = replace(problem, memory=MemoryScope("global", 8))
+    assert remark(small, plan) == "TVM's allocations, one after another"
     overlapping = Problem((*problem.buffers, Buffer("c", 4, ((1, 3),))), MemoryScope("global"))
     plan = stock_plan(overlapping, [Piece(8, {"a": 0, "b": 0, "c": 4})], "Pass", "f")
-    assert "'a'" in remark(overlapping, plan)
-    assert "'c'" in remark(overlapping, plan)
+    said = remark(overlapping, plan)
+    assert said.startswith("TVM's allocations, one after another; 'a'")
+    assert "'c'" in said
+    assert "Violation" not in said
 
 
 def test_what_has_no_stock_plan_says_so():

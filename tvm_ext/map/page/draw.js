@@ -321,13 +321,14 @@ class PlanDrawing {
 function fitted(context, text, room) {
   if (context.measureText(text).width <= room) return text;
   const words = text.split("+")[0].split(/(?<=[./])(?=[^./])/);
+  let end = text;
   for (let from = 0; from < words.length - 1; from++) {
-    const end = (from ? "…" : "") + words.slice(from).join("");
+    end = (from ? "…" : "") + words.slice(from).join("");
     if (context.measureText(end).width <= room) return end;
   }
-  let keep = Math.floor((text.length * room) / context.measureText(text).width) - 1;
-  while (keep > 2 && context.measureText(`${text.slice(0, keep)}…`).width > room) keep--;
-  return keep > 2 ? `${text.slice(0, keep)}…` : "";
+  let keep = Math.floor((end.length * room) / context.measureText(end).width) - 1;
+  while (keep > 2 && context.measureText(`${end.slice(0, keep)}…`).width > room) keep--;
+  return keep > 2 ? `${end.slice(0, keep)}…` : "";
 }
 
 function drawLive(canvas, memory, view, theme) {
