@@ -42,6 +42,7 @@ from tvm.tirx import (
     SeqStmt,
     While,
     address_of,
+    tvm_access_ptr,
 )
 from tvm.tirx.stmt import AttrStmt
 
@@ -74,6 +75,9 @@ _WHILE = type_index(While)
 _INT32_MAX = 2**31 - 1
 
 _NO_ALIAS = "tirx.noalias"
+
+_READ_AND_WRITE = 3
+"""The mask of `tvm_access_ptr` for memory that is read and written."""
 
 _TAKE_ADDRESSES = frozenset(
     f"tirx.{name}"
@@ -211,7 +215,9 @@ class _ArenaRewriter:
         index: Any = IntImm(dtype, offsets[0])
         if len(offsets) > 1:
             index = slot_index(dtype, offsets, self._iterations.number_in(loop))
-        self._addresses[key] = address_of(BufferLoad(arena, [index]))
+        # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
+        extent = IntImm(dtype, arena.ty.shape[0].value - max(offsets))
+        self._addresses[key] = tvm_access_ptr("uint8", arena.data, index, extent, _READ_AND_WRITE)
         if len(buffer.ty.allocated_addr):
             # An address of the program's own is not that in the arena.
             self._renamed[key] = buffer.with_allocated_addr([])

@@ -323,3 +323,29 @@ for i in range(n):
     # With -1 for n there are 255 of them.
     assert [note.name for note in found.left_alone] == ["wraps"]
     assert [b.size for attached in found.problems for b in attached.problem.buffers] == [32]
+
+
+@pytest.mark.parametrize("kind", ["parallel", "serial"])
+def test_tvm_keeps_all_bytes_of_an_arena_of_addresses(kind):
+    # `CompactBufferAllocation` would cut an arena down to the bytes that it sees an access to.
+    body = f"""
+codes = T.alloc_buffer((64,), "uint8", layout=None)
+table = T.alloc_buffer((256,), "int32", layout=None)
+for i in range(64):
+    codes[i] = T.Cast("uint8", i * 4 + 3)
+for i in range(256):
+    table[i] = x[i] * 3
+for p in T.{kind}(4):
+    turns = T.alloc_buffer((64,), "int32", annotations={{"multi_buffer": 2}}, layout=None)
+    for i in range(64):
+        turns[i] = table[codes[i]] + p
+    for i in range(64):
+        y[p * 64 + i] = turns[63 - i]
+"""
+    mod = module(body, "x: T.Buffer((256,), 'int32'), y: T.Buffer((256,), 'int32')")
+    given = np.arange(256, dtype="int32") * 7 % 101
+    result = tvm.runtime.tensor(np.zeros(256, "int32"))
+    built = tirx.build(PlanAddresses("bump", "arena")(mod), target="llvm")
+    built["main"](tvm.runtime.tensor(given), result)
+    expected = [given[(63 - i) * 4 + 3] * 3 + p for p in range(4) for i in range(64)]
+    np.testing.assert_array_equal(result.numpy(), expected)
