@@ -10,7 +10,7 @@ from dataclasses import replace
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, solve
-from passes.planning.planners.search import cost_free
+from passes.planning.planners.search import avoidable
 from passes.planning.problem import Problem
 
 LEVELS = (2, 1, 0)
@@ -34,7 +34,7 @@ def at_level(problem: Problem, lowest: int) -> Problem:
         return replace(problem, penalties=())
     kept, apart = [], []
     forbidden = _out_of_step(problem)
-    free = cost_free(problem).separations[len(problem.separations) :]
+    free = avoidable(problem)
     for penalty in problem.penalties:
         if (penalty.first, penalty.second) not in free:
             continue

@@ -224,12 +224,18 @@ def is_due(block_list: BlockList, flat: list[int], penalty: Penalty) -> bool:
 
 
 def cost_free(problem: Problem) -> Problem:
-    """Return the problem in which all that has a cost is separated.
+    """Return the problem, which has no pairs in place, with all separated that has a cost."""
+    separations = (*problem.separations, *avoidable(problem))
+    return replace(problem, separations=separations, penalties=())
+
+
+def avoidable(problem: Problem) -> list[tuple[str, str]]:
+    """Return the penalized pairs that may be kept apart, and are not yet.
 
     What pinned buffers share cannot be changed, so it is left out.
     """
     apart = {frozenset(pair) for pair in problem.separations}
-    pairs = [
+    return [
         (penalty.first, penalty.second)
         for penalty in problem.penalties
         if frozenset((penalty.first, penalty.second)) not in apart
@@ -238,7 +244,6 @@ def cost_free(problem: Problem) -> Problem:
             for name in (penalty.first, penalty.second)
         )
     ]
-    return replace(problem, separations=(*problem.separations, *pairs), penalties=())
 
 
 def _judged(problem: Problem, plan: Plan) -> Plan:
