@@ -87,6 +87,8 @@ TAKEN = {
     "bindings": written.bindings(2),
     "a block that declares nothing": written.undeclared("computes"),
     "a table": written.looked_up("uint8"),
+    "loops of one": written.sum_over("e in T.serial(0, 1, step=1)", "spatial(1, e)"),
+    "a variable of no loop": written.sum_over("", "reduce(1, 0)"),
 }
 SCHEDULED = "are scheduled"
 ELSEWHERE = "reads its own result 'O' at another place"
@@ -108,6 +110,7 @@ LEFT = {
     "a multiple of a loop": (written.bound("affine"), SCHEDULED),
     "a predicate": (written.bound("predicate"), "has a predicate"),
     "a predicate on rows": (written.bound("predicate on rows"), "has a predicate"),
+    **written.REFUSED,
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-from mutations import addresses
+from mutations import addresses, layer_group, planning
 
 Entry = Rule | Fault
 
-ALL: tuple[Entry, ...] = (*addresses.ENTRIES,)
+ALL: tuple[Entry, ...] = (*addresses.ENTRIES, *layer_group.ENTRIES, *planning.ENTRIES)
