@@ -88,6 +88,13 @@ TAKEN = {
     "a block that declares nothing": written.undeclared("computes"),
     "a table": written.looked_up("uint8"),
     "loops of one": written.sum_over("e in T.serial(0, 1, step=1)", "spatial(1, e)"),
+    "an idle loop of one": written.idle(1),
+    "truth values": written.truth_values(),
+    "a buffer of fewer axes": written.fewer_axes(),
+    "an axis of one element": written.one_element(),
+    "a buffer that is stored twice": written.stored_twice(),
+    "blocks of one name": written.of_one_name(),
+    "what is not finite": written.finite(),
     "a variable of no loop": written.sum_over("", "reduce(1, 0)"),
 }
 SCHEDULED = "are scheduled"

@@ -349,7 +349,7 @@ def loop_inside() -> str:
     return kernel(nest(_ALL, lines))
 
 
-# ------------------------------------------------------------------- each breaks one rule of kernels
+# -------------------------------------------------------------------------- each breaks one rule
 
 
 def with_buffer(what: str, *body: str) -> str:
@@ -363,15 +363,69 @@ def with_buffer(what: str, *body: str) -> str:
         Statements.
     """
     result = f"O[{_ALL}] = A[{_ALL}] * T.float32(2)"
-    return kernel(nest(_ALL, [*(body or (result,))]), buffers=[f"Q = T.sblock_alloc_buffer({what})"])
+    return kernel(
+        nest(_ALL, [*(body or (result,))]), buffers=[f"Q = T.sblock_alloc_buffer({what})"]
+    )
 
 
-def sum_over(loop: str, axis: str, *, init: str = f"O[{_ALL}] = T.float32(1)", rows: str = "") -> str:
+def sum_over(
+    loop: str, axis: str, *, init: str = f"O[{_ALL}] = T.float32(1)", rows: str = ""
+) -> str:
     """A sum over one variable, ``r``, of a loop, or of none."""
     axes = [*([rows] if rows else []), f"r = T.axis.{axis}"]
     value = f"O[{_ALL}] * T.float32(2) + A[n, c, h, r % 4]"
     body = [f"O[{_ALL}] = {value}"]
     return kernel(nest(_ALL, body, loops=[loop] if loop else [], axes=axes, init=init))
+
+
+def idle(extent: int) -> str:
+    """A loop that nothing depends on."""
+    return kernel(nest(_ALL, [f"O[{_ALL}] = A[{_ALL}]"], loops=[f"e in range({extent})"]))
+
+
+def truth_values() -> str:
+    """A working buffer of truth values."""
+    make = nest(_ALL, [f"S[{_ALL}] = A[{_ALL}] > T.float32(1)"])
+    use = nest(_ALL, [f"O[{_ALL}] = T.Select(S[{_ALL}], A[{_ALL}], T.float32(1))"])
+    return kernel(make, use, buffers=[WORK.replace("float32", "bool")])
+
+
+def finite() -> str:
+    """A call that TVM declares nothing of, and that has no effect."""
+    value = f"T.Select(T.isfinite(A[{_ALL}]), A[{_ALL}], T.float32(1))"
+    return kernel(nest(_ALL, [f"O[{_ALL}] = {value}"]))
+
+
+def fewer_axes() -> str:
+    """A working buffer of three axes."""
+    make = nest("n, c, h", ["S[n, c, h] = A[n, c, h, 0] * T.float32(2)"])
+    use = nest(_ALL, [f"O[{_ALL}] = A[{_ALL}] + S[n, c, h]"])
+    return kernel(make, use, buffers=['S = T.sblock_alloc_buffer((2, 2, 6), "float32")'])
+
+
+def one_element() -> str:
+    """A working buffer with an axis of one element, which is stored and read at 0."""
+    place = "S[0, c, h, w]"
+    make = nest("c, h, w", [f"{place} = A[0, c, h, w]", f"{place} = {place} * T.float32(2)"])
+    use = nest(_ALL, [f"O[{_ALL}] = A[{_ALL}] + {place}"])
+    return kernel(make, use, buffers=['S = T.sblock_alloc_buffer((1, 2, 6, 4), "float32")'])
+
+
+def stored_twice() -> str:
+    """A working buffer that is stored twice."""
+    make = nest(_ALL, [f"S[{_ALL}] = A[{_ALL}]", f"S[{_ALL}] = S[{_ALL}] * T.float32(2)"])
+    use = nest(_ALL, [f"O[{_ALL}] = S[{_ALL}] + S[n, c, 5 - h, w]"])
+    return kernel(make, use, buffers=[WORK])
+
+
+def of_one_name() -> str:
+    """Two blocks of one name, of which one only moves elements."""
+    block = """for ln, lc, lh, lw in T.grid(2, 2, 6, 4):
+    with T.sblock("block"):
+        n, c, h, w = T.axis.remap("SSSS", [ln, lc, lh, lw])
+        """
+    use = "O[n, c, h, w] = S[n, c, h, w] + S[n, c, 5 - h, w]"
+    return kernel(block + "S[n, c, h, w] = A[n, c, h, w]", block + use, buffers=[WORK])
 
 
 def in_block(*lines: str, where: str = "") -> str:
@@ -380,6 +434,7 @@ def in_block(*lines: str, where: str = "") -> str:
 
 
 DECLARED = (f"T.reads(A[{_ALL}])", f"T.writes(O[{_ALL}])")
+OTHER = "n, c, 5 - h, w"
 TALLER = '(2, 2, 7, 4), "float32"'
 _SHARED_LOOP = """for ln in range(2):
     for lc, lh, lw in T.grid(2, 6, 4):
@@ -400,6 +455,10 @@ REFUSED = {
         with_buffer(TALLER, f"O[{_ALL}] = A[{_ALL}]", f"Q[{_ALL}] = A[{_ALL}]"),
         "does not write at its own place",
     ),
+    "results at two places": (
+        with_buffer(f'{SHAPE}, "float32"', f"O[{_ALL}] = A[{_ALL}]", f"Q[{OTHER}] = A[{_ALL}]"),
+        "does not write at its own place",
+    ),
     "a part of a buffer": (
         with_buffer(TALLER, f"Q[{_ALL}] = A[{_ALL}]", f"O[{_ALL}] = Q[{_ALL}]"),
         "does not write one whole element at a time",
@@ -417,7 +476,9 @@ REFUSED = {
         "are scheduled",
     ),
     "a matched buffer": (
-        in_block(*DECLARED, 'M = T.match_buffer(A[n, c, h, 0:4], (4,), "float32", offset_factor=1)'),
+        in_block(
+            *DECLARED, 'M = T.match_buffer(A[n, c, h, 0:4], (4,), "float32", offset_factor=1)'
+        ),
         "matches buffers",
     ),
     "a buffer of its own": (
@@ -427,10 +488,7 @@ REFUSED = {
     "never": (in_block(where="T.bool(False)"), "has a predicate"),
     "a pragma": (in_block('T.sblock_attr({"pragma_anything": 1})'), "has a pragma"),
     "one value of many": (sum_over("", "reduce(4, 0)"), "are scheduled"),
-    "an idle loop": (
-        kernel(nest(_ALL, [f"O[{_ALL}] = A[{_ALL}]"], loops=["e in range(2)"])),
-        "are scheduled",
-    ),
+    "an idle loop": (idle(2), "are scheduled"),
     "a parallel loop": (sum_over("e in T.parallel(4)", "reduce(4, e)"), "are scheduled"),
     "a loop with more to it": (
         sum_over('e in T.serial(4, annotations={"pragma_anything": 1})', "reduce(4, e)"),
@@ -439,6 +497,7 @@ REFUSED = {
     "a loop from one on": (sum_over("e in T.serial(1, 4)", "reduce(3, e)"), "are scheduled"),
     "a loop from a row on": (sum_over("e in T.serial(lh, lh + 4)", "reduce(4, e)"), "scheduled"),
     "a loop up to a row": (sum_over("e in T.serial(0, lh + 1)", "reduce(4, e)"), "scheduled"),
+    "a step of a row": (sum_over("e in T.serial(0, 4, step=lh + 1)", "reduce(4, e)"), "scheduled"),
     "a shorter loop": (sum_over("e in range(3)", "reduce(4, e)"), "are scheduled"),
     "rows that are summed": (
         sum_over("e in range(4)", "reduce(4, e)", rows="h = T.axis.reduce(6, lh)"),
@@ -455,6 +514,20 @@ REFUSED = {
     "a start that knows a summand": (
         sum_over("e in range(4)", "reduce(4, e)", init=f"O[{_ALL}] = A[n, c, h, r]"),
         "uses 'r', which is not its own",
+    ),
+    "a read at another place": (
+        in_block(f"O[{_ALL}] = A[{_ALL}]", f"O[{_ALL}] = O[0, c, h, w]"),
+        "at another place",
+    ),
+    "nothing": (
+        kernel(nest(_ALL, [f"v: T.let = A[{_ALL}]"]), nest(_ALL, [ZERO])),
+        "writes nothing",
+    ),
+    "no blocks": (
+        kernel("for n, c, h, w in T.grid(2, 2, 6, 4):\n    O[n, c, h, w] = A[n, c, h, w]").replace(
+            ", s_tir=True", ""
+        ),
+        "not in S-TIR with a root block",
     ),
     "some elements": (stores(STATEMENTS[3], ()), "does not write all of its elements"),
     "a result in two blocks": (

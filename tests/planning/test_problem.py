@@ -1,5 +1,6 @@
 """Problems: what is kept, and how each bad one is refused by name."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -121,15 +122,11 @@ def pinned_buffers(draw):
 
 
 @given(pinned_buffers())
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_pins_are_refused_where_no_plan_with_them_is_right(drawn):
     buffers, related = drawn
     offsets = {buffer.name: buffer.pinned for buffer in buffers}
     free = Problem(tuple(replace(buffer, pinned=None) for buffer in buffers), **related)
     right = is_right(free, Plan(offsets, 0, 0, "by hand", Status.FEASIBLE))
-    try:
+    with nullcontext() if right else pytest.raises(ValueError, match="pinned at"):
         Problem(tuple(buffers), **related)
-    except ValueError as error:
-        assert not right, error
-    else:
-        assert right

@@ -7,7 +7,7 @@ Each rule and each known fault of the table in ``mutations`` makes faulty versio
 until the first one fails. A line a version says which test that was. The exit status is 1 when a
 rule or a planted fault is noticed by no test at all; a single condition that no test misses is
 listed, and is either not needed or not guarded. The whole of it takes an hour or more: take
-``--only``. What all tests import is imported once, and a process forked from there for each version.
+``--only``. A process for each version is forked from one that has imported TVM already.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup kernels: buffers and blocks",
         f"{_ANALYSIS}/stages.py",
-        ("known_shape", "read_stage", "check_block", "_number"),
+        ("known_shape", "read_stage", "check_block"),
         (_TAKEN, *(f"{_BOUNDARIES}::test_a_view_{view}" for view in _VIEWS)),
     ),
     Rule(
@@ -41,7 +41,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup kernels: rows of blocks",
         f"{_ANALYSIS}/kernels.py",
-        ("Kernel.producer", "_read", "_check_order", "_nests", "_only_moves", "_is_movement"),
+        ("Kernel.producer", "_read", "_check_order", "_nests"),
         (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions"),
     ),
     Rule(
