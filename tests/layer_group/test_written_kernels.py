@@ -94,6 +94,7 @@ TAKEN = {
     "an axis of one element": written.one_element(),
     "a buffer that is stored twice": written.stored_twice(),
     "blocks of one name": written.of_one_name(),
+    "wider numbers on the way": written.wider(),
     "what is not finite": written.finite(),
     "a variable of no loop": written.sum_over("", "reduce(1, 0)"),
 }

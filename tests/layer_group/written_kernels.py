@@ -390,6 +390,13 @@ def truth_values() -> str:
     return kernel(make, use, buffers=[WORK.replace("float32", "bool")])
 
 
+def wider() -> str:
+    """A working buffer of wider elements than the result that replaces them."""
+    make = nest(_ALL, [f'S[{_ALL}] = T.exp(T.Cast("float64", A[{_ALL}]))'])
+    use = nest(_ALL, [f'O[{_ALL}] = T.Cast("float32", S[{_ALL}])'])
+    return kernel(make, use, buffers=[WORK.replace("float32", "float64")])
+
+
 def finite() -> str:
     """A call that TVM declares nothing of, and that has no effect."""
     value = f"T.Select(T.isfinite(A[{_ALL}]), A[{_ALL}], T.float32(1))"

@@ -126,12 +126,13 @@ def _leaves(node: ast.If) -> bool:
     return not node.orelse and isinstance(node.body[-1], exits)
 
 
-def _has_parts(test: ast.expr) -> bool:
-    """Whether a condition consists of others, which are dropped one by one."""
-    if isinstance(test, ast.UnaryOp):
-        return _has_parts(test.operand)
-    is_call = isinstance(test, ast.Call) and _name(test) in ("all", "any")
-    return is_call or isinstance(test, ast.BoolOp)
+def _has_parts(test: ast.expr, negated: bool = False) -> bool:
+    """Whether an exit is taken for several reasons, each of which is dropped on its own."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _has_parts(test.operand, not negated)
+    if isinstance(test, ast.Call):
+        return _name(test) == ("all" if negated else "any")
+    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if negated else ast.Or)
 
 
 def _name(call: ast.Call) -> str:
