@@ -9,6 +9,7 @@ _VERIFY = "tests/planning/test_verify.py"
 _PLANNERS = "tests/planning/planners/test_planners.py"
 _RIGHT = f"{_PLANNERS}::test_plans_are_right_and_say_whether_they_fit"
 _OPTIMUM = f"{_PLANNERS}::test_the_optimum_is_found"
+_MANY = "tests/planning/engine/test_many_blocks.py"
 _MERGED = "tests/planning/engine/test_coalesce.py"
 _CLAIMS = "tests/planning/test_claims.py"
 
@@ -66,7 +67,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
             "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.penalty",
             "BlockList.in_step", "BlockList._status", "settle", "_live_together",
         ),
-        (_RIGHT, "tests/planning/engine/test_many_blocks.py"),
+        (_RIGHT, _MANY),
     ),
     Rule(
         "in place: what may be merged",
@@ -96,13 +97,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "loops: first and best fit",
         "passes/planning/engine/fit/loop.py",
         ("_gap", "_meet"),
-        (_RIGHT, "tests/planning/engine/test_many_blocks.py"),
+        (_RIGHT, _MANY),
     ),
     Rule(
         "loops: skyline",
         "passes/planning/engine/skyline/loop.py",
         ("_lowest_rank", "_settled", "_place", "_fill"),
-        (_RIGHT, "tests/planning/engine/test_many_blocks.py"),
+        (_RIGHT, _MANY),
     ),
     Rule(
         "loops: search",
@@ -159,7 +160,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "passes/planning/live_ranges.py",
         "return any(max(a, c) < min(b, d) for",
         "return any(max(a, c) < min(b, d) - 1 for",
-        (_RIGHT,),
+        (_PROBLEM, _MERGED),
     ),
     Fault(
         "blocks fault: lives that meet at one position",
@@ -180,42 +181,42 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "passes/planning/engine/fit/loop.py",
         "if room >= size and",
         "if room >= size - 1 and",
-        (_RIGHT,),
+        (_MANY,),
     ),
     Fault(
         "loops fault: first fit, lives that meet at one position",
         "passes/planning/engine/fit/loop.py",
         "placed[row + BEGIN] < end and",
         "placed[row + BEGIN] < end - 1 and",
-        (_RIGHT,),
+        (_MANY,),
     ),
     Fault(
         "loops fault: first fit, the end of what is in the way",
         "passes/planning/engine/fit/loop.py",
         "if placed[row + HIGH] > top:",
         "if placed[row + HIGH] > top + 1:",
-        (_RIGHT,),
+        (_MANY,),
     ),
     Fault(
         "loops fault: skyline, separated blocks",
         "passes/planning/engine/skyline/loop.py",
         "if offset >= 0 and offset < low + size and",
         "if offset >= 0 and offset < low + size - 1 and",
-        (_RIGHT,),
+        (_MANY,),
     ),
     Fault(
         "loops fault: skyline, what is taken",
         "passes/planning/engine/skyline/loop.py",
         "state.taken_begin[at] < low + size\n",
         "state.taken_begin[at] < low + size - 1\n",
-        (_RIGHT,),
+        (_MANY,),
     ),
     Fault(
         "loops fault: skyline, the rest of a stretch",
         "passes/planning/engine/skyline/loop.py",
         "    if stop < end:\n",
         "    if stop + 1 < end:\n",
-        (_RIGHT, "tests/planning/engine/test_many_blocks.py"),
+        (_MANY,),
     ),
     Fault(
         "loops fault: search, a reach below what was placed",
