@@ -6,12 +6,15 @@ import inspect
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import corpus as functions
 import pytest
 from hypothesis import HealthCheck, settings
 
 from passes.planning import planner, planner_names
+
+if TYPE_CHECKING:
+    import corpus as functions
 
 # For each function that it parses, and each call of an inlined one, TVMScript takes a stack with
 # source lines. For a frame without a file, `inspect` looks through all modules for the one that the
@@ -51,4 +54,6 @@ def forget_planners() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def corpus() -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning."""
+    import corpus as functions  # Most runs of a few tests can do without the workloads.
+
     return functions.entries()

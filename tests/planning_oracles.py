@@ -69,6 +69,8 @@ def problems(draw, most_buffers=4, most_slots=5):
 @st.composite
 def uses(draw):
     kind = draw(st.integers(0, 11))
+    if kind == 4:
+        return PipelineUse()  # It is used, and no loop is around its uses.
     return PipelineUse(loop=max(0, kind - 2)) if kind < 4 else None
 
 

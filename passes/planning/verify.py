@@ -169,7 +169,7 @@ def _overlapping(problem: Problem, plan: Plan) -> Iterator[Violation]:
         seen.add(pair)
         names = (first.buffer, second.buffer)
         where = f"[{first.begin}, {first.end}) and [{second.begin}, {second.end})"
-        if frozenset(names) not in in_place or first.buffer == second.buffer:
+        if frozenset(names) not in in_place:
             message = f"{names[0]!r} and {names[1]!r} are live together and overlap: {where}"
             yield Violation("overlap", names, message)
             continue

@@ -273,6 +273,19 @@ def test_a_view_is_read_where_it_begins(name):
     np.testing.assert_array_equal(run(grouped, both)[0], run(mod, both)[0])
 
 
+def test_a_view_whose_begin_is_computed_is_left_alone():
+    b = relax.BlockBuilder()
+    x = relax.Var("x", FLOATS)
+    with b.function("main", [x]):
+        begin = tvm.tirx.Var("begin", tvm.ir.PrimType("int64"))
+        doubled = doubling(b, {"elem_offset": begin * 4, "offset_factor": 4})
+        with b.dataflow():
+            last = b.emit_output(OP.negative(b.emit(relax.call_tir(doubled, [x], FLOATS))))
+        b.emit_func_output(last)
+    reasons = dict(layer_groups(lowered(b.get()), TINY).left)
+    assert reasons["double:lv"].endswith("'source' has strides or an offset")
+
+
 ERRORS = (
     ValueError("no"),
     TypeError("dtype mismatch\nat some line"),

@@ -1,8 +1,14 @@
 """Problems: what is kept, and how each bad one is refused by name."""
 
-import pytest
+from contextlib import nullcontext
+from dataclasses import replace
 
-from passes.planning import Buffer, Penalty, PipelineUse, Problem
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_oracles import is_right, live_ranges, uses
+
+from passes.planning import Buffer, Penalty, PipelineUse, Plan, Problem, Status
 from target_hw.memory import MemoryScope
 
 ONE, TWO = Buffer("one", 8, ((0, 2),)), Buffer("two", 8, ((1, 3),))
@@ -94,3 +100,33 @@ def test_pinned_buffers_may_share_what_they_need_not_keep_apart():
     Problem((pinned("one", 8), pinned("two", 8)), in_place=in_place)
     with pytest.raises(ValueError, match="may not share bytes"):
         Problem((pinned("one", 8), pinned("two", 8)))
+
+
+@st.composite
+def pinned_buffers(draw):
+    """Two or three buffers, all pinned, and how they are related."""
+    buffers = []
+    for name in "abc"[: draw(st.integers(2, 3))]:
+        pins = tuple(draw(st.lists(st.sampled_from((0, 0, 2, 3, 4, 8)), min_size=1, max_size=2)))
+        size, alignment = draw(st.integers(0, 4)), draw(st.sampled_from((1, 1, 2)))
+        live, use = draw(live_ranges()), draw(uses())
+        buffers.append(Buffer(name, size, live, alignment, len(pins), pins, use))
+    pairs = [(a.name, b.name) for i, a in enumerate(buffers) for b in buffers[i + 1 :]]
+    roles = [draw(st.sampled_from("-iiis")) for _ in pairs]
+    related = {
+        "in_place": [pair for pair, role in zip(pairs, roles, strict=True) if role == "i"],
+        "separations": [pair for pair, role in zip(pairs, roles, strict=True) if role == "s"],
+        "memory": MemoryScope("local", reserved=draw(st.sampled_from(((), ((5, 6),))))),
+    }
+    return buffers, related
+
+
+@given(pinned_buffers())
+@settings(max_examples=200)
+def test_pins_are_refused_where_no_plan_with_them_is_right(drawn):
+    buffers, related = drawn
+    offsets = {buffer.name: buffer.pinned for buffer in buffers}
+    free = Problem(tuple(replace(buffer, pinned=None) for buffer in buffers), **related)
+    right = is_right(free, Plan(offsets, 0, 0, "by hand", Status.FEASIBLE))
+    with nullcontext() if right else pytest.raises(ValueError, match="pinned at"):
+        Problem(tuple(buffers), **related)

@@ -92,6 +92,13 @@ C = Buffer("c", 8, ((6, 8),))
         (Problem((A, B)), plan_of({"a": (0,)}), "unplaced", ("b",)),
         (Problem((A,)), plan_of({"a": (0,), "z": (0,)}), "unknown", ("z",)),
         (Problem((A,)), plan_of({"a": (0, 8)}, 16), "slots", ("a",)),
+        (Problem((replace(A, slots=2),)), plan_of({"a": (0,)}, 8), "slots", ("a",)),
+        (
+            Problem((replace(A, use=PipelineUse()),)),
+            plan_of({"a": (0, 8)}, 16),
+            "slots",
+            ("a",),
+        ),
         (Problem((A,)), plan_of({"a": (-8,)}), "offset", ("a",)),
         (
             Problem((replace(A, alignment=4),)),
@@ -180,6 +187,9 @@ def test_right_plans_pass():
     check(in_place, plan_of({"a": (0,), "b": (8,)}, 16))
     costly = Problem((A, C), penalties=(Penalty("a", "c", 5),))
     check(costly, plan_of({"a": (0,), "c": (7,)}, 15, penalty=5))
+    check(costly, plan_of({"a": (0,), "c": (8,)}, 16))
+    of_two_loops = (replace(A, use=LOOP), replace(B, use=PipelineUse(loop=1)))
+    check(Problem(of_two_loops, in_place=(("a", "b"),)), plan_of({"a": (0,), "b": (0,)}, 8))
 
 
 def test_a_buffer_of_a_loop_may_have_more_offsets_than_slots():
@@ -195,6 +205,12 @@ def test_sharing_in_step_costs_less():
     for offsets, cost in (((0,), 5), ((0, 8), 2), ((8, 0), 5), ((0, 16), 2), ((16, 0), 5)):
         peak = max(16, *(offset + 8 for offset in offsets))
         check(problem, plan_of({"a": (0, 8), "c": offsets}, peak, cost))
+
+
+def test_a_pair_that_meets_twice_is_named_once():
+    twice = Problem(tuple(replace(b, live=((0, 2), (4, 6))) for b in (A, B)))
+    (violation,) = verify(twice, plan_of({"a": (0,), "b": (4,)}, 12))
+    assert violation.kind == "overlap"
 
 
 def test_every_pair_is_found_up_to_the_limit():

@@ -45,6 +45,10 @@ class Mutant:
     source: str  # The whole file, changed.
     tests: tuple[str, ...]
 
+    def __str__(self) -> str:
+        """Return what it is, in a line."""
+        return f"{self.name}: {self.file}:{self.line} {self.change}"
+
 
 def mutants_of(root: Path, one: Rule | Fault) -> list[Mutant]:
     """Return the faulty versions that a rule or a fault stands for, in the order of their lines.
@@ -105,7 +109,7 @@ def _edits(function: ast.AST) -> Iterator[Edit]:
             neutral = "True" if isinstance(node.op, ast.And) else "False"
             for operand in node.values:
                 yield operand, neutral, f"without '{_text(operand)}'"
-        elif isinstance(node, ast.If) and _leaves(node):
+        elif isinstance(node, ast.If) and _leaves(node) and not _has_parts(node.test):
             yield node.test, "False", f"never leaves at 'if {_text(node.test)}'"
         elif isinstance(node, ast.comprehension):
             for condition in node.ifs:
@@ -120,6 +124,15 @@ def _leaves(node: ast.If) -> bool:
     """Whether an `if` does nothing but leave what it stands in."""
     exits = (ast.Return, ast.Raise, ast.Continue, ast.Break)
     return not node.orelse and isinstance(node.body[-1], exits)
+
+
+def _has_parts(test: ast.expr, negated: bool = False) -> bool:
+    """Whether an exit is taken for several reasons, each of which is dropped on its own."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _has_parts(test.operand, not negated)
+    if isinstance(test, ast.Call):
+        return _name(test) == ("all" if negated else "any")
+    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if negated else ast.Or)
 
 
 def _name(call: ast.Call) -> str:

@@ -108,9 +108,9 @@ def _gather_stores(name: str, stmt: Any, found: list[BufferStore]) -> None:
 
 
 def at_place(indices: Sequence[Any], spatial: Sequence[Var], extents: Sequence[int]) -> bool:
-    """Whether indices are an element's own: the variable of each axis, or 0 on one of extent 1."""
+    """Whether indices are an element's own: the variable of each axis with more than one."""
     return len(indices) == len(spatial) and all(
-        index.same_as(var) or (extent == 1 and isinstance(index, IntImm) and index.value == 0)
+        index.same_as(var) or extent == 1
         for index, var, extent in zip(indices, spatial, extents, strict=True)
     )
 
@@ -230,9 +230,7 @@ class BodyReader:
 
     def _load(self, load: TensorLoad) -> list[str]:
         """Take a load down; return what is wrong with it."""
-        buffer = self.number.get(load.source.__chandle__())
-        if buffer is None:
-            return [f"reads {load.source.name!r}, which is not its own"]
+        buffer = self.number[load.source.__chandle__()]
         if buffer not in self.writes:
             access = Access(buffer, tuple(load.indices), tuple(self._guards), self._behind_store)
             self.reads.append(access)

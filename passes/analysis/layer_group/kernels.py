@@ -167,7 +167,7 @@ def element_bits(buffer: Var) -> int:
 
 def _read(func: PrimFunc) -> Kernel:
     root = func.body
-    if not isinstance(root, SBlockRealize) or root.block.iter_vars:
+    if not isinstance(root, SBlockRealize):
         raise NotSliceableError("it is not in S-TIR with a root block")
     check_block("root", root)
     if root.block.init is not None:

@@ -94,10 +94,9 @@ def known_shape(buffer: Var) -> tuple[int, ...]:
     See the rules for buffers above.
     """
     ty = buffer.ty
-    if not all(isinstance(extent, IntImm) and extent.value > 0 for extent in ty.shape):
+    if not all((_constant(extent) or 0) > 0 for extent in ty.shape):
         raise NotSliceableError(f"the shape of {buffer.name!r} is not known, or empty")
-    offset = ty.elem_offset
-    if len(ty.strides) or not (offset is None or isinstance(offset, (IntImm, Var))):
+    if len(ty.strides) or not isinstance(ty.elem_offset, (IntImm, Var)):
         raise NotSliceableError(f"{buffer.name!r} has strides or an offset")
     element = ty.dtype.dtype
     if element.lanes != 1 or (element.bits % 8 and str(element) != "bool"):
@@ -131,7 +130,7 @@ def read_stage(
     check_block(name, realize)
     ordered = _in_order_of_loops(name, loops, realize)
     stores = stores_of(name, block)
-    writes = tuple(dict.fromkeys(_number(name, store, number) for store in stores))
+    writes = tuple(dict.fromkeys(number[store.buffer.__chandle__()] for store in stores))
     shape = known_shape(buffers[writes[0]])
     spatial = _spatial(name, ordered, stores[0], shape)
     for store in stores:
@@ -151,19 +150,14 @@ def check_block(name: str, realize: SBlockRealize) -> None:
         raise NotSliceableError(f"block {name!r} matches buffers")
     if block.alloc_buffers and block.iter_vars:
         raise NotSliceableError(f"block {name!r} has buffers of its own")
-    if not (isinstance(realize.predicate, IntImm) and realize.predicate.value):
+    if not _constant(realize.predicate):
         raise NotSliceableError(f"block {name!r} has a predicate")
     if any(str(key).startswith("pragma_") for key in block.annotations):
         raise NotSliceableError(f"block {name!r} has a pragma")
 
 
-def _number(name: str, store: BufferStore, number: Mapping[int, int]) -> int:
-    found = number.get(store.buffer.__chandle__())
-    if found is None:
-        raise NotSliceableError(
-            f"block {name!r} writes {store.buffer.name!r}, which is not its own"
-        )
-    return found
+def _constant(expr: Any) -> int | None:
+    return int(expr.value) if isinstance(expr, IntImm) else None
 
 
 def _in_order_of_loops(
@@ -175,7 +169,7 @@ def _in_order_of_loops(
     alone = []
     for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         extent = _extent(name, item)
-        if isinstance(value, IntImm) and value.value == 0 and extent == 1:
+        if isinstance(value, IntImm) and extent == 1:
             alone.append((item, extent))
             continue
         depth = at.get(value.__chandle__()) if isinstance(value, Var) else None
@@ -191,40 +185,31 @@ def _is_plain(loop: For, extent: int) -> bool:
     """Whether a loop runs from 0 to an extent, one by one, and nothing else is said about it."""
     return (
         int(loop.kind) == int(tvm.tirx.ForKind.SERIAL)
-        and loop.thread_binding is None
         and not loop.annotations
-        and (loop.step is None or (isinstance(loop.step, IntImm) and loop.step.value == 1))
-        and isinstance(loop.min, IntImm)
-        and loop.min.value == 0
-        and isinstance(loop.extent, IntImm)
-        and loop.extent.value == extent
+        and (loop.step is None or _constant(loop.step) == 1)
+        and _constant(loop.min) == 0
+        and _constant(loop.extent) == extent
     )
 
 
 def _extent(name: str, item: Any) -> int:
-    domain = item.dom
-    if not (
-        isinstance(domain.min, IntImm)
-        and domain.min.value == 0
-        and isinstance(domain.extent, IntImm)
-    ):
+    extent = _constant(item.dom.extent)
+    if _constant(item.dom.min) != 0 or extent is None:
         raise NotSliceableError(f"the shape of block {name!r} is not known")
-    return int(domain.extent.value)
+    return extent
 
 
 def _spatial(
     name: str, ordered: Sequence[tuple[Any, int]], store: BufferStore, shape: Sequence[int]
 ) -> tuple[Var, ...]:
-    """Return the variable of each axis that a block writes along."""
+    """Return the variable of each axis that a block writes along; none where it is constant."""
     extents = {item.var.__chandle__(): extent for item, extent in ordered}
     chosen: list[Var] = []
     for axis, (index, extent) in enumerate(zip(store.indices, shape, strict=True)):
-        if isinstance(index, IntImm) and index.value == 0 and extent == 1:
+        if isinstance(index, IntImm):
             chosen.append(Var(f"unit_{axis}", index.ty))
-        elif (
-            isinstance(index, Var)
-            and extents.get(index.__chandle__()) == extent
-            and not any(index.same_as(var) for var in chosen)
+        elif extents.get(index.__chandle__()) == extent and not any(
+            index.same_as(var) for var in chosen
         ):
             chosen.append(index)
         else:

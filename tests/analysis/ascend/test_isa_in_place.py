@@ -65,6 +65,7 @@ UNLESS_RESTRICTED = {
     "exponential": lambda a, c, i, j: tirx.exp(a[i * 8 + j]),
     "broadcast": lambda a, c, i, j: a[i * 8 + j] * c[i],
     "select": lambda a, c, i, j: tirx.if_then_else(i < 4, a[i * 8 + j], c[i * 8 + j]),
+    "a choice": lambda a, c, i, j: tirx.Select(i < 4, a[i * 8 + j], c[i * 8 + j]),
     "a chain": lambda a, c, i, j: tirx.exp(a[i * 8 + j] - c[i]),
 }
 NEVER = {
@@ -224,3 +225,6 @@ def narrowed(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float16")):
 
 def test_a_narrower_result_with_more_slots_stays_apart():
     assert problem_of(narrowed).in_place == ()
+    text = narrowed.script().replace(', annotations={"multi_buffer": 2}', "")
+    assert "annotations" not in text
+    assert problem_of(tvm.script.from_source(text)).in_place == (("wide", "narrow"),)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from planning_oracles import best_by_brute_force, problems
+from planning_oracles import best_by_brute_force, is_right, problems
 
 from passes.planning import (
     Budget,
     Buffer,
     Penalty,
+    PipelineUse,
     Plan,
     Problem,
     Status,
@@ -126,6 +127,23 @@ def test_in_place_saves_the_destination():
     plan = solve(Problem(chain, in_place=pairs), "best")
     assert (plan.peak, plan.status) == (100, Status.OPTIMAL)
     assert solve(Problem(chain), "best").peak == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "peak"),
+    [
+        ({"use": PipelineUse(loop=0)}, 16),
+        ({"use": PipelineUse()}, 24),
+        ({}, 24),
+        ({"use": PipelineUse(loop=0), "pinned": (0,)}, 24),
+    ],
+)
+def test_only_what_a_loop_writes_anew_gets_more_offsets(fields, peak):
+    double, single = Buffer("a", 8, ((0, 4),), slots=2), Buffer("b", 8, ((3, 6),), **fields)
+    problem = Problem((double, single), in_place=(("a", "b"),))
+    for name in EVERY:
+        assert is_right(problem, solve(problem, name)), name
+    assert solve(problem, "best").peak == peak
 
 
 def test_of_two_sources_one_is_overwritten():

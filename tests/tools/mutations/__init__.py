@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-from mutations import addresses
+from mutations import addresses, ascend, layer_group, planning, storage_rewrite
 
 Entry = Rule | Fault
 
-ALL: tuple[Entry, ...] = (*addresses.ENTRIES,)
+ALL: tuple[Entry, ...] = (
+    *addresses.ENTRIES,
+    *ascend.ENTRIES,
+    *layer_group.ENTRIES,
+    *planning.ENTRIES,
+    *storage_rewrite.ENTRIES,
+)

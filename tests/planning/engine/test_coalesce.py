@@ -1,0 +1,41 @@
+"""What is merged in place is a plan of the problem: byte by byte."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_oracles import is_right, uses
+
+from passes.planning import Buffer, Penalty, Plan, Problem, Status, solve
+from passes.planning.engine.coalesce import coalesce
+
+
+@st.composite
+def chains(draw):
+    """Buffers that mostly meet, of which most pairs are in place."""
+    buffers = []
+    for index in range(draw(st.integers(2, 5))):
+        begin = draw(st.integers(0, 4))
+        live = ((begin, begin + draw(st.integers(1, 3))),)
+        slots = draw(st.sampled_from((1, 1, 2)))
+        size, alignment = draw(st.integers(1, 4)), draw(st.sampled_from((1, 1, 2, 3)))
+        is_pinned = slots == 1 and draw(st.integers(0, 5)) == 0
+        pinned = (12 * (index + 1),) if is_pinned else None
+        buffers.append(Buffer(f"b{index}", size, live, alignment, slots, pinned, draw(uses())))
+    names = [buffer.name for buffer in buffers]
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    roles = [draw(st.sampled_from("iiiisspq-")) for _ in pairs]
+    drawn = list(zip(pairs, roles, strict=True))
+    return Problem(
+        tuple(buffers),
+        in_place=[pair for pair, role in drawn if role in "iq"],
+        separations=[pair for pair, role in drawn if role == "s"],
+        penalties=[Penalty(*pair, 1) for pair, role in drawn if role in "pq"],
+    )
+
+
+@given(chains())
+@settings(max_examples=300)
+def test_plans_of_what_is_merged_are_plans_of_the_problem(problem):
+    merged = coalesce(problem)
+    plan = solve(merged.problem, "first_fit")
+    offsets = merged.restore(plan, problem)
+    assert is_right(problem, Plan(offsets, 0, 0, "merged", Status.FEASIBLE))

@@ -1,0 +1,71 @@
+"""Rules of Ascend kernels: what one instruction writes over, what runs where, and what waits."""
+
+from __future__ import annotations
+
+from mutants import Fault, Rule
+
+_ANALYSIS = "passes/analysis/ascend"
+_IN_PLACE = "tests/analysis/ascend/test_isa_in_place.py"
+_PIPES = "tests/analysis/ascend/test_pipes.py"
+_KERNELS = "tests/ascend_plan_memory/test_ascend_plan_memory.py"
+_SIMULATION = "tests/simulation/test_simulate.py"
+
+ENTRIES: tuple[Rule | Fault, ...] = (
+    Rule(
+        "Ascend in place: what an instruction may write over",
+        f"{_ANALYSIS}/isa_in_place.py",
+        ("isa_in_place", "may_write_over", "_operands", "_shape"),
+        (_IN_PLACE,),
+    ),
+    Rule(
+        "Ascend in place: what stalls",
+        f"{_ANALYSIS}/isa_in_place.py",
+        ("_Chains.stall", "_Chains._is_multi_buffered", "_Chains._any"),
+        (_IN_PLACE, "tests/ascend_plan_memory/test_casts.py"),
+    ),
+    Rule(
+        "Ascend first writes",
+        f"{_ANALYSIS}/first_writes.py",
+        (),
+        ("tests/analysis/ascend/test_first_writes.py",),
+    ),
+    Rule(
+        "Ascend preloads",
+        f"{_ANALYSIS}/preload.py",
+        (),
+        (_KERNELS,),
+    ),
+    Rule(
+        "Ascend problems: what is separated and what is refused",
+        f"{_ANALYSIS}/problems.py",
+        ("_check_scopes", "_check_annotations", "check_is_planned", "_separations"),
+        (_IN_PLACE, _KERNELS),
+    ),
+    Rule(
+        "Ascend computations: what joins",
+        f"{_ANALYSIS}/computations.py",
+        (),
+        (_PIPES, "tests/analysis/ascend/test_first_writes.py"),
+    ),
+    Rule(
+        "Ascend computations: what is found",
+        f"{_ANALYSIS}/find_computations.py",
+        (
+            "_Finder._memory", "_Finder._opaque", "_Finder._pointers", "_Finder._predicated",
+            "_Finder._joined", "_Finder._are_one",
+        ),
+        (_PIPES,),
+    ),
+    Rule(
+        "Ascend races: what waits for what",
+        "passes/simulation/pipeline.py",
+        (),
+        (_SIMULATION,),
+    ),
+    Rule(
+        "Ascend races: who shares bytes",
+        "passes/simulation/resolve.py",
+        ("_Memory.__init__", "_offsets", "_Resolver._instruction", "_Resolver._loop", "_groups"),
+        (_SIMULATION,),
+    ),
+)  # fmt: skip

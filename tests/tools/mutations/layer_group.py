@@ -1,0 +1,161 @@
+"""Rules of LayerGroup: which kernels can be cut, what a slice needs, and what lies in its place."""
+
+from __future__ import annotations
+
+from mutants import Fault, Rule
+
+_ANALYSIS = "passes/analysis/layer_group"
+_PLANNING = "passes/planning/layer_group"
+_REWRITE = "passes/rewrite/layer_group"
+
+_TAKEN = "tests/layer_group/test_written_kernels.py::test_what_is_taken_and_why_the_rest_is_left"
+_GAPS = "tests/layer_group/test_written_kernels.py::test_rows_that_nobody_asks_for_are_known_too"
+_SAME = "tests/layer_group/test_written_kernels.py::test_each_gives_the_same_in_a_group"
+_BOUNDARIES = "tests/layer_group/test_boundaries.py"
+_VIEWS = ("whose_begin_is_computed_is_left_alone", "is_read_where_it_begins")
+_GROUPS = "tests/layer_group/test_group_kernels.py"
+_NETWORKS = "tests/layer_group/test_networks.py"
+_MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_along_the_rows_more"
+_SLICES = "tests/planning/layer_group/test_slicing.py"
+_REPLAY = "tests/planning/layer_group/test_replay.py"
+_LOCAL = "tests/planning/layer_group/test_local_memory.py"
+
+ENTRIES: tuple[Rule | Fault, ...] = (
+    Rule(
+        "LayerGroup kernels: buffers and blocks",
+        f"{_ANALYSIS}/stages.py",
+        ("known_shape", "read_stage", "check_block"),
+        (_TAKEN, *(f"{_BOUNDARIES}::test_a_view_{view}" for view in _VIEWS)),
+    ),
+    Rule(
+        "LayerGroup kernels: loops",
+        f"{_ANALYSIS}/stages.py",
+        ("_in_order_of_loops", "_is_plain", "_extent", "_spatial", "_inner"),
+        (_TAKEN,),
+    ),
+    Rule(
+        "LayerGroup kernels: bodies",
+        f"{_ANALYSIS}/block_bodies.py",
+        (),
+        (_TAKEN,),
+    ),
+    Rule(
+        "LayerGroup kernels: rows of blocks",
+        f"{_ANALYSIS}/kernels.py",
+        ("Kernel.producer", "_read", "_check_order", "_nests"),
+        (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions"),
+    ),
+    Rule(
+        "LayerGroup in place: working memory",
+        f"{_ANALYSIS}/kernels.py",
+        ("Kernel.memory", "Kernel._taken_over"),
+        (_MEMORY, _SAME, _GROUPS),
+    ),
+    Rule(
+        "LayerGroup in place: element by element",
+        f"{_ANALYSIS}/stages.py",
+        ("Stage.reads_in_place",),
+        (_SAME,),
+    ),
+    Rule(
+        "LayerGroup in place: the slice of a result",
+        f"{_ANALYSIS}/kernel_calls.py",
+        ("KernelCall._needs_its_slice",),
+        (
+            f"{_GROUPS}::test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole",
+            _SAME,
+            f"{_GROUPS}::test_all_layers_as_one_group",
+        ),
+    ),
+    Rule(
+        "LayerGroup halo: what a kernel reads",
+        f"{_ANALYSIS}/regions.py",
+        (),
+        (_GAPS, _SAME),
+    ),
+    Rule(
+        "LayerGroup halo: tables of what is read",
+        f"{_ANALYSIS}/axis_reads.py",
+        (),
+        (_GAPS, _SAME),
+    ),
+    Rule(
+        "LayerGroup networks: what is a layer",
+        f"{_ANALYSIS}/networks.py",
+        (
+            "_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call",
+            "_BlockReader._kernel", "_BlockReader._describe", "_BlockReader._outputs",
+            "_is_kernel_call",
+        ),
+        (_BOUNDARIES, _NETWORKS),
+    ),
+    Rule(
+        "LayerGroup networks: tuples and other names",
+        f"{_ANALYSIS}/tensor_names.py",
+        (),
+        (_BOUNDARIES,),
+    ),
+    Rule(
+        "LayerGroup halo: slices",
+        f"{_PLANNING}/slicing.py",
+        (
+            "AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
+            "GroupSlices._is_kept", "slice_group", "_cut_output", "_settle",
+        ),
+        (_SLICES, _REPLAY),
+    ),
+    Rule(
+        "LayerGroup halo: spans",
+        f"{_PLANNING}/spans.py",
+        (),
+        (_SLICES, _REPLAY),
+    ),
+    Rule(
+        "LayerGroup live ranges: time steps",
+        f"{_PLANNING}/time_steps.py",
+        ("_stores", "pipeline", "rebalance", "_destinations", "Life.ranges", "lives"),
+        (_REPLAY, _LOCAL),
+    ),
+    Rule(
+        "LayerGroup slots: lanes and windows",
+        f"{_PLANNING}/lanes.py",
+        (),
+        ("tests/planning/layer_group/test_lanes.py", _REPLAY, _LOCAL),
+    ),
+    Rule(
+        "LayerGroup slots: banks",
+        f"{_PLANNING}/banks.py",
+        (),
+        (_LOCAL,),
+    ),
+    Rule(
+        "LayerGroup groups",
+        f"{_PLANNING}/group.py",
+        ("NetworkIndex._add", "Group.__post_init__", "Group.outputs", "Group.loaded"),
+        (_SLICES, "tests/planning/layer_group/test_search.py"),
+    ),
+    Rule(
+        "LayerGroup writing: a group's function",
+        f"{_REWRITE}/group_function.py",
+        (),
+        (_GROUPS,),
+    ),
+    Rule(
+        "LayerGroup writing: local memory",
+        f"{_REWRITE}/local_buffers.py",
+        (),
+        (_GROUPS,),
+    ),
+    Rule(
+        "LayerGroup writing: parts of buffers",
+        f"{_REWRITE}/kernel_slices.py",
+        (),
+        (_GROUPS,),
+    ),
+    Rule(
+        "LayerGroup writing: calls",
+        f"{_REWRITE}/group_calls.py",
+        (),
+        (_BOUNDARIES, _GROUPS),
+    ),
+)  # fmt: skip

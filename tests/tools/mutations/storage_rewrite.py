@@ -1,0 +1,44 @@
+"""Rules of the mirrored StorageRewrite: the stock pass notices each one that is missing."""
+
+from __future__ import annotations
+
+from mutants import Fault, Rule
+
+_ANALYSIS = "passes/analysis/storage_rewrite"
+_PLANNING = "passes/planning/storage_rewrite"
+_CASES = "tests/storage_rewrite/test_storage_rewrite_cases.py"
+_SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_stock"
+_PLANNER = "tests/planning/planners/test_planners.py"
+
+ENTRIES: tuple[Rule | Fault, ...] = (
+    Rule(
+        "StorageRewrite in place",
+        f"{_ANALYSIS}/inplace.py",
+        (),
+        (_CASES, _SAME),
+    ),
+    Rule(
+        "StorageRewrite live ranges and aliases",
+        f"{_ANALYSIS}/linear_access.py",
+        (),
+        (_CASES, _SAME),
+    ),
+    Rule(
+        "StorageRewrite vector types",
+        f"{_ANALYSIS}/vector_access.py",
+        (),
+        (_CASES, _SAME),
+    ),
+    Rule(
+        "StorageRewrite sharing",
+        f"{_PLANNING}/plan_memory.py",
+        (),
+        (_CASES, _SAME),
+    ),
+    Rule(
+        "StorageRewrite as a planner",
+        f"{_PLANNING}/sharing.py",
+        (),
+        (f"{_PLANNER}::test_plans_are_right_and_say_whether_they_fit",),
+    ),
+)
