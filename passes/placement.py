@@ -22,9 +22,8 @@ from tvm.tirx import PrimFunc
 from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
 from passes.analysis.tir.module_calls import Callers, CallGraph, call_sites, find_calls
 from passes.planning import Plan, Problem, check
-from passes.planning.live_ranges import live_together
+from passes.planning.live_ranges import join_ranges, live_together
 from passes.planning.overflow import Overflow, does_not_fit
-from passes.planning.ranges import join_ranges
 from passes.rewrite.address import write_addresses
 from passes.rewrite.arena import Arena, write_arenas
 from passes.rewrite.bounds import assert_bounds

@@ -100,7 +100,7 @@ def use_plan_addresses(
     >>> with tvm_ext.pipeline.use_plan_addresses(scopes=["local.UB"]):
     ...     executable = tvm.compile(mod, target="llvm")
     """
-    with _planned(lambda: transform.PlanAddresses(planner, form, **options), form):
+    with _planned(lambda: transform.PlanAddresses(planner, form, **options)):
         yield
 
 
@@ -131,12 +131,12 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
             ]
         )
 
-    with _planned(plan_memory, form):
+    with _planned(plan_memory):
         yield
 
 
 @contextmanager
-def _planned(plan: Callable[[], Pass], form: transform.Form) -> Iterator[None]:
+def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
     """Let a pass that plans addresses stand where TVM's pipelines rewrite storage.
 
     Behind it our `StorageRewrite` shares what the plan leaves alone, so that nothing takes more
@@ -150,12 +150,10 @@ def _planned(plan: Callable[[], Pass], form: transform.Form) -> Iterator[None]:
             return Sequential([transform.DropAddresses(), lower()])
 
         def storage_rewrite() -> Pass:
-            passes = [plan(), transform.StorageRewrite(sound=True)]
-            if form == "address":
-                # Where a target has no arithmetic for float8, TVM would make wider elements of it
-                # behind the plan. An arena's views keep their types.
-                passes = [tirx.transform.FP8ComputeLegalize(), *passes]
-            planning = Sequential(passes)
+            # Where a target has no arithmetic for float8, TVM makes wider elements of it: in front
+            # of the plan, which then knows how wide.
+            legalize = tirx.transform.FP8ComputeLegalize()
+            planning = Sequential([legalize, plan(), transform.StorageRewrite(sound=True)])
 
             def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
                 # A planner may compile a kernel of its own, which is not to be planned by it.

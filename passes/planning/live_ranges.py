@@ -8,7 +8,7 @@ LiveRange = tuple[int, int]
 """Half-open range of positions, ``(begin, end)``, in which a buffer holds a value."""
 
 
-def joined(ranges: Iterable[LiveRange]) -> tuple[LiveRange, ...]:
+def join_ranges(ranges: Iterable[LiveRange]) -> tuple[LiveRange, ...]:
     """Return the same positions as sorted ranges of which no two overlap or touch."""
     result: list[LiveRange] = []
     for begin, end in sorted(ranges):

@@ -15,7 +15,7 @@ from typing import Any
 
 from passes.planning.html_table import html_table
 from passes.planning.live_ranges import LiveRange as LiveRange
-from passes.planning.live_ranges import joined, live_together
+from passes.planning.live_ranges import join_ranges, live_together
 from target_hw.memory import MemoryScope, as_plain, is_byte_count
 
 ADDRESS_LIMIT = 1 << 62
@@ -284,7 +284,7 @@ def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
         previous = (begin, end)
     if not buffer.live:
         raise ValueError(f"buffer {buffer.name!r}: it needs at least one live range")
-    return joined(pieces)
+    return join_ranges(pieces)
 
 
 def _is_one_range(live: object) -> bool:

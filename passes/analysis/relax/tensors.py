@@ -15,8 +15,8 @@ from passes.analysis.relax.facts import MAIN_DEVICE, Path, Storage, StorageGroup
 from passes.analysis.relax.sizes import Size, Units
 from passes.analysis.unique_names import unique_name
 from passes.ir.symbolic_bounds import Bound
+from passes.planning.live_ranges import join_ranges
 from passes.planning.problem import LiveRange
-from passes.planning.ranges import join_ranges
 
 RETURNED = "returned"
 """Why a tensor that the function returns is left to the run time."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from passes.analysis.tir.module_calls import Callers
+from passes.planning.live_ranges import join_ranges
 from passes.planning.problem import ADDRESS_LIMIT
-from passes.planning.ranges import join_ranges
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 DEFAULT_ALIGNMENT = 64

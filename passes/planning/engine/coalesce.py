@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from passes.planning.engine.in_place import SharingRules, all_rotate_alike
-from passes.planning.live_ranges import joined
+from passes.planning.live_ranges import join_ranges
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
 
@@ -94,7 +94,7 @@ def _merge(name: str, members: Sequence[Buffer]) -> Buffer:
     return Buffer(
         name,
         max(member.size for member in members),
-        joined(piece for member in members for piece in member.live),
+        join_ranges(piece for member in members for piece in member.live),
         math.lcm(*(member.alignment for member in members)),
         max(member.slots for member in members),
         use=_loop_of(members),

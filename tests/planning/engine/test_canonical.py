@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, problems
 
-from passes.planning import Budget, Buffer, Problem, solve
+from passes.planning import Budget, Buffer, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.canonical import question
@@ -42,6 +42,15 @@ def random_problem(seed, count):
     return Problem(tuple(buffers), MemoryScope("local", reserved=((64, 96),)), separations=pairs)
 
 
+def assert_right(problem, packing, found):
+    """Hold the offsets of the blocks that are free, with those of the others, against `verify`."""
+    block_list = BlockList(problem)
+    offsets = [block_list.pinned.get(block, 0) for block in range(len(block_list))]
+    for block, offset in zip(packing.blocks, found, strict=True):
+        offsets[block] = offset
+    check(problem, block_list.plan(offsets, "search"))
+
+
 @given(problem=problems(), attempt=st.sampled_from(ATTEMPTS))
 @settings(max_examples=150, deadline=None, print_blob=True)
 def test_the_answer_is_that_of_brute_force(problem, attempt):
@@ -60,6 +69,8 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
     outcome = search.advance(100_000)
     assert outcome is (Outcome.FOUND if best[1] <= capacity else Outcome.EXHAUSTED)
     assert (UNPLACED not in search.offsets) == (outcome is Outcome.FOUND)
+    if outcome is Outcome.FOUND:
+        assert_right(problem, packing, search.offsets)
 
 
 @pytest.fixture(scope="module")
