@@ -56,10 +56,16 @@ def table(seed, count, share=0.1, alignments=(1,), reserved=(), separated=0):
     return Problem(tuple(buffers), memory, separations=separations)
 
 
+def small(problem):
+    """Return the problem with buffers of a few bytes, so that one byte too many is seen."""
+    buffers = (replace(b, size=1 + at % 4) for at, b in enumerate(problem.buffers))
+    return replace(problem, buffers=tuple(buffers))
+
+
 TABLES = {
     "plain": table(1, 300),
     "aligned, reserved": table(2, 300, 0.05, (1, 8, 96), ((64, 200), (5000, 5001))),
-    "separated": table(3, 200, 0.02, separated=300),
+    "separated": small(table(3, 200, 0.02, separated=300)),
     "one": table(4, 1),
 }
 

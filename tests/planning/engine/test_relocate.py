@@ -48,10 +48,11 @@ def crowded(seed, count, slots=(1,)):
     charges = {pair: rng.randint(1, 9) for pair, role in roles.items() if role == "penalty"}
     penalties = [Penalty(*p, cost, rng.randint(1, cost)) for p, cost in charges.items()]
     in_place = [pair for pair, role in roles.items() if role == "in place"]
-    memory = MemoryScope("local", reserved=((96, 128),))
+    # No bounds of the memory are multiples of what sizes are: one byte too many is then seen.
+    memory = MemoryScope("local", reserved=((96, 121),))
     problem = Problem(tuple(buffers), memory, in_place, penalties=penalties)
     peak = solve(replace(problem, penalties=()), "first_fit").peak
-    memory = MemoryScope("local", peak, reserved=((96, 128),))
+    memory = MemoryScope("local", peak + 7, reserved=((96, 121),))
     return Problem(tuple(buffers), memory, in_place, penalties=penalties)
 
 

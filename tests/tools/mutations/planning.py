@@ -50,7 +50,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "live ranges",
         "passes/planning/live_ranges.py",
-        ("joined", "common", "live_together"),
+        ("join_ranges", "common", "live_together"),
         (_PROBLEM, "tests/planning/test_bound.py", _RIGHT),
     ),
     Rule(
