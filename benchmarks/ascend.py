@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each reuse level costs each Ascend kernel, by simulation.
 
     python benchmarks/ascend.py [--tiles N] [--global-rate N] [--kernel NAME] [--size SIZE]

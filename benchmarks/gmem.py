@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activation memory of whole networks: planned by all planners, and taken by the VM's allocator.
 
     python benchmarks/gmem.py [--networks resnet18,unet] [--planners a,b] [--target T] [--nodes N]

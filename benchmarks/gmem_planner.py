@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How `rec_tbl` grows with the graph, and how its peak compares.
 
     python benchmarks/gmem_planner.py [--ops 1000,4000,100000] [--planners a,b] [--kinds a,b]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What planners are measured on: public instances, models, NPU kernels, random sets, the corpus.
 
 The public ones are in a data folder, from `TVM_EXT_DATA` or ``../shared/data``; its READMEs name

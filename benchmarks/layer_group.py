@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of layers beside what is published: activation memory, bytes moved, and time to plan.
 
     python benchmarks/layer_group.py [--data DIRECTORY] [--only chains,cascader,...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of a page that a script writes, between two comments that name them."""
 
 from __future__ import annotations

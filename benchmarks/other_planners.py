@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planners of other systems, written anew from reading them, to be measured beside ours.
 
 `first_fit_by_size` is the arena planner of TensorFlow Lite Micro (and of Pisarchyk and Lee,

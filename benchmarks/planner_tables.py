@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measured plans as the tables of docs/planners.md: a row a planner, the best first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All planners side by side: public instances, models, NPU kernels, random sets, the corpus.
 
     python benchmarks/planners.py [--data FOLDER] [--sets minimalloc,models,...] [--planners a,b]

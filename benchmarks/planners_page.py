@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The measured tables of docs/planners.md, a set of instances each.
 
     python benchmarks/planners_page.py [--write] [--sets minimalloc,models,...] [--time-limit S]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What planning saves on whole networks: the table in README.md, measured and rewritten.
 
     python benchmarks/saved.py [--check | --write] [NETWORK ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times our StorageRewrite against the stock pass, interleaved, in one process.
 
     python benchmarks/storage_rewrite.py [--chains] [--corpus] [--repeat N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two searches for reuse levels side by side: the mirrored first fit, and the engine's.
 
 Random tight sets after the account of AscendNPU-IR's planner: lives of about 8 % of the timeline,

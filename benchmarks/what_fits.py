@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What kernels for an Ascend core give up where they do not fit, and what that costs.
 
     python benchmarks/what_fits.py [--kernel NAME] [--size SIZE] [--of level2|least|chip]

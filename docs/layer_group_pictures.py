@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pictures of ``docs/layer_group.md``, all drawn from a real plan.
 
 The example is a chain of a convolution, ReLU, a pooling and a convolution on images of 56x56 with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw the pictures in ``docs/pictures``: ``python docs/make_pictures.py``.
 
 Those of kernels show one function of the corpus twice on the same scales: as the stock pass lets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A planner in one file: the largest buffer first, each at the lowest bytes that are free.
 
 Try it on a network, from this folder::

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiler passes: analysis, planning and rewriting of memory."""

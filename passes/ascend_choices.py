@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel for an Ascend core gives up so that it fits: the plans of the fewest cycles.
 
 Levels of reuse and slots are weighed against each other by the simulator.

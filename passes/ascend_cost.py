@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan costs a kernel for an Ascend core: from a function to a simulation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported.
 
 Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-memory``

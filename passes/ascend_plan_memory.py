@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`AscendPlanMemory`: places in the memories of an Ascend core, by its compiler's reuse levels.
 
 Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-memory``

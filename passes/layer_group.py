@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LayerGroup`: layers of a network that run together in local memory, slice by slice.
 
 The pass finds the networks in a module's Relax functions, cuts them into groups that fit the local

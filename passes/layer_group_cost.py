@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a planned group costs in the simulator: transfers and lanes as two pipes."""
 
 from __future__ import annotations

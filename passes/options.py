@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks what users give to passes as options, so that a wrong one is an error at once."""
 
 from __future__ import annotations

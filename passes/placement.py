@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From problems to verified plans, and from plans into functions: the road of every placing pass.
 
 A pass reads problems off a function, and says how each is solved. What all passes share is here:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PlanAddresses`: byte offsets for the allocations of each function, in one of two forms."""
 
 from __future__ import annotations

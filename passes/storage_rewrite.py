@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StorageRewrite`, mirrored: the same IR as the stock pass, in Python."""
 
 from __future__ import annotations

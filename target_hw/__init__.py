@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What memory a chip has, and how fast its pipelines are.
 
 `MemoryHierarchy` is plain data and needs no TVM, and so is `Machine`, the speed of a chip's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The on-chip memories and the pipelines of Ascend NPUs, and the workspace in global memory.
 
 Sources, by the names used below:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast the pipelines of a chip are, as plain data: what a simulation needs to know.
 
 A chip has pipes that run side by side, each one instruction after the other. Nothing here imports

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What memory a chip has, as plain data: scopes, capacities, alignments, banks, reserved ranges.
 
 Nothing here imports TVM, so that planners can read a scope without a compiler at hand. All sizes,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memories and the pipelines of Sophgo TPUs: the lanes' local memory, L2 and global memory.
 
 Sources, by the names used in the comments below:

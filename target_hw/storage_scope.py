@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TVM's storage scopes: a rank that TVM knows, and a tag that a chip adds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chips as TVM targets: a target carries its memories in ``feature.memory``.
 
 Where its pipelines are described, it carries them in ``feature.machine``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a function step by step on two memories at once.
 
 In one, every allocation has bytes of its own. In the other, allocations of one attach point and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds functions with and without a plan, runs them on equal inputs and compares all memory.
 
 In arena form each arena is filled with a pattern first, so that a byte that is read before it is

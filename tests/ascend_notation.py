@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads kernels in the notation of `ascend_cases.txt` and says what the planner is to be told.
 
 A case is a heading and lines that begin with a letter:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the statements of a kernel do with its buffers, read off the IR by the words of the chip.
 
 Shares no code with the analysis that it is held against.

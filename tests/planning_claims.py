@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small problems of every kind, and what a planner says of them held against brute force."""
 
 from dataclasses import replace

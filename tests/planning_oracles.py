@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random small problems, and oracles that share no code with what they judge."""
 
 import math

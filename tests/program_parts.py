@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pieces of TIR that generated programs are made of."""
 
 from typing import Any

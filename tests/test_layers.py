@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may import whom: the rule of docs/design.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wrong options and wrong input: one clear error, when the pass is made or names the function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tutorials run as they stand, and what they show is what a reader gets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Goes through a kernel as all threads of a block do, and says where two of them meet in a byte.
 
 There is no device here, so a lowered kernel is not run: what each thread reads and writes between

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory planning passes for TVM.
 
 Importing this package makes its pipelines and chips known to TVM by name, such as ``tvm_ext`` and

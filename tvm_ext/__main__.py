@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: ``tvm-ext``, or ``python -m tvm_ext``."""
 
 from __future__ import annotations

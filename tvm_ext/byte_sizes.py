@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of bytes as people read and write them: ``1.25 MiB``."""
 
 from __future__ import annotations

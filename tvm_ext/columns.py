@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of cells as lines of text."""
 
 from __future__ import annotations

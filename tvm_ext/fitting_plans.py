@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel for an Ascend core can give up so that it fits, and what that costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `LayerGroup` makes of a network, as data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The input that a program's lowering hands to the stock memory planning passes.
 
 ``StorageRewrite`` runs in the middle of the TIR pipeline, ``StaticPlanBlockMemory`` in the middle

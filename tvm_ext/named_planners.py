@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planners as a user names them: one of ours, or a function of the user's own."""
 
 from __future__ import annotations

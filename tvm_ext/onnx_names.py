@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of ONNX nodes, which TVM's frontend drops, as names of tensors."""
 
 from __future__ import annotations

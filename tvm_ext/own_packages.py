@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The packages beside this one, which a folder of the user's own may hide."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that hand their options on to a pass, and show them as their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our passes in TVM's own pipelines, for TIR and for Relax."""
 
 from __future__ import annotations

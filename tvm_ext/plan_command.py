@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``tvm-ext plan``: place the buffers of a CSV file."""
 
 from __future__ import annotations

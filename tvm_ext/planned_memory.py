@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a planner makes of a memory, as commands show it: its bytes, and what is proven of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs in files: TVMScript, a module saved as JSON, or an ONNX network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs by what a user calls them: a workload, a kernel for Ascend cores, or a file."""
 
 from __future__ import annotations

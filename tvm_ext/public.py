@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that a user needs, importable from ``tvm_ext`` itself."""
 
 from __future__ import annotations

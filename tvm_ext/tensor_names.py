@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names that lead home: a tensor keeps the name that its author knows it by, until it is planned.
 
 TVM drops names where it lowers: a group of fused operators becomes ``lv3``, its memory ``alloc15``.

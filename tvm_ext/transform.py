@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public passes, named as TVM names its own."""
 
 from __future__ import annotations

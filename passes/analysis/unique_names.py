@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names that tell things apart which their author calls by one name."""
 
 from __future__ import annotations

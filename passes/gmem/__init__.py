@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`GMEMAllocate`: the pass, and what it does to each kind of function."""
 
 from passes.gmem.allocate import GMEMAllocate

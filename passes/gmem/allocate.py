@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`GMEMAllocate`: weights and activations of whole networks, placed in global memory.
 
 The pass takes the place of `relax.transform.StaticPlanBlockMemory`. Weights come first, one after

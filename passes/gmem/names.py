@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What both kinds of functions share: the pass's name, its log, and where the layout is written."""
 
 from __future__ import annotations

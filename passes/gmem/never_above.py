@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose plans that take no more memory from the device than the stock pass's plan does.
 
 Both are run through a model of the virtual machine's memory (`passes.planning.relax.machine`), on

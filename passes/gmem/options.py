@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `GMEMAllocate` is told, and the global memory that this describes."""
 
 from __future__ import annotations

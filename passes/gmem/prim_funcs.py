@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Global memory of functions that each hold a whole graph: weights, then what the ops make.
 
 `te.create_prim_func` makes such a function of several ops. The statements of its body are the ops,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Global memory of Relax functions: weights first, then each function's activations.
 
 The tensors of constant size on the main device have addresses, and one plan. Those of other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Relax functions allocate at run time: plans cut into storages, held against the stock pass.
 
 A plan of another planner than the default one is written as it is, and so is one whose tensors have

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts read off buffer variables, types and shapes."""
 
 from __future__ import annotations

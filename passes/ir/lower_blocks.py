@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes the blocks out of a function that has no schedule."""
 
 from __future__ import annotations

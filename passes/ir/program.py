@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel as the pipelines see it: statements in program order, with loops and branches around.
 
 Plain data; buffers are known by the names that they have in the kernel's problems.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of a function as TVM prints it, with the line of each statement.
 
 TVM's printer can write a comment beside any object. Each statement gets one that holds its number;

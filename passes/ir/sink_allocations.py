@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves allocations into the loop body or the branch that uses them, where they mean the same.
 
 People allocate in front of everything, and a loop then uses the buffers anew in each iteration. An

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TVM's structural visit and mutation, called without their cost of preparation.
 
 ``tvm_ffi.structural_visit`` and ``structural_mutate`` look up the types of their

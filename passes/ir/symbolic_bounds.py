@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The most that symbolic sizes can be, from bounds of the variables in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether arithmetic in the IR is that of whole numbers.
 
 TVM takes ``int32`` and ``int64`` never to overflow. What it computes in other types wraps, and its

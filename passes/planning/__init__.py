@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planners: plain data in, plain data out. Nothing here knows TVM.
 
 A `Problem` says which buffers compete for a memory; `solve` asks a planner by name for a `Plan`;

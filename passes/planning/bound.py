@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lower bound on the peak of every plan, found without planning.
 
 No planner is needed to compute it and none is called: it is a statement about the problem.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of cells as a table of HTML: what a notebook shows of a plan, a problem or a comparison."""
 
 from __future__ import annotations

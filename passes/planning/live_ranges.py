@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Half-open ranges of positions, and the live ranges of two buffers held against each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of a plan that does not fit: what is in the way, and what would help.
 
 All passes and commands say it with this text.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a planner decides: an offset for each slot of each buffer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planners by name: what a planner is, and how one is asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The problem that every planner solves: buffers that compete for one memory.
 
 Sizes, offsets, alignments and capacities are in bytes. Positions are indices in a linear access

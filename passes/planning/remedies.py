@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What would make a problem fit that does not: changes that are tried, not guessed.
 
 Each remedy is a problem changed in one way, with a verified plan of it within the capacity.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is a plan right? Checked from the problem alone; shares no code with any planner."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a plan into the IR as addresses: each allocation says where in the memory it lives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a plan into the IR as arenas: one allocation of bytes, and typed views of it.
 
 A view of a buffer with one offset begins where its arena begins, and its offset is added to every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts allocations where they belong: at the beginning of the statements that own them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks at run time of what a plan took for granted."""
 
 from __future__ import annotations

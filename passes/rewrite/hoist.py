@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves allocations out of ``while`` loops and branches, where TVM's lowering for a CPU fails.
 
 `LowerTVMBuiltin` takes memory where an allocation stands and returns it at the end of the loop, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The number of a loop's current iteration, by which its buffers take turns with their slots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a storage plan into the IR: allocations that share become one."""
 
 from __future__ import annotations

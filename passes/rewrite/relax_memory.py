@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write planned memory into a Relax function: storages, and tensors at byte offsets in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gives memory that is only accessed as vectors a vector element type.
 
 Some run times cannot cast a pointer to `float16` into one to `float16x4`, so the

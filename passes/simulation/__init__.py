@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan costs in time, on a machine whose pipelines run side by side."""
 
 from passes.ir.program import Branch, Loop, Statement, Step

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a kernel takes under a plan, on pipes that run side by side.
 
 Each pipe runs its statements in program order, one at a time. A statement starts when its pipe is

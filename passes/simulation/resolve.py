@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program, its plans and a machine, as instructions that name cells of memory.
 
 A cell is the bytes of one slot of one buffer. Two cells overlap where a plan lets them share bytes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a simulation finds: how long a kernel takes, and what each pipe waits for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels for an Ascend core that run: loops, branches, slots, and work for every pipe.
 
 What is read was written before, in the same iteration or, under a condition, in an earlier one.

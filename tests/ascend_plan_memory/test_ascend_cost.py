@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From kernels to simulations: every kernel, and what plans of it cost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`AscendPlanMemory` by hand: its modes and options, what it writes, what it refuses."""
 
 from __future__ import annotations

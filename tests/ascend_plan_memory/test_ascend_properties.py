@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels compute the same under every plan, in memory as tight as it can be."""
 
 from __future__ import annotations

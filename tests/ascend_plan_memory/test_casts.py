@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Casts: which may take the place of what they read, and that results are right where they do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels compute the same with fewer slots, in memory that is too small for all of them."""
 
 from __future__ import annotations

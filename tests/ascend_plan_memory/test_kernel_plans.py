@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Ascend kernels under `AscendPlanMemory`: in every size, at every level, equal to numpy."""
 
 from __future__ import annotations

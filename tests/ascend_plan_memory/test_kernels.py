@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Ascend kernels: what their sizes promise, that they lower, run and are right."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel read with other numbers of slots is the kernel whose annotations ask for these."""
 
 from __future__ import annotations

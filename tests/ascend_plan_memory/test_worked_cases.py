@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`AscendPlanMemory` on worked cases of the original, as kernels: its addresses are expected."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worked cases of AscendNPU-IR's PlanMemory as kernels, under the names that they have there.
 
 A load copies global memory to UB, a store copies back, and a vector instruction is a loop nest.

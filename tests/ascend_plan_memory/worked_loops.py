@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worked cases of AscendNPU-IR's PlanMemory with loops, as kernels; see `worked_kernels`.
 
 A number follows the name of a case where another one has the same name.

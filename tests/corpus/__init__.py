@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions that tests and benchmarks run storage planning on, as it meets them.
 
 Importing this package adds families of operators and kernels to the table of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Array operators from TVM's operator library: arithmetic, reductions, sorting, images, boxes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A corpus of functions as storage planning meets them: each workload, target and option set."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a family of small functions becomes a workload."""
 
 from __future__ import annotations

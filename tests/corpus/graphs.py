@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of many tensor expressions in one function: a buffer for each intermediate result.
 
 Here storage planning has most to do: results of several sizes and types die at different times.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions scheduled by hand: tiles, caches in special memories, threads, partial reductions."""
 
 from __future__ import annotations

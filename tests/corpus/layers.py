@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of neural network layers, from TVM's operator library."""
 
 from __future__ import annotations

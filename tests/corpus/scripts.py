@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
 # (TVMScript annotates arguments with values, which are no types to a type checker.)
 """Functions written in TVMScript: control flow, aliases and calls that lowering seldom produces."""

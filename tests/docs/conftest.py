@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts that write tables into pages can be imported by name."""
 
 import sys

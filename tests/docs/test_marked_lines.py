@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines between two comments of a page."""
 
 from __future__ import annotations

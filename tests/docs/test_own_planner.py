@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner of docs/own_planner.py: right on every problem, as its page says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages: their links lead somewhere, their Python runs, their commands are understood."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of the planners: every planner is on it, and its tables can be written anew."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference is built from the docstrings, and has all that can be imported from `tvm_ext`."""
 
 from __future__ import annotations

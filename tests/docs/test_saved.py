@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of what planning saves, in the README: some of its rows, measured again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole graphs in one function, as `te.create_prim_func` makes them, with numpy functions."""
 
 from collections.abc import Callable

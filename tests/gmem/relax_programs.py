@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random Relax modules, as TVMScript that a failure can be read from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays a planned Relax function and tracks, byte by byte, whose value each of them holds.
 
 It follows one path through the function and knows nothing of live ranges: a tensor at an offset

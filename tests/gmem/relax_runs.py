@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds Relax modules with one memory plan or another, and runs them on the virtual machine."""
 
 from __future__ import annotations

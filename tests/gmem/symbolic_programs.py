@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random Relax modules whose tensors have sizes that only the running program knows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RewriteCUDAGraph` keeps storages from call to call; a result must not be in one of those."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`GMEMAllocate` case by case: what is planned, where it goes, and what is refused."""
 
 from __future__ import annotations

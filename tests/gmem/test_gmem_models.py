@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks under the stock plan and under ours: the same numbers, bit by bit."""
 
 from __future__ import annotations

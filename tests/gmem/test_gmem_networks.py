@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole networks, made small: the same numbers under the stock plan and under ours."""
 
 from __future__ import annotations

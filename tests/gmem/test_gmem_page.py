@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/gmem.md says is what comes out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Global memory of one function that holds a whole graph: read, planned, written, run."""
 
 import logging

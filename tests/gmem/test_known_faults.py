@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults that users of TVM's own memory planning met: the programs of docs/known-faults.md."""
 
 from __future__ import annotations

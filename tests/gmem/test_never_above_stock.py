@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The default plan against the stock plan: bytes planned, and bytes that the VM takes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random Relax modules: planned memory holds what it must, and programs compute the same."""
 
 from __future__ import annotations

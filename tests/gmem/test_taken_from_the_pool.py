@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the virtual machine's pool takes: never more than with the stock plan, and as modelled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What comes out is well formed, also where a type is not the one that follows from a shape."""
 
 from __future__ import annotations

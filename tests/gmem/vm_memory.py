@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the virtual machine's pool takes from the device, seen from outside while it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program under every plan that we make of it, and holds the results against numpy."""
 
 from __future__ import annotations

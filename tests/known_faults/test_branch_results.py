@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A value that comes out of one branch or the other: pypto 1821."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several buffers in the place of a larger one that is dead: pypto 1908 and 2649."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A buffer that is written once and read in every iteration: tilelang-ascend 1156."""
 
 from __future__ import annotations

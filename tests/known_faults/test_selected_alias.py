@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A name that stands for one of two buffers, chosen at run time: FlagTree 1237, Triton 11634."""
 
 from __future__ import annotations

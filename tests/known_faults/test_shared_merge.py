@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs around a planner that put live buffers over one another: tilelang 2185 and 2281.
 
 That planner split the life of a buffer where threads synchronize and where branches part. Each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Barriers between threads for memory that is reused: tilelang 2293, and TVM's own ThreadSync."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses that a user decides, and shares between buffers: tilelang-ascend 1171 and 1286."""
 
 from __future__ import annotations

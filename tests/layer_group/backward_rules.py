@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BackwardH of tpu-mlir's LayerGroup, from the attributes of operators: an oracle.
 
 Written from the formulas of its interface files, in (index, size) of slices as they have it. Shares

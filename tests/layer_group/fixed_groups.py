@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups that a test chooses, written and built without a search."""
 
 from __future__ import annotations

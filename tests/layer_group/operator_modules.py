@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relax modules of one operator, and of small networks, for the tests of LayerGroup."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random networks for LayerGroup: chains with branches, of many operators, at odd sizes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a slice needs of its operator's input: read off kernels, against rules and against runs."""
 
 from __future__ import annotations

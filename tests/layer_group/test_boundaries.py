@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What crosses the boundary of a group: tuples, other names, casts, views, and refusals."""
 
 from __future__ import annotations

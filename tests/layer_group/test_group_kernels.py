@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups as kernels: whatever the cut, the numbers are those of the layers one by one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole networks on the memories of four chips: built with groups, they give the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pass `LayerGroup`, from options to a build, and what it reports."""
 
 from __future__ import annotations

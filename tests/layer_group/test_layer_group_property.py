@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random networks, cut at random: the numbers are those of the layers one by one."""
 
 from __future__ import annotations

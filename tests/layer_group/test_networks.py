@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks as LayerGroup sees them: layers, tensors, weights, letters and reasons."""
 
 from __future__ import annotations

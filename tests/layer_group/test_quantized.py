@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised networks: sums in int32 that are scaled where they lie, built on each chip."""
 
 from __future__ import annotations

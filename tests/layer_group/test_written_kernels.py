@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels written by hand: in a group or left alone, they compute what they say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels as people write them inside a Relax module: nothing that legalization would make.
 
 Each is called between two element-wise kernels, so that the three of them form a group if

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs that run: what is read was written before, and all indices are in bounds.
 
 They are made of what makes planning hard: results that could take an operand's place and must

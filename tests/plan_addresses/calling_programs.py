@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random modules of functions that call one another, and a replay of what stands at an address."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs with copies that run by themselves until something waits for them."""
 
 from __future__ import annotations

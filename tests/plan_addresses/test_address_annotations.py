@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses that stand in the IR: TVM's lowering writes them twice, and programs ask for some."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The corpus under plans: right, never larger than what whole allocations share, and run."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs compute the same under every plan, step by step and compiled."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Double-buffered kernels in arenas, as a user builds them: every index pattern, every opt-level.
 
 Each kernel loads a row into one slot of a buffer, reads it back by several index patterns, and then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that call one another: what a caller still needs is at no address of a callee."""
 
 from __future__ import annotations

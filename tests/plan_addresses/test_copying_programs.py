@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies that run by themselves: what they read and write stays until they are waited for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peaks over the corpus, held against the allocations that TVM's own StorageRewrite leaves."""
 
 from __future__ import annotations

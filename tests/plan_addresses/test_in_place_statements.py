@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results in place of operands, held against a run of the statement one access after the other."""
 
 from __future__ import annotations

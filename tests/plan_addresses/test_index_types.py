@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Indices, offsets and loops of every type of integer, in arenas that are larger than it can count.
 
 The passes stand in front of TVM's pipeline here: inside of it `NarrowDataType` has widened indices.

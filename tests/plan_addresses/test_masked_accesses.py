@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads and stores under a mask, which are calls that take a buffer and an index."""
 
 from __future__ import annotations

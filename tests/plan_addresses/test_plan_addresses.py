@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PlanAddresses` by hand: what it plans, how it writes it, what it refuses, that it runs."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Allocations that stand in front of loops and branches, and where they mean the same."""
 
 from __future__ import annotations

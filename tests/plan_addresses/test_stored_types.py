@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses hold for the types that TVM makes of those that a target has no arithmetic for."""
 
 from __future__ import annotations

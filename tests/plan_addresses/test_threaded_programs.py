@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels of several threads: no plan lets threads race that do not race without it."""
 
 from __future__ import annotations

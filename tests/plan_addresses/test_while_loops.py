@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Allocations in ``while`` loops and branches: they build, take turns, and results are right."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels of several threads on shared memory, in which no thread races as they stand.
 
 One buffer after another is filled and read, each element by whichever thread. Between filling and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lower bound against brute force, and cases worked by hand."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What planners and bounds claim of small problems, against brute force; and cases that were wrong.
 
 `planning_claims` draws the problems: up to six buffers with pins, in-place groups of unequal

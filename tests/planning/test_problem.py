@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Problems: what is kept, and how each bad one is refused by name."""
 
 from contextlib import nullcontext

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Public instances with known answers. Skipped where the data folder is not there."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What would make a problem fit: every remedy is judged by the verifier and by brute force."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verifier against a byte-by-byte check, and each violation by name."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example by which the PlanMemory guide explains its levels, as data.
 
 A loop of four statements: `op1` loads A, `op2` and `op3` compute with B and with C, `op4` stores D;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A second simulator that shares nothing with ours, and random kernels to hold the two together.
 
 The oracle writes out every run, finds who waits for whom byte by byte, and lets the clock tick.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the three levels cost on the guide's own example."""
 
 from __future__ import annotations

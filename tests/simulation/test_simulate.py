@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline simulator: against a second one that ticks, and what must hold of any run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs for `StorageRewrite`: flat functions, as they stand after `VectorizeLoop`.
 
 A program is built from one source of choices. Hypothesis gives one that it can shrink

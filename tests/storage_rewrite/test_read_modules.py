@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mirrored pass is TVM's for modules from Python, from text and from JSON.
 
 What `tvm.ir.load_json` reads has type objects of its own, and lowering adds TVM's to them.

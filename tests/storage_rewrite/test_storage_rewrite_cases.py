@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One small function for each thing that StorageRewrite does, and what becomes of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mirrored StorageRewrite against the stock pass, on functions of real programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mirrored StorageRewrite against the stock pass, on random programs."""
 
 from __future__ import annotations

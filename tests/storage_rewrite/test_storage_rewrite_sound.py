@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the stock pass changes what a program computes, `sound=True` does not.
 
 Each program is built without the pass, with the stock one, and with ours: what the

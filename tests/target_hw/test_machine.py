@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machines: what is refused, what survives a target, and the figures of the known chips."""
 
 from __future__ import annotations

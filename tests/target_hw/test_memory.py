@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory descriptions: what is kept, and how each bad one is refused."""
 
 import dataclasses

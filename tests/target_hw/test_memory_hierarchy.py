@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory descriptions as plain data: what is written, and how each bad one is refused."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chips as targets: the tables, the way through TVM, the twins, and chips that users add."""
 
 import json

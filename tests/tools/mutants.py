@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make faulty versions of our own code: one condition of a safety rule dropped, or a fault planted.
 
 A rule is a set of functions that say when something is safe. Each condition in them is dropped in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Break our own safety rules one condition at a time, and say which tests notice.
 
     python tests/tools/mutation_run.py [--only TEXT ...] [--jobs N] [--list]

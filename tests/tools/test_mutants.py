@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of rules and faults names what is there, and a mutant differs in one condition."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tool that runs TVM's tests, on a checkout of four tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run TVM's own tests with our passes in the place of the stock ones, and print the differences.
 
     python tests/tools/tvm_suite.py CHECKOUT [--mode MODE ...] [--folder NAME ...]

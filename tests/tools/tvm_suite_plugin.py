@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pytest plugin that runs TVM's own tests with our passes in the place of the stock ones.
 
 `tvm_suite` starts it in a process of its own. Each test writes a line of JSON when it begins and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels as users write them: several pipes, loops in loops, and the cube unit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command that shows what groups of layers save."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All planners side by side: the numbers against plain counts, the tables, folders and workers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ``import tvm_ext`` gives, what it costs a command, and what may stand in its way."""
 
 from __future__ import annotations

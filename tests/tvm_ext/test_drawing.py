@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory maps: what is drawn, held against the problem and the plan; and the same bytes always."""
 
 import os

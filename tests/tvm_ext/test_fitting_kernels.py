@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user's own kernel gives up: against every other choice by hand, and run against numpy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel can give up so that it fits: the table, the pass, and the numbers of the result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activation memory as data: against the text of the IR, and a count of what is live."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a notebook shows of plans, problems, maps and reports: HTML that no name can break."""
 
 from __future__ import annotations

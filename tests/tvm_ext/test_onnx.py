@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in ONNX files: read as TVM reads them, and planned like any other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our StorageRewrite in TVM's builds: it runs there, and the programs compute the same."""
 
 from __future__ import annotations

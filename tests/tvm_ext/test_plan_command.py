@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan command: its exit codes, its last line, the file it writes."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user may hand to commands and functions: networks without a target, chips, names."""
 
 from __future__ import annotations

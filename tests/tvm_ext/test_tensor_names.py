@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors in plans, maps and messages are called as their author calls them."""
 
 from __future__ import annotations

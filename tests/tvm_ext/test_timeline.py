@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of simulated pipelines: what is drawn, held against the simulation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The workloads themselves: enough of them, distinct, repeatable, and giving a planner work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``tvm-ext compare``: ours against the stock passes, as tables."""
 
 from __future__ import annotations

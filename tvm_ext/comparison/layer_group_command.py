@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``tvm-ext compare --layer-group``: what running layers together saves, as a table."""
 
 from __future__ import annotations

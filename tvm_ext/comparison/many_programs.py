@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All planners on many programs, one after the other or at the same time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tensors of a Relax function take, planned by the stock pass and by each planner."""
 
 from __future__ import annotations

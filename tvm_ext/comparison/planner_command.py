@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``tvm-ext compare --planners``: all planners side by side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All planners side by side, as tables for a terminal or in Markdown."""
 
 from __future__ import annotations

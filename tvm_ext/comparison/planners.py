@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All planners side by side on the memory of a program."""
 
 from __future__ import annotations

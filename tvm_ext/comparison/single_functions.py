@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PrimFuncs of a module one by one, as they stand right before ``StorageRewrite``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stock ``StorageRewrite`` and ours, side by side on the functions of a module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the Relax virtual machine's allocator asks the device for while a program runs."""
 
 from __future__ import annotations

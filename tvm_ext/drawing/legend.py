@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The legend of a memory map: what its colours, hatches and marks mean.
 
 Matplotlib is imported when something is drawn, not before.

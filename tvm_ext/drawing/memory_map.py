@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory maps: a plan as a picture, time across and addresses up.
 
 Matplotlib is needed to draw and is imported then, not before; no figure here goes through pyplot,

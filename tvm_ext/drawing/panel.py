@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map as data: what is to be drawn of a problem and its plan, and on which scale."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map drawn on the axes of a figure.
 
 Matplotlib is imported when something is drawn, not before.

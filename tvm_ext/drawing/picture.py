@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What pictures of plans and of simulations have in common: colours, text, files.
 
 Matplotlib is needed to draw and is imported then, not before; no figure here goes through pyplot,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the colours of a memory map mean: the part that a buffer plays in how high a plan is."""
 
 from __future__ import annotations

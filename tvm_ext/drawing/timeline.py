@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated pipelines as a picture: cycles across, a row for each pipe.
 
 Each buffer has its colour: a run has that of the buffer that it writes, or of the one that it reads

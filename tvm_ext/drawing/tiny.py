@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rectangles that are too low to be seen on a map, gathered where they are near each other."""
 
 from __future__ import annotations

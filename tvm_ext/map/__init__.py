@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory maps: the placement of each buffer, beside the lines of the program.
 
 `memory_map_of`, `map_of_module` and `map_of_problem` make a `MemoryMap`, which is plain data;

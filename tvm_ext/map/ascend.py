@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory map of a kernel for an Ascend core, as `AscendPlanMemory` plans it.
 
 The reuse levels stand in the problems as penalties, so any planner can be asked; each plan is also

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``tvm-ext map``: the memory of a program as a page, a picture or a trace."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map as one page: HTML that needs neither a network nor a server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory map of a network in groups: local memory a lane, beside each group's time steps."""
 
 from __future__ import annotations

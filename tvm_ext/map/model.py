@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map as data: the placement of each buffer, beside the lines of the program.
 
 Nothing here knows TVM; how a map is shown is asked for where a notebook shows one.

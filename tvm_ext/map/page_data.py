@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map as plain data for the page: what `json.dumps` takes."""
 
 from __future__ import annotations

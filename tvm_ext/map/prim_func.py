@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory map of a `PrimFunc`: its problems, solved by each planner, beside its lines."""
 
 from __future__ import annotations

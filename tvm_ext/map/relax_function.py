@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory map of a Relax function: its activations, beside its bindings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map as a snapshot for PyTorch's memory visualiser, https://pytorch.org/memory_viz.
 
 The format is that of ``torch.cuda.memory._snapshot``, as ``torch/cuda/_memory_viz.py`` and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a memory map can be drawn of: a workload, a network, a kernel, a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map as a picture: a row for each memory, a column for each plan."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TVM's own plans, as its passes leave them, beside those of our planners.
 
 TVM's passes decide which tensors share a whole allocation; where an allocation comes to lie is up

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory map as a trace for Perfetto or ``chrome://tracing``.
 
 The format is the Trace Event Format, as JSON: complete events (``X``), counters (``C``) and names

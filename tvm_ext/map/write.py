@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory maps in files: what a file is follows from the end of its name."""
 
 from __future__ import annotations

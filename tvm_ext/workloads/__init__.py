@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs to compare and benchmark memory planning on.
 
 :func:`names` lists the workloads. :func:`load` lowers one by the stock pipeline up to storage

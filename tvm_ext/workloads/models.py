@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mypy: allow-subclassing-any
 """Neural networks and layers in Relax, as a deep learning compiler meets them.
 

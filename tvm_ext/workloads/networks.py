@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mypy: allow-subclassing-any
 """Whole networks of many layers, whose activations compete for memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mypy: allow-subclassing-any
 """Networks whose shapes are static, or known at run time in part, small enough to be run at once.
 

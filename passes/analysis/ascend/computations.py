@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computations of a function, each of which becomes one instruction, and how they join."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which parts of a function are one instruction of the hardware, and the loops around them.
 
 TIR writes an instruction as a loop nest over elements; an instruction set for accelerators has one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether memory is written before it is read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which results the vector unit may write over an operand, and where that stalls a double buffer.
 
 `passes.analysis.tir.in_place_pairs` finds pairs that are safe: each element is read before a store

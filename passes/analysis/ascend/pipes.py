@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which hardware pipeline runs each statement, and how each buffer meets the pipelines.
 
 An Ascend core runs its instructions on pipelines that work side by side: three that transfer

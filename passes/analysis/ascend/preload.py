@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that one iteration of a loop fills for the next.
 
 Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect: a marked buffer lives from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planning problems of a function for an Ascend core, with what the reuse levels look at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that an Ascend core runs in a loop of its scalar unit, as vectors have none for them.
 
 Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect, which asks each operation whether it

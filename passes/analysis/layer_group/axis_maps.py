@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The axis map that fits what is read of an axis: the linear rule behind a table of indices."""
 
 from __future__ import annotations

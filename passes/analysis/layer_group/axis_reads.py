@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of what is read of an axis of a buffer for each index of an axis of a kernel's output."""
 
 from __future__ import annotations

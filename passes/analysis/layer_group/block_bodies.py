@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the body of a block does for one element, in the order in which it does it.
 
 These are the rules for statements and expressions. A group computes each element of a block's

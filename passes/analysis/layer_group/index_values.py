@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values of an index expression at all values of its variables at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel call as a layer: what it reads for a slice of what it makes, and where it works."""
 
 from __future__ import annotations

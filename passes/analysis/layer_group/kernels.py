@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel as stages: plain loop nests, each of which makes whole elements of what it writes.
 
 A kernel as TVM's legalization and fusion make it is a row of blocks in S-TIR. Blocks that only move

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each axis of a tensor is to the hardware: batch, channels across the lanes, rows, the rest.
 
 Relax tensors do not say it. Operators do: a convolution sums over the channels and keeps rows and

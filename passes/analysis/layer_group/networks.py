@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The networks in a Relax module: its blocks of kernel calls, as LayerGroup sees them.
 
 Every binding of a block that calls something is a layer, and those that cannot be grouped say why:

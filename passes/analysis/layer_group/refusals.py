@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is raised where layers are left alone, and how the reason is said."""
 
 from __future__ import annotations

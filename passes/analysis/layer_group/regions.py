@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel reads of its inputs for a range of its output, read off its loads.
 
 For each axis of an input: which indices are read for one index of one axis of the output. That is

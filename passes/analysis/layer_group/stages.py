@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stages of a kernel: plain loop nests, each of which makes whole elements of its result.
 
 The rules here are those for buffers, loops and blocks; those for what a block does with one element

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names for the tensors of a Relax function: what variables, tuples and parts of them stand for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Live ranges in a program of nested `if` branches, from where its values are touched.
 
 Positions number the bindings in program order: that of an `if` first, then those of its branch

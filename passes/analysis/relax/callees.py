@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call in a lowered Relax function does with the tensors that it is given.
 
 Operators and packed functions are told by their whole name, which is their identity; whatever is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Relax function keeps in memory, as plain facts."""
 
 from __future__ import annotations

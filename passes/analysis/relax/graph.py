@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Relax function does with memory: which tensors can be planned, when they live, weights.
 
 Read off a function as it stands right before `StaticPlanBlockMemory`: every tensor that a kernel

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A planned Relax function as its virtual machine runs it: what allocates, refers and lets go.
 
 TVM's own passes say when that is: `LowerAllocTensor` makes a storage of each tensor that no plan

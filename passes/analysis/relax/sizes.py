@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes of Relax tensors: a number, times the symbolic factors of the shape that have no bound."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tensors of a Relax function `StaticPlanBlockMemory` lets share a storage."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tensors that a Relax function allocates, and which of them become one storage."""
 
 from __future__ import annotations

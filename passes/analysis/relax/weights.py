@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The weights of a Relax function: parameters from ``num_input`` on, and constants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which parameters of a `PrimFunc` are weights: tensors that are there before it runs, and stay."""
 
 from __future__ import annotations

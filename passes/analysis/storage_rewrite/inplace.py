@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether one buffer may take the place of another within a statement."""
 
 from __future__ import annotations

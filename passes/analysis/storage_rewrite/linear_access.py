@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The linear access sequence of a function: which statement touches which allocation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where each allocation's life begins and where it ends, over the linear sequence."""
 
 from __future__ import annotations

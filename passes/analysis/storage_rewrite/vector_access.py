@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which element type the accesses to each allocation agree on.
 
 The rules are those of `VectorTypeAccessChecker` in TVM's StorageRewrite, with the

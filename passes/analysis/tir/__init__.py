@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a TIR function to planning problems."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which calls are done with the memory that they are given once they return.
 
 A copy that runs by itself may read or write its operands until something waits for it. TVM's

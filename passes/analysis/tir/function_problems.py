@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is to plan in a function: the problems that were read off it, and where they belong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which allocations may hold their result in the place of an operand.
 
 TVM's `InplaceOpVerifier` asks whether each element of the source is read for the very element of

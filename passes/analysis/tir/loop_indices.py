@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether two accesses in loops meet at an element, by their indices as sums over the loops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each allocation's memory is used: through which names, as which types, by whom.
 
 The linear access sequence says *when* memory is touched. What it does not say is here: which

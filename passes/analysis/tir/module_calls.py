@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which functions of a module call one another, and what a function must know of its callers.
 
 While a function runs, what its callers hold is still needed: addresses that are decided for each

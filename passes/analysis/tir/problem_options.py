@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is to be planned in a function, and what is known beside the function itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a function to planning problems: who is live when, how big, in which memory.
 
 One problem holds the allocations that compete for one storage scope at one *attach point*: the

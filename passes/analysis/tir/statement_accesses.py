@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loads and stores in a statement, in the order of the program, and what stands around them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of a function's text that its linear sequence of statements is on."""
 
 from __future__ import annotations

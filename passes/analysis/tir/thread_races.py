@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which allocations may not share bytes because no barrier would stand between their threads.
 
 Threads of a block run at their own pace. When memory that they share holds one value after

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be chosen for one memory, and who judges it."""
 
 from __future__ import annotations

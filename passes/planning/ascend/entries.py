@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the three-level planner packs: entries, each a buffer or several in place, in an order.
 
 The rules are those of AscendNPU-IR's PlanMemory: in-place pairs are merged first and for good, one

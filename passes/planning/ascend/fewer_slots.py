@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What to give up where double buffers do not fit: slots, weighed in cycles.
 
 Kernel authors choose by hand which double buffers become single ones. Here each choice is planned,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A local search for the plan that a judge likes best: over orders in which first fit places.
 
 A penalty says that two buffers share, and not how. Which slot lies on which, and whether two share

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of one problem that a judge is shown: penalties guide the planners, cycles decide.
 
 First come the plan of the least penalty and those of the reuse levels. From there pairs of buffers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search for the plan that makes pipelines wait least, on the engine of the byte offsets.
 
 A dense set of penalties has far too many to branch on. So the engine is asked what it is good at,

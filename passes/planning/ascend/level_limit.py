@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one reuse level can do: plans in which no buffer falls below it.
 
 For comparisons; `passes.planning.ascend.planner` lets each buffer fall as far as it must.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a reuse level is: which sharing makes pipelines wait, what that costs, what a plan paid.
 
 The levels are those of AscendNPU-IR's PlanMemory, by its public document: at level 2 no bytes are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The original's search: first fit with levels, one slot after the other, with rollback.
 
 The steps of `MemPlan` in AscendNPU-IR's PlanMemory: a trial at the highest level, then each slot at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three-level planner: no sharing where everything fits without, else levels of reuse.
 
 After AscendNPU-IR's PlanMemory: see `passes.planning.ascend.levels` for what a level is. Two

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which slots of one memory's buffers are best given up: a search over sets of them.
 
 A kernel takes at least what it takes with nothing shared, and that grows with each slot that is

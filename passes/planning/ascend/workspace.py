@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planning of a workspace: memory without an end, whose size is what is asked for.
 
 Source of the rules: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect, mode

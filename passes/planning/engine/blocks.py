@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A problem as planners work on it: numbered blocks with their conflicts.
 
 A block is one slot of one buffer. In-place pairs are treated as any other two buffers that are

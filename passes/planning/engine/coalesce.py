@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In-place pairs merged into one buffer, as a register allocator coalesces moves.
 
 A merged problem has no in-place pairs but those whose offsets are both pinned. Its plans are plans

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hot loops that TVM compiles, and the folder in which the compiled ones are kept.
 
 A loop is a Python function that `passes.planning.engine.loop_to_tir` can translate, on a state: a

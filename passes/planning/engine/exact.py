@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exact search for small problems where sharing has a cost or in-place pairs are undecided.
 
 Branch and bound over canonical placements, as `passes.planning.engine.canonical` does, with more

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which buffers may have the same offsets, and which groups of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops over integers, written in Python, as TIR that TVM compiles.
 
 The planners' hot loops are plain Python functions on one-dimensional sequences of integers. Here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders in which heuristics place blocks, by name, and what they are made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lower bound on the penalty of every plan within a capacity, found without planning.
 
 Blocks of which no two may share bytes at no cost, live together or separated or penalized, need as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fewer positions, with the same buffers live together."""
 
 from __future__ import annotations

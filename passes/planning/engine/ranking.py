@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of several plans is better, and where to stop looking."""
 
 from __future__ import annotations

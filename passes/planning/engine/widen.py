@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More offsets than slots: which buffers a plan could give them to, and to what end.
 
 A buffer that the iterations of a loop write anew can go through several offsets in turn. It needs

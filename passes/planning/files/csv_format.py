@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Problems and plans as the CSV of the public MiniMalloc benchmark.
 
 One row a buffer, columns ``id,lower,upper,size`` and optionally ``alignment``, in any order: live

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Problems of captured NPU kernels, as JSON: several memories, separations and penalties a kernel.
 
 One kernel is an object with ``name``, ``pools`` (scope to ``capacity`` and ``reserved`` ranges,

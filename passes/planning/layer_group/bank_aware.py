@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The newer strategy for local memory: items that would wait for each other lie in other banks.
 
 After tpu-mlir's ``LmemAllocator``, without its sharing of operand and result: the item that can

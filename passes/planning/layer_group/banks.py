@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Banks of local memory: which items meet in one bank, and how to keep them apart.
 
 Two accesses to one bank in one step wait for each other: operands and results of one layer, or

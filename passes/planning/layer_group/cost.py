@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a group costs: cycles of its slices, and bytes moved between global and local memory.
 
 The model, all of it in this file:

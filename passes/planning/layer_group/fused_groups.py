@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups that run slice by slice in one flat memory: what they hold, and what they compute again.
 
 For the groups that end with one layer, a walk to the front decides for each tensor whether the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group: layers of a network that run together, slice after slice, in local memory."""
 
 from __future__ import annotations

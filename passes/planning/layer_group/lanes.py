@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes a lane: how much of each lane's local memory a slice of a tensor takes.
 
 The channels of a tensor lie across the lanes, and every lane has its part at the same offset.

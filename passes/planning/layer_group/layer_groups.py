@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which layers of a network form groups: the searches, and what they return."""
 
 from __future__ import annotations

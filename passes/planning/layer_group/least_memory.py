@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The least activation memory at a price in multiply-adds: fused groups for one flat memory.
 
 Microcontrollers have one memory, and what fills it is the largest pair of activations. Groups whose

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What competes for a lane's local memory while a group runs, as an ordinary `Problem`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network as LayerGroup meets it: layers in the order in which they run, and their tensors.
 
 A layer computes one output tensor from input tensors. For each axis of each input, an `AxisMap`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first strategy for local memory: layer by layer, what lives long first, then what is large.
 
 From LayerGroup's documentation: "allocate them in order of op, giving priority to those with long

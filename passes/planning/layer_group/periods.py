@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Breadth-first ids and periods: live ranges as the first version of LayerGroup had them.
 
 Everything that needs local memory has an id, in the order in which a breadth-first walk meets it:

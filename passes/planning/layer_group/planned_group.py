@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group that is ready to run: its slices, time steps, addresses in local memory and cost."""
 
 from __future__ import annotations

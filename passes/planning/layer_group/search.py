@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where to cut a network into groups: dynamic programming, and from the tail to the head."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slices of a group: which part of each tensor each slice holds, and which part it makes.
 
 The group's outputs are cut evenly; what a slice needs of every other tensor follows backward

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranges of one axis, a slice each, and what follows of them through the maps of layers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every group that ends with one layer takes, found in one sweep towards the front.
 
 A group that begins one layer earlier has the same slices of all tensors that it had, but for what

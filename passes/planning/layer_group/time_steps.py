@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time steps: in which step of a slice each layer computes, and each transfer runs beside it.
 
 A step computes one layer, while transfers that this layer does not need load and store other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No reuse: every block gets bytes of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """First fit and best fit: blocks in a fixed order, each in a gap between those placed before.
 
 First fit takes the lowest gap that is large enough, best fit the smallest. Both are what most

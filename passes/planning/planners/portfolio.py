@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The portfolio: every way of planning that pays, and the policy of not sharing without need."""
 
 from __future__ import annotations

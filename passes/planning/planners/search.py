@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for the best plan: heuristics, then canonical placements below falling capacities."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Skyline greedy: always place what can go lowest.
 
 The first descent of `passes.planning.engine.canonical`, without a capacity to turn back at: the

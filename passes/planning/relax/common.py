@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Give the functions of one module pieces of equal size."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain model of the memory of TVM's Relax virtual machine: its registers, frames and pool.
 
 A function is a list of steps. A register refers to storages; a storage is in use from the step that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One allocation of a program, and how a plan in pieces is held against its problem."""
 
 from __future__ import annotations

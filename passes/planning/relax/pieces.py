@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cut a plan into pieces: the allocations that a program makes at run time.
 
 An arena is one piece. A chip has one memory, but a program that a runtime serves may allocate

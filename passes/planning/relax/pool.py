@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What TVM's pooled allocator takes from the device for allocations that come and go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Place buffers in the memory of returned tensors, until those begin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pieces of one slot each, in which buffers that are never live together take turns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Global memory as regions: weights one after the other, then activations.
 
 Source: tpu-mlir's address assignment for the BM168x chips. Weights begin at the start of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`rec_tbl`: Sophgo's allocation of global memory, as a planner and step by step.
 
 The rules are those of the AddressAssign pass in the first versions of TPU-MLIR; later versions keep

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which record of a table comes first among those that are free and large enough, quickly.
 
 A record is an address and a size; its index says when it was made. Records of one address are free

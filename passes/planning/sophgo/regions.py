@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regions of named addresses, and memory that is handed out from its start upwards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PlanMemory` of the mirrored StorageRewrite: which allocations share which memory.
 
 The rules are those of `StoragePlanRewriter::PlanMemory` in TVM's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the mirrored `StorageRewrite` would share, read as offsets.
 
 Its `PlanMemory` knows pieces of memory, not offsets: a buffer takes a whole piece that was freed

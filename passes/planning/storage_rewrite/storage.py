@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `StorageRewrite` plans with: the linear access sequence, and storage entries.
 
 These are the data types of the mirrored pass. Its plan is of *storage entries*

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of groups in the place of the calls of their layers, in a Relax module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group of layers as one kernel: loops over its slices, with what each time step does in them.
 
 The kernel reads and writes tensors in global memory, and works in local memory: explicit loads,

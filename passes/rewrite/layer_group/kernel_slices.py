@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loops of one layer for one slice: a kernel's stages over a part of its result."""
 
 from __future__ import annotations

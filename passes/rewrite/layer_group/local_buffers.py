@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The buffers of a group in local memory, and which of their elements a tensor's elements are."""
 
 from __future__ import annotations

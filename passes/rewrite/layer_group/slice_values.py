@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers that differ from slice to slice, as expressions of the slice's number."""
 
 from __future__ import annotations

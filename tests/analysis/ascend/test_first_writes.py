@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that is read before anything can have written it."""
 
 from __future__ import annotations

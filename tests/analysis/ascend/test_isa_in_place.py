@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which results may take an operand's place by the rules of the instruction set."""
 
 from __future__ import annotations

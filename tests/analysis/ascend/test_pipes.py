@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which pipe runs what, what is one statement, and how buffers meet the pipelines."""
 
 from __future__ import annotations

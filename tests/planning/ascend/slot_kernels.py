@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random small kernels that are short of memory, and the best that any plan can do for them.
 
 The oracle tries every number of slots and every offset of each, and knows no planner.

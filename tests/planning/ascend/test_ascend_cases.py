@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mirrored three-level planner on worked cases of AscendNPU-IR's PlanMemory."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slots against levels: every set of buffers is weighed, and cycles decide."""
 
 from __future__ import annotations

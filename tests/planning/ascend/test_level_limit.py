@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans limited to a reuse level: they are right, and nothing in them falls below it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three-level planner: optimal on small problems, right on all, and its levels told truly."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The canonical search: its answers against brute force, and compiled, step by step."""
 
 import random

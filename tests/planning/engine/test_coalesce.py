@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is merged in place is a plan of the problem: byte by byte."""
 
 from hypothesis import given, settings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is imported and compiled when, and the cache of compiled loops, each in a new process."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops as Python and as TIR: the same results, and one line for what is not understood."""
 
 from __future__ import annotations

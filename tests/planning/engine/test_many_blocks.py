@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many blocks at once: no pairs are listed, the offsets are right, and both forms agree."""
 
 import random

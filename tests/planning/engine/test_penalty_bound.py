@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lower bound on penalties, against brute force and on problems whose penalty is known."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Renumbered positions: the same buffers are live together."""
 
 from hypothesis import given, settings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving buffers: right plans that are no worse, and compiled, the same steps."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CSV files: what is read and written, and one clear line for each bad file."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a planned group on lanes that remember which element lies in which byte.
 
 What a plan decides is taken as the program: how many slices there are, which halos stay, what each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes a lane, against the worked numbers of the source."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The least activation memory: against brute force, and beside what is published."""
 
 from __future__ import annotations

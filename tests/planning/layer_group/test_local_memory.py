@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time steps, lives and addresses: the source's worked example, and replays of groups."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replay of groups notices what is wrong with a plan: faults are planted, each is seen."""
 
 from __future__ import annotations

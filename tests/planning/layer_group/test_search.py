@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search for groups: what it estimates, what it finds, and what it leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slices of groups: the worked numbers of the source, and brute force over random networks."""
 
 from __future__ import annotations

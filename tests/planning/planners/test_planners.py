@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every planner on problems with every feature: right plans, and as good as they claim."""
 
 from dataclasses import replace

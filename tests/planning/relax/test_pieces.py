@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans cut into pieces: right in each piece, and never above slots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of ops, and oracles of their placement that share no code with what they judge.
 
 `NaiveTable` is the table of Sophgo's strategy as nothing but lists. By storage it counts the reads

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`rec_tbl`: the original's worked cases, its rules one by one, and any graph at all."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The safety rules that `mutation_run` breaks, and the faults that it plants."""
 
 from __future__ import annotations

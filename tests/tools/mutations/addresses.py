@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of PlanAddresses: who may share bytes, and how a plan is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of Ascend kernels: what one instruction writes over, what runs where, and what waits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of LayerGroup: which kernels can be cut, what a slice needs, and what lies in its place."""
 
 from __future__ import annotations

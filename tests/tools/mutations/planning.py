@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of planners: who may share bytes, what the verifier sees, and loops that place blocks."""
 
 from __future__ import annotations

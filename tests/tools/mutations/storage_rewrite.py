@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of the mirrored StorageRewrite: the stock pass notices each one that is missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A headless Chromium for the tests of the page."""
 
 from __future__ import annotations

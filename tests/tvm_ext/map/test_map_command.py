@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tvm_ext map``: files, exit statuses, and one line for what is wrong."""
 
 from __future__ import annotations

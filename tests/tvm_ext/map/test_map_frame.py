@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of a memory map in a frame, as a notebook shows it."""
 
 from __future__ import annotations

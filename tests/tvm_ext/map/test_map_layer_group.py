@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layer groups as maps: the lines are the time steps, and the plans those of the pass."""
 
 from __future__ import annotations

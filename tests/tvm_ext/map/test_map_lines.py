@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where buffers stand in a function's text, held against the text itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the page draws at several widths, light and dark: boxes, rectangles and pixels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a memory map says of a plan, held against a walk over every position and byte."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page in a real browser: what it says is what the plans say, and it answers to its user."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The snapshot for PyTorch's visualiser, read back by a replay of its rules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TVM's own plans on a map: what the stock passes leave, read a second time from their text."""
 
 from __future__ import annotations

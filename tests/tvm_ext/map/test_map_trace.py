@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trace for Perfetto, read back: structure, totals, and that nothing on a track overlaps."""
 
 from __future__ import annotations

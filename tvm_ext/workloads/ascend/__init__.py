@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels for the memories of an Ascend core, as a kernel writer's schedule leaves them.
 
 A loop runs over tiles; in it, buffers are allocated in the memories of the chip, and each loop nest

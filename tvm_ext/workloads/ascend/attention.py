@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
 # (TVMScript annotates arguments with values, which are no types to a type checker.)
 """Attention: products on the cube unit, the softmax between them on the vector unit."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the cube unit: products through L1, L0A, L0B and L0C, scheduled tile by tile."""
 
 from __future__ import annotations

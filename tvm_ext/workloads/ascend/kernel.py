@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel for an Ascend core is, and the table of them."""
 
 from __future__ import annotations

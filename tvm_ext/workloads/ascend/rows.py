@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
 # (TVMScript annotates arguments with values, which are no types to a type checker.)
 """Kernels of the vector unit that reduce: rows in UB, and values that a loop carries on."""

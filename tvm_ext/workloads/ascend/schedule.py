@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a schedule to a function whose allocations say how many slots they have.
 
 `tvm.s_tir.Schedule` annotates blocks and loops, not allocations, and TVM's lowering drops the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the vector unit: elementwise chains through UB, scheduled from tensor expressions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Depth-first search over canonical placements: branch and bound.
 
 A placement in which no block can be moved down alone is found by placing blocks in the order of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The question that the search asks again and again: is there a plan below a capacity.
 
 The canonical search answers it. How long that takes depends so much on the order of equals that

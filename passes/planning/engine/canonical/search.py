@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A search for one placement below a capacity, that can be stopped and taken up again."""
 
 from __future__ import annotations

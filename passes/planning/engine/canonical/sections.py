@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data that the canonical search works on: blocks to place below a capacity.
 
 Only integers, in arrays of one dimension, so that the search can run in Python or compiled.

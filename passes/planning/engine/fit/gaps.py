@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Place blocks in a fixed order, each in a gap between those that are placed before it."""
 
 from __future__ import annotations

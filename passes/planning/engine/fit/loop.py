@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """First fit and best fit on many blocks, by a look over all that is placed.
 
 Placed blocks are kept sorted by offset, so that a look over them meets the gaps for a block in

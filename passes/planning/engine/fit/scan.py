@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """First fit and best fit on many blocks, by a look over all that is placed.
 
 The gaps for a block are found in the placed blocks, sorted by offset, of which those that are not

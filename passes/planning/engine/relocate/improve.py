@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bring a plan's penalty down in rounds of `passes.planning.engine.relocate.loop`.
 
 A round starts from the best plan, hot, and cools down. It has twice as many steps as the round

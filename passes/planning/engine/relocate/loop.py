@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Less penalty by moving buffers: take a few out of a plan, put each back where it costs least.
 
 A large neighbourhood search (P. Shaw, "Using Constraint Programming and Local Search Methods to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each block must or should not share with, as plain lists of integers.
 
 The form in which `passes.planning.engine.relocate.loop` reads a block list: a row of relations for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan that is being changed step by step by `passes.planning.engine.relocate.loop`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop of the skyline greedy on many blocks, as plain Python and as what TVM compiles.
 
 `passes.planning.engine.skyline.place` says what it does and makes the state. The functions here are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The skyline greedy on many blocks: memory linear in them, and n log n steps.
 
 Placed blocks form a skyline over the positions. A stretch of it between two higher ones is a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Skylines of one block list, one after the other, and the lowest of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Skylines of many blocks, one after the other: where one ended too high weighs more in the next.
 
 Squeaky wheel optimization (D. E. Joslin, D. P. Clements, "Squeaky Wheel Optimization", Journal of
