@@ -5,17 +5,81 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-_PROGRAMS = (
+_TIR = "passes/analysis/tir/"
+_IN_PLACE = (
     "tests/plan_addresses/test_in_place_statements.py",
     "tests/plan_addresses/test_address_properties.py",
 )
-_IN_PLACE = "passes/analysis/tir/in_place_pairs.py"
+_INDICES = ("tests/plan_addresses/test_index_types.py",)
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "in place: each access comes before the store to its place",
-        _IN_PLACE,
+        f"{_TIR}in_place_pairs.py",
         ("InPlacePairs.allows", "_comes_first"),
-        _PROGRAMS,
+        _IN_PLACE,
+    ),
+    Rule(
+        "in place: what else may reach the memory",
+        f"{_TIR}in_place_pairs.py",
+        ("InPlacePairs._are_named_otherwise", "InPlacePairs._have_plain_uses"),
+        (*_IN_PLACE, "tests/plan_addresses/test_plan_addresses.py"),
+    ),
+    Rule(
+        "in place: indices in different rounds of a loop",
+        f"{_TIR}loop_indices.py",
+        ("LoopNest.never_meet", "LoopNest.is_ascending", "LoopNest._as_sum", "_names_only"),
+        _IN_PLACE,
+    ),
+    Fault(
+        "in place fault: the bounds of a loop are read once",
+        f"{_TIR}statement_accesses.py",
+        "self._within(op, 0, [op.body, *bounds], visitor)",
+        "self._within(op, 0, [op.body], visitor)",
+        (*_IN_PLACE, "tests/plan_addresses/test_index_types.py"),
+    ),
+    Rule(
+        "races: threads that share memory",
+        f"{_TIR}thread_races.py",
+        ("racing_pairs", "races_with_any", "_is_synchronized"),
+        ("tests/plan_addresses/test_threaded_programs.py", "tests/known_faults"),
+    ),
+    Rule(
+        "calls: what goes on behind a call",
+        f"{_TIR}call_ends.py",
+        ("is_done_on_return", "goes_on"),
+        ("tests/plan_addresses/test_copying_programs.py",),
+    ),
+    Rule(
+        "calls: what callers hold",
+        f"{_TIR}module_calls.py",
+        ("find_calls", "call_sites"),
+        ("tests/plan_addresses/test_calling_programs.py",),
+    ),
+    Rule(
+        "indices: what may wrap",
+        "passes/ir/whole_numbers.py",
+        ("does_not_wrap", "never_wraps"),
+        (*_INDICES, "tests/plan_addresses/test_in_place_statements.py"),
+    ),
+    Fault(
+        "arena fault: TVM sees one byte of an arena of addresses",
+        "passes/rewrite/arena.py",
+        'tvm_access_ptr("uint8", arena.data, index, extent, _READ_AND_WRITE)',
+        "address_of(BufferLoad(arena, [index]))",
+        _INDICES,
+    ),
+    Fault(
+        "arena fault: narrow indices are moved",
+        f"{_TIR}memory_uses.py",
+        "return all(does_not_wrap(dtype) for dtype in self.indexed)",
+        "return True",
+        _INDICES,
+    ),
+    Rule(
+        "types: how wide elements are stored",
+        "passes/ir/stored_types.py",
+        ("stored_bits",),
+        ("tests/plan_addresses/test_stored_types.py",),
     ),
 )
