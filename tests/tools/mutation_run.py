@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Break our own safety rules one condition at a time, and say which tests notice.
 
-    python tests/tools/mutation_run.py [--only TEXT ...] [--jobs N] [--list]
+    python tests/tools/mutation_run.py [--only TEXT ...] [--first] [--jobs N] [--list]
 
 Each rule and each known fault of the table in ``mutations`` makes faulty versions of a file
 (`mutants`). Each is put into a copy of the project, in which the tests that guard the rule run
 until the first one fails. A line a version says which test that was. The exit status is 1 when a
 rule or a planted fault is noticed by no test at all; a single condition that no test misses is
-listed, and is either not needed or not guarded. The whole of it takes an hour or more: take
-``--only``. A process for each version is forked from one that has imported TVM already.
+listed, and is either not needed or not guarded. The whole of it takes hours: take ``--only``, or
+``--first``, which goes on to the next rule once a version of one was noticed. A process for each
+version is forked from one that has imported TVM already.
 """
 
 from __future__ import annotations
@@ -90,16 +91,21 @@ def _run_tests(copy: Path, tests: Sequence[str], said: Path) -> None:
     os._exit(pytest.main(["-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]))
 
 
-def run(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
-    """Judge all, each in a copy of the project that one job has to itself."""
+def run(mutants: Sequence[Mutant], jobs: int, until_first: bool) -> list[Outcome]:
+    """Judge all, or those of each rule until one is noticed; each job has a copy to itself."""
     copies: Queue[Path] = Queue()
+    noticed: set[str] = set()
 
-    def job(mutant: Mutant) -> Outcome:
+    def job(mutant: Mutant) -> Outcome | None:
+        if until_first and mutant.name in noticed:
+            return None
         copy = copies.get()
         try:
             outcome = judged(mutant, copy)
         finally:
             copies.put(copy)
+        if outcome.noticed_by:
+            noticed.add(mutant.name)
         print(outcome, flush=True)
         return outcome
 
@@ -107,7 +113,7 @@ def run(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         for number in range(jobs):
             copies.put(copy_of_project(Path(folder) / str(number) / PROJECT.name))
-        return list(pool.map(job, mutants))
+        return [outcome for outcome in pool.map(job, mutants) if outcome is not None]
 
 
 def copy_of_project(copy: Path) -> Path:
@@ -126,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[""], help="those with such a text in --list")
+    parser.add_argument("--first", action="store_true", help="one version of each is enough")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="print the faulty versions alone")
     options = parser.parse_args(arguments)
@@ -138,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(*mutants, sep="\n")
         return 0
-    outcomes = run(mutants, options.jobs)
+    outcomes = run(mutants, options.jobs, options.first)
     noticed = {outcome.mutant.name for outcome in outcomes if outcome.noticed_by}
     survivors = [outcome for outcome in outcomes if not outcome.noticed_by]
     asked = list(dict.fromkeys(mutant.name for mutant in mutants))
