@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from address_programs import LENGTH
 from address_replay import OverwrittenError
 from copying_programs import CopyingReplay, call, copying_program, copying_programs
@@ -15,13 +16,13 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from program_parts import loop
 from tvm import tirx
-from tvm.ir import Op, PrimType
+from tvm.ir import Call, GlobalVar, Op, PointerType, PrimType
 from tvm.script import tirx as T
 from tvm.tirx import AllocBuffer, BufferLoad, BufferStore, Evaluate, Let, SeqStmt, Var
 
 from passes.analysis.tir import call_ends, memory_uses
 from passes.analysis.tir.problems import ProblemOptions
-from passes.plan_addresses import plan_addresses
+from passes.plan_addresses import PlanAddresses, plan_addresses
 from passes.storage_rewrite import StorageRewrite
 
 OPTIONS = {addressed: ProblemOptions(addressed=addressed) for addressed in (True, False)}
@@ -110,6 +111,39 @@ def test_an_address_in_a_variable_is_given_to_the_copy():
     ]
     plan = plan_addresses(tirx.PrimFunc([x], SeqStmt(body)))
     assert plan.scopes[0].plan.peak == 3 * 64
+
+
+def started(how: str, a: Any, b: Any) -> Any:
+    """Return what starts a copy from `a` to `b`."""
+    if how == "operator":
+        return call("tirx.dma_copy", b.data, a.data, 64)
+    if how == "function":
+        return Call(GlobalVar("start"), [a.data, b.data], ret_ty="void")
+    return tirx.call_extern("int32", "start", a.data, b.data)
+
+
+@pytest.mark.parametrize("how", ["operator", "function", "name of a function"])
+def test_a_copy_that_is_started_elsewhere_goes_on(how: str):
+    x, a, b, c = (tirx.decl_buffer([16], "float32", name, layout=None) for name in "xabc")
+    i = Var("i", PrimType("int32"))
+    body = [
+        *map(AllocBuffer, (a, b, c)),
+        loop(i, 16, BufferStore(a, BufferLoad(x, [i]), [i])),
+        Evaluate(started(how, a, b)),
+        loop(i, 16, BufferStore(c, BufferLoad(x, [15 - i]), [i])),
+        Evaluate(call("tirx.dma_wait", 0)),
+        loop(i, 16, BufferStore(x, BufferLoad(b, [i]) + BufferLoad(c, [i]), [i])),
+    ]
+    source, target = (Var(name, PointerType(PrimType("float32"))) for name in ("source", "target"))
+    ours = call("tirx.dma_copy", target, source, 64)
+    start = tirx.PrimFunc([source, target], Evaluate(ours)).with_attr("global_symbol", "start")
+    main = tirx.PrimFunc([x], SeqStmt(body)).with_attr("global_symbol", "main")
+    planned = PlanAddresses()(tvm.IRModule({"main": main, "start": start}))["main"]
+    allocations: list[Any] = []
+    tvm_ffi.structural_walk(planned.body, (AllocBuffer, allocations.append))
+    places = {op.buffer.name: list(map(int, op.buffer.ty.allocated_addr)) for op in allocations}
+    assert places["a"] != places["c"]
+    assert len(places) == 3
 
 
 def num_allocations(mod: tvm.IRModule) -> int:
