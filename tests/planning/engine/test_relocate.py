@@ -11,8 +11,9 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Penalty, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.relocate import loop
 from passes.planning.engine.relocate.improve import improved
-from passes.planning.engine.relocate.loop import FIXED_POINT, advance
+from passes.planning.engine.relocate.loop import FIXED_POINT, NOWHERE, advance
 from passes.planning.engine.relocate.relocation import Relocation
 from passes.planning.engine.widen import widened
 from passes.planning.planner import Meter
@@ -140,3 +141,26 @@ def test_no_more_nodes_are_taken_than_allowed(nodes):
     check(block_list.problem, plan)
     assert meter.used <= nodes
     assert plan.penalty <= start.penalty
+
+
+@pytest.mark.parametrize("capacity", range(12, 17))
+@pytest.mark.parametrize("reserved", [(3, 5), (3, 6), (4, 6), (4, 7)])
+def test_no_offset_is_tried_outside_of_the_memory(capacity, reserved):
+    live = ((0, 2),)
+    buffers = tuple(Buffer(f"b{size}", size, live, 1 + size // 3) for size in (1, 2, 3, 4))
+    memory = MemoryScope("local", capacity, reserved=(reserved,))
+    problem = Problem(buffers, memory, penalties=[Penalty("b1", "b2", 1)])
+    begin, end = reserved
+    for seed in range(20):
+        order = random.Random(seed).sample(range(4), 4)
+        state = Relocation(BlockList(problem), [NOWHERE] * 4)._running.state
+        for block in order:
+            candidates = 1 + state.reserved + 2 * 3
+            tried = [loop._candidate(state, block, at) for at in range(candidates)]
+            inside = [offset for offset in tried if offset != NOWHERE]
+            for offset in inside:
+                last = offset + buffers[block].size
+                assert last <= capacity
+                assert last <= begin or end <= offset
+            if inside:
+                loop.put(state, block, max(inside))
