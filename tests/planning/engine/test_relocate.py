@@ -163,4 +163,4 @@ def test_no_offset_is_tried_outside_of_the_memory(capacity, reserved):
                 assert last <= capacity
                 assert last <= begin or end <= offset
             if inside:
-                loop.put(state, block, max(inside))
+                loop.put(state, block, inside[seed % len(inside)])
