@@ -83,8 +83,13 @@ class CallGraph:
     @cached_property
     def lasting(self) -> frozenset[str]:
         """The names of functions that may not be done when they return."""
-        found = set(self.going_on).union(*(self.callers[name] for name in self.going_on))
-        return frozenset(name for name, function in self.names.items() if function in found)
+        lasting = [
+            function
+            for function in self.calls
+            if function in self.going_on
+            or any(function in self.callers[other] for other in sorted(self.going_on))
+        ]
+        return frozenset(name for name, function in self.names.items() if function in lasting)
 
 
 def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
@@ -111,7 +116,7 @@ def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
         structural_walk(func.body, notes)
         calls[name] = tuple(sorted({names[called] for called in found if called in names}))
     called = {callee for callees in calls.values() for callee in callees}
-    going_on = frozenset(name for name in called if goes_on(functions[name]))
+    going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func))
     return CallGraph(calls, names, going_on)
 
 
