@@ -21,11 +21,11 @@ from dataclasses import replace
 
 from tvm.target import Target
 
-from passes.analysis.ascend.problems import CoreKernel
-from passes.ascend_cost import core_kernel
+from passes.ascend.analysis.problems import CoreKernel
+from passes.ascend.cost import core_kernel
+from passes.ascend.planning.level_limit import plan_at_level
+from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
-from passes.planning.ascend.level_limit import plan_at_level
-from passes.planning.ascend.planner import plan_levels
 from passes.simulation import Cause, Simulation, simulate
 from target_hw import Machine
 from tvm_ext.workloads.ascend import CHIP, SIZES, AscendKernel, ascend_kernel, ascend_kernels

@@ -155,7 +155,7 @@ def corpus(data: Path) -> Iterator[Case]:
     # Here, because a planner's time includes the import of TVM where it needs that.
     import tvm
 
-    from passes.analysis.tir.problems import ProblemOptions, find_problems
+    from passes.prim_func.problems import ProblemOptions, find_problems
 
     sys.path.insert(0, str(TESTS))
     from corpus import iterate

@@ -27,14 +27,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from passes.planning.layer_group.fused_groups import ONE_MEMORY, measure
-from passes.planning.layer_group.group import NetworkIndex, bytes_of
-from passes.planning.layer_group.lanes import lane_bytes, line_extents
-from passes.planning.layer_group.layer_groups import plan_layer_groups
-from passes.planning.layer_group.least_memory import MemoryPlan, memory_frontier
-from passes.planning.layer_group.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
-from passes.planning.layer_group.planned_group import Chip
-from passes.planning.layer_group.slicing import Cut, slice_group
+from passes.layer_group.planning.fused_groups import ONE_MEMORY, measure
+from passes.layer_group.planning.group import NetworkIndex, bytes_of
+from passes.layer_group.planning.lanes import lane_bytes, line_extents
+from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.least_memory import MemoryPlan, memory_frontier
+from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
+from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.slicing import Cut, slice_group
 from target_hw.sophgo import CHIPS, MACHINES
 
 KIB = 1024

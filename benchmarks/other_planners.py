@@ -18,9 +18,9 @@ import numpy as np
 
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.blocks import BlockList, Ints
-from passes.planning.engine.fit.gaps import place
 from passes.planning.planner import Meter
-from passes.planning.planners.fit import fit
+from passes.planning.planners.first_fit.gaps import place
+from passes.planning.planners.first_fit.planner import fit
 
 ATTEMPTS = 500
 """Orders that the original tries, on any problem."""

@@ -35,10 +35,10 @@ from planner_tables import TABLES, Run
 
 from passes.planning import Budget, Problem, lower_bound, planner_names, solve, verify
 from passes.planning.engine import compiled
-from passes.planning.engine.canonical import loop as canonical_loop
-from passes.planning.engine.fit import loop as fit_loop
-from passes.planning.engine.relocate import loop as relocate_loop
-from passes.planning.engine.skyline import loop as skyline_loop
+from passes.planning.planners.branch_and_bound import loop as canonical_loop
+from passes.planning.planners.first_fit import loop as fit_loop
+from passes.planning.planners.neighborhood import loop as relocate_loop
+from passes.planning.planners.skyline.planner import loop as skyline_loop
 from tvm_ext import __version__
 
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"

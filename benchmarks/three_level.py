@@ -20,6 +20,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from passes.ascend.planning.entries import entries_of
+from passes.ascend.planning.levels import with_level_penalties
+from passes.ascend.planning.mirror import mirror
 from passes.planning import (
     Budget,
     Buffer,
@@ -31,9 +34,6 @@ from passes.planning import (
     live_bytes,
     solve,
 )
-from passes.planning.ascend.entries import entries_of
-from passes.planning.ascend.levels import with_level_penalties
-from passes.planning.ascend.mirror import mirror
 from passes.planning.planner import Meter
 from target_hw.memory import MemoryScope
 

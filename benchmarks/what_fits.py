@@ -34,14 +34,14 @@ from itertools import combinations
 
 from tvm.tirx import PrimFunc
 
-from passes.analysis.ascend.problems import CoreKernel
-from passes.ascend_choices import asked_of, judge_of
-from passes.ascend_cost import plan_cost
-from passes.ascend_kernel import WORKSPACE, AscendOptions, level_planner
+from passes.ascend.analysis.problems import CoreKernel
+from passes.ascend.choices import asked_of, judge_of
+from passes.ascend.cost import plan_cost
+from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
+from passes.ascend.planning.choice import Asked, Placed, Verdict
+from passes.ascend.planning.fewer_slots import choose
+from passes.ascend.planning.level_limit import at_level
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
-from passes.planning.ascend.choice import Asked, Placed, Verdict
-from passes.planning.ascend.fewer_slots import choose
-from passes.planning.ascend.level_limit import at_level
 from target_hw import MemoryHierarchy
 from tvm_ext.workloads.ascend import CHIP, SIZES, ascend_kernel, ascend_kernels
 

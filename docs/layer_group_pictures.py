@@ -13,12 +13,12 @@ from matplotlib.patches import Patch
 from tvm import relax
 from tvm.target import Target
 
-from passes.analysis.layer_group.networks import read_networks
-from passes.layer_group import LayerGroupOptions, chip_of
+from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
+from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.transform import LayerGroupOptions, chip_of
 from passes.planning import Plan, Problem, check
-from passes.planning.layer_group.group import NetworkIndex
-from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_group
-from passes.planning.layer_group.slicing import Cut
 from target_hw.memory import MemoryScope
 from tvm_ext import memory_maps
 from tvm_ext.drawing.picture import INK

@@ -20,11 +20,11 @@ import tvm
 from matplotlib.figure import Figure
 from tvm.target import Target
 
-from passes.analysis.tir.problems import find_problems
-from passes.ascend_cost import core_kernel
+from passes.ascend.cost import core_kernel
+from passes.ascend.planning.level_limit import plan_at_level
+from passes.ascend.planning.planner import plan_levels
 from passes.planning import Plan, Problem, check, solve
-from passes.planning.ascend.level_limit import plan_at_level
-from passes.planning.ascend.planner import plan_levels
+from passes.prim_func.problems import find_problems
 from passes.simulation import simulate
 from target_hw import Machine
 from tvm_ext import memory_maps, pipeline_timelines, workloads

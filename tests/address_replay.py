@@ -19,7 +19,7 @@ from tvm.ir.expr import Call
 from tvm.tirx import is_buffer_var
 from tvm.tirx.stmt import AttrStmt
 
-from passes.placement import AddressPlan
+from passes.driver import AddressPlan
 
 
 class OverwrittenError(AssertionError):

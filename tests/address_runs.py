@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.ir.transform import Pass, Sequential, module_pass
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, IntImm, SeqStmt, is_buffer_var
 
-from passes.plan_addresses import DropAddresses, PlanAddresses
+from passes.addresses.transform import DropAddresses, PlanAddresses
 
 POISON = 0xFF
 """In every byte: no number as a float, -1 as an integer."""

@@ -11,13 +11,13 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ascend_choices import MemoryChoices, choices_of, judge_of
-from passes.ascend_kernel import WORKSPACE, AscendOptions, level_planner
-from passes.placement import memory_of, naming, target_of
+from passes.ascend.choices import MemoryChoices, choices_of, judge_of
+from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
+from passes.ascend.planning.choice import Choice, Placed, Verdict, front
+from passes.ascend.planning.fewer_slots import single
+from passes.ascend.planning.levels import reuse_of
+from passes.driver import memory_of, naming, target_of
 from passes.planning import Budget, lower_bound, solve
-from passes.planning.ascend.choice import Choice, Placed, Verdict, front
-from passes.planning.ascend.fewer_slots import single
-from passes.planning.ascend.levels import reuse_of
 from passes.planning.html_table import html_table
 from passes.planning.planner import as_budget
 from tvm_ext.columns import in_columns

@@ -12,7 +12,10 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.layer_group import (
+from passes.layer_group.cycles import makespans
+from passes.layer_group.planning.planned_group import PlannedGroup
+from passes.layer_group.rewrite.local_buffers import SCOPE
+from passes.layer_group.transform import (
     LayerGroupOptions,
     PlannedBlock,
     checked_options,
@@ -21,10 +24,7 @@ from passes.layer_group import (
     local_memory,
     plan_groups,
 )
-from passes.layer_group_cost import makespans
 from passes.planning.html_table import ROW_LIMIT, html_table
-from passes.planning.layer_group.planned_group import PlannedGroup
-from passes.rewrite.layer_group.local_buffers import SCOPE
 from target_hw.memory import target_label
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.lowering import as_module, known_target

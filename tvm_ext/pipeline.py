@@ -18,10 +18,10 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
-from passes.layer_group import LOGGER, local_memory
+from passes.driver import naming
+from passes.layer_group.rewrite.local_buffers import SCOPE
+from passes.layer_group.transform import LOGGER, local_memory
 from passes.options import check_flags
-from passes.placement import naming
-from passes.rewrite.layer_group.local_buffers import SCOPE
 from target_hw.memory import target_label
 from tvm_ext import transform
 from tvm_ext.pass_options import takes_options_of

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from passes.ascend_plan_memory import WORKSPACE_BYTES, AscendPlanMemory
-from passes.gmem import GMEMAllocate
-from passes.layer_group import LayerGroup
-from passes.placement import FORMS, Form
-from passes.plan_addresses import DropAddresses, PlanAddresses
-from passes.storage_rewrite import StorageRewrite
+from passes.addresses.transform import DropAddresses, PlanAddresses
+from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
+from passes.driver import FORMS, Form
+from passes.gmem.transform import GMEMAllocate
+from passes.layer_group.transform import LayerGroup
+from passes.storage_rewrite.transform import StorageRewrite
 
 __all__ = [
     "FORMS",

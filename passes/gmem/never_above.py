@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose plans that take no more memory from the device than the stock pass's plan does.
 
-Both are run through a model of the virtual machine's memory (`passes.planning.relax.machine`), on
+Both are run through a model of the virtual machine's memory (`passes.gmem.planning.machine`), on
 each path of each function that a caller can call, each alone and all of them one after the other.
 
 Sizes that are known at run time only make pages a matter of degree: which plan is lower may change
@@ -25,7 +25,7 @@ from functools import reduce
 from itertools import product
 from operator import or_
 
-from passes.planning.relax.machine import (
+from passes.gmem.planning.machine import (
     Allocate,
     Blocks,
     Body,
@@ -36,7 +36,7 @@ from passes.planning.relax.machine import (
     paths,
     pooled,
 )
-from passes.planning.relax.piece import PAGE
+from passes.gmem.planning.piece import PAGE
 
 MOST_PATHS = 128
 """Paths through one function that are followed; one with more keeps the stock pass's sharing."""
@@ -92,7 +92,7 @@ def choose(
     bounds : mapping of str to int
         The most that symbolic dimensions are, by name.
     host : int or None
-        As `passes.planning.relax.machine.Run` takes it.
+        As `passes.gmem.planning.machine.Run` takes it.
 
     Returns
     -------

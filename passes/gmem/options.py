@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from tvm.target import Target
 
+from passes.driver import Solver, naming
 from passes.gmem.names import PASS, SCOPE
-from passes.placement import Solver, naming
+from passes.gmem.planning.gmem_layout import GMEM
 from passes.planning import Budget, solve
-from passes.planning.sophgo.gmem_layout import GMEM
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 RUNTIME_ALIGNMENT = 64

@@ -14,17 +14,17 @@ from functools import partial
 from tvm.tirx import AllocBuffer, PrimFunc, Var, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.analysis.sophgo.weights import WeightParameters, find_weights
-from passes.analysis.tir.module_calls import Callers, call_sites, find_calls
-from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.analysis.tir.statement_lines import Lines
+from passes.driver import AddressPlan, Solver, naming, place_function, write_address_plan
+from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
 from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
 from passes.gmem.options import check_bound_names
-from passes.ir.lower_blocks import lower_blocks
-from passes.placement import AddressPlan, Solver, naming, place_function, write_address_plan
+from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
+from passes.gmem.planning.regions import PlacedTensor, Region
 from passes.planning.overflow import does_not_fit
-from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
-from passes.planning.sophgo.regions import PlacedTensor, Region
+from passes.prim_func.lower_blocks import lower_blocks
+from passes.prim_func.module_calls import Callers, call_sites, find_calls
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.prim_func.statement_lines import Lines
 from target_hw.memory import MemoryHierarchy
 
 

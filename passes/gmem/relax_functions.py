@@ -13,17 +13,17 @@ from functools import partial
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.analysis.relax.facts import RelaxMemory
-from passes.analysis.relax.graph import functions_in_order, read_relax_memory
+from passes.driver import naming, place
+from passes.gmem.analysis.facts import RelaxMemory
+from passes.gmem.analysis.graph import functions_in_order, read_relax_memory
 from passes.gmem.names import ATTRIBUTE, PASS
 from passes.gmem.options import BEST, GMEMOptions, check_bound_names
+from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
+from passes.gmem.planning.regions import PlacedTensor, Region
+from passes.gmem.relax_memory import write_storages
 from passes.gmem.storages import FunctionPlan, with_storages
-from passes.placement import naming, place
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
-from passes.planning.sophgo.gmem_layout import GMEM, GMEMLayout, aligned
-from passes.planning.sophgo.regions import PlacedTensor, Region
-from passes.rewrite.relax_memory import write_storages
 
 
 def plan_gmem(

@@ -11,23 +11,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from passes.analysis.relax.facts import RelaxMemory, StorageGroup
-from passes.analysis.relax.registers import read_machine_function
-from passes.analysis.relax.stock_sharing import stock_sharing
-from passes.analysis.relax.tensors import NO_BYTES
+from passes.driver import naming, place
+from passes.gmem.analysis.facts import RelaxMemory, StorageGroup
+from passes.gmem.analysis.registers import read_machine_function
+from passes.gmem.analysis.stock_sharing import stock_sharing
+from passes.gmem.analysis.tensors import NO_BYTES
 from passes.gmem.names import LOGGER, PASS, SCOPE
 from passes.gmem.never_above import Choice, choose
 from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
-from passes.placement import naming, place
+from passes.gmem.planning.common import with_common_sizes
+from passes.gmem.planning.gmem_layout import GMEMLayout
+from passes.gmem.planning.machine import Blocks, Function, block, pooled
+from passes.gmem.planning.piece import PAGE, Piece, checked
+from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
+from passes.gmem.planning.pool import allocations, bytes_taken, least_taken
+from passes.gmem.planning.slots import in_given_slots
+from passes.gmem.relax_memory import NewStorage, write_storages
 from passes.planning import Plan, Problem
-from passes.planning.relax.common import with_common_sizes
-from passes.planning.relax.machine import Blocks, Function, block, pooled
-from passes.planning.relax.piece import PAGE, Piece, checked
-from passes.planning.relax.pieces import in_fewer, in_one_piece, ways_to_cut
-from passes.planning.relax.pool import allocations, bytes_taken, least_taken
-from passes.planning.relax.slots import in_given_slots
-from passes.planning.sophgo.gmem_layout import GMEMLayout
-from passes.rewrite.relax_memory import NewStorage, write_storages
 from target_hw.memory import MemoryScope
 
 Cut = tuple[tuple[Piece, ...], ...]

@@ -10,7 +10,7 @@ from tvm.ir import Op, PrimType, Type, Var
 from tvm.ir.expr import Call
 from tvm.tirx import AllocBuffer, IntImm, Ramp
 
-from passes.planning.storage_rewrite.storage import ElementType
+from passes.ir.storage_entries import ElementType
 
 _ADDRESS_OF = Op.get("tirx.address_of")
 _BUFFER_DATA = Op.get("tirx.buffer_data")

@@ -16,16 +16,16 @@ from target_hw.memory import as_plain, is_byte_count
 
 _MODULES = {
     "best": "passes.planning.planners.portfolio",
-    "best_fit": "passes.planning.planners.fit",
+    "best_fit": "passes.planning.planners.first_fit.planner",
     "bump": "passes.planning.planners.bump",
     "bump_or_best": "passes.planning.planners.portfolio",
-    "first_fit": "passes.planning.planners.fit",
-    "rec_tbl": "passes.planning.sophgo.rec_tbl",
+    "first_fit": "passes.planning.planners.first_fit.planner",
+    "rec_tbl": "passes.gmem.planning.rec_tbl",
     "search": "passes.planning.planners.search",
-    "skyline": "passes.planning.planners.skyline",
-    "storage_rewrite": "passes.planning.storage_rewrite.sharing",
-    "three_level": "passes.planning.ascend.planner",
-    "three_level_mirror": "passes.planning.ascend.planner",
+    "skyline": "passes.planning.planners.skyline.planner",
+    "storage_rewrite": "passes.storage_rewrite.planning.sharing",
+    "three_level": "passes.ascend.planning.planner",
+    "three_level_mirror": "passes.ascend.planning.planner",
 }
 """The module that registers each planner of ours, imported when the planner is asked for."""
 

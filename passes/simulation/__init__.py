@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan costs in time, on a machine whose pipelines run side by side."""
 
-from passes.ir.program import Branch, Loop, Statement, Step
 from passes.simulation.pipeline import simulate
+from passes.simulation.program import Branch, Loop, Statement, Step
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
 
 __all__ = [

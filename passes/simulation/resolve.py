@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from passes.ir.program import Loop, Statement, Step
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
+from passes.simulation.program import Loop, Statement, Step
 from target_hw.machine import Machine
 
 

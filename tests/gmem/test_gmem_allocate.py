@@ -16,7 +16,8 @@ from tvm import relax
 from tvm.target import Target
 
 import tvm_ext
-from passes.gmem import GMEMOptions, plan_gmem
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
 from passes.planning import planner_names
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import GMEMAllocate

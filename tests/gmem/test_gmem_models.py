@@ -12,7 +12,8 @@ from relax_replay import Replay
 from relax_runs import build_together, lower, planned, run
 from tvm import relax
 
-from passes.gmem import GMEMAllocate, plan_gmem
+from passes.gmem.relax_functions import plan_gmem
+from passes.gmem.transform import GMEMAllocate
 from passes.planning import lower_bound, planner_names
 from tvm_ext import workloads
 from tvm_ext.workloads import Model

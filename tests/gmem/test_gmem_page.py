@@ -11,9 +11,9 @@ from relax_runs import lower, planned
 from tvm import relax
 
 import tvm_ext
+from passes.gmem.planning.gmem_layout import GMEM
+from passes.gmem.planning.rec_tbl import Decision, trace
 from passes.planning import Buffer, Problem, lower_bound, solve
-from passes.planning.sophgo.gmem_layout import GMEM
-from passes.planning.sophgo.rec_tbl import Decision, trace
 from target_hw import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.comparison.memory_comparison import allocated_at

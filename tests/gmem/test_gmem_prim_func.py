@@ -13,11 +13,11 @@ from prim_func_graphs import GRAPHS
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
 
-from passes.analysis.sophgo.weights import find_weights
+from passes.gmem.analysis.prim_func_weights import find_weights
 from passes.gmem.options import GMEMOptions
+from passes.gmem.planning.rec_tbl import Decision, trace
 from passes.gmem.prim_funcs import plan_prim_funcs
 from passes.planning import planner_names
-from passes.planning.sophgo.rec_tbl import Decision, trace
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import GMEMAllocate
 

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.gmem import plan_gmem
+from passes.gmem.relax_functions import plan_gmem
 from tvm_ext.transform import GMEMAllocate
 
 PLANNERS = ("best", "rec_tbl", "first_fit")

@@ -16,8 +16,8 @@ from relax_replay import Replay
 from relax_runs import KEPT, build, lower, planned, run
 from tvm import relax
 
-from passes.analysis.relax.graph import functions_in_order
-from passes.gmem import GMEMAllocate
+from passes.gmem.analysis.graph import functions_in_order
+from passes.gmem.transform import GMEMAllocate
 from passes.planning import planner_names
 
 PLANNERS = tuple(planner_names())

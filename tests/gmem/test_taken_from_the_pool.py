@@ -18,9 +18,9 @@ from symbolic_programs import symbolic_sources
 from tvm import relax
 from vm_memory import Seen, watch
 
-from passes.analysis.relax.registers import read_machine_function
+from passes.gmem.analysis.registers import read_machine_function
+from passes.gmem.planning.machine import Function, Run, paths, pooled
 from passes.ir.structural import structural_mutate, type_index
-from passes.planning.relax.machine import Function, Run, paths, pooled
 from tvm_ext.transform import GMEMAllocate
 
 STOCK = relax.transform.StaticPlanBlockMemory()

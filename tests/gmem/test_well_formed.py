@@ -17,7 +17,7 @@ from relax_programs import parse
 from relax_runs import build, run
 from tvm import relax
 
-from passes.gmem import plan_gmem
+from passes.gmem.relax_functions import plan_gmem
 from passes.planning import planner_names
 from tvm_ext.transform import GMEMAllocate
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import tvm
 
-from passes.analysis.layer_group.networks import read_networks
+from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
+from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
+from passes.layer_group.rewrite.group_function import group_function
 from passes.planning import check
-from passes.planning.layer_group.group import NetworkIndex
-from passes.planning.layer_group.planned_group import Chip, PlannedGroup, plan_group
-from passes.planning.layer_group.slicing import Cut
-from passes.rewrite.layer_group.group_calls import GroupCall, call_groups
-from passes.rewrite.layer_group.group_function import group_function
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from operator_modules import arrays, kernels, lowered, module, run
 from tvm import relax
 
-from passes.analysis.layer_group.axis_maps import fit_axis_map
-from passes.analysis.layer_group.axis_reads import AxisReads
-from passes.analysis.layer_group.kernels import read_kernel
-from passes.analysis.layer_group.networks import read_networks
-from passes.analysis.layer_group.regions import KernelReads
-from passes.planning.layer_group.network import AxisMap
-from passes.planning.layer_group.spans import even_ranges, needed_range
+from passes.layer_group.analysis.axis_maps import fit_axis_map
+from passes.layer_group.analysis.axis_reads import AxisReads
+from passes.layer_group.analysis.kernels import read_kernel
+from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.planning.network import AxisMap
+from passes.layer_group.planning.spans import even_ranges, needed_range
 
 OPERATORS = settings(
     deadline=None,

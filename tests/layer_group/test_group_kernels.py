@@ -13,8 +13,8 @@ from operator_modules import arrays, lowered, module, run
 from tvm import relax
 
 from passes.ir.structural import structural_mutate, type_index
-from passes.planning.layer_group.slicing import Cut
-from passes.rewrite.layer_group.slice_values import piecewise
+from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.rewrite.slice_values import piecewise
 
 
 def chain(batch=1, height=29):

@@ -15,7 +15,7 @@ from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
 from tvm.target import Target
 
-from passes.layer_group import LayerGroupOptions, plan_groups
+from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import check
 from tvm_ext.layer_group_report import layer_groups, lowered
 from tvm_ext.pipeline import relax_pipeline

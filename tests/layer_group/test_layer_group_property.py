@@ -12,8 +12,8 @@ from operator_modules import arrays, call, lowered, run
 from random_networks import networks
 from test_layer_group_pass import TINY, build
 
-from passes.analysis.layer_group.networks import read_networks
-from passes.planning.layer_group.slicing import Cut
+from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.planning.slicing import Cut
 from tvm_ext.layer_group_report import layer_groups
 
 SAMPLE = settings(

@@ -10,9 +10,9 @@ from operator_modules import arrays, call, lowered, module, run
 from test_layer_group_pass import TINY, build
 from tvm import relax
 
-from passes.analysis.layer_group.networks import IN_PLACE, NOT_PURE, read_networks
-from passes.planning.layer_group.group import NetworkIndex
-from passes.planning.layer_group.network import Kind
+from passes.layer_group.analysis.networks import IN_PLACE, NOT_PURE, read_networks
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.network import Kind
 from tvm_ext.layer_group_report import layer_groups
 
 OP = relax.op

@@ -14,12 +14,12 @@ from llvm_level import at_level_2
 from operator_modules import arrays, call
 from tvm import relax
 
-from passes.analysis.layer_group.networks import read_networks
-from passes.planning.layer_group.group import NetworkIndex
-from passes.planning.layer_group.planned_group import plan_group
-from passes.planning.layer_group.slicing import Cut
-from passes.rewrite.layer_group.group_calls import GroupCall, call_groups
-from passes.rewrite.layer_group.group_function import group_function
+from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.planned_group import plan_group
+from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
+from passes.layer_group.rewrite.group_function import group_function
 
 SAMPLE = settings(
     deadline=None,

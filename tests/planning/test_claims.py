@@ -15,6 +15,9 @@ import pytest
 from planning_claims import false_claims, random_problem
 from planning_oracles import best_by_brute_force, blocks_of, may_stand, offsets_to_try
 
+from passes.ascend.planning.level_limit import plan_at_level
+from passes.ascend.planning.levels import with_level_penalties
+from passes.ascend.planning.workspace import plan_workspace
 from passes.planning import (
     Buffer,
     Penalty,
@@ -26,9 +29,6 @@ from passes.planning import (
     solve,
     verify,
 )
-from passes.planning.ascend.level_limit import plan_at_level
-from passes.planning.ascend.levels import with_level_penalties
-from passes.planning.ascend.workspace import plan_workspace
 from target_hw.memory import MemoryScope
 
 HUGE = 1 << 61

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation_oracles import MACHINE, ticked
 
+from passes.ascend.planning.level_limit import plan_at_level
+from passes.ascend.planning.levels import with_level_penalties
 from passes.planning import Buffer, PipelineUse, Problem, solve, verify
-from passes.planning.ascend.level_limit import plan_at_level
-from passes.planning.ascend.levels import with_level_penalties
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import MemoryScope
 from target_hw.ascend import MACHINES

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
-from passes.storage_rewrite import StorageRewrite
+from passes.storage_rewrite.transform import StorageRewrite
 from tvm_ext.lowering import capture
 
 READ: dict[str, Callable[[tvm.IRModule], tvm.IRModule]] = {

@@ -28,7 +28,7 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.storage_rewrite import StorageRewrite
+from passes.storage_rewrite.transform import StorageRewrite
 
 N = 64
 

@@ -16,7 +16,7 @@ import tvm_ffi
 from corpus import Entry
 from tvm import tirx
 
-from passes.storage_rewrite import StorageRewrite
+from passes.storage_rewrite.transform import StorageRewrite
 
 _DATA = Path(os.environ.get("TVM_EXT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 _TVM_TESTS = _DATA / "storage_rewrite" / "tvm_tests.jsonl.gz"

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.tirx import AllocBuffer, For
 from tvm.tirx.stmt import AttrStmt
 
-from passes.storage_rewrite import StorageRewrite
+from passes.storage_rewrite.transform import StorageRewrite
 
 _SLOW_SEED = random.SystemRandom().randrange(2**32)
 

@@ -12,8 +12,8 @@ from address_runs import build
 from tvm.target import Target
 
 import tvm_ext
-from passes.ascend_cost import plan_cost
-from passes.ascend_kernel import AscendOptions
+from passes.ascend.cost import plan_cost
+from passes.ascend.kernel import AscendOptions
 from tvm_ext import workloads
 from tvm_ext.transform import AscendPlanMemory
 

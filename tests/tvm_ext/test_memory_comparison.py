@@ -15,7 +15,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.target import Target
 
-from passes.gmem import RUNTIME_ALIGNMENT
+from passes.gmem.options import RUNTIME_ALIGNMENT
 from passes.planning import planner_names
 from target_hw import MemoryHierarchy, with_memory
 from tvm_ext import workloads

@@ -12,7 +12,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
 
-from passes.gmem import GMEMOptions, plan_gmem
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
 from tvm_ext.layer_group_report import lowered
 from tvm_ext.lowering import capture_relax
 from tvm_ext.map import map_of_module, memory_map_of

@@ -11,9 +11,10 @@ import tvm
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.gmem import GMEMOptions, plan_gmem
-from passes.layer_group import LayerGroup
-from passes.planning.layer_group.layer_groups import HALOS, SEARCHES
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
+from passes.layer_group.transform import LayerGroup
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.columns import in_columns
 from tvm_ext.layer_group_report import (

@@ -13,10 +13,11 @@ from tvm.target import Target
 from tvm.tirx import IntImm
 from tvm.tirx.analysis import undefined_vars
 
-from passes.analysis.relax.facts import SCOPE, StorageGroup
-from passes.analysis.relax.sizes import UPPER_BOUND, Sizes, element_bytes, product
-from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
-from passes.gmem.relax_functions import write_function
+from passes.gmem.analysis.facts import SCOPE, StorageGroup
+from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, element_bytes, product
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem, write_function
+from passes.gmem.storages import FunctionPlan
 from passes.planning import Budget, lower_bound, planner_names
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target

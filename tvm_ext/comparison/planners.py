@@ -14,11 +14,11 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 from tvm_ffi import structural_walk
 
-from passes.analysis.tir.function_problems import AllocationNote
-from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.ascend_cost import core_kernel
-from passes.placement import memory_of, target_of
+from passes.ascend.cost import core_kernel
+from passes.driver import memory_of, target_of
 from passes.planning import Budget, Plan, Problem, lower_bound
+from passes.prim_func.function_problems import AllocationNote
+from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import simulate
 from target_hw.machine import Machine
 from target_hw.storage_scope import parse_storage_scope

@@ -19,7 +19,7 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ir.buffers import constant_shape, element_type
-from passes.storage_rewrite import StorageRewrite
+from passes.storage_rewrite.transform import StorageRewrite
 from tvm_ext.comparison.single_functions import left_to_lower, not_lowered, prim_funcs, split
 from tvm_ext.lowering import first_line
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from tvm.tirx import PrimFunc
 
-from passes.ascend_kernel import RULES, WORKSPACE, AscendOptions
-from passes.ir.program import Branch, Loop, Statement, Step
-from passes.placement import target_of
+from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions
+from passes.ascend.planning.workspace import plan_workspace
+from passes.driver import target_of
 from passes.planning import Budget, Plan, Problem, solve
-from passes.planning.ascend.workspace import plan_workspace
 from passes.planning.engine.positions import compressed
 from passes.simulation import simulate
+from passes.simulation.program import Branch, Loop, Statement, Step
 from target_hw.machine import Machine
 from tvm_ext.map.model import PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver

@@ -23,12 +23,12 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_walk
 
-from passes.analysis.storage_rewrite.linear_access import find_linear_access
-from passes.analysis.tir.function_problems import AttachedProblem, FunctionProblems
-from passes.analysis.tir.statement_lines import statement_lines
-from passes.placement import EXACT_DTYPE_TARGETS, above, taken_around, target_of
+from passes.driver import EXACT_DTYPE_TARGETS, above, taken_around, target_of
+from passes.ir.linear_access import find_linear_access
 from passes.planning import Plan, Problem
-from passes.storage_rewrite import plan_storage, storage_rewrite
+from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
+from passes.prim_func.statement_lines import statement_lines
+from passes.storage_rewrite.transform import plan_storage, storage_rewrite
 from tvm_ext.lowering import first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, Piece, stock_plan

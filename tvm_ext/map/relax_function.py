@@ -12,7 +12,9 @@ from tvm.ir import IRModule, Op
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
-from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from passes.gmem.storages import FunctionPlan
 from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.lowering import capture_relax, first_line

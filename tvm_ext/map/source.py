@@ -14,11 +14,11 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.analysis.tir.problems import ProblemOptions, find_problems
-from passes.ir.sink_allocations import sink_allocations
-from passes.placement import memory_of
+from passes.driver import memory_of
 from passes.planning import Budget, Problem, solve
 from passes.planning.files.csv_format import read_problem
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.prim_func.sink_allocations import sink_allocations
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.ascend import ascend_maps, is_ascend

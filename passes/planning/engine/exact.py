@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact search for small problems where sharing has a cost or in-place pairs are undecided.
 
-Branch and bound over canonical placements, as `passes.planning.engine.canonical` does, with more
+Branch and bound over canonical placements, as `planners.branch_and_bound` does, with more
 than one offset to try for a block: it can go on top of what it should not share with, or below that
 and pay; it can take the offset of an in-place partner, or stay clear of it.
 

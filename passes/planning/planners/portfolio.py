@@ -8,9 +8,9 @@ from passes.planning.engine.ranking import better
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.planners.bump import bump
-from passes.planning.planners.fit import best_fit, first_fit
+from passes.planning.planners.first_fit.planner import best_fit, first_fit
 from passes.planning.planners.search import search
-from passes.planning.planners.skyline import skyline
+from passes.planning.planners.skyline.planner import skyline
 from passes.planning.problem import Problem
 
 LARGE = 500

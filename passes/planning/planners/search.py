@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.canonical.question import WHOLE_BLOCKS, Decider
-from passes.planning.engine.canonical.search import Outcome
 from passes.planning.engine.exact import WeightedSearch
 from passes.planning.engine.orders import FAST_ORDERS
 from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.ranking import better, on_each_coalescing, rank
-from passes.planning.engine.relocate.improve import MOST_BLOCKS, improved
-from passes.planning.engine.skyline.squeaky_wheel import lowest_skyline
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
-from passes.planning.planners.fit import fit
-from passes.planning.planners.skyline import rise
+from passes.planning.planners.branch_and_bound.feasibility import WHOLE_BLOCKS, Decider
+from passes.planning.planners.branch_and_bound.search import Outcome
+from passes.planning.planners.first_fit.planner import fit
+from passes.planning.planners.neighborhood.improve import MOST_BLOCKS, improved
+from passes.planning.planners.skyline.planner import rise
+from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
 from passes.planning.problem import Penalty, Problem
 
 EXACT_BLOCKS = 24

@@ -12,12 +12,12 @@ from planning_oracles import best_by_brute_force, problems
 from passes.planning import Budget, Buffer, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.canonical import question
-from passes.planning.engine.canonical.loop import UNPLACED, advance
-from passes.planning.engine.canonical.question import ATTEMPTS, Attempt, Decider
-from passes.planning.engine.canonical.search import CanonicalSearch, Outcome
-from passes.planning.engine.canonical.sections import pack
 from passes.planning.planner import Meter
+from passes.planning.planners.branch_and_bound import feasibility as question
+from passes.planning.planners.branch_and_bound.feasibility import ATTEMPTS, Attempt, Decider
+from passes.planning.planners.branch_and_bound.loop import UNPLACED, advance
+from passes.planning.planners.branch_and_bound.search import CanonicalSearch, Outcome
+from passes.planning.planners.branch_and_bound.sections import pack
 from target_hw.memory import MemoryScope
 
 

@@ -13,14 +13,14 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.fit import loop as fit_loop
-from passes.planning.engine.fit.gaps import UNPLACED, place
 from passes.planning.engine.orders import ORDERS, Measures, ordered
-from passes.planning.engine.skyline import loop as skyline_loop
-from passes.planning.engine.skyline.loop import ONE
-from passes.planning.engine.skyline.place import Shallow, make_state, place_by_skyline, tops
-from passes.planning.engine.skyline.skylines import Setting, Skylines
 from passes.planning.planner import Meter
+from passes.planning.planners.first_fit import loop as fit_loop
+from passes.planning.planners.first_fit.gaps import UNPLACED, place
+from passes.planning.planners.skyline.loop import ONE
+from passes.planning.planners.skyline.place import Shallow, make_state, place_by_skyline, tops
+from passes.planning.planners.skyline.planner import loop as skyline_loop
+from passes.planning.planners.skyline.skylines import Setting, Skylines
 from target_hw.memory import MemoryScope
 
 LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "search", "best"]

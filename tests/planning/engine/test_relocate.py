@@ -11,12 +11,12 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Penalty, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.relocate import loop
-from passes.planning.engine.relocate.improve import improved
-from passes.planning.engine.relocate.loop import FIXED_POINT, NOWHERE, advance
-from passes.planning.engine.relocate.relocation import Relocation
 from passes.planning.engine.widen import widened
 from passes.planning.planner import Meter
+from passes.planning.planners.neighborhood import loop
+from passes.planning.planners.neighborhood.improve import improved
+from passes.planning.planners.neighborhood.loop import FIXED_POINT, NOWHERE, advance
+from passes.planning.planners.neighborhood.relocation import Relocation
 from target_hw.memory import MemoryScope
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-_TIR = "passes/analysis/tir/"
+_TIR = "passes/prim_func/"
 _IN_PLACE = (
-    "tests/plan_addresses/test_in_place_statements.py",
-    "tests/plan_addresses/test_address_properties.py",
+    "tests/addresses/test_in_place_statements.py",
+    "tests/addresses/test_address_properties.py",
 )
-_INDICES = ("tests/plan_addresses/test_index_types.py",)
+_INDICES = ("tests/addresses/test_index_types.py",)
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -23,7 +23,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "in place: what else may reach the memory",
         f"{_TIR}in_place_pairs.py",
         ("InPlacePairs._are_named_otherwise", "InPlacePairs._have_plain_uses"),
-        (*_IN_PLACE, "tests/plan_addresses/test_plan_addresses.py"),
+        (*_IN_PLACE, "tests/addresses/test_plan_addresses.py"),
     ),
     Rule(
         "in place: indices in different rounds of a loop",
@@ -36,35 +36,35 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_TIR}statement_accesses.py",
         "self._within(op, 0, [op.body, *bounds], visitor)",
         "self._within(op, 0, [op.body], visitor)",
-        (*_IN_PLACE, "tests/plan_addresses/test_index_types.py"),
+        (*_IN_PLACE, "tests/addresses/test_index_types.py"),
     ),
     Rule(
         "races: threads that share memory",
         f"{_TIR}thread_races.py",
         ("racing_pairs", "races_with_any", "_is_synchronized"),
-        ("tests/plan_addresses/test_threaded_programs.py", "tests/known_faults"),
+        ("tests/addresses/test_threaded_programs.py", "tests/known_faults"),
     ),
     Rule(
         "calls: what goes on behind a call",
         f"{_TIR}call_ends.py",
         ("is_done_on_return", "goes_on"),
-        ("tests/plan_addresses/test_copying_programs.py",),
+        ("tests/addresses/test_copying_programs.py",),
     ),
     Rule(
         "calls: what callers hold",
         f"{_TIR}module_calls.py",
         ("find_calls", "call_sites"),
-        ("tests/plan_addresses/test_calling_programs.py",),
+        ("tests/addresses/test_calling_programs.py",),
     ),
     Rule(
         "indices: what may wrap",
         "passes/ir/whole_numbers.py",
         ("does_not_wrap", "never_wraps"),
-        (*_INDICES, "tests/plan_addresses/test_in_place_statements.py"),
+        (*_INDICES, "tests/addresses/test_in_place_statements.py"),
     ),
     Fault(
         "arena fault: TVM sees one byte of an arena of addresses",
-        "passes/rewrite/arena.py",
+        "passes/prim_func/arena.py",
         'tvm_access_ptr("uint8", arena.data, index, extent, _READ_AND_WRITE)',
         "address_of(BufferLoad(arena, [index]))",
         _INDICES,
@@ -80,6 +80,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "types: how wide elements are stored",
         "passes/ir/stored_types.py",
         ("stored_bits",),
-        ("tests/plan_addresses/test_stored_types.py",),
+        ("tests/addresses/test_stored_types.py",),
     ),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-_ANALYSIS = "passes/analysis/ascend"
-_IN_PLACE = "tests/analysis/ascend/test_isa_in_place.py"
-_PIPES = "tests/analysis/ascend/test_pipes.py"
-_KERNELS = "tests/ascend_plan_memory/test_ascend_plan_memory.py"
+_ANALYSIS = "passes/ascend/analysis"
+_IN_PLACE = "tests/ascend/test_isa_in_place.py"
+_PIPES = "tests/ascend/test_pipes.py"
+_KERNELS = "tests/ascend/test_ascend_plan_memory.py"
 _SIMULATION = "tests/simulation/test_simulate.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
@@ -22,13 +22,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend in place: what stalls",
         f"{_ANALYSIS}/isa_in_place.py",
         ("_Chains.stall", "_Chains._is_multi_buffered", "_Chains._any"),
-        (_IN_PLACE, "tests/ascend_plan_memory/test_casts.py"),
+        (_IN_PLACE, "tests/ascend/test_casts.py"),
     ),
     Rule(
         "Ascend first writes",
         f"{_ANALYSIS}/first_writes.py",
         (),
-        ("tests/analysis/ascend/test_first_writes.py",),
+        ("tests/ascend/test_first_writes.py",),
     ),
     Rule(
         "Ascend preloads",
@@ -46,7 +46,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend computations: what joins",
         f"{_ANALYSIS}/computations.py",
         (),
-        (_PIPES, "tests/analysis/ascend/test_first_writes.py"),
+        (_PIPES, "tests/ascend/test_first_writes.py"),
     ),
     Rule(
         "Ascend computations: what is found",

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-_ANALYSIS = "passes/analysis/layer_group"
-_PLANNING = "passes/planning/layer_group"
-_REWRITE = "passes/rewrite/layer_group"
+_ANALYSIS = "passes/layer_group/analysis"
+_PLANNING = "passes/layer_group/planning"
+_REWRITE = "passes/layer_group/rewrite"
 
 _TAKEN = "tests/layer_group/test_written_kernels.py::test_what_is_taken_and_why_the_rest_is_left"
 _GAPS = "tests/layer_group/test_written_kernels.py::test_rows_that_nobody_asks_for_are_known_too"
@@ -17,9 +17,9 @@ _VIEWS = ("whose_begin_is_computed_is_left_alone", "is_read_where_it_begins")
 _GROUPS = "tests/layer_group/test_group_kernels.py"
 _NETWORKS = "tests/layer_group/test_networks.py"
 _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_along_the_rows_more"
-_SLICES = "tests/planning/layer_group/test_slicing.py"
-_REPLAY = "tests/planning/layer_group/test_replay.py"
-_LOCAL = "tests/planning/layer_group/test_local_memory.py"
+_SLICES = "tests/layer_group/test_slicing.py"
+_REPLAY = "tests/layer_group/test_replay.py"
+_LOCAL = "tests/layer_group/test_local_memory.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -121,7 +121,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup slots: lanes and windows",
         f"{_PLANNING}/lanes.py",
         (),
-        ("tests/planning/layer_group/test_lanes.py", _REPLAY, _LOCAL),
+        ("tests/layer_group/test_lanes.py", _REPLAY, _LOCAL),
     ),
     Rule(
         "LayerGroup slots: banks",
@@ -133,7 +133,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup groups",
         f"{_PLANNING}/group.py",
         ("NetworkIndex._add", "Group.__post_init__", "Group.outputs", "Group.loaded"),
-        (_SLICES, "tests/planning/layer_group/test_search.py"),
+        (_SLICES, "tests/layer_group/test_search.py"),
     ),
     Rule(
         "LayerGroup writing: a group's function",

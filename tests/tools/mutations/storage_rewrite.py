@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-_ANALYSIS = "passes/analysis/storage_rewrite"
-_PLANNING = "passes/planning/storage_rewrite"
+_ANALYSIS = "passes/storage_rewrite"
+_PLANNING = "passes/storage_rewrite/planning"
 _CASES = "tests/storage_rewrite/test_storage_rewrite_cases.py"
 _SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_stock"
 _PLANNER = "tests/planning/planners/test_planners.py"
@@ -20,7 +20,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "StorageRewrite live ranges and aliases",
-        f"{_ANALYSIS}/linear_access.py",
+        "passes/ir/linear_access.py",
         (),
         (_CASES, _SAME),
     ),

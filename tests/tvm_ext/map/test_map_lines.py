@@ -11,8 +11,8 @@ import tvm
 from tvm.script import tirx as T
 from tvm_ffi import structural_equal
 
-from passes.analysis.tir.problems import ProblemOptions, find_problems
 from passes.planning import solve
+from passes.prim_func.problems import ProblemOptions, find_problems
 from tvm_ext import workloads
 from tvm_ext.comparison.single_functions import split
 from tvm_ext.map import map_of_module, memory_map_of

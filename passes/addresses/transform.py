@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PlanAddresses`: byte offsets for the allocations of each function, in one of two forms."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+from tvm.tirx.transform import prim_func_pass
+
+from passes.addresses.hoist import hoist_allocations
+from passes.driver import (
+    FORMS,
+    AddressPlan,
+    Form,
+    memory_of,
+    name_of,
+    naming,
+    per_function,
+    place_function,
+    write_address_plan,
+)
+from passes.options import as_bounds, as_memory, check_flags
+from passes.planning import Budget, solve
+from passes.planning.overflow import does_not_fit
+from passes.planning.planner import as_budget, get_planner
+from passes.prim_func.address import drop_addresses
+from passes.prim_func.function_problems import AllocationNote
+from passes.prim_func.module_calls import Callers
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.prim_func.sink_allocations import sink_allocations
+from passes.prim_func.statement_lines import Lines
+from target_hw.memory import MemoryHierarchy
+
+LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
+"""Says at level INFO which allocations are left alone or get less than they ask for, and why.
+
+Warns of those that are used, in memory that is described, and get no address.
+"""
+
+
+def PlanAddresses(  # noqa: N802
+    planner: str = "best",
+    form: Form = "address",
+    scopes: Sequence[str] | None = None,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    memory: MemoryHierarchy | None = None,
+    upper_bounds: Mapping[str, int] | None = None,
+    detect_inplace: bool = True,
+    budget: Budget | int | None = None,
+) -> Pass:
+    """Give the allocations of each function byte offsets in the memory of their scope.
+
+    The pass stands where `StorageRewrite` stands, and in its place: after `FlattenBuffer`,
+    `VectorizeLoop` and `InjectDoubleBuffer`. What a loop or a branch alone uses is taken to be
+    allocated there, wherever it is, if that means the same: see `sink_allocations`. What the pass
+    leaves alone shares nothing: `StorageRewrite(sound=True)` behind it takes care of that.
+
+    With addresses, functions are planned around what those that call them hold meanwhile; one that
+    may call itself again gets none. Memory that a call may go on with when it has returned, such as
+    an asynchronous copy, is shared with nothing else: see `find_memory_uses`.
+
+    Parameters
+    ----------
+    planner : str
+        The name of a planner; see `passes.planning.planner_names`.
+    form : {"address", "arena"}
+        ``address`` writes ``allocated_addr``, in bytes, one for each slot, onto each allocation,
+        for a code generator; see `DropAddresses` for building such a module for a CPU.
+        ``arena`` makes one allocation for each scope and attach point and puts the offsets in
+        the indices: that runs anywhere.
+    scopes : sequence of str, optional
+        The storage scopes to plan, such as ``local.UB``. By default all that the target
+        describes; all of them where none is described. Allocations that become registers are
+        left alone unless their scope is named here.
+    target : Target or str or dict, optional
+        The chip, whose ``feature.memory`` says what memory there is. By default each function's
+        own target, if that describes any.
+    memory : MemoryHierarchy, optional
+        What memory there is, in the place of a target.
+    upper_bounds : mapping of str to int, optional
+        Plan allocations of symbolic size at these values of their variables, by name; the
+        function then asserts at run time that they are not exceeded. The function attribute
+        ``tir_var_upper_bound`` does the same.
+    detect_inplace : bool
+        Whether a result may take the place of an operand that dies in the same statement.
+    budget : Budget or int, optional
+        Limits for planners that search, or how many placements they may try.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass. It raises `ValueError`, naming the function, when a plan does not fit the
+        capacity (with what was live at the peak), or when a function cannot be planned.
+
+    Raises
+    ------
+    ValueError
+        When an option is wrong.
+    """
+    get_planner(planner)
+    with naming("PlanAddresses"):
+        if form not in FORMS:
+            raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+        if target is not None and memory is not None:
+            raise ValueError("give a target or a memory, not both")
+        if isinstance(scopes, str):
+            raise ValueError(f"scopes must be a sequence of names, got {scopes!r}")
+        check_flags(detect_inplace=detect_inplace)
+        is_native = target is not None and Target(target).kind.name == "ext_dev"
+        if target is not None:
+            memory = MemoryHierarchy.from_target(Target(target))
+        limits = as_budget(budget)
+        options = ProblemOptions(
+            scopes=None if scopes is None else tuple(scopes),
+            memory=as_memory(memory),
+            upper_bounds=tuple(sorted(as_bounds(upper_bounds).items())),
+            detect_inplace=detect_inplace,
+            addressed=form == "address",
+            is_native=is_native,
+        )
+
+    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, AddressPlan]:
+        return plan_function(func, planner, replace(options, callers=callers), limits)
+
+    return per_function("PlanAddresses", transform, form)
+
+
+def DropAddresses() -> Pass:  # noqa: N802
+    """Take addresses off allocations whose scope TVM's own lowering for a CPU allows none in.
+
+    `LowerTVMBuiltin` turns allocations into views, and views in ``global``, ``shared``,
+    ``shared.dyn`` and ``local`` may not have an address. Other scopes keep theirs.
+
+    Allocations in a ``while`` or an ``if`` move out of it, because the same pass makes code of
+    them there that LLVM refuses.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A function pass, to run before `LowerTVMBuiltin`.
+    """
+
+    def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
+        return hoist_allocations(drop_addresses(func))
+
+    return prim_func_pass(transform, opt_level=0, name="tvm_ext.DropAddresses")
+
+
+def plan_function(
+    func: PrimFunc,
+    planner: str = "best",
+    options: ProblemOptions | None = None,
+    budget: Budget | None = None,
+) -> tuple[PrimFunc, AddressPlan]:
+    """Plan one function and write the plan into it.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat; it stays as it is.
+    planner, options, budget
+        As in `plan_addresses`; ``options.addressed`` chooses the form.
+
+    Returns
+    -------
+    tuple of (tvm.tirx.PrimFunc, AddressPlan)
+        The new function, and its plan.
+
+    Raises
+    ------
+    ValueError
+        As `plan_addresses` does, and when the form cannot hold what the function does with its
+        memory.
+    """
+    options = options or ProblemOptions()
+    if options.memory is None:
+        options = replace(options, memory=memory_of(func))
+    sunk = sink_allocations(func)
+    plan = plan_addresses(sunk, planner, options, budget)
+    where = f"PlanAddresses: function {name_of(func)!r}"
+    for note in plan.found.left_alone:
+        level = logging.WARNING if _is_missed(note, options) else logging.INFO
+        LOGGER.log(level, "%s: left alone: %s", where, note)
+    for note in plan.found.remarks:
+        LOGGER.info("%s: %s", where, note)
+    if options.addressed:
+        # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
+        return write_address_plan(func, plan, "address"), plan
+    return write_address_plan(sunk, plan, "arena"), plan
+
+
+def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:
+    """Whether an allocation is used, in memory that the chip describes, and gets no address."""
+    described = options.memory or MemoryHierarchy()
+    return options.addressed and note.is_used and note.scope in described
+
+
+def plan_addresses(
+    func: PrimFunc,
+    planner: str = "best",
+    options: ProblemOptions | None = None,
+    budget: Budget | None = None,
+) -> AddressPlan:
+    """Decide where each allocation of a function lives.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat.
+    planner : str
+        The name of a planner.
+    options : ProblemOptions, optional
+        What to plan, and the memory there is.
+    budget : Budget, optional
+        Limits for planners that search.
+
+    Returns
+    -------
+    AddressPlan
+        Each plan is verified.
+
+    Raises
+    ------
+    ValueError
+        When a plan is above the capacity.
+    PlanError
+        When a plan is wrong, which would be a fault of the planner.
+    """
+    found = find_problems(func, options)
+    return place_function(
+        found,
+        lambda problem: solve(problem, planner, budget),
+        overflow=partial(does_not_fit, places=Lines(func, found)),
+    )

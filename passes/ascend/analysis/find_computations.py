@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of a function are one instruction of the hardware, and the loops around them.
+
+TIR writes an instruction as a loop nest over elements; an instruction set for accelerators has one
+instruction for it. A *computation* is such a nest, as large as it can be:
+
+- a store, or a call in a statement of its own;
+- a loop around one computation;
+- a loop around initial stores and the computation that they are for: all but the last read no
+  memory, and write only what the last one writes. So TVM lowers reductions;
+- a loop around stores of single elements that run on one pipe each by itself, and on the same, such
+  as a reduction of several results at once;
+- an ``if`` around computations, inside of one of these loops: a predicate;
+- all statements inside of ``T.attr({"pipe": ...})``, or in a loop with that annotation.
+
+A loop in which memory is allocated that is planned is no part of a computation, so a loop over
+tiles stays a loop; so does any other loop that holds several computations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.sym import Analyzer, ConstIntBound
+from tvm.tirx import (
+    AllocBuffer,
+    AssertStmt,
+    Bind,
+    BufferStore,
+    Cast,
+    DeclBuffer,
+    Evaluate,
+    For,
+    IfThenElse,
+    IntImm,
+    SeqStmt,
+    While,
+)
+from tvm.tirx.stmt import AttrStmt
+
+from passes.ascend.analysis.computations import (
+    Choice,
+    Computation,
+    Memory,
+    Node,
+    Repeat,
+    counted,
+    flattened,
+    in_sequence,
+    is_initialised,
+    union,
+    write_the_same,
+)
+from passes.ascend.analysis.scalar_loops import needs_scalar_loop
+from passes.ir.buffers import buffer_data_var, is_tvm_access_ptr
+from passes.ir.linear_access import LinearAccess
+from passes.ir.symbolic_bounds import Bound
+
+UNKNOWN_TRIPS = 2
+"""How often a loop is taken to run when that is not known: the fewest that has a next iteration."""
+
+_MOST_TRIPS = 1 << 31
+"""What a loop never runs: an extent that can be so large is one that is not known."""
+
+_INFINITE = (1 << 63) - 1
+"""What TVM's analyzer takes for infinite."""
+
+_PIPE = "pipe"
+_READS, _WRITES = 1, 2  # The bits of a pointer's access mask.
+
+
+Route = Callable[[Computation], str]
+"""The pipe on which a computation would run by itself."""
+
+
+def find_computations(
+    body: Any,
+    access: LinearAccess,
+    planned: Collection[int],
+    route: Route,
+    bounds: Sequence[Bound] = (),
+) -> tuple[Node, ...]:
+    """Find the computations of a function's body and the loops and branches around them.
+
+    Parameters
+    ----------
+    body : tvm.tirx.Stmt
+        Flat.
+    access : LinearAccess
+        What is known of the function.
+    planned : collection of int
+        The allocations that are planned, by index.
+    route : callable
+        The pipe of a computation.
+    bounds : sequence of Bound
+        Of variables, for loops of symbolic extent.
+
+    Returns
+    -------
+    tuple of Node
+        In program order.
+
+    Raises
+    ------
+    ValueError
+        When one named pipe stands inside of another, or is no name.
+    """
+    return _Finder(access, planned, route, bounds).nodes(body)
+
+
+class _Finder:
+    def __init__(
+        self,
+        access: LinearAccess,
+        planned: Collection[int],
+        route: Route,
+        bounds: Sequence[Bound],
+    ) -> None:
+        self._access = access
+        self._planned = frozenset(planned)
+        self._route = route
+        self._analyzer = Analyzer()
+        self._bounded: set[int] = set()  # The variables of which more is known than their type.
+        for bound in bounds:
+            self._bound(bound.variable, bound.lower, bound.upper)
+        self._made = 0
+        self._pipe: str | None = None
+        self._visitors: Mapping[type, Callable[[Any], Sequence[Node]]] = {
+            AllocBuffer: self._visit_alloc,
+            AssertStmt: lambda op: self._value(op.condition),
+            AttrStmt: self._visit_attr,
+            Bind: lambda op: self._value(op.value),
+            BufferStore: self._visit_store,
+            DeclBuffer: lambda op: (),
+            Evaluate: self._visit_evaluate,
+            For: self._visit_for,
+            IfThenElse: self._visit_if,
+            SeqStmt: lambda op: [node for part in op.seq for node in self.nodes(part)],
+            While: self._visit_while,
+        }
+
+    def nodes(self, op: Any) -> tuple[Node, ...]:
+        """Return what a statement is made of."""
+        visit = self._visitors.get(type(op))
+        return tuple(self._visit_other(op) if visit is None else visit(op))
+
+    # Memory
+
+    def _memory(self, buffer: Var) -> Memory:
+        key = buffer.__chandle__()
+        entry = self._access.buffers.get(key)
+        bits = buffer.ty.dtype.dtype.bits
+        if entry is not None and entry.root >= 0:
+            alloc = self._access.allocs[entry.root]
+            key = self._access.alloc_keys[entry.root]
+            return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
+        return Memory(key, buffer.name, buffer.ty.storage_scope or "global", None, bits)
+
+    def _loads(self, *exprs: Any) -> tuple[Memory, ...]:
+        found: list[Memory] = []
+
+        def note(load: TensorLoad) -> None:
+            found.append(self._memory(load.source))
+
+        for expr in exprs:
+            tvm_ffi.structural_walk(expr, (TensorLoad, note))
+        return union(found)
+
+    # Leaf statements
+
+    def _visit_alloc(self, op: AllocBuffer) -> Sequence[Node]:
+        self._made += self._memory(op.buffer).index in self._planned
+        return ()
+
+    def _value(self, expr: Any) -> Sequence[Node]:
+        reads = self._loads(expr)
+        if not reads:
+            return ()
+        bits = max(memory.bits for memory in reads)
+        return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
+
+    def _visit_store(self, op: BufferStore) -> Sequence[Node]:
+        reads = self._loads(op.value, *op.indices)
+        target = self._memory(op.buffer)
+        dtype = op.value.ty.dtype
+        lanes = max(dtype.lanes, 1)
+        return [
+            Computation(
+                reads,
+                (target,),
+                elements=lanes,
+                moved_bits=dtype.bits * lanes,
+                element_bits=max(dtype.bits, *(memory.bits for memory in reads), 1),
+                stores=(op,),
+                scalar_loop=needs_scalar_loop(op.value),
+                starts=not reads,
+                is_plain=lanes == 1,
+            )
+        ]
+
+    def _visit_evaluate(self, op: Evaluate) -> Sequence[Node]:
+        return self._opaque(op.value)
+
+    def _visit_other(self, op: Any) -> Sequence[Node]:
+        return self._opaque(op)
+
+    def _opaque(self, op: Any) -> Sequence[Node]:
+        """Return the computation of a call, whose accesses are told by its pointers at most."""
+        reads, writes = list(self._loads(op)), []
+        sizes = [1]
+        for memory, mask, elements in self._pointers(op):
+            reads += [memory] if mask & _READS else []
+            writes += [memory] if mask & _WRITES else []
+            sizes.append(elements)
+        if not reads and not writes:
+            return ()
+        touched = union(reads, writes)
+        bits = max(memory.bits for memory in touched)
+        return [
+            Computation(
+                union(reads),
+                union(writes),
+                elements=max(sizes),
+                moved_bits=max(sizes) * bits,
+                element_bits=bits,
+            )
+        ]
+
+    def _pointers(self, op: Any) -> Iterable[tuple[Memory, int, int]]:
+        """Return the memory whose address a call is given, how it is accessed, and how much."""
+        found: list[tuple[Memory, int, int]] = []
+        described: list[int] = []
+
+        def note_call(call: Call) -> None:
+            if not is_tvm_access_ptr(call):
+                return
+            buffer = buffer_data_var(call.args[1])
+            if buffer is not None and buffer.__chandle__() in self._access.buffers:
+                extent, mask = call.args[3], call.args[4]
+                elements = extent.value if isinstance(extent, IntImm) else 1
+                elements *= call.args[0].ty.dtype.lanes
+                found.append((self._memory(buffer), int(mask.value), max(elements, 1)))
+                described.append(buffer.__chandle__())
+
+        def note_var(var: Var) -> None:
+            key = var.__chandle__()
+            if key in self._access.buffers and key not in described:
+                memory = self._memory(var)
+                lanes = max(var.ty.dtype.dtype.lanes, 1)
+                extents = [e.value * lanes for e in var.ty.shape if isinstance(e, IntImm)]
+                found.append((memory, _READS | _WRITES, max(extents, default=lanes)))
+
+        tvm_ffi.structural_walk(op, (Call, note_call))
+        loaded: list[int] = []
+        tvm_ffi.structural_walk(
+            op, (TensorLoad, lambda load: loaded.append(load.source.__chandle__()))
+        )
+        described += loaded
+        tvm_ffi.structural_walk(op, (Var, note_var))
+        return found
+
+    # Statements with a body
+
+    def _visit_attr(self, op: AttrStmt) -> Sequence[Node]:
+        if op.attr_key == _PIPE:
+            return self._named(op.value, lambda: self.nodes(op.body))
+        return self.nodes(op.body)
+
+    def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
+        """Return one computation of all that stands under a pipe's name."""
+        name = getattr(value, "value", value)
+        if not isinstance(name, str):
+            raise ValueError(f"a pipe is named by a string, got {value}")
+        outer = self._pipe
+        if outer is not None and outer != str(name):
+            raise ValueError(f"pipe {str(name)!r} is named inside of pipe {outer!r}")
+        self._pipe = str(name)
+        nodes = inside()
+        self._pipe = outer
+        whole = flattened(nodes)
+        if whole is None:
+            return ()
+        return [replace(whole, pipe=str(name), starts=False, is_plain=False, is_value=False)]
+
+    def _visit_for(self, op: For) -> Sequence[Node]:
+        if _PIPE in op.annotations:
+            return self._named(op.annotations[_PIPE], lambda: self._loop(op))
+        return self._loop(op)
+
+    def _loop(self, op: For) -> Sequence[Node]:
+        trips = self._trips(op)
+        self._bound(op.loop_var, *self._range(op))
+        before = [node for part in (op.min, op.extent) for node in self._value(part)]
+        made = self._made
+        body = self.nodes(op.body)
+        if not body:
+            return before
+        if self._made == made and not before:
+            whole = self._joined(body)
+            if whole is not None:
+                return [whole.times(trips)]
+        return [*before, Repeat(op, trips, body)]
+
+    def _visit_while(self, op: While) -> Sequence[Node]:
+        body = (*self._value(op.condition), *self.nodes(op.body))
+        return [Repeat(op, UNKNOWN_TRIPS, body)] if body else ()
+
+    def _visit_if(self, op: IfThenElse) -> Sequence[Node]:
+        condition = tuple(self._value(op.condition))
+        made = self._made
+        then = self.nodes(op.then_case)
+        otherwise = () if op.else_case is None else self.nodes(op.else_case)
+        if not then and not otherwise:
+            return condition
+        predicated = self._predicated(then, otherwise) if self._made == made else None
+        return [*condition, Choice(then, otherwise, predicated)]
+
+    def _predicated(self, then: Sequence[Node], otherwise: Sequence[Node]) -> Computation | None:
+        """Return the branches of an ``if`` as one computation, if they are one."""
+        parts = [self._joined(nodes) for nodes in (then, otherwise) if nodes]
+        whole = parts[0]
+        if whole is None or whole.pipe is not None:
+            return None
+        if len(parts) == 2:
+            other = parts[1]
+            if other is None or other.pipe is not None or not write_the_same(whole, other):
+                return None
+            elements = max(whole.elements, other.elements)
+            moved = max(whole.moved_bits, other.moved_bits)
+            both = replace(whole, is_unconditional=False).then(other)
+            return replace(
+                both, elements=elements, moved_bits=moved, is_unconditional=whole.is_unconditional
+            )
+        return replace(whole, is_unconditional=False)
+
+    # What becomes one
+
+    def _joined(self, nodes: Sequence[Node]) -> Computation | None:
+        """Return the one computation that the body of a loop is, if it is one."""
+        parts = []
+        for node in nodes:
+            part = node.predicated if isinstance(node, Choice) else node
+            if not isinstance(part, Computation):
+                return None
+            parts.append(part)
+        values = [part for part in parts if part.is_value]
+        parts = [part for part in parts if not part.is_value]
+        if not parts or (len(parts) > 1 and not self._are_one(parts)):
+            return None
+        whole = in_sequence(parts)
+        work = counted(parts)
+        whole = replace(
+            whole,
+            elements=sum(part.elements for part in work),
+            moved_bits=sum(part.moved_bits for part in work),
+        )
+        if not values:
+            return whole
+        reads = union(*(value.reads for value in values), whole.reads)
+        return replace(whole, reads=reads, starts=False)
+
+    def _are_one(self, parts: Sequence[Computation]) -> bool:
+        if any(part.pipe is not None or not part.stores for part in parts):
+            return False
+        if is_initialised(parts):
+            return True
+        routes = [self._route(part) for part in parts]
+        return all(part.is_plain for part in parts) and len(set(routes)) == 1
+
+    # How often
+
+    def _trips(self, op: For) -> int:
+        _, most = self._limits(op.extent)
+        if most >= _MOST_TRIPS:
+            return UNKNOWN_TRIPS
+        step = getattr(op.step, "value", 1) if op.step is not None else 1
+        return max(-(-most // max(step, 1)), 0)
+
+    def _range(self, op: For) -> tuple[int, int]:
+        (least, low), (_, extent) = self._limits(op.min), self._limits(op.extent)
+        return least, max(low + extent - 1, least)
+
+    def _bound(self, var: Var, least: int, most: int) -> None:
+        least, most = max(least, -_INFINITE), min(most, _INFINITE)
+        self._bounded.add(var.__chandle__())
+        self._analyzer.update(var, ConstIntBound(least, most), override=True)
+
+    def _limits(self, expr: Any) -> tuple[int, int]:
+        """Return the least and the most that an expression can be, infinite if that is not known.
+
+        TVM's analyzer would take the limits of its type for those of a variable.
+        """
+
+        def forget(op: Any, mutator: Any) -> Any:
+            """Put a variable in the place of what is not known, or hides that it is not."""
+            if isinstance(op, Cast) and not _names(op.value) - self._bounded:
+                return mutator.default_mutate(op)
+            return Var("unknown", op.ty)
+
+        expr = tvm_ffi.structural_mutate(
+            expr, [(TensorLoad, forget), (Call, forget), (Cast, forget)]
+        )
+        unbounded: list[Var] = []
+        tvm_ffi.structural_walk(expr, (Var, unbounded.append))
+        for var in unbounded:
+            if var.__chandle__() not in self._bounded:
+                self._analyzer.update(var, ConstIntBound(-_INFINITE, _INFINITE), override=True)
+        bound = self._analyzer.const_int_bound(expr)
+        return int(bound.min_value), int(bound.max_value)
+
+
+def _names(expr: Any) -> set[int]:
+    """Return the handles of the variables in an expression, and of the buffers that it reads."""
+    found: set[int] = set()
+    tvm_ffi.structural_walk(expr, (Var, lambda var: found.add(var.__chandle__())))
+    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.add(load.source.__chandle__())))
+    return found

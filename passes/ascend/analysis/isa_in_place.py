@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which results the vector unit may write over an operand, and where that stalls a double buffer.
+
+`passes.prim_func.in_place_pairs` finds pairs that are safe: each element is read before a store
+writes its place. An instruction set allows fewer: not every vector instruction can write
+over what it reads. Source of the rules: ``PlanMemory.cpp`` of AscendNPU-IR's HIVM
+dialect. There they look at operations of that dialect; here at the value that a store computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.ir.prim import (
+    Add,
+    And,
+    BinaryOpExpr,
+    BitwiseAnd,
+    BitwiseNot,
+    BitwiseOr,
+    Cast,
+    CmpExpr,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Or,
+    Select,
+    Sub,
+    expr_deep_equal,
+)
+from tvm.tirx import BufferStore
+
+from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
+from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
+from passes.prim_func.in_place_pairs import is_within
+
+_MOST_INPUTS = 3
+_BINARY = (BinaryOpExpr, CmpExpr, And, Or)
+_UNARY = (Not, BitwiseNot)
+_ALWAYS = (Add, Sub, Mul, Max, Min, And, Or, BitwiseAnd, BitwiseOr)
+_STORES_TO_GLOBAL = "MTE3"
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """The pairs of one problem that may be in place.
+
+    Attributes
+    ----------
+    pairs : tuple of (str, str)
+        (source, destination), by the position of the instruction; of one instruction, the source
+        that was allocated first. A result has one source, beside those that stall.
+    stalls : tuple of (str, str)
+        Those of `pairs` that would let the next load wait for a store: both are multi-buffered,
+        one is stored to global memory and the other is loaded from it.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    stalls: tuple[tuple[str, str], ...]
+
+
+def isa_in_place(
+    found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool = False
+) -> InPlace:
+    """Pick the pairs of a problem that the instruction set allows.
+
+    Parameters
+    ----------
+    found : FunctionProblems
+        Of the function.
+    attached : AttachedProblem
+        The problem; its ``in_place`` are the safe pairs.
+    pipelines : Pipelines
+        What runs where.
+    restrict : bool
+        Allow only what every chip of the family can do, rather than every elementwise instruction.
+
+    Notes
+    -----
+    A pair must meet all of these:
+
+    - neither is to be kept apart from all others, and the destination is no larger than the source;
+    - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
+      and it consists of one store;
+    - it alone stores to the destination in the statement in which that begins its life, and nothing
+      there stores to the source;
+    - a destination of narrower elements has no more slots than the source: else the wider one
+      would take as many slots, and the two more bytes than apart;
+    - no element is wider than those of its operator's operands, down to the source: a cast may
+      narrow;
+    - its value is an operator with one to three operands, or a chain of them: one operand of each
+      is the next operator, and all others are loads or scalars. Only the last one of the chain,
+      which is computed first, reads the source;
+    - each operator is an addition, subtraction, product, maximum, minimum, ``and`` or ``or``, and
+      all loads have the element's own index; or, unless `restrict`, it is any operator that is
+      computed element by element, and no operand is transposed: its index names fewer loop
+      variables, where it is not the element's own.
+
+    Of several sources of one result the first is taken. Two buffers count as multi-buffered if
+    they, or what they are in place of directly, have several slots; they count as stored and as
+    loaded if anything along their chains of pairs is.
+    """
+    buffers = {buffer.name: buffer for buffer in attached.problem.buffers}
+    chains = _Chains(attached, pipelines)
+    pairs: list[tuple[str, str]] = []
+    stalls: list[tuple[str, str]] = []
+    taken: set[str] = set()
+
+    def begins(pair: tuple[str, str]) -> tuple[int, int]:
+        destination = buffers[pair[1]]
+        return destination.live[0][0], -destination.size
+
+    for source, destination in sorted(attached.problem.in_place, key=begins):
+        one, other = buffers[source], buffers[destination]
+        indices = [attached.allocations[name].index for name in (source, destination)]
+        if any(index in pipelines.unique for index in indices):
+            continue
+        if destination in taken or other.size > one.size:
+            continue
+        if one.slots < other.slots and _narrows(found, *indices):
+            continue
+        statement = found.access.sequence[other.live[0][0]]
+        stores = [
+            sum(is_within(site, statement) for site in found.uses[index].stores)
+            for index in indices
+        ]
+        if stores != [0, 1]:
+            continue
+        store = found.uses[indices[1]].stores[0].store
+        context = pipelines.stores.get(store.__chandle__())
+        if context is None or not context.is_elementwise or context.stores != 1:
+            continue
+        source_buffer = attached.allocations[source].statement.buffer
+        if not may_write_over(store, source_buffer, restrict):
+            continue
+        pairs.append((source, destination))
+        if chains.stall(source, destination):
+            stalls.append((source, destination))
+            continue
+        taken.add(destination)
+        chains.join(source, destination)
+    return InPlace(tuple(pairs), tuple(stalls))
+
+
+def _narrows(found: FunctionProblems, source: int, destination: int) -> bool:
+    """Whether elements become narrower from one allocation to another, by their indices."""
+    allocs = found.access.allocs
+    return bool(allocs[destination].element.bits < allocs[source].element.bits)
+
+
+class _Chains:
+    """Buffers that are in place of each other, as far as it is decided."""
+
+    def __init__(self, attached: AttachedProblem, pipelines: Pipelines) -> None:
+        self._pipelines = pipelines
+        self._index = {name: a.index for name, a in attached.allocations.items()}
+        self._slots = {buffer.name: buffer.slots for buffer in attached.problem.buffers}
+        self._partners: dict[str, list[str]] = {name: [] for name in self._index}
+
+    def join(self, source: str, destination: str) -> None:
+        """Note that two buffers are in one place."""
+        self._partners[source].append(destination)
+        self._partners[destination].append(source)
+
+    def stall(self, source: str, destination: str) -> bool:
+        """Whether one takes a slot of the other, and a load would wait for a store there."""
+        return (
+            self._is_multi_buffered(source)
+            and self._is_multi_buffered(destination)
+            and self._any(destination, self._pipelines.readers, _STORES_TO_GLOBAL)
+            and self._any(source, self._pipelines.writers, FILLS_FROM_GLOBAL)
+        )
+
+    def _is_multi_buffered(self, name: str) -> bool:
+        return any(self._slots[other] > 1 for other in (name, *self._partners[name]))
+
+    def _any(self, name: str, pipes: Mapping[int, frozenset[str]], pipe: str) -> bool:
+        """Whether a pipe is among those of a buffer's whole chain."""
+        chain = [name]
+        for other in chain:
+            chain += [partner for partner in self._partners[other] if partner not in chain]
+        return any(pipe in pipes[self._index[other]] for other in chain)
+
+
+def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> bool:
+    """Whether vector instructions can compute the value of a store in the place of an operand.
+
+    A value of several operators is a chain of instructions, each in the place of the one before.
+
+    Parameters
+    ----------
+    store : tvm.tirx.BufferStore
+        The store.
+    source : tvm.ir.Var
+        The operand.
+    restrict : bool
+        As in `isa_in_place`.
+    """
+    bits, node = store.value.ty.dtype.bits, store.value
+    while True:
+        operands = _operands(node)
+        if operands is None or len(operands) > _MOST_INPUTS or node.ty.dtype.bits % bits:
+            return False
+        bits = node.ty.dtype.bits  # What is computed first may be wider, and is narrowed later.
+        loads = [operand for operand in operands if type(operand) is TensorLoad]
+        rest = [operand for operand in operands if type(operand) is not TensorLoad]
+        inner = [operand for operand in rest if _reads(operand)]
+        shapes = {_shape(load, store) for load in loads}
+        always = isinstance(node, _ALWAYS) and shapes <= {"same"}
+        if not always and (restrict or "other" in shapes):
+            return False
+        sources = [load for load in loads if load.source.same_as(source)]
+        if any(load.ty.dtype.bits % bits for load in sources):
+            return False
+        reads_source = bool(sources)
+        if not inner:
+            return reads_source
+        # What a later instruction reads must not be overwritten by an earlier one.
+        if reads_source or len(inner) > 1:
+            return False
+        (node,) = inner
+
+
+def _operands(value: Any) -> list[Any] | None:
+    """Return the operands of an operator; None where it is not one that is known."""
+    if isinstance(value, _BINARY):
+        return [value.a, value.b]
+    if isinstance(value, _UNARY):
+        return [value.a]
+    if isinstance(value, Cast):
+        return [value.value]
+    if isinstance(value, Select):
+        return [value.condition, value.true_value, value.false_value]
+    if isinstance(value, Call):
+        name = str(getattr(value.op, "name", ""))
+        # Calls of other code by name are no instructions.
+        known = name.startswith("tirx.") and not name.startswith("tirx.call_")
+        return list(value.args) if known or name == "prim.if_then_else" else None
+    return None
+
+
+def _reads(expr: Any) -> bool:
+    """Whether an expression reads memory."""
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
+    return bool(found)
+
+
+def _shape(load: TensorLoad, store: BufferStore) -> str:
+    """Return how an operand's index relates to the one that is written."""
+    read, written = load.indices, store.indices
+    if len(read) == len(written) and all(map(expr_deep_equal, read, written)):
+        return "same"
+    return "broadcast" if _variables(read) < _variables(written) else "other"
+
+
+def _variables(indices: Any) -> set[int]:
+    found: list[Var] = []
+    for index in indices:
+        tvm_ffi.structural_walk(index, (Var, found.append))
+    return {var.__chandle__() for var in found}

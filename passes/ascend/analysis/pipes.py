@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which hardware pipeline runs each statement, and how each buffer meets the pipelines.
+
+An Ascend core runs its instructions on pipelines that work side by side: three that transfer
+(MTE1, MTE2, MTE3), one that drains the accumulator (FIX), the vector unit (V), the cube unit (M)
+and the scalar unit (S). Which one an instruction runs on follows from the memories that it reads
+and writes. Source: AscendNPU-IR, developer guide "Plan Memory" and ``PlanMemory.cpp`` of the HIVM
+dialect, which sort buffers by the pipelines that touch them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tvm.tirx import PrimFunc
+
+from passes.ascend.analysis.computations import Choice, Computation, Memory, Node, Repeat
+from passes.ascend.analysis.find_computations import find_computations
+from passes.planning.problem import PipelineUse
+from passes.prim_func.function_problems import FunctionProblems
+from passes.simulation.program import Branch, Loop, Statement, Step
+
+PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")
+"""What a pipe can be called."""
+
+FILLS_FROM_GLOBAL = "MTE2"
+"""The pipe that fills on-chip memory from global memory."""
+
+DRAINS = ("MTE3", "FIX")
+"""The pipes that drain on-chip memory."""
+
+_TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
+_GM, _UB, _L1, _L0C = "global", "local.UB", "local.L1", "local.L0C"
+_REGISTER = "local"
+_CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
+_FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
+_UNIQUE = "mem_unique"
+"""The annotation of an allocation that shares bytes with no other."""
+
+
+def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
+    """Return the pipe that moves or computes from some memories to others, if these decide it.
+
+    ================================= ==================== ====
+    reads                             writes               pipe
+    ================================= ==================== ====
+    L0A, L0B, BT, L1; or nothing      L0C                  M
+    L0C, with or without others       all but L0C          FIX
+    global                            on chip              MTE2
+    L1                                L0A, L0B, BT, FP     MTE1
+    UB                                global, L1           MTE3
+    UB; or nothing                    UB                   V
+    nothing                           L1                   MTE2
+    nothing                           L0A, L0B, BT, FP     MTE1
+    any                               a register           S
+    any                               nothing              S
+    any other                                              none
+    ================================= ==================== ====
+
+    A product that reads L1 itself is an instruction that loads L0A and L0B on its way.
+
+    Parameters
+    ----------
+    reads : iterable of str
+        Storage scopes; without the one that is written where it is only added to. Registers do
+        not count.
+    writes : iterable of str
+        Storage scopes. ``global`` stands for all scopes of that rank.
+    """
+    sources, targets = ({_GM if _is_global(s) else s for s in scopes} for scopes in (reads, writes))
+    sources -= {_REGISTER}
+    if targets <= {_REGISTER}:
+        return "S"
+    if len(targets) != 1:
+        return None
+    (target,) = targets
+    if target == _L0C and sources <= {*_CUBE_OPERANDS, _L1}:
+        return "M"
+    if _L0C in sources and target != _L0C:
+        return "FIX"
+    if target in (_UB, _L1, _L0C, *_FROM_L1) and sources == {_GM}:
+        return FILLS_FROM_GLOBAL
+    if target in _FROM_L1 and sources <= {_L1}:
+        return "MTE1"
+    if target in (_GM, _L1) and sources == {_UB}:
+        return "MTE3"
+    if target == _UB and sources <= {_UB}:
+        return "V"
+    if target == _L1 and not sources:
+        return FILLS_FROM_GLOBAL
+    return None
+
+
+def _is_global(scope: str) -> bool:
+    return scope == _GM or scope.startswith(f"{_GM}.")
+
+
+@dataclass(frozen=True)
+class StoreContext:
+    """The computation that a store is part of.
+
+    Attributes
+    ----------
+    pipe : str
+        The pipe that runs it.
+    stores : int
+        How many stores it consists of.
+    is_elementwise : bool
+        Whether the vector unit runs it, or would if its operators were not run element by element
+        by the scalar unit.
+    """
+
+    pipe: str
+    stores: int
+    is_elementwise: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Pipelines:
+    """A function as the pipelines see it.
+
+    Attributes
+    ----------
+    program : tuple of Step
+        The statements, with the loops and branches around. Of buffers it names those that are
+        planned, as the function's problems do.
+    uses : mapping of int to PipelineUse
+        By the index of the allocation in ``access.allocs``, for those that are planned.
+    readers, writers : mapping of int to frozenset of str
+        The pipes that read and that write a planned allocation, by index.
+    guesses : tuple of str
+        The statements on planned memory of which neither the program nor the memories say where
+        they run, by name. They are taken to be the scalar unit's.
+    unique : frozenset of int
+        The planned allocations that are annotated to share bytes with no other, by index.
+    stores : mapping of int to StoreContext
+        What each store is part of, by the store's handle.
+    """
+
+    program: tuple[Step, ...]
+    uses: Mapping[int, PipelineUse]
+    readers: Mapping[int, frozenset[str]]
+    writers: Mapping[int, frozenset[str]]
+    guesses: tuple[str, ...]
+    unique: frozenset[int]
+    stores: Mapping[int, StoreContext]
+
+
+def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
+    """Find the pipe of each statement, and what the buffers have to do with them.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat.
+    found : FunctionProblems
+        The function's problems; only buffers that are planned get a `PipelineUse`.
+
+    Returns
+    -------
+    Pipelines
+        `passes.ascend.analysis.find_computations` says what a statement is. It runs on the pipe
+        that the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that
+        key; else on the one of `route`. Of what would run on the vector unit, the scalar unit
+        runs what writes one element only, or has an operator that the vector unit lacks: see
+        `passes.ascend.analysis.scalar_loops`.
+
+    Raises
+    ------
+    ValueError
+        When a named pipe is not in `PIPES`; the message names what the statement writes.
+    """
+    names = {
+        allocation.index: name
+        for attached in found.problems
+        for name, allocation in attached.allocations.items()
+    }
+    nodes = find_computations(func.body, found.access, names, _route, found.bounds)
+    return _Builder(names, found).build(nodes)
+
+
+def _by_scopes(computation: Computation) -> str | None:
+    written = {memory.key for memory in computation.writes}
+    sources = [memory.scope for memory in computation.reads if memory.key not in written]
+    return route(sources, [memory.scope for memory in computation.writes])
+
+
+def _route(computation: Computation) -> str:
+    return _by_scopes(computation) or "S"
+
+
+def pipe_of(computation: Computation) -> str:
+    """Return the pipe that runs a computation: the scalar unit where nothing decides it.
+
+    Raises
+    ------
+    ValueError
+        When the program names a pipe that there is not.
+    """
+    if computation.pipe is not None:
+        if computation.pipe not in PIPES:
+            touched = ", ".join(
+                f"{memory.name!r} in {memory.scope}"
+                for memory in computation.writes or computation.reads
+            )
+            raise ValueError(
+                f"unknown pipe {computation.pipe!r} of a statement on {touched}; "
+                f"there are: {', '.join(PIPES)}"
+            )
+        return computation.pipe
+    pipe = _route(computation)
+    is_scalar = computation.elements <= 1 or computation.scalar_loop
+    return "S" if pipe == "V" and is_scalar else pipe
+
+
+@dataclass
+class _Seen:
+    """The statements that touch one allocation."""
+
+    runs: int = 1
+    reads: dict[str, None] = field(default_factory=dict)
+    writes: dict[str, None] = field(default_factory=dict)
+
+
+class _Builder:
+    """Numbers the loops, makes the statements and gathers who uses what."""
+
+    def __init__(self, names: Mapping[int, str], found: FunctionProblems) -> None:
+        self._names = names
+        self._found = found
+        self._seen = {index: _Seen() for index in names}
+        self._stores: dict[int, StoreContext] = {}
+        self._guesses: list[str] = []
+        self._numbers: dict[int, int] = {}  # of the loops, by handle
+
+    def build(self, nodes: Sequence[Node]) -> Pipelines:
+        program = tuple(self._steps(nodes, 1))
+        return Pipelines(
+            program,
+            {index: self._use(index, seen) for index, seen in self._seen.items()},
+            {index: frozenset(seen.reads) for index, seen in self._seen.items()},
+            {index: frozenset(seen.writes) for index, seen in self._seen.items()},
+            tuple(dict.fromkeys(self._guesses)),
+            frozenset(index for index in self._seen if self._is_unique(index)),
+            self._stores,
+        )
+
+    def _steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
+        for node in nodes:
+            if isinstance(node, Repeat):
+                number = len(self._numbers)
+                self._numbers[node.loop.__chandle__()] = number
+                body = tuple(self._steps(node.body, runs * node.trips))
+                yield Loop(number, node.trips, body)
+            elif isinstance(node, Choice):
+                then = tuple(self._steps(node.then, runs))
+                yield Branch(then, tuple(self._steps(node.otherwise, runs)))
+            else:
+                yield self._statement(node, runs)
+
+    def _statement(self, node: Computation, runs: int) -> Statement:
+        pipe = pipe_of(node)
+        is_elementwise = pipe == "V" or (node.scalar_loop and _by_scopes(node) == "V")
+        for store in node.stores:
+            self._stores[store.__chandle__()] = StoreContext(pipe, len(node.stores), is_elementwise)
+        for memories, is_read in ((node.reads, True), (node.writes, False)):
+            for memory in memories:
+                seen = None if memory.index is None else self._seen.get(memory.index)
+                if seen is not None:
+                    seen.runs = max(seen.runs, runs)
+                    (seen.reads if is_read else seen.writes)[pipe] = None
+        is_planned = any(memory.index in self._seen for memory in (*node.reads, *node.writes))
+        if is_planned and node.pipe is None and node.elements > 1 and _by_scopes(node) is None:
+            self._guesses.append(_described(node))
+        return Statement(
+            _described(node),
+            pipe,
+            self._named(node.reads),
+            self._named(node.writes),
+            -(-node.moved_bits // 8) if pipe in _TRANSFERS else node.elements,
+            _operand_bits(node) if pipe == "M" else node.element_bits,
+        )
+
+    def _named(self, memories: Sequence[Memory]) -> tuple[str, ...]:
+        names = (None if m.index is None else self._names.get(m.index) for m in memories)
+        return tuple(name for name in names if name is not None)
+
+    def _is_unique(self, index: int) -> bool:
+        value = self._found.access.alloc_stmts[index].annotations.get(_UNIQUE, False)
+        return bool(getattr(value, "value", value))
+
+    def _use(self, index: int, seen: _Seen) -> PipelineUse:
+        loop = self._found.uses[index].loop
+        return PipelineUse(
+            dma=FILLS_FROM_GLOBAL in seen.writes or any(pipe in seen.reads for pipe in DRAINS),
+            scalar="S" in seen.reads or "S" in seen.writes,
+            # Without slots of its own it takes turns with the loop around its allocation, too.
+            loop=None if loop is None else self._numbers.get(loop.__chandle__()),
+            runs=seen.runs,
+        )
+
+
+def _operand_bits(node: Computation) -> int:
+    """Return the width of what is multiplied: the accumulator that is added to may be wider."""
+    written = {memory.key for memory in node.writes}
+    bits = (memory.bits for memory in node.reads if memory.key not in written)
+    return max(bits, default=node.element_bits)
+
+
+def _described(node: Computation) -> str:
+    """Return a name for a statement: what it writes, and from what."""
+    written = ", ".join(memory.name for memory in node.writes) or "scalar"
+    read = ", ".join(memory.name for memory in node.reads)
+    return f"{written} from {read}" if read else written

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planning problems of a function for an Ascend core, with what the reuse levels look at."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from tvm.tirx import PrimFunc
+
+from passes.ascend.analysis.first_writes import check_first_writes
+from passes.ascend.analysis.isa_in_place import isa_in_place
+from passes.ascend.analysis.pipes import Pipelines, find_pipelines
+from passes.ascend.analysis.preload import is_preloaded, with_preloads
+from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
+from passes.planning.problem import Buffer, Penalty, Problem
+from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
+from passes.prim_func.module_calls import Callers
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.simulation.program import Step
+from target_hw.memory import MemoryHierarchy
+
+_TIGHTLY_COUPLED = "tightly_coupled_buffer"
+"""The annotation of a buffer that the other core of a pair has at the same address."""
+
+_GENERAL = ("global", "local")
+"""Scopes that every target has."""
+
+
+@dataclass(frozen=True, eq=False)
+class CoreKernel:
+    """A function for one core: its problems, and its statements on their pipes.
+
+    Attributes
+    ----------
+    func : tvm.tirx.PrimFunc
+        As it was given.
+    memory : MemoryHierarchy
+        What memory the core has.
+    found : FunctionProblems
+        The problems, of the memories on the chip and of the workspace; see `ascend_problems`. They
+        have the penalties of the reuse levels.
+    pipelines : Pipelines
+        What runs where.
+    restrict_inplace_as_isa : bool
+        As `restrict` of `isa_in_place`.
+    """
+
+    func: PrimFunc
+    memory: MemoryHierarchy
+    found: FunctionProblems
+    pipelines: Pipelines
+    restrict_inplace_as_isa: bool = False
+
+    @property
+    def program(self) -> tuple[Step, ...]:
+        """The statements."""
+        return self.pipelines.program
+
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """The statements whose pipe is a guess, by name; see `Pipelines`."""
+        return self.pipelines.guesses
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems as planners without TVM take them."""
+        return tuple(attached.problem for attached in self.found.problems)
+
+    def with_slots(self, number: int, slots: Mapping[str, int]) -> Problem:
+        """Return one of the problems with other numbers of slots for some buffers.
+
+        What may be in place depends on slots, and so do the penalties of the levels: both are
+        found anew.
+
+        Parameters
+        ----------
+        number : int
+            The problem's index in `problems`.
+        slots : mapping of str to int
+            By the names of buffers that are not pinned; the others keep theirs.
+        """
+        attached = self.found.problems[number]
+        buffers = tuple(
+            replace(buffer, slots=slots.get(buffer.name, buffer.slots))
+            for buffer in attached.problem.buffers
+        )
+        # Penalties are those of pairs in place and those of the levels, and both come again.
+        safe = attached.pairs_in_place({b.name: b.slots for b in buffers}, unequal=True)
+        separated = {frozenset(pair) for pair in attached.problem.separations}
+        pairs = tuple(pair for pair in safe if frozenset(pair) not in separated)
+        problem = replace(attached.problem, buffers=buffers, in_place=pairs, penalties=())
+        attached = replace(attached, problem=problem)
+        restrict = self.restrict_inplace_as_isa
+        return with_level_penalties(_with_in_place(self.found, attached, self.pipelines, restrict))
+
+
+def read_kernel(
+    func: PrimFunc,
+    memory: MemoryHierarchy,
+    *,
+    restrict_inplace_as_isa: bool = False,
+    addressed: bool = True,
+    callers: Callers | None = None,
+) -> CoreKernel:
+    """Read a function once, for planners and for the simulator.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat; it stays as it is.
+    memory : MemoryHierarchy
+        What memory the core has.
+    restrict_inplace_as_isa : bool
+        As `restrict` of `isa_in_place`.
+    addressed : bool
+        As in `ProblemOptions`.
+    callers : Callers, optional
+        What is known of the functions that call this one.
+
+    Raises
+    ------
+    ValueError
+        When the function cannot be planned, or a pipe is unknown.
+    """
+    options = ProblemOptions(
+        memory=memory,
+        addressed=addressed,
+        is_native=True,
+        callers=callers or Callers(),
+        unequal_slots=True,
+    )
+    found = find_problems(func, options)
+    _check_scopes(found, memory)
+    _check_annotations(found)
+    found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
+    problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
+    found = replace(found, problems=tuple(problems))
+    return CoreKernel(func, memory, found, pipelines, restrict_inplace_as_isa)
+
+
+def _check_scopes(found: FunctionProblems, memory: MemoryHierarchy) -> None:
+    """Refuse allocations in a memory that the chip does not have."""
+    for alloc in found.access.allocs:
+        scope = str(alloc.scope)
+        if scope not in memory and scope not in _GENERAL:
+            known = ", ".join(described.name for described in memory)
+            has = f"which has: {known}" if known else "which describes none"
+            raise ValueError(
+                f"buffer {alloc.name!r}: scope {scope!r} is not in the memory of the target, {has}"
+            )
+
+
+def _check_annotations(found: FunctionProblems) -> None:
+    """Refuse an annotation that asks for what the planner cannot do."""
+    for alloc, statement in zip(found.access.allocs, found.access.alloc_stmts, strict=True):
+        if _TIGHTLY_COUPLED in statement.annotations:
+            raise ValueError(
+                f"buffer {alloc.name!r} in {alloc.scope}: {_TIGHTLY_COUPLED} is not supported; "
+                "its address would have to be that of a buffer in another function"
+            )
+
+
+def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: Collection[str]) -> None:
+    """Refuse a function in which memory that should be planned is not.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat.
+    found : FunctionProblems
+        Its problems.
+    scopes : collection of str
+        The storage scopes in which each allocation that is used has to be planned.
+
+    Raises
+    ------
+    ValueError
+        When a size is symbolic, a buffer has several slots and no loop whose iterations could
+        take turns with them, memory is read before it is written, or a buffer is used in a way
+        that keeps it from being planned; the message names the buffer and its scope.
+    """
+    touched = {index for entry in found.access.sequence for index in entry.touched}
+    for note in found.left_alone:
+        if note.scope in scopes and note.index in touched:
+            raise ValueError(f"{note}; its place must be decided when the kernel is compiled")
+    for note in found.remarks:
+        if note.scope in scopes:
+            raise ValueError(f"{note}; take the slots away, or allocate it inside of the loop")
+    planned = [
+        allocation.index
+        for attached in found.problems
+        if attached.problem.memory.name in scopes
+        for allocation in attached.allocations.values()
+        # What is preloaded was written an iteration before.
+        if not is_preloaded(allocation)
+    ]
+    check_first_writes(func.body, found.access, found.uses, planned)
+
+
+def ascend_problems(
+    func: PrimFunc, found: FunctionProblems, restrict_inplace_as_isa: bool = False
+) -> tuple[FunctionProblems, Pipelines]:
+    """Add to a function's problems how its buffers meet the pipelines.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat.
+    found : FunctionProblems
+        Its problems.
+    restrict_inplace_as_isa : bool
+        As `restrict` of `isa_in_place`.
+
+    Returns
+    -------
+    FunctionProblems
+        The same problems. Buffers have their `PipelineUse` and stand in the order in which their
+        lives begin; of the pairs in place those are left that the instruction set allows, in the
+        order of their instructions. A pair that stalls a double buffer is in place at the cost of
+        a wait and a stall each time that its statements run. A buffer that is to share with no
+        other is separated from each. One that an iteration fills for the next lives throughout
+        the loop around it.
+    Pipelines
+        The function as the pipelines see it.
+
+    Raises
+    ------
+    ValueError
+        When a pipe is unknown, or a buffer is preloaded and in no loop.
+    """
+    pipelines = find_pipelines(func, found)
+    problems = tuple(
+        _with_pipelines(found, with_preloads(found, attached), pipelines, restrict_inplace_as_isa)
+        for attached in found.problems
+    )
+    return replace(found, problems=problems), pipelines
+
+
+def _with_pipelines(
+    found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
+) -> AttachedProblem:
+    attached = _in_order_of_life(attached)
+    uses = {name: pipelines.uses[a.index] for name, a in attached.allocations.items()}
+    buffers = tuple(replace(b, use=uses[b.name]) for b in attached.problem.buffers)
+    attached = replace(attached, problem=replace(attached.problem, buffers=buffers))
+    problem = _with_in_place(found, attached, pipelines, restrict)
+    return replace(
+        attached, problem=replace(problem, separations=_separations(attached, pipelines))
+    )
+
+
+def _with_in_place(
+    found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
+) -> Problem:
+    """Return a problem with those of its pairs in place that the instruction set allows."""
+    in_place = isa_in_place(found, attached, pipelines, restrict)
+    uses = pipelines.uses
+    runs = {name: uses[a.index].runs for name, a in attached.allocations.items()}
+    stalls = tuple(
+        Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in in_place.stalls
+    )
+    return replace(attached.problem, in_place=in_place.pairs, penalties=stalls)
+
+
+def _separations(attached: AttachedProblem, pipelines: Pipelines) -> tuple[tuple[str, str], ...]:
+    """Return the pairs that are separated, and each unique buffer with each other, none twice."""
+    found = attached.problem.separations
+    known = {frozenset(pair) for pair in found}
+    unique = {name for name, a in attached.allocations.items() if a.index in pipelines.unique}
+    names = tuple(attached.allocations)
+    return found + tuple(
+        (first, second)
+        for first, second in combinations(names, 2)
+        if {first, second} & unique and frozenset((first, second)) not in known
+    )
+
+
+def without_pipelines(attached: AttachedProblem) -> AttachedProblem:
+    """Return a problem of memory in which neither pipelines nor operands in place count."""
+    buffers = tuple(replace(buffer, use=None) for buffer in attached.problem.buffers)
+    problem = replace(attached.problem, buffers=buffers, in_place=(), separations=(), penalties=())
+    return replace(attached, problem=problem)
+
+
+def _in_order_of_life(attached: AttachedProblem) -> AttachedProblem:
+    """Return a problem with its buffers in the order in which their lives begin."""
+
+    def begins(buffer: Buffer) -> int:
+        return buffer.live[0][0]
+
+    buffers = tuple(sorted(attached.problem.buffers, key=begins))
+    return replace(
+        attached,
+        problem=replace(attached.problem, buffers=buffers),
+        allocations={buffer.name: attached.allocations[buffer.name] for buffer in buffers},
+    )

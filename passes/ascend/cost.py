@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan costs a kernel for an Ascend core: from a function to a simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from tvm.tirx import PrimFunc
+
+from passes.ascend.analysis.problems import CoreKernel, read_kernel
+from passes.ascend.kernel import WORKSPACE, AscendOptions, Mode, plan_kernel
+from passes.driver import memory_of, target_of
+from passes.simulation import Simulation, simulate
+from target_hw.machine import Machine
+from target_hw.memory import MemoryHierarchy
+
+
+def core_kernel(
+    func: PrimFunc, memory: MemoryHierarchy | None = None, restrict_inplace_as_isa: bool = False
+) -> CoreKernel:
+    """Read a function for the simulator and for planners without TVM.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat.
+    memory : MemoryHierarchy, optional
+        By default that of the function's target.
+    restrict_inplace_as_isa : bool
+        As in `AscendPlanMemory`.
+
+    Raises
+    ------
+    ValueError
+        When neither describes a memory, or as `AscendPlanMemory` does.
+    """
+    memory = memory or memory_of(func)
+    if memory is None:
+        raise ValueError("neither an argument nor the function's target says what memory there is")
+    return read_kernel(func, memory, restrict_inplace_as_isa=restrict_inplace_as_isa)
+
+
+def plan_cost(
+    func: PrimFunc, options: AscendOptions | None = None, machine: Machine | None = None
+) -> Simulation:
+    """Simulate a function with the places that `AscendPlanMemory` gives its buffers.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat.
+    options : AscendOptions, optional
+        How the pass plans. Both modes are run; the options' own mode is not looked at.
+    machine : Machine, optional
+        By default that of the function's target.
+
+    Raises
+    ------
+    ValueError
+        As `AscendPlanMemory` does, and when no machine is described.
+    """
+    options = options or AscendOptions()
+    if machine is None:
+        target = target_of(func)
+        if target is None:
+            raise ValueError("the function has no target, and no machine is given")
+        machine = Machine.from_target(target)
+    kernel = options.read(func)
+    scopes = {
+        (scope.attached.owner, scope.problem.memory.name): scope
+        for mode in get_args(Mode)
+        for scope in plan_kernel(kernel, replace(options, mode=mode)).scopes
+    }
+    placed = []
+    for attached in kernel.found.problems:
+        scope = scopes[attached.owner, attached.problem.memory.name]
+        # What is planned on the chip may have lost slots; in the workspace it has lost its loops.
+        is_local = scope.problem.memory.name != WORKSPACE
+        problem = scope.attached.problem if is_local else attached.problem
+        placed.append((problem, scope.plan))
+    return simulate(kernel.program, placed, machine)

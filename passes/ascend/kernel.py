@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported.
+
+Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-memory``
+(``PlanMemory.cpp`` of the HIVM dialect) and the developer guide "Plan Memory".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+from tvm.tirx import PrimFunc
+
+from passes.ascend.analysis.problems import (
+    CoreKernel,
+    check_is_planned,
+    read_kernel,
+    without_pipelines,
+)
+from passes.ascend.choices import with_least_cycles
+from passes.ascend.planning.choice import Planner
+from passes.ascend.planning.planner import plan_levels
+from passes.ascend.planning.workspace import plan_workspace
+from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
+from passes.planning import Budget, Plan, Problem, solve
+from passes.planning.engine.positions import compressed
+from passes.planning.overflow import Cost, Overflow, does_not_fit
+from passes.prim_func.function_problems import AttachedProblem
+from passes.prim_func.module_calls import Callers
+from passes.prim_func.sink_allocations import sink_allocations
+from passes.prim_func.statement_lines import Lines
+from passes.simulation import simulate
+from target_hw.machine import Machine
+from target_hw.memory import MemoryHierarchy
+
+Mode = Literal["local-mem-plan", "global-work-space-plan"]
+Strategy = Literal["default", "largest-first"]
+Search = Literal["search", "mirror"]
+
+WORKSPACE = "global.workspace"
+"""The scope of what a kernel's cube and vector parts hand each other."""
+
+RULES = " where only what the instruction set allows is in place"
+"""What a lower bound rests on, in messages."""
+
+_PRINTED = {
+    "local.UB": "ub",
+    "local.L1": "cbuf",
+    "local.L0A": "ca",
+    "local.L0B": "cb",
+    "local.L0C": "cc",
+    "local.BT": "bt",
+    "local.FP": "fbuf",
+}
+
+_REASON = (
+    "possible reason: tiling basic block is too large or block number is more than what user "
+    "expect due to multi-buffer feature is enabled and some ops need extra local buffer."
+)
+
+
+@dataclass(frozen=True)
+class AscendOptions:
+    """How `AscendPlanMemory` plans; see there."""
+
+    mode: Mode = "local-mem-plan"
+    enable_global_workspace_reuse: bool = False
+    restrict_inplace_as_isa: bool = False
+    strategy: Strategy = "default"
+    search: Search = "search"
+    cross_loop: bool = True
+    form: Form = "address"
+    memory: MemoryHierarchy | None = None
+    budget: Budget | None = None
+    degrade: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("mode", get_args(Mode)),
+            ("strategy", get_args(Strategy)),
+            ("search", get_args(Search)),
+            ("form", FORMS),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                choices = ", ".join(known)
+                raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+
+    def read(self, func: PrimFunc, callers: Callers | None = None) -> CoreKernel:
+        """Read a function for planning with these options.
+
+        A search takes what a loop or a branch alone uses to be allocated there: see
+        `sink_allocations`. The original does not, so neither does its mirror.
+
+        Parameters
+        ----------
+        func : tvm.tirx.PrimFunc
+            Flat.
+        callers : Callers, optional
+            What is known of the functions that call it.
+
+        Raises
+        ------
+        ValueError
+            As `read_kernel` does.
+        """
+        return read_kernel(
+            sink_allocations(func) if self.search == "search" else func,
+            self.memory or memory_of(func) or MemoryHierarchy(),
+            restrict_inplace_as_isa=self.restrict_inplace_as_isa,
+            addressed=self.form == "address",
+            callers=callers,
+        )
+
+
+def printed(scope: str) -> str:
+    """Return a storage scope as the original's messages print it."""
+    return _PRINTED.get(scope, scope)
+
+
+def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
+    """Decide where each buffer of a kernel lives, in the memories of one mode.
+
+    Parameters
+    ----------
+    kernel : CoreKernel
+        What `AscendOptions.read` returned.
+    options : AscendOptions
+        Which memories to plan, and how.
+
+    Returns
+    -------
+    AddressPlan
+        Each plan is verified. Those of memories on the chip say each buffer's reuse level.
+
+    Raises
+    ------
+    ValueError
+        As `AscendPlanMemory` does.
+    """
+    is_local = options.mode == "local-mem-plan"
+    scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
+    check_is_planned(kernel.func, kernel.found, scopes)
+    if is_local:
+        return _plan_local(kernel, options, scopes)
+    return _plan_workspace(kernel, options)
+
+
+def level_planner(options: AscendOptions) -> Planner:
+    """Return what plans a memory on the chip by levels of reuse."""
+
+    def planner(problem: Problem, budget: Budget) -> Plan:
+        return plan_levels(
+            compressed(problem),
+            budget,
+            search=options.search,
+            strategy=options.strategy,
+            cross_loop=options.cross_loop,
+        )
+
+    return planner
+
+
+def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
+    planner, budget = level_planner(options), options.budget or Budget()
+    solver: Solver = lambda problem: planner(problem, budget)  # noqa: E731
+    if options.degrade:
+        kernel, solver = with_least_cycles(
+            kernel, planner, scopes, budget, cross_loop=options.cross_loop
+        )
+
+    def is_local(attached: AttachedProblem) -> bool:
+        return attached.problem.memory.name in scopes
+
+    return place_function(kernel.found, solver, overflow=_overflow(kernel), where=is_local)
+
+
+def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
+    problems = []
+    for attached in kernel.found.problems:
+        if attached.problem.memory.name != WORKSPACE:
+            continue
+        if attached.owner is not None:
+            names = ", ".join(map(repr, attached.allocations))
+            raise ValueError(
+                f"buffer {names} in {WORKSPACE}: each iteration of the parallel loop around it "
+                "needs its own, so that the workspace has no size; allocate it outside of that "
+                "loop, with a part for each iteration"
+            )
+        problems.append(without_pipelines(attached))
+    solver = partial(
+        plan_workspace,
+        budget=options.budget,
+        reuse=options.enable_global_workspace_reuse,
+        search=options.search,
+    )
+    return place_function(replace(kernel.found, problems=tuple(problems)), solver)
+
+
+def _overflow(kernel: CoreKernel) -> Overflow:
+    """Return what to say of what does not fit: first what the original says."""
+    explained = partial(
+        does_not_fit,
+        places=Lines(kernel.func, kernel.found),
+        rules=RULES,
+        cost=_cost(kernel),
+    )
+
+    def overflow(problem: Problem, plan: Plan, base: int) -> str:
+        name, capacity = problem.memory.name, problem.capacity or 0
+        # The original rounds sizes up to the alignment.
+        unit = math.lcm(*(problem.alignment_of(buffer) for buffer in problem.buffers))
+        needed = -(-plan.peak // unit) * unit
+        first = (
+            f"{printed(name)} overflow, requires {needed * 8} bits while {capacity * 8} "
+            f"bits available! ({_REASON})"
+        )
+        return f"{first}\n  {explained(problem, plan, base)}"
+
+    return overflow
+
+
+def _cost(kernel: CoreKernel) -> Cost | None:
+    """Return how to price a change: simulated, with the other memories taken to have no end.
+
+    None where the pipelines of the function's target are not described.
+    """
+    target = target_of(kernel.func)
+    if target is None or target.features.machine is None:
+        return None
+    machine = Machine.from_target(target)
+
+    def cycles(changed: Problem | None = None, plan: Plan | None = None) -> int:
+        placed = []
+        for problem in kernel.problems:
+            if changed is not None and plan is not None and is_of(problem, changed):
+                placed.append((changed, plan))
+            else:
+                placed.append((problem, solve(problem, "bump")))
+        return simulate(kernel.program, placed, machine).makespan
+
+    def is_of(problem: Problem, changed: Problem) -> bool:
+        return [b.name for b in problem.buffers] == [b.name for b in changed.buffers]
+
+    return lambda changed, plan: (
+        f"{cycles(changed, plan)} cycles in simulation, where memory without end would give "
+        f"{cycles()}"
+    )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Levels of reuse, the search for what waits least, and what to give up."""

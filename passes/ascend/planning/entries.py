@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the three-level planner packs: entries, each a buffer or several in place, in an order.
+
+The rules are those of AscendNPU-IR's PlanMemory: in-place pairs are merged first and for good, one
+after the other; then the entries of the unified buffer are ordered by the units that use them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from passes.ascend.planning.levels import pipes_conflict
+from passes.planning.engine.blocks import settle
+from passes.planning.engine.in_place import SharingRules
+from passes.planning.live_ranges import common
+from passes.planning.problem import Buffer, Problem
+
+STRATEGIES = ("default", "largest-first")
+_REORDERED = "local.UB"
+"""The scope whose entries are ordered; in all others they stay as they begin."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Buffers that have the same offsets.
+
+    Parameters
+    ----------
+    members : tuple of Buffer
+        In the original's order: what was merged last comes first.
+    size : int
+        Bytes of the largest member.
+    slots : int
+        Of the member with most.
+    """
+
+    members: tuple[Buffer, ...]
+    size: int
+    slots: int
+
+    @cached_property
+    def loop(self) -> int | None:
+        """The loop that all members are used in, if there is one."""
+        loops = {member.use.loop if member.use else None for member in self.members}
+        return loops.pop() if len(loops) == 1 else None
+
+    @property
+    def kind(self) -> int:
+        """Its place in the order: used by a transfer, by neither, by the scalar unit."""
+        for member in self.members:
+            if member.use is not None and member.use.dma:
+                return 1
+            if member.use is not None and member.use.scalar:
+                return 3
+        return 2
+
+
+@dataclass(frozen=True, order=True)
+class Item:
+    """One slot of an entry, to be placed: the number of the entry in the list, and the slot."""
+
+    entry: int
+    slot: int
+
+
+def conflict(one: Entry, two: Entry) -> bool:
+    """Whether pipelines would wait for one another if two entries shared bytes."""
+    return any(
+        a.use is not None and b.use is not None and pipes_conflict(a.use, b.use)
+        for a in one.members
+        for b in two.members
+    )
+
+
+def live_overlap(one: Buffer, two: Buffer) -> int:
+    """Return at how many positions two buffers are live together."""
+    return sum(end - begin for begin, end in common(one.live, two.live))
+
+
+def entries_of(problem: Problem) -> list[Entry]:
+    """Return the entries in the order in which they become live.
+
+    In-place pairs are merged in the problem's order. The entry of the destination goes into that of
+    the source, which keeps its place: a result joins the older value. Where the original would
+    merge what may not be merged, because it takes pairs one by one, both stay as they are.
+    """
+    rules = SharingRules(problem, at_a_cost=True)
+    penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
+    begins = sorted(range(len(problem.buffers)), key=lambda i: (problem.buffers[i].live[0][0], i))
+    groups = [[problem.buffers[i]] for i in begins]
+    place = {members[0].name: at for at, members in enumerate(groups)}
+    for source, destination in problem.in_place:
+        at, old = place[source], place[destination]
+        if at == old or frozenset((source, destination)) in penalized:
+            continue
+        if rules.may_join(groups[at], groups[old]):
+            groups[at], groups[old] = groups[old] + groups[at], []
+            for member in groups[at]:
+                place[member.name] = at
+    return [_entry(members) for members in groups if members]
+
+
+def _entry(members: Sequence[Buffer]) -> Entry:
+    size = max(member.size for member in members)
+    return Entry(tuple(members), size, max(member.slots for member in members))
+
+
+def sequence(entries: Sequence[Entry]) -> list[Item]:
+    """Return all slots in the order in which they are laid out one after the other.
+
+    All first slots, then all others.
+    """
+    first = [Item(number, 0) for number in range(len(entries))]
+    others = [Item(n, slot) for n, entry in enumerate(entries) for slot in range(1, entry.slots)]
+    return first + others
+
+
+def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> list[Item]:
+    """Return all slots in the order in which they look for a place.
+
+    In the unified buffer: entries that are separated from all others, those of transfers, the plain
+    ones, the scalar ones, each followed by its other slots; with "largest-first", all but the
+    separated ones by falling size. In other scopes as in `sequence`.
+    """
+    if problem.memory.name != _REORDERED:
+        return sequence(entries)
+
+    alone = _separated_from_all(problem)
+
+    def key(number: int) -> tuple[int, int]:
+        entry = entries[number]
+        kind = 0 if entry.members[0].name in alone else entry.kind
+        by_size = strategy == "largest-first" and kind > 0
+        return kind, -entry.size if by_size else 0
+
+    numbers = sorted(range(len(entries)), key=key)
+    return [Item(number, slot) for number in numbers for slot in range(entries[number].slots)]
+
+
+def _separated_from_all(problem: Problem) -> set[str]:
+    """Return the buffers that share bytes with no other one, whatever their live ranges."""
+    others = Counter(name for pair in problem.separations for name in pair)
+    return {name for name, count in others.items() if count == len(problem.buffers) - 1}
+
+
+def granule(problem: Problem) -> int:
+    """Return the bytes of which the original's rules make every offset and size a multiple."""
+    return math.lcm(1, *(problem.alignment_of(buffer) for buffer in problem.buffers))
+
+
+def rounded(value: int, unit: int) -> int:
+    """Return `value` rounded up to a multiple of `unit`."""
+    return -(-value // unit) * unit
+
+
+def pins_of(entries: Sequence[Entry]) -> dict[Item, int]:
+    """Return the offsets, in bytes, that are decided already: a pinned buffer is never merged."""
+    return {
+        Item(number, slot): offset
+        for number, entry in enumerate(entries)
+        for slot, offset in enumerate(entry.members[0].pinned or ())
+    }
+
+
+def sequential(problem: Problem, entries: Sequence[Entry]) -> dict[Item, int]:
+    """Return offsets, in bytes, with no bytes shared but by members of one entry."""
+    offsets = pins_of(entries)
+    pinned = [(offset, offset + entries[item.entry].size) for item, offset in offsets.items()]
+    taken = sorted((*problem.memory.reserved, *pinned))
+    unit, top = granule(problem), 0
+    for item in sequence(entries):
+        if item in offsets:
+            continue
+        size = entries[item.entry].size
+        top = settle(top, size, unit, taken) if size else rounded(top, unit)
+        offsets[item] = top
+        top += size
+    return offsets
+
+
+def by_buffer(
+    entries: Sequence[Entry],
+    offsets: Mapping[Item, int],
+    added: Mapping[int, Sequence[int]] | None = None,
+) -> dict[str, tuple[int, ...]]:
+    """Return the offsets of each buffer by name, those in `added` after those of its slots."""
+    found = {}
+    for number, entry in enumerate(entries):
+        slots = tuple(offsets[Item(number, slot)] for slot in range(entry.slots))
+        for member in entry.members:
+            found[member.name] = (*slots, *(added or {}).get(number, ()))
+    return found

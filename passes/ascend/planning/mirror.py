@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The original's search: first fit with levels, one slot after the other, with rollback.
+
+The steps of `MemPlan` in AscendNPU-IR's PlanMemory: a trial at the highest level, then each slot at
+the highest level at which it finds a place, and where there is none, back to an earlier slot, which
+may then not have the level or the place that it had. What differs, each time on purpose:
+
+- slots are taken in one natural order, not in twenty that are shuffled, and within a budget;
+- a buffer gets all slots of a multi-buffered one only where these are placed and the bytes there
+  are free to the end: the original can take addresses beyond the memory, unrecorded;
+- a stall pair, which may touch at one position, must then have equal offsets: only so is the value
+  of one read before the other's is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from passes.ascend.planning.entries import (
+    Entry,
+    Item,
+    conflict,
+    granule,
+    live_overlap,
+    pins_of,
+    plan_order,
+    rounded,
+)
+from passes.planning.engine.in_place import SharingRules
+from passes.planning.planner import Meter
+from passes.planning.problem import ADDRESS_LIMIT, Problem, rotate_alike
+
+TOP = 3
+"""The original's number for what its document calls level 2."""
+CROSS_LOOP = 2
+"""Its undocumented level: across pipelines, but between different loops only."""
+WIDEN = 1
+ANY = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A contiguous part of the memory.
+
+    Parameters
+    ----------
+    begin, end : int
+        Bytes.
+    entries : int
+        One bit for each entry that may be in it: its life is the union of theirs.
+    last : Item, optional
+        What was placed there last.
+    """
+
+    begin: int
+    end: int
+    entries: int = 0
+    last: Item | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One placement, and what it takes to undo it.
+
+    `at` is the place of the item in the plan order; `follows` marks one that was placed together
+    with another item, and is undone with it.
+    """
+
+    at: int
+    item: Item
+    begin: int
+    end: int
+    level: int
+    follows: bool
+    first_piece: int
+    pieces: int
+    replaced: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """What the mirrored search found.
+
+    Parameters
+    ----------
+    offsets : dict of Item to int
+        Bytes.
+    added : dict of int to list of int
+        Bytes: for each entry, the offsets that it has on top of those of its slots.
+    levels : dict of Item to int
+        The original's level, 3 to 0, at which each slot was placed last.
+    fits : bool
+        Whether the levels led to an end. If not, it shares wherever lives allow, as if
+        there were no capacity: to say what is needed, or to be used if that is little enough.
+    """
+
+    offsets: dict[Item, int]
+    added: dict[int, list[int]]
+    levels: dict[Item, int]
+    fits: bool
+
+
+def mirror(
+    problem: Problem,
+    entries: Sequence[Entry],
+    meter: Meter,
+    strategy: str = "default",
+    cross_loop: bool = True,
+) -> Mirrored:
+    """Pack entries as the original does.
+
+    Parameters
+    ----------
+    problem : Problem
+        Where the entries come from. Penalties are not looked at, but where they tell stall pairs.
+    entries : sequence of Entry
+        In the order in which they become live.
+    meter : Meter
+        A node is one slot tried at one level.
+    strategy : str
+        "default" or "largest-first".
+    cross_loop : bool
+        Whether the level between the document's levels 2 and 1 is tried.
+    """
+    facts = _Facts(problem, entries)
+    order = _unpinned(problem, facts, strategy)
+    capacity = ADDRESS_LIMIT if problem.capacity is None else problem.capacity
+    capacity = capacity // facts.unit * facts.unit
+
+    trial = _Packer(facts, order, ADDRESS_LIMIT, False)
+    trial.place_all(TOP)
+    meter.spend(len(order))
+    if trial.peak <= capacity:
+        return trial.result(True)
+    levels = [TOP, CROSS_LOOP, WIDEN, ANY] if cross_loop else [TOP, WIDEN, ANY]
+    for split in (False, True):
+        packer = _Packer(facts, order, capacity, split)
+        if _pack(packer, levels, meter):
+            return packer.result(True)
+    last = _Packer(facts, order, ADDRESS_LIMIT, True)
+    last.place_all(ANY)
+    return last.result(False)
+
+
+def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "default") -> int:
+    """Return the bytes that first fit needs without any sharing across pipelines.
+
+    Parameters
+    ----------
+    problem, entries, strategy
+        As in `mirror`.
+    """
+    facts = _Facts(problem, entries)
+    trial = _Packer(facts, _unpinned(problem, facts, strategy), ADDRESS_LIMIT, False)
+    trial.place_all(TOP)
+    return trial.peak
+
+
+def _unpinned(problem: Problem, facts: _Facts, strategy: str) -> list[Item]:
+    order = plan_order(problem, facts.entries, strategy)
+    return [item for item in order if item not in facts.pins]
+
+
+def _pack(packer: _Packer, levels: Sequence[int], meter: Meter) -> bool:
+    """Place all items, going back where one finds no place; whether that came to an end."""
+    at, cap, reset = 0, TOP, 1
+    while at < len(packer.order):
+        if meter.left == 0:
+            return False
+        tried = [level for level in levels if level <= cap]
+        found = False
+        for level in tried:
+            meter.spend(1)
+            found = packer.try_place(at, level)
+            if found:
+                break
+        if found:
+            if at == reset:
+                cap = TOP
+            at += 1
+            continue
+        reset = max(reset, at)
+        at, cap = packer.roll_back(at)
+        if cap == 0 or at == 0:
+            return False
+        cap -= 1
+    return True
+
+
+class _Facts:
+    """What is fixed about the entries of a problem, as one bit for each entry.
+
+    Attributes
+    ----------
+    hard : list of int
+        For each entry, those that it may not share bytes with: live together or kept apart, and
+        itself; and the bit of what is reserved.
+    stalls : list of int
+        Those of them that it may have an offset in common with: a stall pair that touches at one
+        position, and nothing else in the two entries is live together.
+    pipes, loops : list of int
+        Those that pipelines would wait for, and those of the same loop, or of no loop, too.
+    """
+
+    def __init__(self, problem: Problem, entries: Sequence[Entry]) -> None:
+        self.problem, self.entries = problem, entries
+        self.unit = granule(problem)
+        self.sizes = [rounded(entry.size, self.unit) for entry in entries]
+        self.pins = pins_of(entries)
+        self.reserved = 1 << len(entries)
+        rules = SharingRules(problem, at_a_cost=True)
+        count = len(entries)
+        self.hard = [self.reserved | 1 << number for number in range(count)]
+        self.stalls = [0] * count
+        self.pipes = [0] * count
+        self.loops = [1 << number for number in range(count)]
+        for number, one in enumerate(entries):
+            if conflict(one, one):
+                self.pipes[number] |= 1 << number
+            for other in range(number):
+                two = entries[other]
+                is_hard, stalls = _tie(rules, one, two)
+                pair = (number, other)
+                _set(self.hard, pair, is_hard)
+                _set(self.stalls, pair, stalls)
+                _set(self.pipes, pair, conflict(one, two))
+                _set(self.loops, pair, one.loop == two.loop)
+
+
+def _set(rows: list[int], pair: tuple[int, int], holds: bool) -> None:
+    if holds:
+        rows[pair[0]] |= 1 << pair[1]
+        rows[pair[1]] |= 1 << pair[0]
+
+
+def _tie(rules: SharingRules, one: Entry, two: Entry) -> tuple[bool, bool]:
+    """Return whether two entries may not share bytes, and whether they may touch all the same."""
+    pairs = [(a, b) for a in one.members for b in two.members]
+    if any(rules.are_separated(a, b) for a, b in pairs):
+        return True, False
+    overlaps = [(live_overlap(a, b), a, b) for a, b in pairs]
+    met = [(a, b) for length, a, b in overlaps if length]
+    stalls = len(met) == 1 and rules.stalls(*met[0]) and one.slots == two.slots
+    stalls = stalls and (one.slots == 1 or rotate_alike(*met[0]))
+    return bool(met), stalls and sum(length for length, _, _ in overlaps) == 1
+
+
+class _Packer:
+    """The outline of the memory and the history of placements, for one capacity.
+
+    Attributes
+    ----------
+    order : list of Item
+        What to place.
+    history : list of Record
+        Placements, the latest last.
+    """
+
+    def __init__(self, facts: _Facts, order: Sequence[Item], capacity: int, split: bool) -> None:
+        self.facts, self.order, self.capacity = facts, list(order), capacity
+        self._split = split
+        self._at = {item: at for at, item in enumerate(order)}
+        self._pieces = _first_outline(facts, capacity)
+        self._fixed = [
+            (offset, offset + facts.sizes[item.entry], item) for item, offset in facts.pins.items()
+        ]
+        self.history: list[Record] = []
+        self._offsets: dict[Item, int] = {}
+        self._added: dict[int, list[int]] = {}
+        self._levels: dict[Item, int] = {}
+        self._banned: tuple[int, int] | None = None
+
+    @property
+    def peak(self) -> int:
+        """The highest end, in bytes."""
+        ends = [record.end for record in self.history] + [end for _, end, _ in self._fixed]
+        return max(ends, default=0)
+
+    def result(self, fits: bool) -> Mirrored:
+        """Return what was placed."""
+        offsets = {**self._offsets, **self.facts.pins}
+        added = {number: list(offsets) for number, offsets in self._added.items() if offsets}
+        return Mirrored(offsets, added, dict(self._levels), fits)
+
+    def place_all(self, level: int) -> None:
+        """Place everything at one level where there is always room."""
+        for at in range(len(self.order)):
+            assert self.try_place(at, level), "there is room above all that is placed"
+
+    def try_place(self, at: int, level: int) -> bool:
+        """Place an item at the lowest offset that one level allows; whether there is one."""
+        item = self.order[at]
+        size = self.facts.sizes[item.entry]
+        if item in self._offsets:
+            return True  # placed together with another
+        if size == 0:
+            self._offsets[item], self._levels[item] = 0, level
+            return True
+        free = self._free_pieces(item, level) if level > WIDEN else None
+        begin = 0
+        while begin < len(self._pieces):
+            end, begin = self._grow(at, begin)
+            if end < 0:
+                continue  # `begin` is behind what is in the way
+            if end == len(self._pieces):
+                return False  # what is left of the memory is too small
+            if level == WIDEN:
+                if self._place_on_all_slots(at, begin, end):
+                    return True
+                begin += 1
+                continue
+            if free is not None:
+                while begin < len(free) and not free[begin]:
+                    begin += 1
+                if begin == len(free):
+                    return False
+                end, start = self._grow(at, begin)
+                if end < 0 or end == len(self._pieces):
+                    begin = start if end < 0 else len(self._pieces)
+                    continue
+            self._place(at, item, begin, end, level)
+            return True
+        return False
+
+    def _grow(self, at: int, begin: int) -> tuple[int, int]:
+        """Return the last piece of the range from `begin` that an item fits in, and `begin`.
+
+        The last piece is -1 if something is in the way, and the second number is then where to go
+        on; it is the number of pieces if there are no more.
+        """
+        pieces, item = self._pieces, self.order[at]
+        size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
+        low = pieces[begin].begin
+        if self._banned == (at, low):
+            return -1, begin + 1
+        for end in range(begin, len(pieces)):
+            met = pieces[end].entries & hard
+            if met and not self._touches(item, met, low, low + size):
+                return -1, end + 1
+            if pieces[end].end - low >= size:
+                return end, begin
+        return len(pieces), begin
+
+    def _touches(self, item: Item, met: int, low: int, high: int) -> bool:
+        """Whether all that an item meets is its stall partner's slot, at the same offset."""
+        if met & ~self.facts.stalls[item.entry]:
+            return False
+        return all(
+            (begin, other.slot) == (low, item.slot) and not self._added.get(other.entry)
+            for begin, _, other in self._placed(met, low, high)
+        )
+
+    def _placed(self, entries: int, low: int, high: int) -> list[tuple[int, int, Item]]:
+        """Return what is placed of some entries between two offsets: (begin, end, item)."""
+        records = [(r.begin, r.end, r.item) for r in self.history] + self._fixed
+        return [r for r in records if r[0] < high and low < r[1] and entries >> r[2].entry & 1]
+
+    def _free_pieces(self, item: Item, level: int) -> list[bool]:
+        """Return for each piece whether an item there meets nothing that the level forbids."""
+        facts = self.facts
+        forbidden = (facts.pipes if level == TOP else facts.loops)[item.entry]
+        size = facts.sizes[item.entry]
+        taken = sorted(
+            [(r.begin, r.end) for r in self.history if forbidden >> r.item.entry & 1]
+            + [(begin, end) for begin, end, other in self._fixed if forbidden >> other.entry & 1]
+        )
+        free, at, highest = [], 0, 0
+        for piece in self._pieces:
+            while at < len(taken) and taken[at][0] < piece.begin + size:
+                highest = max(highest, taken[at][1])
+                at += 1
+            free.append(highest <= piece.begin)
+        if free and self._pieces[-1].end - self._pieces[-1].begin < size:
+            free[-1] = False
+        return free
+
+    def _place(
+        self, at: int, item: Item, begin: int, end: int, level: int, follows: bool = False
+    ) -> None:
+        """Put an item at the begin of a range of pieces."""
+        pieces, bit = self._pieces, 1 << item.entry
+        low = pieces[begin].begin
+        high = low + self.facts.sizes[item.entry]
+        replaced = tuple(pieces[begin : end + 1])
+        if self._split:
+            new = [Piece(p.begin, min(p.end, high), p.entries | bit, item) for p in replaced]
+        else:
+            entries = bit
+            for piece in replaced:
+                entries |= piece.entries
+            new = [Piece(low, high, entries, item)]
+        if high < replaced[-1].end:
+            new.append(Piece(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
+        pieces[begin : end + 1] = new
+        record = Record(at, item, low, high, level, follows, begin, len(new), replaced)
+        self.history.append(record)
+        if item in self._offsets:
+            self._added.setdefault(item.entry, []).append(low)
+        else:
+            self._offsets[item], self._levels[item] = low, level
+
+    def _undo(self) -> Record:
+        """Take back the latest placement."""
+        record = self.history.pop()
+        begin = record.first_piece
+        self._pieces[begin : begin + record.pieces] = record.replaced
+        if self._offsets[record.item] == record.begin:
+            del self._offsets[record.item]
+        else:
+            self._added[record.item.entry].pop()
+        return record
+
+    def _place_on_all_slots(self, at: int, begin: int, end: int) -> bool:
+        """Put an item where a multi-buffered one is, and on all other slots of that, too."""
+        item, last = self.order[at], self._pieces[begin].last
+        if begin != end or last is None or item.slot > 0:
+            return False
+        entry, other = self.facts.entries[item.entry], self.facts.entries[last.entry]
+        places = self._other_slots(last)
+        if not places or len(places) < entry.slots - 1 or entry.loop is None:
+            return False
+        if entry.loop != other.loop:
+            return False
+        size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
+        first = self._pieces[begin].begin
+        if any(self._placed(hard, place, place + size) for place in (first, *places)):
+            return False
+        before = len(self.history)
+        self._place(at, item, begin, end, WIDEN)
+        for slot, place in enumerate(places, 1):
+            one = Item(item.entry, slot) if slot < entry.slots else item
+            if not self._place_exactly(one, place):
+                while len(self.history) > before:
+                    self._undo()
+                return False
+        return True
+
+    def _other_slots(self, item: Item) -> list[int]:
+        """Return all other offsets of the entry of a first slot; none if one is not placed yet.
+
+        The original asks whether an offset is zero instead, and so takes offsets of the trial for
+        those of slots that are not placed, and passes over a slot that is at zero.
+        """
+        entry = self.facts.entries[item.entry]
+        slots = [Item(item.entry, slot) for slot in range(1, entry.slots)]
+        known = {**self._offsets, **self.facts.pins}
+        if item.slot > 0 or any(slot not in known for slot in slots):
+            return []
+        return [known[slot] for slot in slots] + self._added.get(item.entry, [])
+
+    def _place_exactly(self, item: Item, low: int) -> bool:
+        """Put an item at an offset where a piece begins and all that it needs is free."""
+        at = self._at[Item(item.entry, 0)]
+        for begin, piece in enumerate(self._pieces):
+            if piece.begin == low:
+                banned, self._banned = self._banned, None
+                end, _ = self._grow(at, begin)
+                self._banned = banned
+                if not 0 <= end < len(self._pieces):
+                    return False
+                self._place(self._at[item], item, begin, end, WIDEN, follows=True)
+                return True
+        return False
+
+    def roll_back(self, failed: int) -> tuple[int, int]:
+        """Undo placements up to one that may be tried again; return its place and level.
+
+        The place is 0 or the level is 0 if there is none. What is undone may not take the offset
+        that it had again.
+        """
+        at = level = 0
+        size = self.facts.sizes[self.order[failed].entry]
+        while self.history:
+            record = self._undo()
+            if record.follows or self._follows_first_slot(record):
+                continue
+            at, level = record.at, record.level
+            if level > 0:
+                self._banned = (at, record.begin)
+                room = size if at == 0 else record.begin + size
+                if room <= self.capacity:
+                    break
+        return at, level
+
+    def _follows_first_slot(self, record: Record) -> bool:
+        """Whether this is a further slot of an entry whose first one has the same level."""
+        first = Item(record.item.entry, 0)
+        return record.item.slot > 0 and self._levels[first] == record.level
+
+
+def _first_outline(facts: _Facts, capacity: int) -> list[Piece]:
+    """Return the pieces of the memory before anything is placed but what is pinned or reserved."""
+    fixed = [(begin, end, facts.reserved) for begin, end in facts.problem.memory.reserved]
+    fixed += [
+        (offset, offset + facts.sizes[item.entry], 1 << item.entry)
+        for item, offset in facts.pins.items()
+    ]
+    # Where a reserved range ends between two aligned offsets, the rest is of no use.
+    unit = facts.unit
+    fixed = [(begin // unit * unit, rounded(end, unit), entries) for begin, end, entries in fixed]
+    bounds = {0, capacity}
+    for begin, end, _ in fixed:
+        bounds.update((min(begin, capacity), min(end, capacity)))
+    edges = sorted(bounds)
+    pieces = []
+    for begin, end in pairwise(edges):
+        entries = 0
+        for low, high, mask in fixed:
+            if low < end and begin < high:
+                entries |= mask
+        pieces.append(Piece(begin, end, entries))
+    return pieces

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three-level planner: no sharing where everything fits without, else levels of reuse.
+
+After AscendNPU-IR's PlanMemory: see `passes.ascend.planning.levels` for what a level is. Two
+searches: `mirror` is the original's first fit with rollback, `search` looks for the plan that makes
+pipelines wait least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+from passes.ascend.planning.entries import (
+    STRATEGIES,
+    Entry,
+    by_buffer,
+    entries_of,
+    granule,
+    sequential,
+)
+from passes.ascend.planning.least_waiting import least_waiting
+from passes.ascend.planning.levels import pipes_conflict, reuse_of
+from passes.ascend.planning.mirror import bytes_apart, mirror
+from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.coalesce import pinned_pairs
+from passes.planning.plan import Plan, Status
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
+from passes.planning.planners.portfolio import bump_or_best
+from passes.planning.problem import PipelineUse, Problem, widest_alignment
+
+Search = Literal["search", "mirror"]
+MIRROR_SHARE = 10
+"""The part of the budget, and the nodes, that the search spends on the mirrored one as a start."""
+MIRROR_NODES = 2000
+
+
+@register("three_level")
+def three_level(problem: Problem, budget: Budget) -> Plan:
+    """Share nothing that fits without, else for the least penalty, then the lowest peak.
+
+    The penalties are those of the problem; `with_level_penalties` adds those of the reuse levels.
+    Buffers may get more offsets than slots where that costs less.
+    """
+    return plan_levels(problem, budget)
+
+
+@register("three_level_mirror")
+def three_level_mirror(problem: Problem, budget: Budget) -> Plan:
+    """Share only in place where that fits, else fit first as AscendNPU-IR's PlanMemory does.
+
+    Slots take turns in a fixed order, each at the best reuse level at which it finds a place, with
+    rollback. Penalties are not weighed.
+    """
+    return plan_levels(problem, budget, search="mirror")
+
+
+def plan_levels(
+    problem: Problem,
+    budget: Budget | None = None,
+    *,
+    search: Search = "search",
+    strategy: str = "default",
+    cross_loop: bool = True,
+) -> Plan:
+    """Plan with levels of reuse.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to place.
+    budget : Budget, optional
+        Of placements tried; a slot tried at one level is one.
+    search : str
+        "search" or "mirror". Where everything fits side by side, the first shares nothing; the
+        second still puts in place what may be, as the original does.
+    strategy : str
+        How `mirror` orders entries of the unified buffer: "default", by the units that use them, or
+        "largest-first".
+    cross_loop : bool
+        Whether buffers that are used in different loops may share across pipelines at level 2: the
+        wait is for once a loop, not once an iteration. The original does so, which its document
+        does not say. If not, that is level 0.
+
+    Returns
+    -------
+    Plan
+        With each buffer's level.
+
+    Raises
+    ------
+    ValueError
+        If `search` or `strategy` is none of these.
+    """
+    if search not in get_args(Search):
+        raise ValueError(f"{problem.name}: search must be 'search' or 'mirror', got {search!r}")
+    if strategy not in STRATEGIES:
+        raise ValueError(
+            f"{problem.name}: strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}"
+        )
+    name = "three_level" if search == "search" else "three_level_mirror"
+    if granule(problem) > widest_alignment(problem):
+        # Nothing can stand at multiples of all alignments at once.
+        plan = bump_or_best(problem, budget or Budget())
+        return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
+    meter = Meter(budget or Budget())
+    block_list, entries = BlockList(problem), entries_of(problem)
+    apart = [] if search == "mirror" else _with_less_in_place(problem)
+    for laid_out in (*apart, entries):
+        plan = block_list.plan_of(by_buffer(laid_out, sequential(problem, laid_out)), name)
+        if plan.fits and (search == "mirror" or plan.penalty == 0):
+            return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
+    needed = bytes_apart(problem, entries, strategy)
+    without = f"without such sharing first fit needs {needed} bytes"
+    if search == "mirror" or len(block_list) <= MOST_BLOCKS:
+        share = meter if search == "mirror" else meter.share(MIRROR_SHARE, at_most=MIRROR_NODES)
+        mirrored = mirror(problem, entries, share, strategy, cross_loop)
+        plan = block_list.plan_of(by_buffer(entries, mirrored.offsets, mirrored.added), name)
+    if search == "search":
+        plan = least_waiting(problem, plan, meter)
+    if plan.status is Status.OPTIMAL:
+        without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
+    reuse = reuse_of(problem, plan.offsets, cross_loop, without)
+    return replace(plan, nodes=meter.used, reuse=reuse, apart=needed)
+
+
+def _with_less_in_place(problem: Problem) -> list[list[Entry]]:
+    """Return the entries with nothing in place, then with pairs in place that wait for nothing.
+
+    The original merges all that may be in place before it looks at the capacity. But the next
+    iteration waits for a store where the stored buffer is in place of one that a compute unit
+    wrote, and no level says so. The search therefore merges such pairs only where bytes are short.
+    """
+    use = {buffer.name: buffer.use for buffer in problem.buffers}
+    free = tuple((a, b) for a, b in problem.in_place if not _waits(use[a], use[b]))
+    pinned = pinned_pairs(problem)
+    kept = (pinned, (*free, *(pair for pair in pinned if pair not in free)))
+    return [entries_of(replace(problem, in_place=pairs)) for pairs in kept]
+
+
+def _waits(one: PipelineUse | None, two: PipelineUse | None) -> bool:
+    return one is not None and two is not None and pipes_conflict(one, two)

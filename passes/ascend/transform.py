@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`AscendPlanMemory`: places in the memories of an Ascend core, by its compiler's reuse levels.
+
+Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-memory``
+(``PlanMemory.cpp`` of the HIVM dialect) and the developer guide "Plan Memory".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from passes.ascend.analysis.problems import CoreKernel
+from passes.ascend.kernel import AscendOptions, Mode, Search, Strategy, plan_kernel, printed
+from passes.driver import (
+    AddressPlan,
+    Form,
+    ScopePlan,
+    name_of,
+    naming,
+    per_function,
+    prim_funcs,
+    write_address_plan,
+)
+from passes.options import check_flags
+from passes.planning import Budget
+from passes.planning.planner import as_budget
+from passes.prim_func.module_calls import Callers, find_calls
+from target_hw.memory import MemoryHierarchy
+
+WORKSPACE_BYTES = "tvm_ext.workspace_bytes"
+"""The attribute of a function that says how much workspace one call of it needs, in bytes."""
+
+LOGGER = logging.getLogger("tvm_ext.AscendPlanMemory")
+"""Warns where pipelines wait because buffers share bytes, and where a statement's pipe is a guess.
+
+Says at level INFO which buffers are not at level 2, and why.
+"""
+
+
+def AscendPlanMemory(  # noqa: N802
+    mode: Mode = "local-mem-plan",
+    enable_global_workspace_reuse: bool = False,
+    restrict_inplace_as_isa: bool = False,
+    strategy: Strategy = "default",
+    search: Search = "search",
+    cross_loop: bool = True,
+    form: Form = "address",
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    budget: Budget | int | None = None,
+    degrade: bool = False,
+) -> Pass:
+    """Give the on-chip buffers of each function their places, or the workspace its.
+
+    The pass stands where `StorageRewrite` stands, and in its place; see `PlanAddresses`. In a
+    memory in which all buffers fit, no bytes are shared; the mirrored search still puts results in
+    place of operands, as the original does. Else each buffer gets the best reuse level that it
+    can: at level 2 it shares with nothing that runs on another pipeline; at level 1 a buffer that
+    takes the place of a multi-buffered one in the same loop takes all of its slots, and the loop's
+    iterations take turns with them; at level 0 it shares wherever live ranges allow.
+
+    Parameters
+    ----------
+    mode : {"local-mem-plan", "global-work-space-plan"}
+        Plan the on-chip scopes that the target describes, or ``global.workspace``. The second
+        writes the attribute `WORKSPACE_BYTES` onto each function: what it and those that it calls
+        need.
+    enable_global_workspace_reuse : bool
+        Whether workspace buffers that are not live together may share bytes.
+    restrict_inplace_as_isa : bool
+        Whether only additions, subtractions, products, maxima, minima, ``and`` and ``or`` may
+        write over an operand, rather than every elementwise vector instruction.
+    strategy : {"default", "largest-first"}
+        In which order the mirrored search places buffers of UB.
+    search : {"search", "mirror"}
+        Seek the plan of the least cost within the budget, or do what the original does.
+    cross_loop : bool
+        Whether sharing across pipelines with what another loop uses counts as level 2: it makes
+        them wait once a loop, not once an iteration. The original's document does not say so, its
+        code does. If not, that is level 0.
+    form : {"address", "arena"}
+        As in `PlanAddresses`.
+    target : Target or str or dict, optional
+        The chip. By default each function's own target.
+    budget : Budget or int, optional
+        Limits for the search, or how many placements it may try; with `degrade`, for all plans of a
+        function together.
+    degrade : bool
+        Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: of the plans
+        that are tried, at all levels and with any slots given up, that of the fewest cycles in
+        simulation is taken. The function's target must describe its pipelines. The log says which
+        buffers lost slots; `tvm_ext.what_fits` shows what there was to choose from.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass. It raises `ValueError`, naming the function, buffer and scope, when a plan
+        does not fit the capacity, and when a function cannot be planned.
+
+    Raises
+    ------
+    ValueError
+        When an option is wrong.
+    """
+    with naming("AscendPlanMemory"):
+        check_flags(
+            enable_global_workspace_reuse=enable_global_workspace_reuse,
+            restrict_inplace_as_isa=restrict_inplace_as_isa,
+            cross_loop=cross_loop,
+            degrade=degrade,
+        )
+        options = AscendOptions(
+            mode,
+            enable_global_workspace_reuse,
+            restrict_inplace_as_isa,
+            strategy,
+            search,
+            cross_loop,
+            form,
+            None if target is None else MemoryHierarchy.from_target(Target(target)),
+            as_budget(budget),
+            degrade,
+        )
+    planned = per_function("AscendPlanMemory", partial(ascend_plan_function, options=options), form)
+    if mode == "local-mem-plan":
+        return planned
+    return Sequential([planned, _with_what_callees_need(form)])
+
+
+def ascend_plan_function(
+    func: PrimFunc, callers: Callers, options: AscendOptions
+) -> tuple[PrimFunc, AddressPlan]:
+    """Plan one function and write the plan into it.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat; it stays as it is.
+    callers : Callers
+        What is known of the functions that call it.
+    options : AscendOptions
+        What to plan, and how.
+
+    Returns
+    -------
+    tuple of (tvm.tirx.PrimFunc, AddressPlan)
+        The new function, the same one where there is nothing to plan or to move inwards; and its
+        plan.
+
+    Raises
+    ------
+    ValueError
+        As `AscendPlanMemory` does.
+    """
+    kernel = options.read(func, callers)
+    if kernel.guesses:
+        LOGGER.warning(
+            "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
+            "assumed: %s; name it by T.attr({'pipe': ...})",
+            name_of(func),
+            len(kernel.guesses),
+            "; ".join(kernel.guesses[:3]),
+        )
+    plan = plan_kernel(kernel, options)
+    _log_given_up(kernel, plan)
+    for scope in plan.scopes:
+        _log_levels(func, scope)
+    func = write_address_plan(kernel.func, plan, options.form)
+    if options.mode == "global-work-space-plan":
+        func = func.with_attr(WORKSPACE_BYTES, _workspace_bytes(plan))
+    return func, plan
+
+
+def _with_what_callees_need(form: Form) -> Pass:
+    """Return a pass that adds to each function's workspace what the functions that it calls need.
+
+    Their addresses count from the same place as its own; an arena is a workspace of its own.
+    """
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        functions, result = prim_funcs(mod), mod.clone()
+        graph = find_calls(functions)
+        needed = {name: int(func.attrs[WORKSPACE_BYTES]) for name, func in functions.items()}
+        for name in reversed(graph.order):
+            of_callees = max((needed[callee] for callee in graph.calls[name]), default=0)
+            if of_callees and name in graph.callers[name]:
+                raise ValueError(
+                    f"AscendPlanMemory: function {name!r}: it may be called again while it runs, "
+                    "so that its workspace has no size"
+                )
+            own = needed[name]
+            needed[name] = own + of_callees if form == "arena" else max(own, of_callees)
+            if needed[name] > own:
+                func = functions[name].with_attr(WORKSPACE_BYTES, needed[name])
+                result[mod.get_global_var(name)] = func
+        return result
+
+    return module_pass(transform, opt_level=0, name="tvm_ext.WorkspaceBytes")
+
+
+def ascend_plan(func: PrimFunc, options: AscendOptions) -> AddressPlan:
+    """Decide where each buffer of a function lives; see `plan_kernel`."""
+    return plan_kernel(options.read(func), options)
+
+
+def _log_given_up(kernel: CoreKernel, plan: AddressPlan) -> None:
+    """Warn of buffers that have fewer slots than the kernel asks for."""
+    asked = {(p.memory.name, b.name): b.slots for p in kernel.problems for b in p.buffers}
+    for scope in plan.scopes:
+        memory = scope.problem.memory.name
+        for buffer in scope.problem.buffers:
+            if buffer.slots < asked[memory, buffer.name]:
+                LOGGER.warning(
+                    "function %r: buffer %r in %s has %d slots in the place of %d",
+                    name_of(kernel.func),
+                    buffer.name,
+                    memory,
+                    buffer.slots,
+                    asked[memory, buffer.name],
+                )
+
+
+def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
+    """Warn as the original does where pipelines wait, and say which buffers make them."""
+    memory, plan = scope.problem.memory, scope.plan
+    if plan.penalty and plan.apart is not None:
+        LOGGER.warning(
+            "function %r: There reused some dma buffers in %s address space, which may stall pipe. "
+            "Not reusing dma buffer needs %d bits while %d bits available!",
+            name_of(func),
+            printed(memory.name),
+            plan.apart * 8,
+            (memory.capacity or 0) * 8,
+        )
+    for name, reuse in plan.reuse.items():
+        if reuse.level < 2:
+            LOGGER.info(
+                "buffer %r in %s is at level %d: it %s",
+                name,
+                memory.name,
+                reuse.level,
+                reuse.reason,
+            )
+
+
+def _workspace_bytes(plan: AddressPlan) -> int:
+    """Return the bytes up to the end of the last buffer."""
+    return max((scope.plan.peak for scope in plan.scopes), default=0)

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From problems to verified plans, and from plans into functions: the road of every placing pass.
+
+A pass reads problems off a function, and says how each is solved. What all passes share is here:
+a plan is checked before anything is written, a plan that does not fit is an error that says what
+is in the way, and an error names the pass and the function. `place` serves any problem, wherever it
+comes from; `place_function` serves the allocations of a `PrimFunc`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from passes.planning import Plan, Problem, check
+from passes.planning.live_ranges import join_ranges, live_together
+from passes.planning.overflow import Overflow, does_not_fit
+from passes.prim_func.address import write_addresses
+from passes.prim_func.arena import Arena, write_arenas
+from passes.prim_func.bounds import assert_bounds
+from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
+from passes.prim_func.module_calls import Callers, CallGraph, call_sites, find_calls
+from target_hw.memory import ByteRange, MemoryHierarchy
+
+Form = Literal["address", "arena"]
+"""How a plan stands in the IR: addresses on the allocations, or one allocation with offsets."""
+FORMS: tuple[Form, ...] = ("address", "arena")
+
+EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
+"""Targets that cannot see one piece of memory as two types, so that an arena is of no use there."""
+
+Solver = Callable[[Problem], Plan]
+"""From a problem to a complete plan, also when that does not fit."""
+
+
+# Any problem
+
+
+def place(
+    problem: Problem, solver: Solver, *, base: int = 0, overflow: Overflow | None = None
+) -> Plan:
+    """Solve a problem, and return the plan if it fits and is right.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to place.
+    solver : callable
+        From the problem to a complete plan, also when that does not fit.
+    base : int
+        Bytes at the start of the memory that enclosing scopes have taken; for the message alone.
+    overflow : callable, optional
+        The text of the error for a plan that does not fit: `does_not_fit` by default.
+
+    Returns
+    -------
+    Plan
+        Verified, and within the capacity.
+
+    Raises
+    ------
+    ValueError
+        When the plan is above the capacity.
+    PlanError
+        When the plan is wrong, which would be a fault of the planner.
+    """
+    plan = solver(problem)
+    if not isinstance(plan, Plan):
+        raise ValueError(f"{problem.name}: the planner returned {plan!r}, which is no Plan")
+    if not plan.fits:
+        raise ValueError((overflow or does_not_fit)(problem, plan, base))
+    check(problem, plan)
+    return plan
+
+
+# Modules and functions
+
+
+@contextmanager
+def naming(pass_name: str, function: str | Callable[[], str] | None = None) -> Iterator[None]:
+    """Let a `ValueError` from inside name the pass, and the function where one is given.
+
+    Parameters
+    ----------
+    pass_name : str
+        What users call the pass.
+    function : str or callable, optional
+        The name of the function, or what finds it once it is needed.
+    """
+    try:
+        yield
+    except ValueError as error:
+        name = function() if callable(function) else function
+        where = pass_name if name is None else f"{pass_name}: function {name!r}"
+        raise ValueError(f"{where}: {error}") from error
+
+
+def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
+    """Return the TIR functions of a module by name, in the order of their names."""
+    functions = {str(var.name_hint): mod[var] for var in mod.get_global_vars()}
+    return {name: f for name, f in sorted(functions.items()) if isinstance(f, PrimFunc)}
+
+
+def per_function(
+    pass_name: str,
+    transform: Callable[[PrimFunc, Callers], tuple[PrimFunc, AddressPlan]],
+    form: Form,
+) -> Pass:
+    """Return a module pass that plans functions one by one, each behind those that call it.
+
+    Parameters
+    ----------
+    pass_name : str
+        What users call the pass.
+    transform : callable
+        From a function, and what is known of its callers, to the new function, or to itself, and
+        its plan. A `ValueError` that it raises is raised again with the names of the pass and the
+        function.
+    form : {"address", "arena"}
+        How plans are written. Arenas of two functions are two allocations.
+    """
+
+    def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
+        result = mod.clone()
+        functions = prim_funcs(mod)
+        graph = find_calls(functions)
+        planned: dict[str, AddressPlan] = {}
+        for name in graph.order:
+            func = functions[name]
+            callers = Callers(lasting=graph.lasting)
+            if form == "address":
+                callers = _callers_of(name, graph, planned, functions)
+            with naming(pass_name, name):
+                changed, planned[name] = transform(func, callers)
+            if not changed.same_as(func):
+                result[mod.get_global_var(name)] = changed
+        return result
+
+    return module_pass(transform_module, opt_level=0, name=f"tvm_ext.{pass_name}")
+
+
+def name_of(func: PrimFunc) -> str:
+    """Return the name by which a function is called from outside, for messages."""
+    return str(func.attrs.get("global_symbol", "?")) if func.attrs else "?"
+
+
+def _callers_of(
+    name: str,
+    graph: CallGraph,
+    planned: Mapping[str, AddressPlan],
+    functions: Mapping[str, PrimFunc],
+) -> Callers:
+    """Return what a function has to know of its callers, whose plans are there.
+
+    All that lead to it are asked, in however many steps: of functions that call one another, one is
+    planned in front of some that call it.
+    """
+    taken: dict[str, list[ByteRange]] = {}
+    at_once = False
+    leading = graph.callers[name]
+    for caller, plan in planned.items():
+        if caller not in leading or _on_other_devices(functions[caller], functions[name]):
+            continue
+        ways = [callee for callee in graph.calls[caller] if callee == name or callee in leading]
+        for position, by_several in call_sites(plan.found.access, graph, ways):
+            at_once |= by_several
+            for scope_plan in plan.scopes:
+                memory = scope_plan.problem.memory
+                taken.setdefault(memory.name, []).extend(_held_at(position, scope_plan, plan.found))
+    return Callers(
+        {scope: join_ranges(ranges) for scope, ranges in taken.items()},
+        at_once,
+        name in leading,
+        graph.lasting,
+    )
+
+
+def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterator[ByteRange]:
+    """Yield the addresses of what is live at a position."""
+    for buffer in scope.problem.buffers:
+        index = scope.attached.allocations[buffer.name].index
+        # What lives to the end is there behind the last statement that touches anything.
+        lasts = found.uses[index].escape is not None or found.access.allocs[index].is_volatile
+        during = position - 1 if lasts else position, position + 1
+        if buffer.size and live_together(buffer.live, (during,)):
+            for offset in scope.plan.offsets[buffer.name]:
+                begin = scope.problem.memory.base + offset
+                yield begin, begin + buffer.size
+
+
+def _on_other_devices(one: PrimFunc, other: PrimFunc) -> bool:
+    """Whether two functions are bound to devices of two kinds, whose memories are not the same."""
+    targets = target_of(one), target_of(other)
+    return None not in targets and len({t.get_target_device_type() for t in targets if t}) > 1
+
+
+def target_of(func: PrimFunc) -> Target | None:
+    """Return the target that a function is bound to, if any."""
+    target = func.attrs.get("target") if func.attrs else None
+    return target if isinstance(target, Target) else None
+
+
+def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
+    """Return the memory that a function's own target describes, if it does."""
+    target = target_of(func)
+    if target is None or target.features.memory is None:
+        return None
+    return MemoryHierarchy.from_target(target)
+
+
+# The allocations of a PrimFunc
+
+
+@dataclass(frozen=True, eq=False)
+class ScopePlan:
+    """One problem of a function with its plan.
+
+    Attributes
+    ----------
+    attached : AttachedProblem
+        What was read off the function.
+    problem : Problem
+        What was planned: the same, with the bytes below `base` reserved.
+    plan : Plan
+        Verified, and within the capacity.
+    base : int
+        Bytes at the start of the memory that enclosing scopes have taken; 0 for the outermost.
+    """
+
+    attached: AttachedProblem
+    problem: Problem
+    plan: Plan
+    base: int
+
+
+@dataclass(frozen=True, eq=False)
+class AddressPlan:
+    """All plans of a function.
+
+    Attributes
+    ----------
+    found : FunctionProblems
+        What there was to plan; says too what was left alone.
+    scopes : tuple of ScopePlan
+        One for each problem that was planned.
+    """
+
+    found: FunctionProblems
+    scopes: tuple[ScopePlan, ...]
+
+
+def place_function(
+    found: FunctionProblems,
+    solver: Solver,
+    *,
+    overflow: Overflow | None = None,
+    where: Callable[[AttachedProblem], bool] = lambda _attached: True,
+) -> AddressPlan:
+    """Decide where each buffer of a function's problems lives.
+
+    Parameters
+    ----------
+    found : FunctionProblems
+        What there is to plan.
+    solver, overflow
+        As in `place`.
+    where : callable
+        Whether a problem is to be planned; all are by default. It must choose whole scopes.
+
+    Returns
+    -------
+    AddressPlan
+        Each plan is verified. What enclosing scopes take while a problem runs is reserved in
+        it, so that plans of one memory fit together.
+
+    Raises
+    ------
+    ValueError
+        When a plan is above the capacity.
+    PlanError
+        When a plan is wrong, which would be a fault of the planner.
+    """
+    planned: dict[int, ScopePlan] = {}
+    for number, attached in enumerate(found.problems):
+        if where(attached):
+            around = [(planned[outer].problem, planned[outer].plan) for outer in attached.inside]
+            taken = taken_around(attached, around)
+            problem, base = above(attached.problem, taken)
+            plan = place(problem, solver, base=base, overflow=overflow)
+            planned[number] = ScopePlan(attached, problem, plan, base)
+    return AddressPlan(found, tuple(planned.values()))
+
+
+def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFunc:
+    """Write the plans of a function into it.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        What was planned; it stays as it is.
+    plan : AddressPlan
+        Where everything lives.
+    form : {"address", "arena"}
+        ``address`` writes ``allocated_addr`` onto each allocation; ``arena`` makes one allocation
+        for each scope and attach point, and puts the offsets in the indices.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        The new function; it asserts the bounds that the plan rests on.
+
+    Raises
+    ------
+    ValueError
+        When the form cannot hold what the function does with its memory.
+    """
+    target = target_of(func)
+    kind = None if target is None else target.kind.name
+    if plan.scopes and form == "arena" and kind in EXACT_DTYPE_TARGETS:
+        raise ValueError(f"target {kind!r} cannot see one piece of memory as several types")
+    if form == "address":
+        func = write_addresses(func, _addresses(plan))
+    else:
+        func = write_arenas(func, plan.found.access, plan.found.uses, tuple(_arenas(plan)))
+    return assert_bounds(func, plan.found.bounds)
+
+
+def taken_around(attached: AttachedProblem, around: Sequence[tuple[Problem, Plan]]) -> int:
+    """Return where the bytes end that enclosing scopes take while a problem's owner runs.
+
+    Parameters
+    ----------
+    attached : AttachedProblem
+        The problem.
+    around : sequence of (Problem, Plan)
+        Those that it is inside of, with their plans.
+    """
+    during = attached.during
+    return max(
+        (
+            offset + buffer.size
+            for problem, plan in around
+            for buffer in problem.buffers
+            if during is None or live_together(buffer.live, (during,))
+            for offset in plan.offsets[buffer.name]
+        ),
+        default=0,
+    )
+
+
+def above(problem: Problem, taken: int) -> tuple[Problem, int]:
+    """Return the problem with the bytes that enclosing scopes take reserved, and their end.
+
+    That end is a multiple of every alignment, so that an arena can begin there.
+    """
+    if taken == 0:
+        return problem, 0
+    unit = math.lcm(*(problem.alignment_of(buffer) for buffer in problem.buffers))
+    base = -(-taken // unit) * unit
+    if problem.capacity is not None and base >= problem.capacity:
+        base = problem.capacity
+    reserved = join_ranges(((0, base), *problem.memory.reserved))
+    return replace(problem, memory=replace(problem.memory, reserved=reserved)), base
+
+
+def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
+    for scope in plan.scopes:
+        start = scope.problem.memory.base
+        _check_start(scope.problem)
+        for name, allocation in scope.attached.allocations.items():
+            offsets = scope.plan.offsets[name]
+            yield allocation.statement, [start + offset for offset in offsets]
+
+
+def _check_start(problem: Problem) -> None:
+    """Refuse a memory that begins where multiples of a buffer's alignment are none as addresses."""
+    start = problem.memory.base
+    for buffer in problem.buffers:
+        alignment = problem.alignment_of(buffer)
+        if start % alignment:
+            raise ValueError(
+                f"{problem.name}: buffer {buffer.name!r} needs an address that is a multiple of "
+                f"{alignment}, but its memory {problem.memory.name!r} begins at {start}"
+            )
+
+
+def _arenas(plan: AddressPlan) -> Iterator[Arena]:
+    for scope in plan.scopes:
+        if scope.plan.peak == 0:
+            continue
+        members = tuple(
+            (allocation, tuple(offset - scope.base for offset in scope.plan.offsets[name]))
+            for name, allocation in scope.attached.allocations.items()
+        )
+        yield Arena(
+            scope.problem.memory.name, scope.plan.peak - scope.base, scope.attached.owner, members
+        )

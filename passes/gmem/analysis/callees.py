@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call in a lowered Relax function does with the tensors that it is given.
+
+Operators and packed functions are told by their whole name, which is their identity; whatever is
+not in a list here may keep what it is given.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GlobalVar, Op
+from tvm.tirx import PrimFunc
+
+
+class Callee(Enum):
+    """What a callee does with its arguments."""
+
+    ALLOCATES = "makes a new tensor"
+    ALIASES = "returns its first argument, seen otherwise"
+    READS = "reads and writes them, and is done with them when it returns"
+    FREES = "ends them"
+    CALLS = "hands them to another Relax function"
+    KEEPS = "may keep them"
+    PLANNED = "memory that is planned already"
+    HIGH_LEVEL = "has yet to be lowered"
+
+
+ALLOC_TENSOR = "relax.builtin.alloc_tensor"
+CALL_TIR_DYN = "relax.vm.call_tir_dyn"
+
+_OPS = {
+    ALLOC_TENSOR: Callee.ALLOCATES,
+    "relax.reshape": Callee.ALIASES,
+    "relax.memory.view": Callee.ALIASES,
+    # These three return the same tensor where there is nothing to do.
+    "relax.memory.ensure_zero_offset": Callee.ALIASES,
+    "relax.to_vdevice": Callee.ALIASES,
+    "relax.hint_on_device": Callee.ALIASES,
+    "relax.builtin.stop_lift_params": Callee.ALIASES,
+    CALL_TIR_DYN: Callee.READS,
+    "relax.null_value": Callee.READS,
+    "relax.shape_of": Callee.READS,
+    "relax.tensor_to_shape": Callee.READS,
+    "relax.memory.kill_tensor": Callee.FREES,
+    "relax.vm.kill_object": Callee.FREES,
+    "relax.memory.alloc_storage": Callee.PLANNED,
+    "relax.memory.alloc_tensor": Callee.PLANNED,
+    "relax.memory.kill_storage": Callee.PLANNED,
+    "relax.vm.alloc_storage": Callee.PLANNED,
+    "relax.vm.alloc_tensor": Callee.PLANNED,
+    "relax.call_tir": Callee.HIGH_LEVEL,
+    "relax.call_tir_inplace": Callee.HIGH_LEVEL,
+    "relax.call_tir_with_grad": Callee.HIGH_LEVEL,
+    "relax.call_dps_packed": Callee.HIGH_LEVEL,
+}
+
+_PACKED = {
+    "vm.builtin.reshape": Callee.ALIASES,
+    # What `LegalizeOps` makes of `R.print` and `R.assert_op`.
+    "relax.run.print": Callee.READS,
+    "relax.run.assert_op": Callee.READS,
+    # TVM's caches of keys and values copy what they are given into memory of their own
+    # (`src/runtime/vm/lm_support.cc`, `src/runtime/vm/kv_state.cc`).
+    **{
+        f"vm.builtin.attention_kv_cache_{name}": Callee.READS
+        for name in (
+            "create",
+            "update",
+            "append",
+            "window_override",
+            "window_override_with_sinks",
+            "attention_with_fused_qkv",
+            "attention_with_shared_kv",
+            "self_attention",
+            "cross_attention",
+            "append_mla_kv",
+        )
+    },
+}
+
+
+def classify(mod: tvm.IRModule, op: Any) -> tuple[Callee, str]:
+    """Return what calling `op` does with its arguments, and how messages call it.
+
+    Packed functions called in destination-passing style are not told here: see
+    `passes.gmem.analysis.graph`.
+    """
+    if isinstance(op, Op):
+        name = str(op.name)
+        if name in _OPS:
+            return _OPS[name], name
+        legalized = op.get_attr("FLegalize") is not None
+        return (Callee.HIGH_LEVEL if legalized else Callee.KEEPS), f"operator {name!r}"
+    if isinstance(op, GlobalVar):
+        function = mod.functions.get(op) if op in mod.functions else None
+        if isinstance(function, PrimFunc):
+            return Callee.READS, f"kernel {str(op.name_hint)!r}"
+        if isinstance(function, relax.Function):
+            return Callee.CALLS, f"Relax function {str(op.name_hint)!r}"
+        return Callee.KEEPS, f"function {str(op.name_hint)!r}"
+    if isinstance(op, relax.ExternFunc):
+        symbol = str(op.global_symbol)
+        return _PACKED.get(symbol, Callee.KEEPS), f"packed function {symbol!r}"
+    return Callee.KEEPS, "closure"

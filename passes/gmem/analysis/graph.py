@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Relax function does with memory: which tensors can be planned, when they live, weights.
+
+Read off a function as it stands right before `StaticPlanBlockMemory`: every tensor that a kernel
+writes is made by ``R.builtin.alloc_tensor``, and kernels are called on tensors.
+
+A variable may refer to several of these tensors: through names, reshapes, views and tuples, and
+through an `if` to those of either branch. Each touch of a variable touches all that it may refer
+to. A tensor that may outlive the function, or that something unknown may keep, is left to the run
+time, and so is one whose shape is not known at all. An operator that has yet to be lowered is
+unknown in that sense: what it becomes may return the tensor that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst, GlobalVar, PrimType, StringImm
+from tvm.tirx import IntImm, PrimFunc
+
+from passes.gmem.analysis.branch_ranges import BlockStack, Branches
+from passes.gmem.analysis.callees import CALL_TIR_DYN, Callee, classify
+from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
+from passes.gmem.analysis.sizes import Sizes, UnknownSizeError
+from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
+from passes.gmem.analysis.weights import Constants, parameter_weights
+
+
+def read_relax_memory(
+    mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int] | None = None
+) -> RelaxMemory:
+    """Read one Relax function of a module.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        After `CallTIRRewrite`.
+    variable : tvm.ir.GlobalVar
+        The function.
+    upper_bounds : mapping of str to int, optional
+        Most elements of symbolic dimensions of the signature, by name, where the function's
+        attribute ``tir_var_upper_bound`` does not name them.
+
+    Returns
+    -------
+    RelaxMemory
+        What there is to plan.
+
+    Raises
+    ------
+    ValueError
+        When a variable is used where it is not defined. The message names the binding.
+    """
+    return _Reader(mod, variable, upper_bounds or {}).read()
+
+
+# ------------------------------------------------------------------ what a variable may refer to
+
+
+@dataclass(frozen=True)
+class _Value:
+    """The tensors that an expression may refer to, and its fields where it is a known tuple."""
+
+    tensors: tuple[int, ...] = ()
+    fields: tuple[_Value, ...] | None = None
+
+
+_NOTHING = _Value()
+
+
+def _union(values: Iterable[_Value]) -> tuple[int, ...]:
+    return tuple(sorted({tensor for value in values for tensor in value.tensors}))
+
+
+def _tuple(fields: Iterable[_Value]) -> _Value:
+    fields = tuple(fields)
+    return _Value(_union(fields), fields)
+
+
+# ------------------------------------------------------------------------------------ the reader
+
+
+class _Reader:
+    def __init__(
+        self, mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int]
+    ) -> None:
+        self._mod = mod
+        self._name = str(variable.name_hint)
+        self._func = mod[variable]
+        self._sizes = Sizes(self._func, upper_bounds)
+        self._values: dict[int, _Value] = {}
+        self._defined: list[int] = []
+        self._blocks = BlockStack()
+        self._path: list[tuple[int, int]] = []
+        self._bindings: list[str] = []
+        self._tensors: list[Tensor] = []
+        self._classes = TensorClasses(self._tensors)
+        self._constants = Constants(self._func, self._sizes)
+        self._inner: list[LeftToRuntime] = []
+        self._unlowered: list[LeftToRuntime] = []
+        self._calls: set[str] = set()
+        self._hands_on: set[str] = set()
+        self._calls_unknown = False
+        self._allocates = False
+        self._branches = 0
+        self._used: set[int] | None = None
+        self._callees: dict[int, tuple[Callee, str]] = {}
+
+    def read(self) -> RelaxMemory:
+        func = self._func
+        parameters = list(parameter_weights(func, self._sizes))
+        for param in func.params:
+            self._define(param, _NOTHING)
+        self._leave(self._sequence(func.body), RETURNED)
+        self._blocks.root.end = len(self._bindings)
+        as_they_are = _returned_as_they_are(func.body)
+        for tensor in self._tensors:
+            handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
+            tensor.returned_as_it_is = handle in as_they_are
+        found = group_tensors(
+            self._tensors, self._classes, self._blocks.root, _known_at_entry(func)
+        )
+        unsized = (weight for weight in parameters if isinstance(weight, LeftToRuntime))
+        left = (
+            LeftToRuntime(t.name, _constant_bytes(t), t.left)
+            for t in self._tensors
+            if t.left is not None
+        )
+        weights = (weight for weight in parameters if isinstance(weight, Weight))
+        return RelaxMemory(
+            name=self._name,
+            mod=self._mod,
+            func=func,
+            groups=found.groups,
+            left=(*unsized, *left, *self._inner, *self._unlowered),
+            weights=(*weights, *self._constants.weights()),
+            bounds=found.bounds,
+            variables=self._sizes.variables,
+            bindings=tuple(self._bindings),
+            calls=tuple(sorted(self._calls)),
+            hands_on=tuple(sorted(self._hands_on)),
+            calls_unknown=self._calls_unknown,
+            allocates=self._allocates,
+            branches=self._branches,
+            tensors=len(self._tensors) + len(self._inner),
+            unlowered=tuple(self._unlowered),
+            storage_of=found.storage_of,
+        )
+
+    # Bindings
+
+    def _sequence(self, expr: Any) -> _Value:
+        if not isinstance(expr, relax.SeqExpr):
+            return self._value(expr)
+        for block in expr.blocks:
+            for binding in block.bindings:
+                self._bind(binding)
+        return self._value(expr.body)
+
+    def _bind(self, binding: Any) -> None:
+        variable, value = binding.var, binding.value
+        self._bindings.append(str(variable.name))
+        if isinstance(value, relax.Function):
+            self._define(variable, _NOTHING)  # It may call itself.
+            self._local_function(value)
+        elif isinstance(value, relax.Call) and isinstance(binding, relax.VarBinding):
+            self._define(variable, self._call(value, variable))
+        else:
+            self._define(variable, self._value(value))
+
+    def _define(self, variable: Any, value: _Value) -> None:
+        handle = variable.__chandle__()
+        self._values[handle] = value
+        self._defined.append(handle)
+
+    @property
+    def _position(self) -> int:
+        return len(self._bindings) - 1
+
+    # Expressions
+
+    def _value(self, expr: Any) -> _Value:
+        """Return what an expression may refer to."""
+        if isinstance(expr, GlobalVar):
+            self._hand_on(expr)
+        elif isinstance(expr, relax.Var):
+            return self._variable(expr)
+        elif isinstance(expr, relax.Tuple):
+            return _tuple([self._value(field) for field in expr.fields])
+        elif isinstance(expr, relax.TupleGetItem):
+            whole = self._value(expr.tuple_value)
+            return whole if whole.fields is None else whole.fields[int(expr.index)]
+        elif isinstance(expr, relax.Call):
+            return self._call(expr, None)
+        elif isinstance(expr, GenericConst):
+            self._constants.note(expr)
+        elif isinstance(expr, relax.If):
+            return self._if(expr)
+        elif isinstance(expr, relax.SeqExpr):
+            return self._sequence(expr)
+        elif isinstance(expr, relax.Function):
+            self._local_function(expr)
+        # What is left has no tensor in it: shapes, numbers, strings, names of functions.
+        return _NOTHING
+
+    def _variable(self, variable: Any) -> _Value:
+        value = self._values.get(variable.__chandle__())
+        if value is not None:
+            return value
+        if isinstance(variable.ty, PrimType):
+            return _NOTHING
+        cycle = self._alias_cycle(variable)
+        if cycle:
+            raise ValueError(f"{self._here()}: these are names of each other: {' = '.join(cycle)}")
+        raise ValueError(
+            f"{self._here()}: uses {str(variable.name)!r}, which is not defined on the way to it"
+        )
+
+    def _here(self) -> str:
+        return f"binding {self._bindings[-1]!r}" if self._bindings else "its body"
+
+    def _alias_cycle(self, variable: Any) -> list[str]:
+        """Return the names of variables that are each defined as the next one, around a circle."""
+        sources: dict[int, tuple[Any, Any]] = {}
+
+        def note(expr: Any) -> None:
+            if isinstance(expr, relax.SeqExpr):
+                for block in expr.blocks:
+                    for binding in block.bindings:
+                        sources[binding.var.__chandle__()] = (
+                            binding.var,
+                            self._source(binding.value),
+                        )
+
+        relax.analysis.post_order_visit(self._func, note)
+        chain: dict[int, str] = {}
+        at = variable
+        while at is not None and at.__chandle__() not in chain:
+            chain[at.__chandle__()] = str(at.name)
+            at = sources.get(at.__chandle__(), (None, None))[1]
+        if at is None:
+            return []
+        names = list(chain.values())[list(chain).index(at.__chandle__()) :]
+        return [*names, names[0]]
+
+    def _source(self, value: Any) -> Any:
+        """Return the variable that a binding gives another name to, or None."""
+        if isinstance(value, relax.Call) and self._classify(value.op)[0] is Callee.ALIASES:
+            value = value.args[0]
+        return value if isinstance(value, relax.Var) else None
+
+    def _if(self, expr: Any) -> _Value:
+        self._touch(self._value(expr.cond))
+        self._branches += 1
+        branches = Branches(self._position)
+        results = []
+        for taken, branch in enumerate((expr.true_branch, expr.false_branch)):
+            outside = len(self._defined)
+            self._blocks.enter(branches, len(self._bindings))
+            self._path.append((branches.position, taken))
+            results.append(self._sequence(branch))
+            self._path.pop()
+            self._blocks.leave(len(self._bindings))
+            for handle in self._defined[outside:]:
+                del self._values[handle]
+            del self._defined[outside:]
+        return self._either(*results)
+
+    def _either(self, first: _Value, second: _Value) -> _Value:
+        """Return what is one value or the other; their memory is one where that can be."""
+        one, other = first.fields, second.fields
+        if one is not None and other is not None and len(one) == len(other):
+            return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])
+        if one is None and other is None and len(first.tensors) == len(second.tensors) == 1:
+            self._classes.join(first.tensors[0], second.tensors[0])
+        return _Value(_union((first, second)))
+
+    def _local_function(self, function: Any) -> None:
+        """Leave alone what a function within the function captures and allocates."""
+        for variable in relax.analysis.free_vars(function):
+            if not isinstance(variable.ty, PrimType):
+                self._leave(self._variable(variable), f"captured by {self._here()}")
+
+        def note(expr: Any) -> None:
+            if isinstance(expr, relax.SeqExpr):
+                for block in expr.blocks:
+                    for binding in block.bindings:
+                        self._note_inner(binding)
+            elif isinstance(expr, GenericConst):
+                self._constants.note(expr)
+            elif isinstance(expr, GlobalVar):
+                self._hand_on(expr)
+
+        relax.analysis.post_order_visit(function, note)
+
+    def _note_inner(self, binding: Any) -> None:
+        value = binding.value
+        if not isinstance(value, relax.Call):
+            return
+        callee, what = self._classify(value.op)
+        if callee is Callee.ALLOCATES:
+            reason = f"allocated within the function that {self._here()} makes"
+            self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
+        elif callee is Callee.HIGH_LEVEL:
+            self._note_unlowered(str(binding.var.name), what)
+
+    # Calls
+
+    def _call(self, call: Any, variable: Any) -> _Value:
+        callee, what = self._classify(call.op)
+        if callee is Callee.HIGH_LEVEL:
+            self._note_unlowered(self._bindings[-1] if self._bindings else "the result", what)
+        if callee is Callee.ALLOCATES:
+            return self._allocate(call, variable)
+        if callee is Callee.PLANNED:
+            self._allocates = True
+            return _NOTHING
+        if isinstance(call.op, relax.Var) and not isinstance(call.op, GlobalVar):
+            self._value(call.op)
+        arguments = list(call.args)
+        if isinstance(call.op, tvm.ir.Op) and call.op.name == CALL_TIR_DYN:
+            arguments = list(call.args[1].fields)
+        values = [self._value(argument) for argument in arguments]
+        if callee is Callee.ALIASES:
+            return values[0] if values[0].fields is None else _Value(values[0].tensors)
+        if callee is Callee.READS or self._is_destination_passing(call, variable, values):
+            for value in values:
+                self._touch(value)
+        elif callee is not Callee.FREES:
+            if callee is Callee.CALLS:
+                self._calls.add(str(call.op.name_hint))
+            else:
+                self._calls_unknown = True
+            for value in values:
+                self._leave(value, f"passed to {what} by {self._here()}")
+        return _NOTHING
+
+    def _note_unlowered(self, binding: str, what: str) -> None:
+        """Note that memory for the result of an operator is not allocated yet."""
+        self._unlowered.append(LeftToRuntime(binding, None, f"{what} has yet to be lowered"))
+
+    def _is_destination_passing(self, call: Any, variable: Any, values: list[_Value]) -> bool:
+        """Whether a packed function is called as `CallTIRRewrite` leaves ``R.call_dps_packed``.
+
+        That is: the call is not said to return anything, its result is not used, and its last
+        argument is a tensor that is allocated and not yet written. Such a function writes it from
+        the other arguments, and keeps nothing.
+        """
+        if not isinstance(call.op, relax.ExternFunc) or len(call.ty_args) or not values:
+            return False
+        if variable is not None and self._is_used(variable):
+            return False
+        last = values[-1].tensors
+        return len(last) == 1 and not self._tensors[last[0]].touched
+
+    def _is_used(self, variable: Any) -> bool:
+        if self._used is None:
+            used: set[int] = set()
+
+            def note(expr: Any) -> None:
+                if isinstance(expr, relax.Var):
+                    used.add(expr.__chandle__())
+
+            relax.analysis.post_order_visit(self._func, note)
+            self._used = used
+        return variable.__chandle__() in self._used
+
+    def _classify(self, op: Any) -> tuple[Callee, str]:
+        handle = op.__chandle__()
+        if handle not in self._callees:
+            self._callees[handle] = classify(self._mod, op)
+        return self._callees[handle]
+
+    def _hand_on(self, function: GlobalVar) -> None:
+        """Note that a function is used as a value: something else may call it."""
+        if function in self._mod.functions and isinstance(self._mod[function], PrimFunc):
+            return
+        self._calls.add(str(function.name_hint))
+        self._hands_on.add(str(function.name_hint))
+
+    # Tensors
+
+    def _allocate(self, call: Any, variable: Any) -> _Value:
+        tensor = Tensor(self._bindings[-1], variable, tuple(self._path))
+        index = len(self._tensors)
+        self._tensors.append(tensor)
+        shape, dtype, device, scope = call.args
+        values = shape.values if isinstance(shape, relax.ShapeExpr) else None
+        if values is None and isinstance(shape.ty, relax.ShapeType):
+            values = shape.ty.values
+        if values is None:
+            tensor.left = "its shape is known at run time only"
+            return _Value((index,))
+        try:
+            tensor.size = self._sizes.of(values, dtype.value)
+        except UnknownSizeError as error:
+            tensor.left = str(error)
+        if variable is None:
+            tensor.left = "it is not bound to a variable"
+        elif not isinstance(scope, StringImm) or str(scope.value) != SCOPE:
+            tensor.left = f"it is in scope {str(scope.value)!r}, not in {SCOPE!r}"
+        elif not isinstance(device, IntImm):
+            tensor.left = f"its device, {device}, is known at run time only"
+        elif tensor.size is not None and tensor.size.count == 0:
+            tensor.left = NO_BYTES
+        else:
+            tensor.device = int(device.value)
+        return _Value((index,))
+
+    def _touch(self, value: _Value) -> None:
+        for index in value.tensors:
+            self._tensors[index].touched = True
+            self._blocks.touch(index, self._position)
+
+    def _leave(self, value: _Value, reason: str) -> None:
+        for index in value.tensors:
+            tensor = self._tensors[index]
+            tensor.touched = True
+            if tensor.left is None:
+                tensor.left = reason
+
+
+def _returned_as_they_are(body: Any) -> set[int]:
+    """Return the handles of what is returned by its names and in tuples, not as a view of it.
+
+    `RewriteCUDAGraph` keeps storages from one call to the next, except those of results that it
+    finds in this way.
+    """
+    found: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            found.add(expr.__chandle__())
+        elif isinstance(expr, relax.Tuple):
+            for part in expr.fields:
+                note(part)
+
+    if isinstance(body, relax.SeqExpr):
+        note(body.body)
+        for block in reversed(list(body.blocks)):
+            for binding in reversed(list(block.bindings)):
+                if binding.var.__chandle__() in found and isinstance(binding, relax.VarBinding):
+                    note(binding.value)
+    return found
+
+
+def _known_at_entry(func: relax.Function) -> set[int]:
+    """Return the handles of the symbolic variables that the arguments of a call give values."""
+    known = set()
+    for param in func.params:
+        for variable in relax.analysis.definable_tir_vars_in_type(param.ty):
+            known.add(variable.__chandle__())
+    return known
+
+
+def _constant_bytes(tensor: Tensor) -> int | None:
+    """Return the bytes of a tensor, or their upper bound, where they are known."""
+    return None if tensor.size is None or tensor.size.factors else tensor.size.count
+
+
+def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
+    """Return the Relax functions of a module, sorted by name."""
+    named = {str(v.name_hint): v for v in mod.get_global_vars()}
+    return [
+        (named[name], mod[named[name]])
+        for name in sorted(named)
+        if isinstance(mod[named[name]], relax.Function)
+    ]

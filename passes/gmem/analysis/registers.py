@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A planned Relax function as its virtual machine runs it: what allocates, refers and lets go.
+
+TVM's own passes say when that is: `LowerAllocTensor` makes a storage of each tensor that no plan
+places, and `KillAfterLastUse` writes where the machine empties a register.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, Op
+from tvm.ir.transform import Sequential
+from tvm.tirx import IntImm, Var
+
+from passes.gmem.analysis.callees import Callee, classify
+from passes.gmem.planning.machine import (
+    Allocate,
+    Body,
+    Branch,
+    Call,
+    Drop,
+    Extent,
+    Field,
+    Function,
+    Learn,
+    Operand,
+    Refer,
+    Step,
+    UnknownMemoryError,
+)
+
+_ALLOC_STORAGE = ("relax.memory.alloc_storage", "relax.vm.alloc_storage")
+_ALLOC_TENSOR = ("relax.memory.alloc_tensor", "relax.vm.alloc_tensor")
+
+_AS_RUN = Sequential([relax.transform.LowerAllocTensor(), relax.transform.KillAfterLastUse()])
+
+_BINARY: Mapping[Any, Callable[[int, int], int]] = {
+    tirx.Add: operator.add,
+    tirx.Sub: operator.sub,
+    tirx.Mul: operator.mul,
+    tirx.FloorDiv: operator.floordiv,
+    tirx.FloorMod: operator.mod,
+    tirx.Min: min,
+    tirx.Max: max,
+    tirx.LT: operator.lt,
+    tirx.LE: operator.le,
+    tirx.GT: operator.gt,
+    tirx.GE: operator.ge,
+    tirx.EQ: operator.eq,
+    tirx.NE: operator.ne,
+}
+
+
+def read_machine_function(mod: tvm.IRModule, variable: GlobalVar, func: relax.Function) -> Function:
+    """Read a function, given with a plan or without one.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Its module, which says what it calls.
+    variable : tvm.ir.GlobalVar
+        The function's name in it.
+    func : tvm.relax.Function
+        What is read in the place of the module's own.
+
+    Returns
+    -------
+    Function
+        Of the machine's model.
+
+    Raises
+    ------
+    UnknownMemoryError
+        When the function makes closures or has a size that cannot be computed.
+    """
+    alone = tvm.IRModule({variable: func}, global_infos=mod.global_infos)
+    return _Reader(mod).function(_AS_RUN(alone)[variable])
+
+
+class _Reader:
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self._mod = mod
+        self._callees: dict[int, Callee] = {}
+
+    def function(self, func: relax.Function) -> Function:
+        signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
+        symbols = {
+            variable.__chandle__(): str(variable.name)
+            for variable in relax.analysis.tir_vars_in_type(signature)
+        }
+        parameters = tuple(param.__chandle__() for param in func.params)
+        return Function(parameters, symbols, self._body(func.body), bool(symbols))
+
+    def _body(self, expr: Any) -> Body:
+        steps: list[Step] = []
+        if not isinstance(expr, relax.SeqExpr):
+            return Body((), self._operand(expr))
+        for block in expr.blocks:
+            for binding in block.bindings:
+                steps += self._steps(binding)
+        return Body(tuple(steps), self._operand(expr.body))
+
+    def _steps(self, binding: Any) -> list[Step]:
+        register, value = binding.var.__chandle__(), binding.value
+        if isinstance(binding, relax.MatchCast):
+            learned = tuple(_symbols_of(binding.ty, value.ty))
+            return [Learn(learned), Refer(register, self._operand(value))]
+        if isinstance(value, relax.If):
+            ways = self._body(value.true_branch), self._body(value.false_branch)
+            return [Branch(register, ways)]
+        if isinstance(value, relax.Function):
+            raise UnknownMemoryError("a closure")
+        if isinstance(value, relax.Call):
+            return [self._call(register, value)]
+        return [Refer(register, self._operand(value))]
+
+    def _call(self, register: int, call: Any) -> Step:
+        name = _name(call.op)
+        if name in _ALLOC_STORAGE:
+            extents = _extents(call.args[0].ty)
+            if not extents or not isinstance(call.args[1], IntImm):
+                raise UnknownMemoryError("a size or a device that is known at run time only")
+            return Allocate(register, _product(extents), int(call.args[1].value))
+        if name in _ALLOC_TENSOR:
+            return Refer(register, self._operand(call.args[0]))
+        callee = self._classify(call.op)
+        if callee is Callee.ALIASES:
+            return Refer(register, self._operand(call.args[0]))
+        if callee in (Callee.FREES, Callee.PLANNED):
+            return Drop(call.args[0].__chandle__())
+        if callee is Callee.CALLS:
+            symbols = [
+                pair
+                for param, argument in zip(self._mod[call.op].params, call.args, strict=True)
+                for pair in _symbols_of(param.ty, argument.ty)
+            ]
+            arguments = tuple(self._operand(argument) for argument in call.args)
+            return Call(register, str(call.op.name_hint), arguments, tuple(symbols))
+        return Refer(register, None)
+
+    def _classify(self, op: Any) -> Callee:
+        handle = op.__chandle__()
+        if handle not in self._callees:
+            self._callees[handle] = classify(self._mod, op)[0]
+        return self._callees[handle]
+
+    def _operand(self, expr: Any) -> Operand:
+        if isinstance(expr, relax.Var) and not isinstance(expr, GlobalVar):
+            return int(expr.__chandle__())
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._operand(part) for part in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return Field(self._operand(expr.tuple_value), int(expr.index))
+        return None
+
+
+def _name(op: Any) -> str:
+    return str(op.name) if isinstance(op, Op) else ""
+
+
+def _symbols_of(pattern: Any, given: Any) -> Sequence[tuple[int, Extent]]:
+    """Return the symbolic dimensions that a type gives values to, from what is given."""
+    if isinstance(pattern, relax.TupleType) and isinstance(given, relax.TupleType):
+        return [
+            pair
+            for one, other in zip(pattern.fields, given.fields, strict=False)
+            for pair in _symbols_of(one, other)
+        ]
+    wanted, there = _extents(pattern), _extents(given)
+    return [
+        (dim.__chandle__(), _extent(value))
+        for dim, value in zip(wanted, there, strict=False)
+        if isinstance(dim, Var)
+    ]
+
+
+def _extents(ty: Any) -> Sequence[Any]:
+    if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
+        return list(ty.shape.values)
+    if isinstance(ty, relax.ShapeType) and ty.values is not None:
+        return list(ty.values)
+    return []
+
+
+def _product(extents: Sequence[Any]) -> Extent:
+    factors = [_extent(extent) for extent in extents]
+    if len(factors) == 1:
+        return factors[0]
+
+    def product(symbols: Mapping[int, int]) -> int:
+        result = 1
+        for factor in factors:
+            result *= factor(symbols)
+        return result
+
+    return product
+
+
+def _extent(expr: Any) -> Extent:
+    """Return a symbolic expression as a function of its variables."""
+    if isinstance(expr, IntImm):
+        number = int(expr.value)
+        return lambda _: number
+    if isinstance(expr, Var):
+        key = expr.__chandle__()
+        return lambda symbols: symbols[key]
+    if isinstance(expr, tirx.Cast):
+        return _extent(expr.value)
+    if isinstance(expr, tvm.ir.Call) and _name(expr.op) == "prim.if_then_else":
+        condition, one, other = map(_extent, expr.args)
+        return lambda symbols: (one if condition(symbols) else other)(symbols)
+    for kind, compute in _BINARY.items():
+        if isinstance(expr, kind):
+            return _computed(compute, _extent(expr.a), _extent(expr.b))
+    raise UnknownMemoryError(f"the size {expr}")
+
+
+def _computed(compute: Callable[[int, int], int], one: Extent, other: Extent) -> Extent:
+    def computed(symbols: Mapping[int, int]) -> int:
+        try:
+            return compute(one(symbols), other(symbols))
+        except ZeroDivisionError as error:
+            raise UnknownMemoryError("a size that is divided by zero") from error
+
+    return computed

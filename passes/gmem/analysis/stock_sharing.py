@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors of a Relax function `StaticPlanBlockMemory` lets share a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import tvm
+from tvm import relax
+from tvm.ir import GlobalVar, Op
+
+from passes.gmem.analysis.callees import ALLOC_TENSOR
+from passes.gmem.analysis.sizes import UPPER_BOUND
+
+_PLANNED_TENSOR = "relax.memory.alloc_tensor"
+_MAKES_TENSOR = (ALLOC_TENSOR, _PLANNED_TENSOR)
+
+
+def stock_sharing(
+    mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int]
+) -> tuple[tuple[int, ...], ...] | None:
+    """Run the stock pass on one function, and return which tensors share a storage.
+
+    Whether that is right is for others to judge: the pass has faults with branches and with packed
+    functions (apache/tvm 20191).
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        It stays as it is.
+    variable : tvm.ir.GlobalVar
+        The function.
+    upper_bounds : mapping of str to int
+        Of symbolic dimensions, where the function's attribute names none.
+
+    Returns
+    -------
+    tuple of tuple of int, or None
+        For each storage, the handles of the variables of the function given that are allocated in
+        it, in program order. None where the pass fails.
+    """
+    func = mod[variable]
+    own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
+    bounded = func.with_attr(UPPER_BOUND, {**upper_bounds, **own}) if upper_bounds else func
+    functions = {
+        name: function
+        for name, function in mod.functions.items()
+        if not isinstance(function, relax.Function)
+    }
+    alone = tvm.IRModule({**functions, variable: bounded}, global_infos=mod.global_infos)
+    try:
+        planned = relax.transform.StaticPlanBlockMemory()(alone)[variable]
+    except Exception:
+        return None
+    before, behind = list(_tensors(func.body)), list(_tensors(planned.body))
+    if len(before) != len(behind):
+        return None
+    shared: dict[int, list[int]] = {}
+    for one, other in zip(before, behind, strict=True):
+        is_new = str(one.value.op.name) == ALLOC_TENSOR
+        if is_new and str(other.value.op.name) == _PLANNED_TENSOR:
+            storage = other.value.args[0].__chandle__()
+            shared.setdefault(storage, []).append(one.var.__chandle__())
+    return tuple(tuple(tensors) for tensors in shared.values())
+
+
+def _tensors(body: relax.Expr) -> Iterator[relax.VarBinding]:
+    """Yield the bindings that make tensors, in program order."""
+    if not isinstance(body, relax.SeqExpr):
+        return
+    for block in body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.If):
+                yield from _tensors(value.true_branch)
+                yield from _tensors(value.false_branch)
+            elif isinstance(value, relax.Call) and _name(value.op) in _MAKES_TENSOR:
+                yield binding
+
+
+def _name(op: relax.Expr) -> str:
+    return str(op.name) if isinstance(op, Op) else ""

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that a Relax function allocates, and which of them become one storage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.tirx import Var
+from tvm_ffi import structural_walk
+
+from passes.gmem.analysis.branch_ranges import Block, live_ranges
+from passes.gmem.analysis.facts import MAIN_DEVICE, Path, Storage, StorageGroup
+from passes.gmem.analysis.sizes import Size, Units
+from passes.ir.symbolic_bounds import Bound
+from passes.ir.unique_names import unique_name
+from passes.planning.live_ranges import join_ranges
+from passes.planning.problem import LiveRange
+
+RETURNED = "returned"
+"""Why a tensor that the function returns is left to the run time."""
+
+NO_BYTES = "it has no bytes"
+"""Why an empty tensor is left to the run time."""
+
+
+@dataclass(eq=False)
+class Tensor:
+    """One ``R.builtin.alloc_tensor``.
+
+    Attributes
+    ----------
+    name : str
+        That of the binding.
+    variable : tvm.relax.Var or None
+        What it is bound to.
+    path : Path
+        The branches that it stands in.
+    size : Size or None
+        None where its shape is known at run time only.
+    device : int
+        The index of its device.
+    left : str or None
+        Why it is left to the run time; None where it is planned.
+    touched : bool
+        Whether anything has read or written it so far.
+    returned_as_it_is : bool
+        Whether the function returns it, and not a view of it.
+    """
+
+    name: str
+    variable: Any
+    path: Path
+    size: Size | None = None
+    device: int = MAIN_DEVICE
+    left: str | None = None
+    touched: bool = False
+    returned_as_it_is: bool = False
+
+
+class TensorClasses:
+    """Tensors that are one value: of two branches of one `if`, only one is ever allocated."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+        self._same: dict[int, int] = {}
+        self._members: dict[int, list[int]] = {}
+
+    def first_of(self, index: int) -> int:
+        """Return the first tensor that is one value with a tensor, both by index."""
+        while self._same.get(index, index) != index:
+            index = self._same[index]
+        return index
+
+    def join(self, first: int, second: int) -> None:
+        """Make two tensors one value, if no path through the function allocates both."""
+        one, other = sorted((self.first_of(first), self.first_of(second)))
+        if one == other:
+            return
+        ones = self._members.setdefault(one, [one])
+        others = self._members.setdefault(other, [other])
+        paths = ((self._tensors[a].path, self._tensors[b].path) for a in ones for b in others)
+        if all(_are_exclusive(a, b) for a, b in paths):
+            self._same[other] = one
+            ones += self._members.pop(other)
+
+
+def _are_exclusive(first: Path, second: Path) -> bool:
+    """Whether two places are in two branches of one `if`."""
+    for (one, taken), (other, other_taken) in zip(first, second, strict=False):
+        if one != other:
+            return False
+        if taken != other_taken:
+            return True
+    return False
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """What `group_tensors` finds.
+
+    Attributes
+    ----------
+    groups : tuple of StorageGroup
+        The main one first, also where it is empty.
+    storage_of : dict of int to str
+        By handle of the variable of an allocating binding: its storage's name.
+    bounds : tuple of Bound
+        What the sizes rest on.
+    """
+
+    groups: tuple[StorageGroup, ...]
+    storage_of: dict[int, str]
+    bounds: tuple[Bound, ...]
+
+
+def group_tensors(
+    tensors: Sequence[Tensor], classes: TensorClasses, root: Block, known: set[int]
+) -> Grouped:
+    """Make storages of tensors, and put those together that may share memory.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        One that nothing touches is marked as left to the run time.
+    classes : TensorClasses
+        Which of them are one value.
+    root : Block
+        Where each is touched, by index.
+    known : set of int
+        Handles of the symbolic variables that have a value when the function begins.
+    """
+    units = Units()
+    storages: dict[tuple[Any, ...], dict[int, list[tuple[Tensor, int, tuple[LiveRange, ...]]]]]
+    storages = defaultdict(dict)
+    returned: defaultdict[tuple[Any, ...], list[Storage]] = defaultdict(list)
+    alone: defaultdict[tuple[Any, ...], list[Storage]] = defaultdict(list)
+    taken: set[str] = set()
+    storage_of: dict[int, str] = {}
+    bounds: dict[int, Bound] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.size is None or tensor.left not in (None, RETURNED):
+            continue
+        live = live_ranges(root, index)
+        if not live:
+            tensor.left = tensor.left or "nothing uses it"
+            continue
+        unit, count = units.of(tensor.size)
+        depends = _variables(units.product(unit)) - known
+        key = tensor.device, unit, tensor.path if depends else None
+        if tensor.left is None:
+            storages[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
+            bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
+        elif not depends and tensor.size.count:
+            name = unique_name(tensor.name, taken, "_")
+            kept = Storage(name, count, ((live[0][0], root.end),), (tensor.name,))
+            if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
+                alone[key].append(kept)
+            else:
+                returned[key].append(kept)
+                storage_of[tensor.variable.__chandle__()] = name
+    main = MAIN_DEVICE, 0, None
+    groups = []
+    for key in (main, *(key for key in storages if key != main)):
+        members = storages.get(key, {})
+        found = []
+        for same in members.values():
+            name = unique_name(same[0][0].name, taken, "_")
+            spans = join_ranges([span for _, _, live in same for span in live])
+            size = max(count for _, count, _ in same)
+            path = _common([tensor.path for tensor, _, _ in same])
+            found.append(Storage(name, size, spans, tuple(t.name for t, _, _ in same), path))
+            for tensor, _, _ in same:
+                storage_of[tensor.variable.__chandle__()] = name
+        found.sort(key=lambda storage: storage.live[0][0])
+        device, unit, _ = key
+        groups.append(
+            StorageGroup(
+                device,
+                units.product(unit),
+                tuple(found),
+                tuple(returned.get(key, ())),
+                tuple(alone.get(key, ())),
+            )
+        )
+    return Grouped(tuple(groups), storage_of, tuple(bounds.values()))
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """Return the branches that all of some paths begin with."""
+    count = 0
+    for steps in zip(*paths, strict=False):
+        if any(step != steps[0] for step in steps):
+            break
+        count += 1
+    return paths[0][:count]
+
+
+def _variables(expr: Any) -> set[int]:
+    found: set[int] = set()
+    if expr is not None:
+        structural_walk(expr, (Var, lambda variable: found.add(variable.__chandle__())))
+    return found

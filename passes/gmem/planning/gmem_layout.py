@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Global memory as regions: weights one after the other, then activations.
+
+Source: tpu-mlir's address assignment for the BM168x chips. Weights begin at the start of the
+chip's memory, each at a multiple of the alignment; activations follow them, or have a base of
+their own on chips whose addresses carry tags.
+
+Addresses and sizes are in bytes and do not end at 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from passes.gmem.planning.regions import NewMemory, PlacedTensor, Region
+from passes.planning.problem import ADDRESS_LIMIT
+from target_hw.memory import MemoryScope, is_byte_count
+
+
+@dataclass(frozen=True)
+class GMEMLayout:
+    """What one function has where.
+
+    Parameters
+    ----------
+    planner : str
+        Who placed the activations.
+    alignment : int
+        Bytes that the addresses of weights, and the starts of the regions, are multiples of.
+    weights : Region
+        The coefficient region: that of the whole module, with this function's weights.
+    activations : Region
+        The memory that this function's activations share.
+
+    Raises
+    ------
+    ValueError
+        When the two overlap, as they can where the chip says where activations begin.
+    """
+
+    planner: str
+    alignment: int
+    weights: Region
+    activations: Region
+
+    def __post_init__(self) -> None:
+        first, second = sorted((self.weights, self.activations), key=lambda region: region.start)
+        if second.size and second.start < first.end:
+            raise ValueError(
+                f"the weights take [{self.weights.start:#x}, {self.weights.end:#x}), and the "
+                f"activations [{self.activations.start:#x}, {self.activations.end:#x}): give the "
+                "weights another base"
+            )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return maps, lists, strings and integers that say the same."""
+        return {
+            "planner": self.planner,
+            "alignment": self.alignment,
+            "weights": self.weights.to_plain(),
+            "activations": self.activations.to_plain(),
+        }
+
+
+@dataclass(frozen=True)
+class GMEM:
+    """A chip's global memory, as weights and activations are placed in it.
+
+    Parameters
+    ----------
+    scope : MemoryScope
+        Its capacity and reserved ranges hold.
+    alignment : int
+        Bytes; what addresses are multiples of.
+    offset_alignment : int
+        Bytes; what the offsets of activations in their region are multiples of.
+    weight_start : int
+        Address of the first weight.
+    activation_base : int or None
+        Address of the first activation; None where it follows the weights.
+    """
+
+    scope: MemoryScope
+    alignment: int
+    offset_alignment: int
+    weight_start: int
+    activation_base: int | None
+
+    def __post_init__(self) -> None:
+        check_alignment(self.alignment)
+        for what, address in (
+            ("the base of the weights", self.weight_start),
+            ("the chip's base of activations", self.activation_base),
+        ):
+            if address is not None and address % self.alignment:
+                raise ValueError(
+                    f"{what}, {address:#x}, is not a multiple of the alignment of "
+                    f"{self.alignment} bytes"
+                )
+
+    def place_weights(self, sizes: Sequence[tuple[str, int]]) -> Region:
+        """Place weights one after the other, nothing shared, as TPU-MLIR does.
+
+        Parameters
+        ----------
+        sizes : sequence of (str, int)
+            Names and bytes, in order.
+
+        Returns
+        -------
+        Region
+            Its size is a multiple of the alignment.
+
+        Raises
+        ------
+        ValueError
+            When they do not fit the memory; the message names the first that does not.
+        """
+        memory = NewMemory(self.weight_start, self.alignment)
+        weights = tuple(PlacedTensor(name, memory.open(size), size) for name, size in sizes)
+        region = Region(self.weight_start, memory.end - self.weight_start, weights)
+        for weight in weights:
+            needed = weight.address + weight.size - region.start
+            if self.scope.capacity is not None and needed > self.scope.capacity:
+                raise ValueError(
+                    f"weight {weight.name!r} needs bytes up to {needed}, and memory scope "
+                    f"{self.scope.name!r} has {self.scope.capacity}"
+                )
+        for begin, end in self.scope.reserved:
+            begin, end = begin + self.scope.base, end + self.scope.base
+            if max(begin, region.start) < min(end, region.end):
+                raise ValueError(
+                    f"the weights take [{region.start:#x}, {region.end:#x}), and "
+                    f"[{begin:#x}, {end:#x}) of memory scope {self.scope.name!r} is reserved"
+                )
+        return region
+
+    def activation_start(self, weights: Region) -> int:
+        """Return the address of the first activation."""
+        return weights.end if self.activation_base is None else self.activation_base
+
+    def memory_from(self, start: int, taken: int) -> MemoryScope:
+        """Return the memory from an address on as a scope of its own, with offsets from there.
+
+        Parameters
+        ----------
+        start : int
+            Its first address.
+        taken : int
+            Bytes of the capacity that others have.
+
+        Raises
+        ------
+        ValueError
+            When there is no room left.
+        """
+        scope, capacity = self.scope, self.scope.capacity
+        if capacity is not None:
+            capacity -= taken
+            if capacity < self.offset_alignment:
+                raise ValueError(
+                    f"memory scope {scope.name!r} has {scope.capacity} bytes, and weights and "
+                    f"callers take {taken} of them"
+                )
+        reserved = tuple(
+            (max(begin + scope.base - start, 0), end + scope.base - start)
+            for begin, end in scope.reserved
+            if end + scope.base > start
+        )
+        if capacity is not None:
+            reserved = tuple((b, min(e, capacity)) for b, e in reserved if b < capacity)
+        return MemoryScope(scope.name, capacity, self.offset_alignment, reserved=reserved, base=0)
+
+
+def aligned(address: int, alignment: int) -> int:
+    """Return the first multiple of the alignment that is not below the address."""
+    return -(-address // alignment) * alignment
+
+
+def check_alignment(alignment: object) -> None:
+    """Raise ValueError unless this is a power of two."""
+    if not isinstance(alignment, int) or not is_byte_count(alignment) or alignment < 1:
+        raise ValueError(f"alignment must be a positive number of bytes, got {alignment!r}")
+    if alignment & (alignment - 1):
+        raise ValueError(f"alignment must be a power of two, got {alignment}")
+
+
+def check_base(base: object) -> None:
+    """Raise ValueError unless this can be an address."""
+    if not isinstance(base, int) or not is_byte_count(base) or not 0 <= base < ADDRESS_LIMIT:
+        raise ValueError(f"base must be an address from 0 and below 2**62, got {base!r}")

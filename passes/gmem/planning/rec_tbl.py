@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rec_tbl`: Sophgo's allocation of global memory, as a planner and step by step.
+
+The rules are those of the AddressAssign pass in the first versions of TPU-MLIR; later versions keep
+no such table. The strategy visits positions in order. At each position some buffers begin, which
+the original calls the results of an op, and the lives of others end, its operands. A result takes
+the first record of the table that meets the conditions, or new memory if none does. Operands are
+released after the first result is placed, and none of their addresses goes to a result of the same
+op. Names of the original are kept where they mean the same:
+
+- ``rec_tbl``, the records (buffer, offset, size) in the order in which they were made. A slot that
+  a smaller buffer takes stays in the table with its full size, so that its size is remembered.
+- ``hold_edges``, the buffers that are placed and not yet released.
+- ``in_using_addr``, the offsets at which they stand.
+
+The original counts the references of a value. A live range says the same of all names of a buffer
+together. Counted by name instead, the end of one name gives the address away though another is
+still to be read; `tests/planning/graph_oracles.py` shows that hazard of the original.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from passes.gmem.planning.records import ReusableRecords
+from passes.gmem.planning.regions import NewMemory
+from passes.planning.engine.blocks import BlockList
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, register
+from passes.planning.problem import Problem
+
+
+class Decision(Enum):
+    """Where a buffer's bytes come from."""
+
+    NEW = "new"
+    """No record met the conditions: the buffer has memory that nothing had before."""
+    REUSE = "reuse"
+    """The buffer has the offset of a record."""
+
+
+class Condition(Enum):
+    """What a record must meet to be reused, in the words of the original."""
+
+    HOLD_EDGES = "its value is not in hold_edges"
+    """The original also asks that no reads are to come; a live range says both at once."""
+    IN_USING_ADDR = "its address is not in in_using_addr"
+    SIZE = "it is as large as the result, or larger"
+    OPERANDS = "its address is that of no operand"
+    """A buffer that must be kept apart from the result counts as an operand here."""
+
+
+class Record(NamedTuple):
+    """A line of ``rec_tbl``: a block, its offset and its size in bytes."""
+
+    block: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened at one position of a problem, and how things stand after it.
+
+    Parameters
+    ----------
+    position : int
+        The position.
+    buffer : str, optional
+        The buffer that was placed, with its slot where it has several; None where buffers only
+        end.
+    decision : Decision, optional
+        Where its bytes come from; None where `buffer` is None.
+    offset : int, optional
+        Its offset in bytes; None where `buffer` is None.
+    source : str, optional
+        The buffer whose record was reused.
+    passed_over : tuple of (str, Condition)
+        The buffers whose records come before in the table, and the first condition that each
+        failed. For new memory these are all records.
+    released : tuple of str
+        The buffers that left ``hold_edges`` after this one was placed.
+    held : tuple of str
+        ``hold_edges`` after that, in the order in which the buffers were placed.
+    in_use : tuple of int
+        ``in_using_addr`` after that: offsets in bytes, ascending.
+    """
+
+    position: int
+    buffer: str | None
+    decision: Decision | None
+    offset: int | None
+    source: str | None
+    passed_over: tuple[tuple[str, Condition], ...]
+    released: tuple[str, ...]
+    held: tuple[str, ...]
+    in_use: tuple[int, ...]
+
+
+@register("rec_tbl")
+def rec_tbl(problem: Problem, budget: Budget) -> Plan:
+    """Reuse whole slots, the first made first, as Sophgo's GMEM allocation does.
+
+    Buffers that begin at one position are placed in the problem's order. A buffer with several
+    live ranges holds its slot from the first to the last, and each slot is a buffer of its own.
+    A separated buffer takes no offset that one of its partners has had; pinned buffers share with
+    none. In-place pairs and penalties are not looked at. The time grows about linearly with the
+    buffers.
+    """
+    block_list = BlockList(problem)
+    table = _Table(block_list)
+    for op in _ops(block_list):
+        for _ in table.visit(op, explain=False):
+            pass
+    offsets = {**table.offsets, **block_list.pinned}
+    return block_list.plan([offsets[b] for b in range(len(block_list))], "rec_tbl")
+
+
+def trace(problem: Problem) -> Iterator[Step]:
+    """Yield what the planner `rec_tbl` does, step by step.
+
+    There is one step for each buffer that is placed, and one for each position where buffers only
+    end. A step lists all that is held and each record that was passed over, so this takes
+    quadratic time.
+
+    Parameters
+    ----------
+    problem : Problem
+        What the planner is asked.
+
+    Examples
+    --------
+    >>> [(step.buffer, step.offset) for step in trace(Problem((Buffer("a", 8, ((0, 2),)),)))]
+    [('a', 0)]
+    """
+    block_list = BlockList(problem)
+    table = _Table(block_list)
+    names = [
+        name if buffer.slots == 1 else f"{name}[{slot}]"
+        for name, buffer in ((buffer.name, buffer) for buffer in problem.buffers)
+        for slot in range(buffer.slots)
+    ]
+    for op in _ops(block_list):
+        for placed in table.visit(op, explain=True):
+            yield Step(
+                op.position,
+                None if placed.block is None else names[placed.block],
+                placed.decision,
+                None if placed.block is None else table.offsets[placed.block],
+                None if placed.source is None else names[placed.source],
+                tuple((names[block], failed) for block, failed in placed.passed_over),
+                tuple(names[block] for block in placed.released),
+                tuple(names[block] for block in table.hold_edges),
+                tuple(sorted(table.in_using_addr)),
+            )
+
+
+class _Op(NamedTuple):
+    """What begins and what ends at one position: blocks, each in the problem's order."""
+
+    position: int
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    unread: tuple[int, ...]
+    """The results that also end here."""
+
+
+def _ops(block_list: BlockList) -> Iterator[_Op]:
+    """Yield the positions at which blocks begin or end; pinned blocks are left out."""
+    begin: defaultdict[int, list[int]] = defaultdict(list)
+    last: defaultdict[int, list[int]] = defaultdict(list)
+    for block, live in enumerate(block_list.live):
+        if block not in block_list.pinned:
+            begin[live[0][0]].append(block)
+            last[live[-1][1] - 1].append(block)
+    for position in sorted({*begin, *last}):
+        made = set(begin.get(position, ()))
+        ended = last.get(position, [])
+        yield _Op(
+            position,
+            tuple(block for block in ended if block not in made),
+            tuple(begin.get(position, ())),
+            tuple(block for block in ended if block in made),
+        )
+
+
+class _Placed(NamedTuple):
+    """What `_Table.visit` tells of a result; without a block, of operands that only end."""
+
+    block: int | None
+    decision: Decision | None = None
+    source: int | None = None
+    passed_over: tuple[tuple[int, Condition], ...] = ()
+    released: tuple[int, ...] = ()
+
+
+class _Table:
+    """The state of the strategy.
+
+    Attributes
+    ----------
+    rec_tbl : list of Record
+        All that was placed, in order.
+    hold_edges : dict of int to None
+        The blocks that are placed and not yet released, in order.
+    in_using_addr : dict of int to int
+        The offsets at which they stand, and how many blocks are there: more than one only where
+        some have no bytes.
+    offsets : dict of int to int
+        Where each block is, in bytes.
+    """
+
+    def __init__(self, block_list: BlockList) -> None:
+        self.rec_tbl: list[Record] = []
+        self.hold_edges: dict[int, None] = {}
+        self.in_using_addr: dict[int, int] = {}
+        self.offsets: dict[int, int] = {}
+        self._sizes, self._alignments = block_list.sizes, block_list.alignments
+        pins = ((offset, offset + block_list.sizes[b]) for b, offset in block_list.pinned.items())
+        taken = sorted((*block_list.problem.memory.reserved, *pins))
+        self._memory = NewMemory(0, block_list.problem.memory.alignment, taken)
+        self._apart = _separated(block_list)
+        self._line_of: dict[int, int] = {}
+        self._reusable = ReusableRecords(len(block_list))
+
+    def visit(self, op: _Op, *, explain: bool) -> Iterator[_Placed]:
+        """Place the results of an op and release its operands; yield after each result.
+
+        Parameters
+        ----------
+        op : _Op
+            The next position.
+        explain : bool
+            Whether to tell which records were passed over, and why.
+        """
+        if not op.results:
+            yield _Placed(None, released=self._release(op.operands))
+        for index, block in enumerate(op.results):
+            passed_over = tuple(self._passed_over(op, block)) if explain else ()
+            line = self._find_reusable(op, block)
+            if line is None:
+                offset = self._memory.open(self._sizes[block], self._alignments[block])
+                placed = _Placed(block, Decision.NEW, None, passed_over)
+            else:
+                source, offset, _ = self.rec_tbl[line]
+                placed = _Placed(block, Decision.REUSE, source, passed_over)
+            self._record(block, offset)
+            released = self._release(op.operands) if index == 0 else ()
+            if index == len(op.results) - 1:
+                released += self._release(op.unread)
+            yield placed._replace(released=released)
+
+    def _find_reusable(self, op: _Op, block: int) -> int | None:
+        """Return the line of the first record that meets the conditions.
+
+        `_reusable` finds records of released blocks at free offsets that are large enough. What
+        remains is the last condition, and the alignment where a block asks for one of its own.
+        """
+        forbidden = self._forbidden(op, block)
+        line = self._reusable.first(self._sizes[block])
+        while line >= 0:
+            offset = self.rec_tbl[line].offset
+            if offset not in forbidden and offset % self._alignments[block] == 0:
+                return line
+            line = self._reusable.first(self._sizes[block], line + 1)
+        return None
+
+    def _forbidden(self, op: _Op, block: int) -> set[int]:
+        """Return the offsets of the operands, and of what must be kept apart."""
+        others = (*op.operands, *self._apart.get(block, ()))
+        return {self.offsets[other] for other in others if other in self.offsets}
+
+    def _passed_over(self, op: _Op, block: int) -> Iterator[tuple[int, Condition]]:
+        """Yield the records before the one that `_find_reusable` finds, read off the table."""
+        forbidden = self._forbidden(op, block)
+        for record in self.rec_tbl:
+            meets = {
+                Condition.HOLD_EDGES: record.block not in self.hold_edges,
+                Condition.IN_USING_ADDR: record.offset not in self.in_using_addr,
+                Condition.SIZE: record.size >= self._sizes[block],
+                Condition.OPERANDS: record.offset not in forbidden,
+            }
+            failed = next((condition for condition, is_met in meets.items() if not is_met), None)
+            if failed is not None:
+                yield record.block, failed
+            elif record.offset % self._alignments[block] == 0:
+                return
+
+    def _record(self, block: int, offset: int) -> None:
+        """Enter a placed block into the table, and hold it."""
+        there = self.in_using_addr.get(offset, 0)
+        self.in_using_addr[offset] = there + 1
+        if there == 0:
+            self._reusable.take(offset)
+        self._line_of[block] = len(self.rec_tbl)
+        self.rec_tbl.append(Record(block, offset, self._sizes[block]))
+        self.hold_edges[block] = None
+        self.offsets[block] = offset
+
+    def _release(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        """Let go of blocks whose life is over, and return them."""
+        for block in blocks:
+            offset = self.offsets[block]
+            left = self.in_using_addr.pop(offset) - 1
+            if left:
+                self.in_using_addr[offset] = left
+            else:
+                self._reusable.free(offset)
+            del self.hold_edges[block]
+            self._reusable.add(self._line_of[block], offset, self._sizes[block], left == 0)
+        return tuple(blocks)
+
+
+def _separated(block_list: BlockList) -> dict[int, list[int]]:
+    """Return for each block of a separated buffer the blocks of its partners."""
+    partners: defaultdict[int, list[int]] = defaultdict(list)
+    for first, second in block_list.problem.separations:
+        for one in block_list.blocks_of(first):
+            for two in block_list.blocks_of(second):
+                partners[one].append(two)
+                partners[two].append(one)
+    return dict(partners)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pieces of one slot each, in which buffers that are never live together take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from passes.gmem.planning.piece import Piece
+from passes.planning.problem import Buffer, Problem
+
+Path = tuple[tuple[int, int], ...]
+"""The branches that lead to where a buffer begins: each `if`, and which branch was taken."""
+
+
+@dataclass
+class _Slot:
+    """A piece that holds one buffer at a time."""
+
+    size: int
+    buffers: list[Buffer]
+
+    @property
+    def end(self) -> int:
+        """The position from which on it is free."""
+        return max(buffer.live[-1][1] for buffer in self.buffers)
+
+    def piece(self) -> Piece:
+        return Piece(self.size, {buffer.name: 0 for buffer in self.buffers})
+
+
+REACH = 16
+"""A slot is given to a buffer of at most so many times its size, or at least that part of it."""
+
+
+def in_growing_slots(
+    problem: Problem, returned: Sequence[Buffer] = (), page: int = 1
+) -> tuple[Piece, ...]:
+    """Return slots by the rule of TVM's own plan, `StaticPlanBlockMemory`.
+
+    In the order in which buffers begin, each takes the smallest free slot that is large enough, or
+    else the largest of those that are not, which grows; within `REACH`. A returned tensor takes a
+    slot that is free by then and has as many pages, as TVM's pooled allocator would hand it out
+    again.
+    """
+    slots: list[_Slot] = []
+    for buffer in sorted(problem.buffers, key=lambda buffer: buffer.live[0][0]):
+        free = [slot for slot in slots if slot.end <= buffer.live[0][0]]
+        larger = [slot for slot in free if buffer.size <= slot.size <= buffer.size * REACH]
+        smaller = [slot for slot in free if buffer.size // REACH <= slot.size < buffer.size]
+        if larger or smaller:
+            slot = min(larger, key=_size) if larger else max(smaller, key=_size)
+            slot.size = max(slot.size, buffer.size)
+            slot.buffers.append(buffer)
+        else:
+            slots.append(_Slot(buffer.size, [buffer]))
+    _give_to_returned(slots, returned, page)
+    return tuple(slot.piece() for slot in slots)
+
+
+def _size(slot: _Slot) -> int:
+    return slot.size
+
+
+def in_given_slots(
+    problem: Problem, shared: Sequence[Sequence[str]], paths: Mapping[str, Path]
+) -> tuple[Piece, ...]:
+    """Return slots that another plan shares, as far as that plan is right.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its live ranges say what may share a slot.
+    shared : sequence of sequence of str
+        For each slot of that plan, the names of its buffers, in program order. A buffer that is
+        live together with another one, or that stands in a branch where the slot is not there,
+        gets another slot.
+    paths : mapping of str to Path
+        The branches that a buffer stands in.
+
+    Returns
+    -------
+    tuple of Piece
+        With the buffers that are named in `shared`, and no others.
+    """
+    slots: list[_Slot] = []
+    for names in shared:
+        mine: list[_Slot] = []
+        for name in names:
+            buffer, path = problem.buffers[problem.index[name]], paths[name]
+            for slot in mine:
+                there = paths[slot.buffers[0].name]
+                if slot.end <= buffer.live[0][0] and path[: len(there)] == there:
+                    slot.size = max(slot.size, buffer.size)
+                    slot.buffers.append(buffer)
+                    break
+            else:
+                mine.append(_Slot(buffer.size, [buffer]))
+        slots += mine
+    return tuple(slot.piece() for slot in slots)
+
+
+def _give_to_returned(slots: Sequence[_Slot], returned: Sequence[Buffer], page: int) -> None:
+    taken: set[int] = set()
+    for buffer in returned:
+        for number, slot in enumerate(slots):
+            pages = -(-slot.size // page), -(-buffer.size // page)
+            if number not in taken and slot.end <= buffer.live[0][0] and pages[0] == pages[1]:
+                taken.add(number)
+                slot.size = max(slot.size, buffer.size)
+                slot.buffers.append(buffer)
+                break
+
+
+def in_slots_of_one_size(problem: Problem, returned: Sequence[Buffer] = ()) -> tuple[Piece, ...]:
+    """Return slots that only buffers of equal size share, each with at most one returned tensor.
+
+    There are as few of each size as can be, so these never take more than TVM's own plan of
+    symbolic sizes, which shares a storage among tensors of one size alone.
+    """
+    names = {buffer.name for buffer in returned}
+    slots: list[_Slot] = []
+    for buffer in sorted((*problem.buffers, *returned), key=lambda buffer: buffer.live[0][0]):
+        begin = buffer.live[0][0]
+        same = (slot for slot in slots if slot.size == buffer.size and slot.end <= begin)
+        slot = next(same, None)
+        if slot is None:
+            slots.append(_Slot(buffer.size, [buffer]))
+        else:
+            slot.buffers.append(buffer)
+    pieces = (slot.piece() for slot in slots)
+    return tuple(piece for piece in pieces if not piece.offsets.keys() <= names)

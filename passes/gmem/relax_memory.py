@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write planned memory into a Relax function: storages, and tensors at byte offsets in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.ir import IRModule, StringImm
+from tvm.tirx import IntImm
+
+from passes.gmem.analysis.facts import SCOPE
+from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.ir.symbolic_bounds import Bound
+
+_BLOCKS = (type_index(relax.DataflowBlock), type_index(relax.BindingBlock))
+
+_ASSERT = relax.ExternFunc("relax.run.assert_op")
+"""What `LegalizeOps` makes of ``R.assert_op``."""
+
+
+@dataclass(frozen=True, eq=False)
+class NewStorage:
+    """One allocation, and the tensors in it.
+
+    Attributes
+    ----------
+    size : int
+        Bytes, or bytes for each of the unit.
+    unit : tvm.ir.Expr or None
+        What size and offsets are multiplied with at run time.
+    device : int
+        The index of its device.
+    offsets : mapping of int to int
+        By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the
+        start of the storage, or bytes for each of the unit.
+    """
+
+    size: int
+    unit: Any | None
+    device: int
+    offsets: Mapping[int, int]
+
+
+def write_storages(
+    mod: IRModule, name: str, storages: Sequence[NewStorage], bounds: Sequence[Bound] = ()
+) -> relax.Function:
+    """Allocate storages, and give tensors their places in them.
+
+    A storage is allocated right before the first binding that needs it, in the innermost sequence
+    of bindings in which all of its tensors stand. So it is there on all paths that use it, and
+    until then the run time can serve others with that memory: a function that is called before, or
+    a storage that is no longer needed.
+
+    The run time makes a tensor at an offset by a pointer and an offset, and kernels built by TVM
+    take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer. That is free on CPUs
+    and CUDA where the offset is a multiple of the run time's alignment (64 bytes); where it is
+    not, and on other devices, the run time copies the tensor to memory of its own, so that
+    results are right and nothing is saved.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        It stays as it is.
+    name : str
+        The function's.
+    storages : sequence of NewStorage
+        What to allocate.
+    bounds : sequence of Bound
+        What the sizes rest on. The function then begins with a check of each at run time:
+        within one storage, a tensor that is larger than was planned would end in its neighbour.
+
+    Returns
+    -------
+    tvm.relax.Function
+        The new function; the old one where no tensor is placed.
+    """
+    func = mod[name]
+    if not storages:
+        return func
+    typed = relax.BlockBuilder(mod).normalize
+    first_needed = _first_needed(func, storages)
+    earlier: dict[int, list[Any]] = {}
+    places: dict[int, tuple[Any, NewStorage]] = {}
+    for number, storage in enumerate(storages):
+        allocation = typed(_alloc_storage(storage))
+        variable = relax.Var(f"storage{number or ''}", allocation.ty)
+        earlier.setdefault(first_needed[number], []).append(relax.VarBinding(variable, allocation))
+        places.update((handle, (variable, storage)) for handle in storage.offsets)
+
+    def rewrite(block: Any, mutator: Any) -> Any:
+        block = mutator.default_mutate(block)
+        changed = False
+        bindings: list[Any] = []
+        for binding in block.bindings:
+            handle = binding.var.__chandle__()
+            changed = changed or handle in earlier or handle in places
+            bindings += earlier.get(handle, ())
+            if handle in places:
+                bindings += _placed(binding, *places[handle], typed)
+            else:
+                bindings.append(binding)
+        return type(block)(bindings) if changed else block
+
+    callbacks: list[tuple[int, Callback]] = [(index, rewrite) for index in _BLOCKS]
+    return _entered(structural_mutate(func, callbacks), _checks(bounds, name, typed), typed)
+
+
+def _first_needed(func: relax.Function, storages: Sequence[NewStorage]) -> list[int]:
+    """Return for each storage the handle of the variable before whose binding it is allocated."""
+    owner = {handle: number for number, s in enumerate(storages) for handle in s.offsets}
+    found: dict[int, int] = {}
+
+    def tensors_in(sequence: Any) -> Counter[int]:
+        """Count the tensors of each storage within a sequence of bindings."""
+        counted: Counter[int] = Counter()
+        first: dict[int, int] = {}
+        for block in sequence.blocks:
+            for binding in block.bindings:
+                handle = binding.var.__chandle__()
+                inside = Counter([owner[handle]] if handle in owner else ())
+                if isinstance(binding.value, relax.If):
+                    inside += tensors_in(binding.value.true_branch)
+                    inside += tensors_in(binding.value.false_branch)
+                for number in inside:
+                    first.setdefault(number, handle)
+                counted += inside
+        for number, handle in first.items():
+            if counted[number] == len(storages[number].offsets):
+                found.setdefault(number, handle)
+        return counted
+
+    tensors_in(func.body)
+    return [found[number] for number in range(len(storages))]
+
+
+def _entered(
+    func: relax.Function, bindings: Sequence[Any], typed: Callable[[Any], Any]
+) -> relax.Function:
+    """Return a function that begins with bindings, in its first block where that takes them."""
+    if not bindings:
+        return func
+    blocks = list(func.body.blocks)
+    if blocks and not isinstance(blocks[0], relax.DataflowBlock):
+        bindings = [*bindings, *blocks.pop(0).bindings]
+    body = relax.SeqExpr([relax.BindingBlock(bindings), *blocks], func.body.body)
+    return relax.Function(
+        func.params, typed(body), func.ret_ty, func.is_pure, func.attrs, func.span
+    )
+
+
+def _alloc_storage(storage: NewStorage) -> Any:
+    return relax.op.memory.alloc_storage(
+        relax.ShapeExpr([_times(storage.size, storage.unit)]), storage.device, SCOPE, "uint8"
+    )
+
+
+def _times(count: int, unit: Any | None) -> Any:
+    number = IntImm("int64", count)
+    if unit is None:
+        return number
+    whole = unit if str(unit.ty.dtype) == "int64" else tirx.Cast("int64", unit)
+    return whole * number
+
+
+def _placed(
+    binding: Any, variable: Any, storage: NewStorage, typed: Callable[[Any], Any]
+) -> list[Any]:
+    """Return the bindings that stand for an ``R.builtin.alloc_tensor``."""
+    shape, dtype, device, _ = binding.value.args
+    count = storage.offsets[binding.var.__chandle__()]
+    offset = count if storage.unit is None or count == 0 else _times(count, storage.unit)
+    alloc = typed(relax.op.memory.alloc_tensor(variable, offset, shape, dtype.value, device))
+    alloc = _with_type(alloc, binding.value.ty)
+    if count == 0:
+        return [relax.VarBinding(binding.var, alloc)]
+    make = type(binding.var)
+    placed = make(f"{binding.var.name}_at_{count}", binding.var.ty)
+    return [
+        relax.VarBinding(placed, alloc),
+        relax.VarBinding(binding.var, typed(relax.op.memory.ensure_zero_offset(placed))),
+    ]
+
+
+def _with_type(call: Any, ty: Any) -> Any:
+    """Return a call with the type of the call that it takes the place of.
+
+    A program may state another type than the one that follows from the shape, such as
+    ``(2 * n + 2,)`` where memory of the shape ``(10,)`` is allocated. The variable has that type,
+    so the two must go on to agree.
+    """
+    if ty.is_missing():
+        return call
+    return relax.Call(call.op, call.args, call.attrs, call.ty_args, call.span, ty)
+
+
+def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:
+    """Return bindings that fail at run time where a dimension is out of its bounds."""
+    checks = []
+    for bound in bounds:
+        name, variable = bound.variable.name, bound.variable
+        limits = [(variable <= bound.upper, f"above {bound.upper}")]
+        if bound.lower > 0:
+            limits.append((variable >= bound.lower, f"below {bound.lower}"))
+        for condition, fault in limits:
+            text = f"function {function!r}: {name} is {{}}, {fault}, for which memory was planned"
+            call = relax.Call(
+                _ASSERT, [condition, StringImm(text), variable], ty_args=[relax.TupleType([])]
+            )
+            result = relax.Var(f"{name}_within_bounds", relax.TupleType([]))
+            checks.append(relax.VarBinding(result, typed(call)))
+    return checks

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GMEMAllocate`: weights and activations of whole networks, placed in global memory.
+
+The pass takes the place of `relax.transform.StaticPlanBlockMemory`. Weights come first, one after
+the other; the activations of a function share one storage, at byte offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.target import Target
+
+from passes.driver import naming, prim_funcs
+from passes.gmem.analysis.facts import RelaxMemory
+from passes.gmem.analysis.tensors import NO_BYTES, RETURNED
+from passes.gmem.names import LOGGER, PASS
+from passes.gmem.options import BEST, GMEMOptions
+from passes.gmem.planning.gmem_layout import check_alignment, check_base
+from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
+from passes.gmem.relax_functions import plan_gmem, write_function
+from passes.options import as_bounds
+from passes.planning import Budget
+from passes.planning.planner import as_budget, get_planner
+
+EXPECTED = (RETURNED, "nothing uses it", NO_BYTES)
+"""Reasons to leave a tensor to the run time that are as they should be, and no warning."""
+
+
+def GMEMAllocate(  # noqa: N802
+    planner: str = BEST,
+    *,
+    alignment: int | None = None,
+    base: int | None = None,
+    target: Target | str | Mapping[str, Any] | None = None,
+    upper_bounds: Mapping[str, int] | None = None,
+    budget: Budget | int | None = None,
+) -> Pass:
+    """Place weights and activations in global memory, in place of `StaticPlanBlockMemory`.
+
+    It stands after `CallTIRRewrite`, where `StaticPlanBlockMemory` stands in TVM's pipelines, and
+    runs once. The weights of the module (the parameters from ``num_input`` on, and constants) get
+    addresses in one coefficient region, one after the other, each rounded up to the alignment;
+    a constant that several functions use has one address. The activations of a function become
+    tensors at offsets in one storage, which is allocated right before the first of them. Regions,
+    names, addresses and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
+
+    Tensors of other devices have a storage for each device. Tensors whose size is known at run time
+    only are planned too: those whose bytes are multiples of one symbolic product share storages of
+    a size that the running program computes. With upper bounds they join the tensors of constant
+    size.
+
+    A tensor that something unknown may keep, or whose shape is not known at all, is left to the
+    run time, and so is memory that the function allocates by itself; the logger
+    ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that has yet to be
+    lowered is unknown in that sense; in a module that allocates nothing, it is an error. A tensor
+    that the function returns is an allocation of its own. Where neither the target nor `base` says
+    where the memory is, the bytes of a returned tensor may hold others until it is written.
+
+    The activations begin where the chip says (`activation_base`), or else right behind the
+    weights. Those of a function begin behind those of the functions that call it, because both are
+    alive at once; a function that may call itself again has all its tensors left to the run time.
+
+    Parameters
+    ----------
+    planner : str
+        The name of a planner. By default the best plan that is found of those for which the virtual
+        machine's pool takes no more pages than for `StaticPlanBlockMemory`'s, on any path; where
+        none is, its sharing is written as far as it is right (`passes.gmem.never_above`). Another
+        planner's plan, and one whose tensors have addresses, is written as it is.
+    alignment : int, optional
+        Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
+        BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage
+        are multiples of 64 too, unless the target is an ``ext_dev``: TVM's own run time cannot
+        pass on a tensor at another offset without a copy.
+    base : int, optional
+        Address of the first weight. By default the chip's `weight_base`, else the first address of
+        its ``global`` memory, else 0.
+    target : Target or str or mapping, optional
+        Where the memory is described. By default the target that is current when the pass runs.
+    upper_bounds : mapping of str to int, optional
+        Most elements of symbolic dimensions, by name, for functions whose attribute
+        ``tir_var_upper_bound`` does not name them. They are checked when the function runs. A name
+        that no function's signature has is an error.
+    budget : Budget or int, optional
+        Limits for planners that search, or a number of placements.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass. In a module with Relax functions, PrimFuncs stay as they are. In a module of
+        PrimFuncs alone, each that holds a whole graph is planned: see
+        `passes.gmem.prim_funcs`.
+
+    Raises
+    ------
+    ValueError
+        At once when the planner is not known, or when the alignment or a bound is no positive
+        number, or the budget none; when the pass runs, naming function and binding, when the module
+        is not in the form described, when something does not fit the memory or when the base is not
+        aligned.
+    """
+    get_planner(planner)
+    with naming(PASS):
+        if alignment is not None:
+            check_alignment(alignment)
+        if base is not None:
+            check_base(base)
+        bounds, limits = as_bounds(upper_bounds), as_budget(budget)
+    options = GMEMOptions(
+        alignment, base, None if target is None else Target(target), bounds, limits
+    )
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        if any(isinstance(func, relax.Function) for func in mod.functions.values()):
+            return _plan_relax(mod, planner, options)
+        return _plan_tir(mod, planner, options)
+
+    return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
+
+
+def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
+    """Place the tensors of each Relax function; PrimFuncs stay as they are."""
+    result = mod.clone()
+    plans = plan_gmem(mod, planner, options)
+    _report([planned.memory for planned in plans])
+    for planned in plans:
+        result[mod.get_global_var(planned.memory.name)] = write_function(planned)
+    return result
+
+
+def _report(memories: Sequence[RelaxMemory]) -> None:
+    """Say what is not planned: in one warning how much and why, and each tensor at level INFO."""
+    reasons: dict[str, int] = {}
+    for memory in memories:
+        if memory.allocates:
+            LOGGER.info("function %r: what it allocates already stays as it is", memory.name)
+        for left in memory.left:
+            text = "function %r: %r is left to the run time: %s"
+            LOGGER.info(text, memory.name, left.name, left.reason)
+            if left.reason not in EXPECTED:
+                reasons[left.reason] = reasons.get(left.reason, 0) + 1
+    if reasons:
+        first, more = next(iter(reasons)), len(reasons) - 1
+        LOGGER.warning(
+            "%d tensors are left to the run time: %s%s; level INFO names each",
+            sum(reasons.values()),
+            first,
+            f", and {more} other reasons" if more else "",
+        )
+
+
+def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
+    """Place the tensors of a module whose functions each hold a whole graph."""
+    solver = options.solver(planner)
+    plans = plan_prim_funcs(prim_funcs(mod), options.gmem(), planner, solver, options.upper_bounds)
+    result = mod.clone()
+    for name, planned in plans.items():
+        with naming(PASS, name):
+            result[mod.get_global_var(name)] = write_prim_func(planned)
+    return result

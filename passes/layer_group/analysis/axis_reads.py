@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of what is read of an axis of a buffer for each index of an axis of a kernel's output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from passes.layer_group.planning.network import Box, Range
+
+Ints = npt.NDArray[np.int64]
+
+NOWHERE = 1 << 40
+"""First index of an empty range; its last one is the negative, so that a union needs no test."""
+
+
+@dataclass(frozen=True, eq=False)
+class AxisReads:
+    """Which indices of an input's axis are read for each index of an axis of the output.
+
+    Attributes
+    ----------
+    axis : int
+        The output's axis.
+    first, last : array of int
+        One entry an index of the output's axis: the first and the last index that is read, both
+        included; `NOWHERE` and its negative where nothing is read.
+    """
+
+    axis: int
+    first: Ints
+    last: Ints
+
+    @property
+    def width(self) -> int:
+        """Indices that are read, summed over the output's indices."""
+        return int(np.maximum(self.last - self.first + 1, 0).sum())
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether each index of the output's axis needs the same index alone."""
+        at = np.arange(len(self.first))
+        return bool((self.first == at).all()) and bool((self.last == at).all())
+
+    @property
+    def has_no_gaps(self) -> bool:
+        """Whether a range of the output's axis reads all between the first and the last index."""
+        first, last = self._read()
+        return bool(
+            (np.maximum(first[1:], first[:-1]) <= np.minimum(last[1:], last[:-1]) + 1).all()
+        )
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether what is read moves one way, so that the ends of a range read what it ends at."""
+        first, last = np.diff(self.first), np.diff(self.last)
+        return bool((self.first <= self.last).all()) and any(
+            bool((sign * first >= 0).all()) and bool((sign * last >= 0).all()) for sign in (1, -1)
+        )
+
+    @property
+    def most(self) -> Fraction:
+        """Indices that a range of the output's axis needs for each of its own, at most."""
+        first, last = self._read()
+        if not len(first):
+            return Fraction(1)
+        at = np.flatnonzero(self.first <= self.last)
+        grown = np.maximum(np.diff(last), 0) + np.maximum(-np.diff(first), 0)
+        steps = zip(grown.tolist(), np.diff(at).tolist(), strict=True)
+        rates = {Fraction(more, rows) for more, rows in steps}
+        return max(rates | {Fraction(int((last - first).max()) + 1)})
+
+    def _read(self) -> tuple[Ints, Ints]:
+        """Return the first and last indices of those of the output that need any."""
+        some = self.first <= self.last
+        return self.first[some], self.last[some]
+
+    def union(self, other: AxisReads) -> AxisReads:
+        """Return what one or the other reads for the same axis of the output."""
+        first, last = np.minimum(self.first, other.first), np.maximum(self.last, other.last)
+        return AxisReads(self.axis, first, last)
+
+    def of(self, output: Range) -> Range:
+        """Return the range that is read for a range of the output's axis; ``(0, 0)`` if none."""
+        begin, end = output
+        if begin >= end:
+            return (0, 0)
+        first, last = int(self.first[begin:end].min()), int(self.last[begin:end].max())
+        return (first, last + 1) if first <= last else (0, 0)
+
+    def after(self, reads: AxisReads) -> AxisReads:
+        """Return what is read for the axis of `reads`, whose indices are those of this output."""
+        if bool((reads.first == reads.last).all()):
+            return AxisReads(reads.axis, self.first[reads.first], self.last[reads.first])
+        first = np.full(len(reads.first), NOWHERE)
+        last = np.full(len(reads.first), -NOWHERE)
+        for i, (a, b) in enumerate(zip(reads.first.tolist(), reads.last.tolist(), strict=True)):
+            if a <= b:
+                first[i], last[i] = self.first[a : b + 1].min(), self.last[a : b + 1].max()
+        return AxisReads(reads.axis, first, last)
+
+
+BufferReads = tuple["AxisReads | None", ...]
+"""For each axis of a buffer what is read of it; None where all of the axis may be."""
+
+
+def identity(axis: int, extent: int) -> AxisReads:
+    """Return the table of an axis of the output itself."""
+    indices = np.arange(extent, dtype=np.int64)
+    return AxisReads(axis, indices, indices)
+
+
+def box_of(axes: BufferReads, shape: tuple[int, ...], box: Box) -> Box:
+    """Return the part of a buffer that is read for a part of an output."""
+    return tuple(
+        (0, extent) if reads is None else reads.of(box[reads.axis])
+        for reads, extent in zip(axes, shape, strict=True)
+    )
+
+
+def united(parts: Sequence[BufferReads]) -> BufferReads:
+    """Return what is read of a buffer by any of its readers."""
+
+    def unite(column: Sequence[AxisReads | None]) -> AxisReads | None:
+        first = column[0]
+        for other in column[1:]:
+            if first is None or other is None or first.axis != other.axis:
+                return None
+            first = first.union(other)
+        return first
+
+    return tuple(unite(column) for column in zip(*parts, strict=True))

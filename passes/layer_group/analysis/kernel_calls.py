@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel call as a layer: what it reads for a slice of what it makes, and where it works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil, prod
+
+from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
+from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.planning.network import Box, InputMap
+
+CUT_LETTERS = "nh"
+"""Letters of the axes that are cut: the batch, and rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """The call behind a layer.
+
+    Attributes
+    ----------
+    binding : int
+        The number of the binding in its block.
+    reads : KernelReads
+        The kernel and what it reads.
+    parameter : int
+        The number of the kernel's parameter that the layer makes.
+    inputs : tuple of int
+        For each of the layer's inputs, the number of the kernel's parameter.
+    cut : tuple of int
+        Axes of what it makes that a group may cut.
+    """
+
+    binding: int
+    reads: KernelReads
+    parameter: int
+    inputs: tuple[int, ...]
+    cut: tuple[int, ...] = ()
+
+    @property
+    def maps(self) -> tuple[InputMap, ...]:
+        """For each of the layer's inputs, the maps of its axes."""
+        of_parameters = self.reads.maps(self.parameter)
+        return tuple(of_parameters[p] for p in self.inputs)
+
+    @property
+    def operations(self) -> int:
+        """Executions of the kernel's statements for the whole result."""
+        kernel = self.reads.kernel
+        return sum(kernel.stages[i].operations for i in kernel.stages_for(self.parameter))
+
+    @cached_property
+    def memory(self) -> dict[int, int]:
+        """For the result and each buffer on the way to it, the one in whose memory it lies.
+
+        Buffers share memory where one replaces the other element by element, and the result's only
+        where a slice of the result needs no more of the other than that slice.
+        """
+        made = self.reads.of_made(self.parameter)
+        same = {buffer for buffer, axes in made.items() if self._needs_its_slice(buffer, axes)}
+        return self.reads.kernel.memory(self.parameter, same)
+
+    def _needs_its_slice(self, buffer: int, axes: BufferReads) -> bool:
+        """Whether every slice of the result needs the part at the same place of a buffer."""
+        shape = self.reads.kernel.shape(self.parameter)
+        if self.reads.kernel.shape(buffer) != shape:
+            return False
+        for axis, (reads, extent) in enumerate(zip(axes, shape, strict=True)):
+            if extent == 1:
+                continue
+            if axis in self.cut:
+                if reads is None or reads.axis != axis or not reads.is_identity:
+                    return False
+            elif reads is not None and (
+                reads.axis in self.cut or reads.of((0, shape[reads.axis])) != (0, extent)
+            ):
+                return False
+        return True
+
+    @cached_property
+    def working(self) -> dict[int, BufferReads]:
+        """What the result needs of each working buffer, and of what lies in its memory."""
+        made = self.reads.of_made(self.parameter)
+        found: dict[int, list[BufferReads]] = {}
+        for buffer, home in self.memory.items():
+            if home != self.parameter:
+                found.setdefault(home, []).append(made[buffer])
+        return {home: united(parts) for home, parts in found.items()}
+
+    def working_boxes(self, box: Box) -> dict[int, Box]:
+        """Return the part of each working buffer that is needed for a part of the result.
+
+        Parameters
+        ----------
+        box : Box
+            The part of the result.
+
+        Returns
+        -------
+        dict of int to Box
+            By the buffer in whose memory others may lie: the hull of what they all need.
+        """
+        shape = self.reads.kernel.shape
+        return {home: box_of(axes, shape(home), box) for home, axes in self.working.items()}
+
+    @cached_property
+    def buffer_bits(self) -> int:
+        """Bits of working memory for each element of the result: the most that a slice needs."""
+        kernel = self.reads.kernel
+        uncut = [n for axis, n in enumerate(kernel.shape(self.parameter)) if axis not in self.cut]
+        bits = sum(
+            kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
+        )
+        return ceil(Fraction(bits) / prod(uncut))
+
+    def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
+        """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
+        shape, followed = self.reads.kernel.shape(self.parameter), set()
+        for reads, extent in zip(axes, self.reads.kernel.shape(buffer), strict=True):
+            if reads is None or reads.axis in followed:
+                yield Fraction(extent)
+            elif reads.axis in self.cut:
+                followed.add(reads.axis)
+                yield reads.most
+            else:
+                begin, end = reads.of((0, shape[reads.axis]))
+                yield Fraction(max(1, end - begin))

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel as stages: plain loop nests, each of which makes whole elements of what it writes.
+
+A kernel as TVM's legalization and fusion make it is a row of blocks in S-TIR. Blocks that only move
+elements (padding, reshaping, the dilation of a transposed convolution) are computed where they are
+read, by `s_tir.Schedule.compute_inline`: local memory holds no copy of an input with its border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
+
+from passes.ir.structural import structural_visit, type_index
+from passes.layer_group.analysis.block_bodies import NotSliceableError
+from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
+
+_TENSOR_LOAD = type_index(TensorLoad)
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One kernel.
+
+    Attributes
+    ----------
+    func : tvm.tirx.PrimFunc
+        What it was read from, with its moving blocks inlined.
+    buffers : tuple of tvm.ir.Var
+        The parameters in order, then the buffers that the kernel allocates.
+    parameters : int
+        How many parameters there are.
+    stages : tuple of Stage
+        In program order.
+    """
+
+    func: PrimFunc
+    buffers: tuple[Var, ...]
+    parameters: int
+    stages: tuple[Stage, ...]
+
+    def shape(self, buffer: int) -> tuple[int, ...]:
+        """Return the extents of a buffer."""
+        return known_shape(self.buffers[buffer])
+
+    def bits(self, buffer: int) -> int:
+        """Return the bits of one element of a buffer."""
+        return element_bits(self.buffers[buffer])
+
+    def producer(self, buffer: int) -> int | None:
+        """Return the number of the one stage that writes a buffer, or None."""
+        found = [i for i, stage in enumerate(self.stages) if buffer in stage.writes]
+        return found[0] if len(found) == 1 else None
+
+    def stages_for(self, output: int) -> tuple[int, ...]:
+        """Return the numbers of the stages that a buffer is computed by, in program order."""
+        needed, wanted = [], {output}
+        for i in reversed(range(len(self.stages))):
+            stage = self.stages[i]
+            if wanted & set(stage.writes):
+                needed.append(i)
+                wanted |= {access.buffer for access in stage.reads}
+        return tuple(reversed(needed))
+
+    def memory(self, output: int, like_output: Collection[int]) -> dict[int, int]:
+        """Say which buffers can share memory while an output is computed.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+        like_output : collection of int
+            Buffers of which a slice of the output needs that slice alone, so that they can lie in
+            the output's memory.
+
+        Returns
+        -------
+        dict of int to int
+            For the output and each allocated buffer on the way to it, the buffer in whose memory
+            it lies: one that takes its place element by element.
+        """
+        stages = [self.stages[i] for i in self.stages_for(output)]
+        made = [buffer for stage in reversed(stages) for buffer in stage.writes]
+        home: dict[int, int] = {}
+        for head in made:
+            if head in home:
+                continue
+            home[head] = head
+            current: int | None = head
+            while current is not None:
+                allowed = like_output if head == output else None
+                current = self._taken_over(current, stages, home, allowed)
+                if current is not None:
+                    home[current] = head
+        return home
+
+    def _taken_over(
+        self,
+        buffer: int,
+        stages: list[Stage],
+        home: dict[int, int],
+        allowed: Collection[int] | None,
+    ) -> int | None:
+        """Return the allocated buffer whose elements a buffer can replace one by one."""
+        at = next(i for i, stage in enumerate(stages) if buffer in stage.writes)
+        stage = stages[at]
+        if stage.writes != (buffer,):
+            return None
+        for access in stage.reads:
+            source = access.buffer
+            if (
+                source >= self.parameters
+                and source not in home
+                and (allowed is None or source in allowed)
+                and self.shape(source) == self.shape(buffer)
+                and self.bits(source) == self.bits(buffer)
+                and stage.reads_in_place(source)
+                and not any(a.buffer == source for later in stages[at + 1 :] for a in later.reads)
+            ):
+                return source
+        return None
+
+
+def read_kernel(func: PrimFunc) -> Kernel:
+    """Read a kernel, and compute the blocks that only move elements where they are read.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        In S-TIR, not scheduled; it stays as it is.
+
+    Returns
+    -------
+    Kernel
+        With its stages.
+
+    Raises
+    ------
+    NotSliceableError
+        When it is anything else than a row of plain loop nests over buffers of known shapes.
+    """
+    kernel = _read(func)
+    moved = [stage.name for i, stage in enumerate(kernel.stages) if _only_moves(kernel, i)]
+    if not moved:
+        return kernel
+    schedule = Schedule(tvm.IRModule({"main": func}))
+    for name in moved:
+        # What TVM does not inline, such as a block that declares less than it writes, is a stage.
+        with suppress(ScheduleError):
+            schedule.compute_inline(schedule.get_sblock(name, "main"))
+    return _read(schedule.mod["main"])
+
+
+def element_bits(buffer: Var) -> int:
+    """Return the bits of one element of a buffer."""
+    dtype = buffer.ty.dtype.dtype
+    return 8 if str(dtype) == "bool" else int(dtype.bits * dtype.lanes)
+
+
+def _read(func: PrimFunc) -> Kernel:
+    root = func.body
+    if not isinstance(root, SBlockRealize):
+        raise NotSliceableError("it is not in S-TIR with a root block")
+    check_block("root", root)
+    if root.block.init is not None:
+        raise NotSliceableError("its root block has an initial statement")
+    parameters = [param for param in func.params if tvm.tirx.is_buffer_var(param)]
+    if len(parameters) != len(func.params):
+        raise NotSliceableError("it has parameters that are not buffers")
+    buffers = (*parameters, *root.block.alloc_buffers)
+    for buffer in buffers:
+        known_shape(buffer)
+    number = {buffer.__chandle__(): i for i, buffer in enumerate(buffers)}
+    stages = tuple(
+        read_stage(loops, realize, number, buffers)
+        for loops, realize in _nests(root.block.body, ())
+    )
+    written = [buffer for stage in stages for buffer in stage.writes]
+    if len(set(written)) != len(written):
+        raise NotSliceableError("a buffer is written by more than one block")
+    _check_order(stages, len(parameters))
+    return Kernel(func, buffers, len(parameters), stages)
+
+
+def _check_order(stages: Sequence[Stage], parameters: int) -> None:
+    made = {buffer: i for i, stage in enumerate(stages) for buffer in stage.writes}
+    for i, stage in enumerate(stages):
+        for access in stage.reads:
+            if access.buffer >= parameters and made.get(access.buffer, i) >= i:
+                raise NotSliceableError(f"block {stage.name!r} reads what a later block writes")
+
+
+def _nests(stmt: Any, loops: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...], SBlockRealize]]:
+    """Yield each block with the loops around it."""
+    if isinstance(stmt, SeqStmt):
+        if loops:
+            raise NotSliceableError("blocks share a loop")
+        for part in stmt.seq:
+            yield from _nests(part, loops)
+    elif isinstance(stmt, For):
+        yield from _nests(stmt.body, (*loops, stmt))
+    elif isinstance(stmt, SBlockRealize):
+        yield loops, stmt
+    else:
+        raise NotSliceableError(f"it holds a {type(stmt).__name__} outside of a block")
+
+
+def _only_moves(kernel: Kernel, at: int) -> bool:
+    """Whether a stage is to be computed where its result is read.
+
+    Either it computes nothing (its value is one load, or a constant where a condition fails), or
+    one stage reads each of its elements once.
+    """
+    stage = kernel.stages[at]
+    if (
+        stage.inner
+        or stage.init is not None
+        or len(stage.writes) != 1
+        or stage.writes[0] < kernel.parameters
+        or not isinstance(stage.body, BufferStore)
+        or len({other.name for other in kernel.stages}) != len(kernel.stages)
+    ):
+        return False
+    if _is_movement(stage.body.value):
+        return True
+    (made,) = stage.writes
+    readers = [(s, a) for s in kernel.stages for a in s.reads if a.buffer == made]
+    return (
+        len(readers) == 1
+        and not readers[0][0].reads_in_place(made)
+        and readers[0][0].operations == stage.operations
+    )
+
+
+def _is_movement(value: Any) -> bool:
+    if isinstance(value, TensorLoad):
+        return True
+    if not isinstance(value, Call) or str(getattr(value.op, "name", "")) != "prim.if_then_else":
+        return False
+    return all(
+        _is_movement(part) or not _holds_loads(part) for part in value.args[1:]
+    ) and not _holds_loads(value.args[0])
+
+
+def _holds_loads(expr: Any) -> bool:
+    found = structural_visit(
+        expr, [(_TENSOR_LOAD, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
+    )
+    return found is not None

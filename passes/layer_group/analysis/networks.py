@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The networks in a Relax module: its blocks of kernel calls, as LayerGroup sees them.
+
+Every binding of a block that calls something is a layer, and those that cannot be grouped say why:
+so a path between two layers that leads through one of them is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst, GlobalVar, StringImm, Tuple, TupleGetItem, Var
+from tvm.ir.expr import Call
+from tvm.tirx import FloatImm, IntImm, PrimFunc
+
+from passes.layer_group.analysis.block_bodies import NotSliceableError
+from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
+from passes.layer_group.analysis.kernels import read_kernel
+from passes.layer_group.analysis.letters import (
+    letters_by_contraction,
+    output_letters,
+    usual_letters,
+    weight_letters,
+)
+from passes.layer_group.analysis.refusals import CALL_TIR, UNFORESEEN, first_line, operator_of
+from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
+from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
+
+NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
+_IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
+IN_PLACE = "its block writes a tensor in place"
+
+
+@dataclass(frozen=True, eq=False)
+class BlockNetwork:
+    """One block of a Relax function.
+
+    Attributes
+    ----------
+    function : tvm.ir.GlobalVar
+        The function.
+    block : int
+        The number of the block in the function's body.
+    network : Network
+        Its layers, one for each tensor that a call makes, in the block's order.
+    calls : Mapping of str to KernelCall
+        By the layer's name; without those that cannot be grouped.
+    values : Mapping of str to tvm.relax.Expr
+        What each tensor is in the function, by its name.
+    """
+
+    function: GlobalVar
+    block: int
+    network: Network
+    calls: Mapping[str, KernelCall]
+    values: Mapping[str, Any]
+
+
+def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
+    """Return the networks of a module's Relax functions.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Operators are calls of kernels already, fused or not.
+
+    Returns
+    -------
+    tuple of BlockNetwork
+        Functions by name, their blocks in order; blocks that call nothing are left out.
+    """
+    kernels: dict[int, KernelReads | str] = {}
+    found = []
+    for variable in sorted(mod.get_global_vars(), key=lambda v: str(v.name_hint)):
+        function = mod[variable]
+        if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
+            continue
+        for number in range(len(function.body.blocks)):
+            network = _BlockReader(mod, variable, function, number, kernels).read()
+            if network is not None:
+                found.append(network)
+    return tuple(found)
+
+
+@dataclass(eq=False)
+class _Call:
+    """One layer while it is being read."""
+
+    name: str
+    operator: str
+    inputs: list[str]
+    output: str
+    reason: str = ""
+    source: KernelCall | None = None
+
+    @property
+    def maps(self) -> tuple[InputMap, ...]:
+        return () if self.source is None else self.source.maps
+
+
+class _BlockReader:
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        variable: GlobalVar,
+        function: relax.Function,
+        number: int,
+        kernels: dict[int, KernelReads | str],
+    ) -> None:
+        self.mod, self.variable, self.function, self.number = mod, variable, function, number
+        self.block = function.body.blocks[number]
+        self.kernels = kernels
+        self.names = TensorNames()
+        self.calls: list[_Call] = []
+        self.device: str | None = None
+        self.taken_out, self.used_whole = tuple_uses(function, number)
+
+    def read(self) -> BlockNetwork | None:
+        for param in self.function.params:
+            self.names.new(param)
+        for at, binding in enumerate(self.block.bindings):
+            self._read_binding(at, binding)
+        if not self.calls:
+            return None
+        reason = self._why_not_at_all()
+        if reason:
+            for call in self.calls:
+                call.reason, call.source = reason, None
+        return self._network()
+
+    def _why_not_at_all(self) -> str:
+        if any(call.operator in _IN_PLACE_CALLS for call in self.calls):
+            return IN_PLACE
+        pure = isinstance(self.block, relax.DataflowBlock) or all(
+            _is_kernel_call(binding.value) for binding in self.block.bindings
+        )
+        return "" if pure else NOT_PURE
+
+    def _read_binding(self, at: int, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        if isinstance(value, (Var, GenericConst, Tuple, TupleGetItem)):
+            names = self.names.of_var[var.__chandle__()] = self.names.of(value)
+            if isinstance(names, str) and isinstance(self.names.values[names], TupleGetItem):
+                self.names.values[names] = var
+            return
+        if isinstance(value, (relax.ShapeExpr, IntImm, FloatImm, StringImm)):
+            self.names.of_var[var.__chandle__()] = []
+            return
+        results = self.names.new(var)
+        operator, reason = operator_of(value)
+        if operator == CALL_TIR:
+            self._read_kernel_call(at, binding, results)
+            return
+        inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
+        for name in flat(results):
+            self.calls.append(_Call(f"{operator}:{name}", operator, inputs, name, reason))
+
+    def _inputs_of(self, value: Any) -> Any:
+        if isinstance(value, Call):
+            return [self.names.of(arg) for arg in value.args]
+        free = relax.analysis.free_vars(value)
+        return [self.names.of(v) for v in free if v.__chandle__() in self.names.of_var]
+
+    def _read_kernel_call(self, at: int, binding: Any, results: Any) -> None:
+        call, key = binding.value, binding.var.__chandle__()
+        operator = str(call.args[0].name_hint)
+        inputs = self.names.of(call.args[1])
+        made = results if isinstance(results, list) else [results]
+        kernel = self._kernel(call.args[0])
+        taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
+        for number in taken or range(len(made)):
+            name = f"{operator}:{made[number]}"
+            layer = _Call(name, operator, flat(inputs), made[number])
+            self.calls.append(layer)
+            if any(0 in (self.names.shapes[n] or ()) for n in (*layer.inputs, layer.output)):
+                layer.reason = "a tensor of it has no elements"
+            elif isinstance(kernel, str):
+                layer.reason = kernel
+            elif len(call.args) > 2 or not all(isinstance(name, str) for name in inputs):
+                layer.reason = "it is called with more than tensors"
+            elif isinstance(results, list) and key in self.used_whole:
+                layer.reason = "its results are used as one tuple"
+            else:
+                try:
+                    self._describe(layer, at, kernel, inputs, number, len(made))
+                except UNFORESEEN as error:
+                    layer.reason = _cannot_be_cut(error)
+
+    def _kernel(self, callee: GlobalVar) -> KernelReads | str:
+        key = callee.__chandle__()
+        if key not in self.kernels:
+            function = self.mod[callee]
+            try:
+                if not isinstance(function, PrimFunc):
+                    raise NotSliceableError("it is not a kernel in TIR")
+                self.kernels[key] = KernelReads.of(read_kernel(function))
+            except UNFORESEEN as error:
+                self.kernels[key] = _cannot_be_cut(error)
+        return self.kernels[key]
+
+    def _describe(
+        self, layer: _Call, at: int, reads: KernelReads, inputs: list[str], number: int, made: int
+    ) -> None:
+        kernel, parameter = reads.kernel, len(inputs) + number
+        if self.device is None:
+            self.device = self.names.devices[layer.output]
+        if kernel.parameters != len(inputs) + made:
+            layer.reason = "its kernel has other parameters than the call has arguments"
+        elif any(
+            (self.names.shapes[name], self.names.bits[name]) != (kernel.shape(p), kernel.bits(p))
+            for p, name in [*enumerate(inputs), (parameter, layer.output)]
+        ):
+            layer.reason = "its shapes are not known"
+        elif not kernel.shape(parameter):
+            layer.reason = "it makes a single number"
+        elif kernel.producer(parameter) is None:
+            layer.reason = "its kernel does not write its result"
+        elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
+            layer.reason = "its kernel writes what it is given"
+        elif any(self.names.devices[n] != self.device for n in (*inputs, layer.output)):
+            layer.reason = "its tensors are on other devices than those of the first layer"
+        elif any(
+            len(inputs) <= access.buffer < kernel.parameters
+            for stage in kernel.stages_for(parameter)
+            for access in kernel.stages[stage].reads
+        ):
+            layer.reason = "its kernel reads what it writes"
+        else:
+            of_parameters = reads.maps(parameter)
+            numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
+            layer.inputs = [inputs[p] for p in numbers]
+            layer.source = KernelCall(at, reads, parameter, numbers)
+
+    def _network(self) -> BlockNetwork:
+        weights = self._weights()
+        letters = self._letters(weights)
+        cut = self._cut_axes(letters)
+        for call in self.calls:
+            if call.source is not None:
+                call.source = replace(call.source, cut=tuple(sorted(cut[call.output])))
+        used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
+        tensors = tuple(
+            Tensor(
+                name,
+                self.names.shapes[name] or (),
+                self.names.bits[name],
+                letters[name],
+                Kind.WEIGHT if name in weights else Kind.ACTIVATION,
+                name not in weights,
+            )
+            for name in used
+        )
+        layers = tuple(self._layer(call) for call in self.calls)
+        name = str(self.variable.name_hint)
+        network = Network(tensors, layers, self._outputs(), name)
+        calls = {call.name: call.source for call in self.calls if call.source is not None}
+        return BlockNetwork(self.variable, self.number, network, calls, self.names.values)
+
+    def _layer(self, call: _Call) -> Layer:
+        names = (call.name, call.operator, tuple(call.inputs), call.output)
+        if call.source is not None:
+            source = call.source
+            try:
+                return Layer(*names, source.maps, source.operations, source.buffer_bits)
+            except UNFORESEEN as error:
+                call.reason, call.source = _cannot_be_cut(error), None
+        whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
+        return Layer(*names, whole, reason=call.reason)
+
+    def _outputs(self) -> tuple[str, ...]:
+        """Return the tensors that something behind the block, or the function's result, needs.
+
+        A cast needs what it looks at, also where nothing needs the cast.
+        """
+        read: list[Any] = [self.names.of(self.function.body.body)]
+        for block in self.function.body.blocks[self.number + 1 :]:
+            for binding in block.bindings:
+                read += [self.names.of(var) for var in relax.analysis.free_vars(binding.value)]
+        read += [
+            self.names.of(binding.value)
+            for binding in self.block.bindings
+            if isinstance(binding, relax.MatchCast)
+        ]
+        if isinstance(self.block, relax.DataflowBlock):
+            read += [
+                self.names.of(binding.var)
+                for binding in self.block.bindings
+                if not isinstance(binding.var, relax.DataflowVar)
+            ]
+        made = {call.output for call in self.calls}
+        return tuple(dict.fromkeys(name for name in flat(read) if name in made))
+
+    def _weights(self) -> set[str]:
+        """Return the names of the weights.
+
+        They are the constants, and the parameters behind those that the function's attribute
+        ``num_input`` counts; without it, the parameters but the first of which no slice of the
+        batch or of rows needs a part.
+        """
+        weights = set(self.names.constants)
+        attrs = self.function.attrs
+        count = attrs.get("num_input") if attrs else None
+        params = [flat(self.names.of(param)) for param in self.function.params]
+        if count is not None:
+            return weights.union(*params[int(count) :])
+        letters = self._letters(weights)
+        return weights.union(
+            name
+            for names in params[1:]
+            for name in names
+            if self._letters_read(name, letters).isdisjoint(CUT_LETTERS)
+        )
+
+    def _letters_read(self, name: str, letters: Mapping[str, str]) -> set[str]:
+        """Return the letters of the axes that a tensor's axes are mapped onto by its readers.
+
+        What something reads that is no kernel call counts as rows.
+        """
+        found: set[str] = set()
+        for call in self.calls:
+            if name in call.inputs and call.source is None:
+                found.update(CUT_LETTERS)
+            for read, axis_maps in zip(call.inputs, call.maps, strict=False):
+                if read == name:
+                    found.update(letters[call.output][m.axis] for m in axis_maps if m is not None)
+        return found
+
+    def _cut_axes(self, letters: Mapping[str, str]) -> dict[str, set[int]]:
+        """Return the axes of each tensor that a group may cut.
+
+        They are its first ones with a letter that is cut, and those that such an axis of a reader's
+        result is mapped onto: letters that meet in one layer need not agree.
+        """
+        found: dict[str, set[int]] = {}
+        for call in reversed(self.calls):
+            first = (letters[call.output].find(letter) for letter in CUT_LETTERS)
+            own = found.setdefault(call.output, set())
+            own.update(axis for axis in first if axis >= 0)
+            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+                axes = (axis for axis, m in enumerate(axis_maps) if m is not None and m.axis in own)
+                found.setdefault(name, set()).update(axes)
+        return found
+
+    def _letters(self, weights: set[str]) -> dict[str, str]:
+        shapes = self.names.shapes
+        letters: dict[str, str] = {}
+        for call in self.calls:
+            for name in call.inputs:
+                if name not in letters and name not in weights:
+                    letters[name] = self._input_letters(name)
+            shape = shapes[call.output] or ()
+            sources = [
+                (letters[name], axis_maps)
+                for name, axis_maps in zip(call.inputs, call.maps, strict=False)
+                if name not in weights
+            ]
+            known = output_letters(shape, sources) if sources else usual_letters(len(shape))
+            letters[call.output] = known
+        self._lay_operands(letters)
+        for name, shape_or_none in shapes.items():
+            letters.setdefault(name, usual_letters(len(shape_or_none or ())))
+        return letters
+
+    def _lay_operands(self, letters: dict[str, str]) -> None:
+        """Lay what every slice needs whole, such as weights, as its readers' channels lie."""
+        for call in reversed(self.calls):
+            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+                read = self._letters_read(name, letters)
+                if read.isdisjoint(CUT_LETTERS) and (name not in letters or "c" in read):
+                    letters[name] = weight_letters(letters[call.output], axis_maps)
+
+    def _input_letters(self, name: str) -> str:
+        """Return the letters of a tensor from outside, as the operators that read it tell them.
+
+        What sums over the products of two operands, such as a convolution, knows best. What sums
+        over one, such as a softmax, is asked where there is no other.
+        """
+        shape = self.names.shapes[name] or ()
+        followed, found = {name}, None
+        for call in self.calls:
+            for read, axis_maps in zip(call.inputs, call.maps, strict=False):
+                if read not in followed:
+                    continue
+                letters = letters_by_contraction(shape, axis_maps)
+                if letters is not None and len(call.inputs) > 1:
+                    return letters
+                found = found or letters
+                if tuple(shape) == tuple(self.names.shapes[call.output] or ()):
+                    followed.add(call.output)
+        if found is not None:
+            return found
+        return usual_letters(len(shape))
+
+
+def _cannot_be_cut(error: Exception) -> str:
+    return f"its kernel cannot be cut: {first_line(error)}"
+
+
+def _is_kernel_call(value: Any) -> bool:
+    return not isinstance(value, (relax.If, Call)) or operator_of(value)[0] == CALL_TIR

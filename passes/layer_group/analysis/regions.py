@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel reads of its inputs for a range of its output, read off its loads.
+
+For each axis of an input: which indices are read for one index of one axis of the output. That is
+what a slice of the output is turned into slices of the inputs with, whatever the operator is, also
+where fusion made one kernel of several.
+
+Small index spaces are looked at index by index, with the conditions under which a load happens,
+and are exact. Large ones are bounded by TVM's own interval analysis (`tvm.sym.Analyzer.int_set`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir import Var
+from tvm.ir.prim.expr import And
+from tvm.sym import Analyzer, IntervalSet
+from tvm.tirx import IntImm
+
+from passes.ir.structural import structural_visit, type_index
+from passes.layer_group.analysis.axis_maps import fit_axis_map
+from passes.layer_group.analysis.axis_reads import (
+    NOWHERE,
+    AxisReads,
+    BufferReads,
+    Ints,
+    box_of,
+    identity,
+    united,
+)
+from passes.layer_group.analysis.block_bodies import Access
+from passes.layer_group.analysis.index_values import (
+    NotAnIndexError,
+    cannot_wrap,
+    values_of,
+)
+from passes.layer_group.analysis.kernels import Kernel
+from passes.layer_group.analysis.stages import Stage
+from passes.layer_group.planning.network import Box, InputMap
+
+_VAR = type_index(Var)
+
+_SMALL = 1 << 16
+"""Points of an index space that is looked at point by point."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelReads:
+    """What each stage of a kernel reads.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        The kernel.
+    stages : tuple of dict of int to BufferReads
+        For each stage what it reads of each buffer, for the axes of what it writes.
+    """
+
+    kernel: Kernel
+    stages: tuple[dict[int, BufferReads], ...]
+    _maps: dict[int, dict[int, InputMap]] = field(default_factory=dict, repr=False)
+    _found: dict[int, tuple[dict[int, BufferReads], dict[int, BufferReads]]] = field(
+        default_factory=dict, repr=False
+    )
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> KernelReads:
+        """Look at all loads of a kernel."""
+        return cls(kernel, tuple(_stage_reads(kernel, stage) for stage in kernel.stages))
+
+    def maps(self, output: int) -> dict[int, InputMap]:
+        """Return the axis maps of each parameter that an output is computed from.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+
+        Returns
+        -------
+        dict of int to InputMap
+            By the number of the parameter; those that are not read are left out.
+        """
+        if output not in self._maps:
+            self._maps[output] = {
+                parameter: tuple(
+                    None if axis is None else fit_axis_map(axis, extent)
+                    for axis, extent in zip(axes, self.kernel.shape(parameter), strict=True)
+                )
+                for parameter, axes in self.of_parameters(output).items()
+            }
+        return self._maps[output]
+
+    def of_parameters(self, output: int) -> dict[int, BufferReads]:
+        """Return what the kernel reads of each parameter for the axes of an output.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+
+        Returns
+        -------
+        dict of int to BufferReads
+            By the number of the parameter; those that are not read are left out.
+        """
+        return self._of(output)[0]
+
+    def of_made(self, output: int) -> dict[int, BufferReads]:
+        """Return what the kernel needs of each buffer that it makes for the axes of an output.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+
+        Returns
+        -------
+        dict of int to BufferReads
+            For the output and each buffer that is made on the way to it.
+        """
+        return self._of(output)[1]
+
+    def _of(self, output: int) -> tuple[dict[int, BufferReads], dict[int, BufferReads]]:
+        if output in self._found:
+            return self._found[output]
+        kernel = self.kernel
+        reads: dict[int, BufferReads] = {}
+        of_made: dict[int, BufferReads] = {
+            output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shape(output)))
+        }
+        for i in reversed(kernel.stages_for(output)):
+            writes = kernel.stages[i].writes
+            of_stage = united([of_made[buffer] for buffer in writes if buffer in of_made])
+            of_made.update((buffer, of_stage) for buffer in writes)
+            for buffer, needed in self.stages[i].items():
+                through = tuple(_through(axis, of_stage) for axis in needed)
+                target = reads if buffer < kernel.parameters else of_made
+                target[buffer] = united([target[buffer], through]) if buffer in target else through
+        return self._found.setdefault(output, (reads, of_made))
+
+    def made_for(self, output: int, box: Box) -> dict[int, Box]:
+        """Return the part of each buffer that is made for a part of an output.
+
+        Parameters
+        ----------
+        output : int
+            The number of a parameter that is written.
+        box : Box
+            The part of it.
+
+        Returns
+        -------
+        dict of int to Box
+            For the output and each buffer that is made on the way to it: at least what its readers
+            read of it.
+        """
+        return {
+            buffer: box_of(axes, self.kernel.shape(buffer), box)
+            for buffer, axes in self.of_made(output).items()
+        }
+
+
+def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
+    """Return what one stage reads of each buffer, for the axes of what it writes."""
+    found: dict[int, list[tuple[list[AxisReads] | None, ...]]] = {}
+    for access in stage.reads:
+        shape = kernel.shape(access.buffer)
+        needs = tuple(
+            _candidates(stage, access, index, extent)
+            for index, extent in zip(access.indices, shape, strict=True)
+        )
+        found.setdefault(access.buffer, []).append(needs)
+    return {
+        buffer: tuple(_best(column) for column in zip(*all_needs, strict=True))
+        for buffer, all_needs in found.items()
+    }
+
+
+def _through(needed: AxisReads | None, of_stage: BufferReads) -> AxisReads | None:
+    """Return what a stage reads of an axis for the output's axis that its own axis follows.
+
+    A group computes a range of the stage's axis, with what lies in the gaps between the indices
+    that the output needs. What is read for those alone is not known from either table, so that the
+    whole axis is taken where there may be such indices.
+    """
+    reads = None if needed is None else of_stage[needed.axis]
+    if needed is None or reads is None:
+        return None
+    return needed.after(reads) if reads.has_no_gaps or needed.is_ordered else None
+
+
+def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
+    """Return the narrowest way to see all loads of an axis along one axis of the output."""
+    united: dict[int, AxisReads] = {}
+    for number, candidates in enumerate(needs):
+        if candidates is None:
+            return None
+        by_axis = {reads.axis: reads for reads in candidates}
+        if number == 0:
+            united = by_axis
+        else:
+            united = {a: r.union(by_axis[a]) for a, r in united.items() if a in by_axis}
+    return min(united.values(), key=lambda reads: (reads.width, reads.axis), default=None)
+
+
+def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[AxisReads] | None:
+    """Return what one load reads of an axis, for each of the stage's axes that tell it."""
+    if extent == 1:
+        return None
+    domains = {
+        var.__chandle__(): (var, n)
+        for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
+    }
+    analyzer = Analyzer()
+    for var, n in domains.values():
+        analyzer.bind(var, _range(var, n))
+    index = analyzer.simplify(index)
+    used = _variables(index)
+    axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
+    if not axes or any(key not in domains for key in used):
+        return None
+    found = []
+    for axis in axes:
+        others = [domains[key] for key in used if key != stage.spatial[axis].__chandle__()]
+        size = stage.extents[axis] * prod(n for _, n in others)
+        reads = None
+        if size <= _SMALL:
+            reads = _point_by_point(stage, axis, others, index, access.guards, extent)
+        if reads is None:
+            reads = _bounded(stage, axis, others, index, extent)
+        if reads is not None:
+            found.append(reads)
+    return found or None
+
+
+def _range(var: Var, extent: int) -> Any:
+    return tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, extent))
+
+
+def _variables(expr: Any) -> dict[int, Var]:
+    found: dict[int, Var] = {}
+
+    def on_var(var: Var, _visitor: Any) -> None:
+        found[var.__chandle__()] = var
+
+    structural_visit(expr, [(_VAR, on_var)])
+    return found
+
+
+def _point_by_point(
+    stage: Stage,
+    axis: int,
+    others: Sequence[tuple[Var, int]],
+    index: Any,
+    guards: Sequence[Any],
+    extent: int,
+) -> AxisReads | None:
+    """Evaluate an index at every point, and leave out the points where it is not read."""
+    rank = 1 + len(others)
+    of: dict[int, Ints] = {}
+    variables = [(stage.spatial[axis], stage.extents[axis]), *others]
+    for position, (var, n) in enumerate(variables):
+        shape = [1] * rank
+        shape[position] = n
+        of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
+    grid = tuple(n for _, n in variables)
+    with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
+        return _at_points(axis, index, guards, of, grid, extent)
+
+
+def _at_points(
+    axis: int,
+    index: Any,
+    guards: Sequence[Any],
+    of: Mapping[int, Any],
+    grid: tuple[int, ...],
+    extent: int,
+) -> AxisReads | None:
+    try:
+        values = np.broadcast_to(values_of(index, of), grid)
+    except NotAnIndexError:
+        return None
+    read = np.ones(grid, dtype=bool)
+    for term in _terms(guards):
+        try:
+            read = read & values_of(term, of)
+        except NotAnIndexError:
+            continue  # The condition is of other variables, and may hold.
+    rows = grid[0]
+    first = np.where(read, values, NOWHERE).reshape(rows, -1).min(axis=1)
+    last = np.where(read, values, -NOWHERE).reshape(rows, -1).max(axis=1)
+    return _clipped(axis, first.astype(np.int64), last.astype(np.int64), extent)
+
+
+def _terms(guards: Sequence[Any]) -> Iterator[Any]:
+    """Yield conditions that all hold where all guards hold."""
+    for guard in guards:
+        if isinstance(guard, And):
+            yield from _terms((guard.a, guard.b))
+        else:
+            yield guard
+
+
+def _bounded(
+    stage: Stage, axis: int, others: Sequence[tuple[Var, int]], index: Any, extent: int
+) -> AxisReads | None:
+    """Let TVM bound an index over all variables but one, if it cannot wrap around."""
+    if not cannot_wrap(index):
+        return None
+    var, n = stage.spatial[axis], stage.extents[axis]
+    domains: Mapping[Any, Any] = {
+        other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
+    }
+    interval = Analyzer().int_set(index, domains)
+    of = {var.__chandle__(): np.arange(n, dtype=np.int64)}
+    try:
+        first = np.broadcast_to(values_of(interval.min_value, of), (n,))
+        last = np.broadcast_to(values_of(interval.max_value, of), (n,))
+    except NotAnIndexError:
+        return None
+    return _clipped(axis, first.astype(np.int64), last.astype(np.int64), extent)
+
+
+def _clipped(axis: int, first: Ints, last: Ints, extent: int) -> AxisReads:
+    first, last = np.where(first < NOWHERE, np.maximum(first, 0), first), last
+    last = np.where(last > -NOWHERE, np.minimum(last, extent - 1), last)
+    empty = first > last
+    return AxisReads(axis, np.where(empty, NOWHERE, first), np.where(empty, -NOWHERE, last))

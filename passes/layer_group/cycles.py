@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a planned group costs in the simulator: transfers and lanes as two pipes."""
+
+from __future__ import annotations
+
+from math import prod
+
+from passes.layer_group.planning.cost import LANES, TRANSFERS, layer_cycles
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
+from passes.layer_group.planning.layer_groups import LayerGroups
+from passes.layer_group.planning.network import Box
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup
+from passes.layer_group.planning.search import GroupSearch
+from passes.layer_group.planning.time_steps import LOAD, Transfer
+from passes.simulation import Simulation, simulate
+from passes.simulation.program import Statement
+from target_hw.machine import Machine, Pipe
+
+
+def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
+    """Return all that a group's kernel does, in order: transfers, and layers slice by slice.
+
+    Parameters
+    ----------
+    planned : PlannedGroup
+        The group.
+    chip : Chip
+        What it is planned for.
+
+    Returns
+    -------
+    tuple of Statement
+        On the pipes ``GDMA``, whose work is in bytes, and ``TIU``, whose work is in cycles. Only
+        buffers in local memory are named.
+    """
+    slices, cut = planned.slices, planned.cut
+    indices = cut.indices()
+    last_stage = 2 if planned.steps.pipelined else 0
+    items = planned.local.item
+    program = []
+
+    def transfer(what: Transfer, index: dict[str, int]) -> None:
+        name = what.tensor
+        of = slices.tensors if what.kind == LOAD else slices.stored
+        moved = -(-_elements(of[name].made(index)) * of[name].tensor.bits // 8)
+        if moved:
+            there = (name,) if name in items else ()
+            reads, writes = ((), there) if what.kind == LOAD else (there, ())
+            program.append(Statement(f"{what.kind} {name}", TRANSFERS, reads, writes, moved))
+
+    for turn in range(cut.steps + last_stage):
+        for row in planned.steps.rows:
+            for what in row.transfers:
+                at = turn - (what.stage if planned.steps.pipelined else 0)
+                if 0 <= at < cut.steps:
+                    transfer(what, indices[at])
+            at = turn - (1 if planned.steps.pipelined else 0)
+            if row.layer is None or not 0 <= at < cut.steps:
+                continue
+            layer = planned.group.layers[row.layer]
+            elements = _elements(slices.tensors[layer.output].made(indices[at]))
+            if not elements:
+                continue
+            cycles = layer_cycles(chip.machine, chip.lanes, planned.group, layer, elements)
+            reads = tuple(name for name in dict.fromkeys(layer.inputs) if name in items)
+            writes = tuple(name for name in (layer.output, layer.name) if name in items)
+            program.append(Statement(layer.name, LANES, reads, writes, cycles))
+    return tuple(program)
+
+
+def simulate_group(planned: PlannedGroup, chip: Chip) -> Simulation:
+    """Run a group in the simulator, with its tensors where its plan puts them.
+
+    Parameters
+    ----------
+    planned : PlannedGroup
+        The group.
+    chip : Chip
+        What it is planned for.
+    """
+    # Cycles of layers are known already, so the lanes do one unit of work in a cycle.
+    machine = Machine((chip.machine[TRANSFERS], Pipe(LANES, "elements", 1)))
+    placed = [(planned.local.problem, planned.plan)]
+    return simulate(group_program(planned, chip), placed, machine)
+
+
+def makespans(groups: LayerGroups, chip: Chip) -> tuple[int, int]:
+    """Return the cycles of a network without groups and with them.
+
+    A layer in no group runs alone: sliced so that it fits, if it does, and else computing while
+    its tensors are moved. Groups and such layers follow each other.
+
+    Parameters
+    ----------
+    groups : LayerGroups
+        The network with its groups.
+    chip : Chip
+        What they are planned for.
+    """
+    search = GroupSearch(NetworkIndex(groups.network), chip, "cheapest")
+    alone = {
+        layer.name: _cycles_alone(search, number, chip)
+        for number, layer in enumerate(groups.network.layers)
+    }
+    together = sum(simulate_group(group, chip).makespan for group in groups.groups)
+    return sum(alone.values()), together + sum(alone[name] for name in groups.left)
+
+
+def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
+    group = search.index.group((number,))
+    (layer,) = group.layers
+    if not layer.reason:
+        for estimate in sorted(search.ending_with(number, number), key=lambda e: e.cycles):
+            planned = search.plan(estimate)
+            if planned is not None:
+                return simulate_group(planned, chip).makespan
+    output = group.tensor(layer.output)
+    names = (*dict.fromkeys(layer.inputs), layer.output)
+    moved = sum(bytes_of(group.tensor(name)) for name in names)
+    computing = layer_cycles(chip.machine, chip.lanes, group, layer, element_count(output))
+    return max(computing, chip.machine[TRANSFERS].cycles(moved))
+
+
+def _elements(box: Box) -> int:
+    return prod(end - begin for begin, end in box)

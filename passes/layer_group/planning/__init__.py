@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices, groups, time steps and local memory."""

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Banks of local memory: which items meet in one bank, and how to keep them apart.
+
+Two accesses to one bank in one step wait for each other: operands and results of one layer, or
+what a layer touches and what is loaded or stored meanwhile. That costs time; it is never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from passes.layer_group.planning.local_memory import Item, LocalMemory
+from passes.planning.plan import Plan, Status
+from target_hw.memory import MemoryScope
+
+ROUNDS = 8
+"""How often `keep_apart` goes over all items at most."""
+
+
+@dataclass(frozen=True)
+class BankConflict:
+    """Two items that one step touches in one bank.
+
+    Parameters
+    ----------
+    row : int
+        The time step.
+    first, second : str
+        Names of the items; the layer touches the first.
+    bank : int
+        The lowest bank that they share.
+    """
+
+    row: int
+    first: str
+    second: str
+    bank: int
+
+
+def banks_of(memory: MemoryScope, begin: int, size: int) -> range:
+    """Return the banks in which ``size`` bytes from offset `begin` lie."""
+    if not memory.bank_bytes or size == 0:
+        return range(0)
+    return range(begin // memory.bank_bytes, (begin + size - 1) // memory.bank_bytes + 1)
+
+
+def rivals(local: LocalMemory) -> dict[str, dict[str, int]]:
+    """Return for each item those that should not share a bank with it, and in how many rows."""
+    found: dict[str, dict[str, int]] = {item.name: {} for item in local.items}
+    for row in local.rows:
+        for first, second in _meeting(local, row.compute, row.transfer):
+            for one, other in ((first, second), (second, first)):
+                found[one][other] = found[one].get(other, 0) + 1
+    return found
+
+
+def _meeting(
+    local: LocalMemory, compute: tuple[str, ...], transfer: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    """Return the pairs of items that one step touches, the layer at least one of them."""
+    touched = [name for name in compute if name in local.item]
+    moved = [name for name in transfer if name in local.item and name not in touched]
+    pairs = [(a, b) for at, a in enumerate(touched) for b in touched[at + 1 :]]
+    return pairs + [(a, b) for a in touched for b in moved]
+
+
+def bank_conflicts(local: LocalMemory, plan: Plan) -> tuple[BankConflict, ...]:
+    """Return each pair of items that meet in a bank, row by row."""
+    conflicts = []
+    for number, row in enumerate(local.rows):
+        for first, second in _meeting(local, row.compute, row.transfer):
+            banks = [
+                banks_of(local.memory, plan.offsets[name][0], local.item[name].lane_bytes)
+                for name in (first, second)
+            ]
+            begin = max(banks[0].start, banks[1].start)
+            if begin < min(banks[0].stop, banks[1].stop):
+                conflicts.append(BankConflict(number, first, second, begin))
+    return tuple(conflicts)
+
+
+def crossings(local: LocalMemory, plan: Plan) -> tuple[str, ...]:
+    """Return the items that lie in more banks than they have to."""
+    bank = local.memory.bank_bytes
+    if not bank:
+        return ()
+    return tuple(
+        item.name
+        for item in local.items
+        if len(banks_of(local.memory, plan.offsets[item.name][0], item.lane_bytes))
+        > -(-item.lane_bytes // bank)
+    )
+
+
+def bank_penalty(local: LocalMemory, plan: Plan) -> int:
+    """Return two for each pair that meets in a bank in a row, and one for each crossing."""
+    return 2 * len(bank_conflicts(local, plan)) + len(crossings(local, plan))
+
+
+def keep_apart(local: LocalMemory, plan: Plan) -> Plan:
+    """Move items of a plan that fits to where fewer of them meet in a bank; it goes on fitting.
+
+    Each item in turn takes the place of least penalty among all places where it can start: zero,
+    the ends of items and of banks. A step in which two items meet in a bank costs two, an item
+    that crosses a bank without need costs one. This goes on until nothing changes.
+    """
+    memory = local.memory
+    if not plan.fits or not memory.bank_bytes or memory.capacity is None:
+        return plan
+    foes = rivals(local)
+    offsets = {name: starts[0] for name, starts in plan.offsets.items()}
+    for _ in range(ROUNDS):
+        changed = False
+        for item in local.items:
+            at = offsets[item.name]
+            now = _penalty(local, item, at, offsets, foes[item.name])
+            if now == 0:
+                continue
+            cost, best = min(
+                (_penalty(local, item, start, offsets, foes[item.name]), start)
+                for start in [at, *_places(local, item, offsets)]
+            )
+            if cost < now:
+                offsets[item.name], changed = best, True
+        if not changed:
+            break
+    peak = max((offsets[i.name] + i.lane_bytes for i in local.items), default=0)
+    if peak != plan.peak or any(plan.offsets[n] != (o,) for n, o in offsets.items()):
+        # Offsets are other ones now: what was known of the peak no longer holds.
+        moved = {name: (offset,) for name, offset in offsets.items()}
+        status = plan.status if peak <= plan.peak else Status.FEASIBLE
+        return replace(plan, offsets=moved, peak=peak, status=status)
+    return plan
+
+
+def spread(local: LocalMemory) -> tuple[Plan, ...]:
+    """Place items one after the other, each where it meets the fewest others in a bank.
+
+    Returns
+    -------
+    tuple of Plan
+        One for each order that finds room for all: what takes many bytes for many steps first, what
+        takes many bytes first, and what stays for all slices first. `keep_apart` may improve them.
+    """
+    if not local.memory.bank_bytes or local.memory.capacity is None:
+        return ()
+    foes = rivals(local)
+    orders = (
+        sorted(local.items, key=lambda item: -local.area(item)),
+        sorted(local.items, key=lambda item: -item.lane_bytes),
+        sorted(local.items, key=lambda item: (not item.life.everywhere, -local.area(item))),
+    )
+    plans = []
+    for order in orders:
+        offsets: dict[str, int] = {}
+        for item in order:
+            places = _places(local, item, offsets)
+            if not places:
+                break
+            costs = [(_penalty(local, item, at, offsets, foes[item.name]), at) for at in places]
+            offsets[item.name] = min(costs)[1]
+        else:
+            peak = max((offsets[i.name] + i.lane_bytes for i in local.items), default=0)
+            starts = {item.name: (offsets[item.name],) for item in local.items}
+            plans.append(Plan(starts, peak, 0, "spread", Status.FEASIBLE))
+    return tuple(plans)
+
+
+def _penalty(
+    local: LocalMemory, item: Item, at: int, offsets: Mapping[str, int], foes: Mapping[str, int]
+) -> int:
+    banks = banks_of(local.memory, at, item.lane_bytes)
+    bank_bytes = local.memory.bank_bytes or 1
+    penalty = int(len(banks) > -(-item.lane_bytes // bank_bytes))
+    for foe, rows in foes.items():
+        if foe not in offsets:
+            continue
+        others = banks_of(local.memory, offsets[foe], local.item[foe].lane_bytes)
+        if max(banks.start, others.start) < min(banks.stop, others.stop):
+            penalty += 2 * rows
+    return penalty
+
+
+def _places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[int]:
+    """Return the offsets at which an item overlaps nothing placed that lives when it does."""
+    memory, count = local.memory, len(local.rows)
+    capacity, alignment = memory.capacity or 0, memory.alignment
+    busy = list(memory.reserved)
+    for other in local.items:
+        placed = other.name in offsets and other.name != item.name
+        if placed and live_together(item, other, count):
+            busy.append((offsets[other.name], offsets[other.name] + other.lane_bytes))
+    starts = {0, *(end for _, end in busy)}
+    starts.update(range(0, capacity, memory.bank_bytes or capacity))
+    aligned = sorted({-(-start // alignment) * alignment for start in starts})
+    return [
+        start
+        for start in aligned
+        if start + item.lane_bytes <= capacity
+        and not any(max(a, start) < min(b, start + item.lane_bytes) for a, b in busy)
+    ]
+
+
+def live_together(first: Item, second: Item, rows: int) -> bool:
+    """Whether two items take memory in one row of `rows`."""
+    return any(
+        max(a, c) < min(b, d)
+        for a, b in first.life.ranges(rows)
+        for c, d in second.life.ranges(rows)
+    )

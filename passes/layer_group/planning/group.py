@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group: layers of a network that run together, slice after slice, in local memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+
+
+class NetworkIndex:
+    """Who makes and who reads each tensor of a network, and whether the network is well formed.
+
+    Parameters
+    ----------
+    network : Network
+        The network to index.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or used twice, a layer reads what is made after it, or the maps of a
+        layer do not fit its tensors; the message names the network, the layer and the tensor.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.tensors: dict[str, Tensor] = {}
+        for tensor in network.tensors:
+            if tensor.name in self.tensors:
+                raise ValueError(f"{network.name}: two tensors are called {tensor.name!r}")
+            if len(tensor.axes) != len(tensor.shape):
+                raise ValueError(
+                    f"{network.name}: tensor {tensor.name!r} has {len(tensor.shape)} axes, "
+                    f"its letters are {tensor.axes!r}"
+                )
+            self.tensors[tensor.name] = tensor
+        self.maker: dict[str, int] = {}
+        self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
+        for number, layer in enumerate(network.layers):
+            self._add(number, layer)
+        for name in network.outputs:
+            if name not in self.tensors:
+                raise ValueError(f"{network.name}: output {name!r} is no tensor of it")
+
+    def _add(self, number: int, layer: Layer) -> None:
+        where = f"{self.network.name}: layer {layer.name!r}"
+        for name in (*layer.inputs, layer.output):
+            if name not in self.tensors:
+                raise ValueError(f"{where} names an unknown tensor {name!r}")
+        if layer.output in self.maker or self.readers[layer.output]:
+            raise ValueError(f"{where} makes {layer.output!r}, which is made or read before it")
+        if layer.output in layer.inputs:
+            raise ValueError(f"{where} reads {layer.output!r}, which it makes")
+        if len(layer.maps) != len(layer.inputs):
+            raise ValueError(f"{where} has {len(layer.inputs)} inputs and {len(layer.maps)} maps")
+        rank = len(self.tensors[layer.output].shape)
+        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
+            if len(axis_maps) != len(self.tensors[name].shape):
+                raise ValueError(f"{where}: the map of {name!r} has {len(axis_maps)} axes")
+            for axis_map in axis_maps:
+                if axis_map is not None and not 0 <= axis_map.axis < rank:
+                    raise ValueError(f"{where}: the map of {name!r} names axis {axis_map.axis}")
+        self.maker[layer.output] = number
+        for name in dict.fromkeys(layer.inputs):
+            self.readers[name].append(number)
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Names of the tensors that something outside of the network reads."""
+        return frozenset(self.network.outputs)
+
+    def group(self, layers: tuple[int, ...]) -> Group:
+        """Return the group of the layers with these numbers."""
+        return Group(self, tuple(sorted(layers)))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some layers of a network, in the network's order.
+
+    Parameters
+    ----------
+    index : NetworkIndex
+        The network.
+    numbers : tuple of int
+        Numbers of the layers in ``network.layers``, ascending.
+
+    Raises
+    ------
+    ValueError
+        If a path between two of the layers leaves the group, so that it cannot run as one.
+    """
+
+    index: NetworkIndex
+    numbers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        inside, outside = set(self.numbers), set[str]()
+        for number in range(self.numbers[0], self.numbers[-1] + 1):
+            layer = self.index.network.layers[number]
+            if number in inside:
+                for name in layer.inputs:
+                    if name in outside:
+                        raise ValueError(
+                            f"{self.index.network.name}: layers {self.numbers} are no group, "
+                            f"{name!r} is made outside from what is made inside"
+                        )
+            elif any(self.index.maker.get(n) in inside or n in outside for n in layer.inputs):
+                outside.add(layer.output)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers."""
+        return tuple(self.index.network.layers[number] for number in self.numbers)
+
+    @cached_property
+    def made(self) -> tuple[str, ...]:
+        """Names of the tensors that the layers make, in their order."""
+        return tuple(layer.output for layer in self.layers)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the tensors that are made here and read outside, in the layers' order."""
+        inside = set(self.numbers)
+        return tuple(
+            name
+            for name in self.made
+            if name in self.index.outputs
+            or not self.index.readers[name]
+            or any(reader not in inside for reader in self.index.readers[name])
+        )
+
+    @cached_property
+    def loaded(self) -> tuple[str, ...]:
+        """Names of activations and weights that come from outside, in the order of their use."""
+        made = set(self.made)
+        names = (name for layer in self.layers for name in layer.inputs if name not in made)
+        return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the activations that come from outside."""
+        return tuple(n for n in self.loaded if self.tensor(n).kind is Kind.ACTIVATION)
+
+    @cached_property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the weights."""
+        return tuple(n for n in self.loaded if self.tensor(n).kind is Kind.WEIGHT)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tensors: loaded ones, then made ones."""
+        return (*self.loaded, *self.made)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor called `name`."""
+        return self.index.tensors[name]
+
+    def readers(self, name: str) -> tuple[int, ...]:
+        """Positions in `layers` of those that read a tensor."""
+        return tuple(self._position[r] for r in self.index.readers[name] if r in self._position)
+
+    @cached_property
+    def _position(self) -> dict[int, int]:
+        return {number: position for position, number in enumerate(self.numbers)}
+
+
+def extent_of(tensor: Tensor, letter: str) -> int:
+    """Elements on the first axis of a tensor that has this letter; 1 if none has."""
+    at = tensor.axes.find(letter)
+    return tensor.shape[at] if at >= 0 else 1
+
+
+def element_count(tensor: Tensor) -> int:
+    """Elements of a tensor."""
+    count = 1
+    for extent in tensor.shape:
+        count *= extent
+    return count
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Bytes of a tensor in global memory."""
+    return -(-element_count(tensor) * tensor.bits // 8)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What competes for a lane's local memory while a group runs, as an ordinary `Problem`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from passes.layer_group.planning.lanes import Lanes, lane_bytes
+from passes.layer_group.planning.network import Kind
+from passes.layer_group.planning.periods import Period
+from passes.layer_group.planning.slicing import GroupSlices
+from passes.layer_group.planning.time_steps import Life, TimeSteps, lives
+from passes.planning.problem import Buffer, Problem
+from target_hw.memory import MemoryScope
+
+WEIGHT, ACTIVATION, OPERATION = "weight", "activation", "operation"
+"""Kinds of items: what is loaded once, what layers hand on, and a layer's working memory."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that takes local memory.
+
+    Parameters
+    ----------
+    name : str
+        Of the tensor, or of the layer whose working memory it is.
+    lane_bytes : int
+        Bytes a lane; at least one.
+    life : Life
+        When.
+    kind : str
+        ``weight``, ``activation`` or ``operation``.
+    """
+
+    name: str
+    lane_bytes: int
+    life: Life
+    kind: str
+
+
+@dataclass(frozen=True)
+class RowUse:
+    """Which items one time step touches.
+
+    Parameters
+    ----------
+    compute : tuple of str
+        What the step's layer reads, makes and works in.
+    transfer : tuple of str
+        What is loaded or stored meanwhile.
+    """
+
+    compute: tuple[str, ...] = ()
+    transfer: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LocalMemory:
+    """The items of a group.
+
+    Parameters
+    ----------
+    items : tuple of Item
+        In the order of their first use.
+    rows : tuple of RowUse
+        One a time step; lives count these.
+    memory : MemoryScope
+        One lane's local memory.
+    name : str
+        For messages.
+    """
+
+    items: tuple[Item, ...]
+    rows: tuple[RowUse, ...]
+    memory: MemoryScope
+    name: str = "group"
+
+    @cached_property
+    def item(self) -> dict[str, Item]:
+        """The items by name."""
+        return {item.name: item for item in self.items}
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The items as buffers that compete for one memory; positions are time steps."""
+        count = len(self.rows)
+        buffers = (Buffer(i.name, i.lane_bytes, i.life.ranges(count)) for i in self.items)
+        return Problem(tuple(buffers), self.memory, name=self.name)
+
+    @cached_property
+    def live_bytes(self) -> tuple[int, ...]:
+        """Bytes a lane that are live in each row."""
+        live = [0] * len(self.rows)
+        for item in self.items:
+            for begin, end in item.life.ranges(len(self.rows)):
+                for row in range(begin, end):
+                    live[row] += item.lane_bytes
+        return tuple(live)
+
+    def area(self, item: Item) -> int:
+        """Return the bytes of an item times the rows in which it lives."""
+        return item.lane_bytes * sum(b - a for a, b in item.life.ranges(len(self.rows)))
+
+
+def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
+    """Return the bytes a lane of each tensor, and of each layer's working memory by its name."""
+    sizes = {name: lane_bytes(lanes, tensor, slices.cut) for name, tensor in slices.tensors.items()}
+    for layer in slices.group.layers:
+        made = slices.tensors[layer.output]
+        extents = tuple(
+            extent if axis is None else axis.fresh
+            for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
+        )
+        bits = layer.buffer_bits * lanes.elements(made.tensor, extents)
+        sizes[layer.name] = -(-bits // 8)
+    return sizes
+
+
+def of_time_steps(
+    slices: GroupSlices, steps: TimeSteps, memory: MemoryScope, sizes: dict[str, int]
+) -> LocalMemory:
+    """Return the items of a group whose slices run in time steps; those of no bytes are left out.
+
+    Parameters
+    ----------
+    slices : GroupSlices
+        The slices; what is resident or kept lives everywhere.
+    steps : TimeSteps
+        When each layer and transfer runs.
+    memory : MemoryScope
+        One lane's local memory.
+    sizes : dict of str to int
+        From `item_bytes`.
+    """
+    group = slices.group
+    life = lives(steps, (*slices.resident, *slices.kept))
+    rows = []
+    for number, row in enumerate(steps.rows):
+        touched: tuple[str, ...] = ()
+        if row.layer is not None:
+            layer = group.layers[row.layer]
+            touched = (*dict.fromkeys(layer.inputs), layer.output, layer.name)
+            life[layer.name] = Life(number, number)
+        rows.append(RowUse(touched, tuple(t.tensor for t in row.transfers)))
+    return _local_memory(slices, life, rows, memory, sizes)
+
+
+def of_periods(
+    slices: GroupSlices, times: Sequence[Period], memory: MemoryScope, sizes: dict[str, int]
+) -> LocalMemory:
+    """Return the items of a group with breadth-first periods in the place of time steps.
+
+    Parameters
+    ----------
+    slices : GroupSlices
+        The slices.
+    times : sequence of Period
+        From `periods.periods`; ids take the place of rows.
+    memory : MemoryScope
+        One lane's local memory.
+    sizes : dict of str to int
+        From `item_bytes`.
+    """
+    rows = [RowUse() for _ in times]
+    at = {period.name: period.id for period in times}
+    for layer in slices.group.layers:
+        rows[at[layer.name]] = RowUse((*dict.fromkeys(layer.inputs), layer.output, layer.name))
+    life = {period.name: period.life for period in times}
+    return _local_memory(slices, life, rows, memory, sizes)
+
+
+def _local_memory(
+    slices: GroupSlices,
+    life: dict[str, Life],
+    rows: list[RowUse],
+    memory: MemoryScope,
+    sizes: dict[str, int],
+) -> LocalMemory:
+    group = slices.group
+    order = dict.fromkeys(n for x in group.layers for n in (*x.inputs, x.name, x.output))
+    items = []
+    for name in order:
+        if sizes[name] == 0:
+            continue
+        kind = OPERATION
+        if name in slices.tensors:
+            weight = group.tensor(name).kind is Kind.WEIGHT
+            kind = WEIGHT if weight else ACTIVATION
+        items.append(Item(name, sizes[name], life[name], kind))
+    return LocalMemory(tuple(items), tuple(rows), memory, f"{group.index.network.name}: LMEM")

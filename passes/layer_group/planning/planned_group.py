@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group that is ready to run: its slices, time steps, addresses in local memory and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from passes.layer_group.planning.bank_aware import bank_aware
+from passes.layer_group.planning.banks import (
+    BankConflict,
+    bank_conflicts,
+    bank_penalty,
+    crossings,
+    keep_apart,
+    spread,
+)
+from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
+from passes.layer_group.planning.group import Group, extent_of
+from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
+from passes.layer_group.planning.op_order import op_order
+from passes.layer_group.planning.slicing import (
+    OVERLAP_RULES,
+    Cut,
+    GroupSlices,
+    repeats_too_much,
+    slice_group,
+)
+from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
+from passes.planning import solve
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, get_planner
+from target_hw.machine import Machine
+from target_hw.memory import MemoryScope
+
+STRATEGIES = ("bank_aware", "op_order")
+"""Names of planners that know time steps and banks; all general planners can be named, too."""
+
+PORTFOLIO = "best"
+"""The planner that tries all planners."""
+
+GROUP_BUDGET = Budget(nodes=5_000)
+"""What a planner that searches may spend on one group."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What groups run on, and how they are planned.
+
+    Parameters
+    ----------
+    memory : MemoryScope
+        One lane's local memory, with the facts ``lanes`` and ``eu_bytes`` and a capacity.
+    machine : Machine
+        The pipes that `cost` names.
+    planner : str
+        One of `STRATEGIES`, or a general planner.
+    overlap_rule : str, optional
+        One of `OVERLAP_RULES`.
+
+    Raises
+    ------
+    ValueError
+        If the memory has no capacity or no lanes, a pipe is missing, or a name is unknown.
+    """
+
+    memory: MemoryScope
+    machine: Machine
+    planner: str = "best"
+    overlap_rule: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory.capacity is None:
+            raise ValueError(f"LayerGroup: memory scope {self.memory.name!r} has no capacity")
+        if self.overlap_rule not in OVERLAP_RULES:
+            known = ", ".join(repr(rule) for rule in OVERLAP_RULES)
+            raise ValueError(
+                f"LayerGroup: overlap_rule must be one of {known}, got {self.overlap_rule!r}"
+            )
+        if self.planner not in STRATEGIES:
+            try:
+                get_planner(self.planner)
+            except ValueError as error:
+                raise ValueError(f"{error}; LayerGroup also has: {', '.join(STRATEGIES)}") from None
+        for pipe in (TRANSFERS, LANES):
+            self.machine[pipe]
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """The chip's lanes."""
+        return Lanes.of(self.memory)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes a lane."""
+        return self.memory.capacity or 0
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """A group with everything that is decided about it.
+
+    Parameters
+    ----------
+    slices : GroupSlices
+        The slices of all its tensors.
+    steps : TimeSteps
+        When each layer computes and each transfer runs.
+    local : LocalMemory
+        What takes local memory, and when.
+    plan : Plan
+        Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
+    cost : GroupCost
+        Cycles and bytes moved.
+    """
+
+    slices: GroupSlices
+    steps: TimeSteps
+    local: LocalMemory
+    plan: Plan
+    cost: GroupCost
+
+    @property
+    def group(self) -> Group:
+        """The layers."""
+        return self.slices.group
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the layers in the network."""
+        return self.slices.group.numbers
+
+    @property
+    def cut(self) -> Cut:
+        """How many slices."""
+        return self.slices.cut
+
+    @property
+    def halo(self) -> str:
+        """``keep`` if the rows of all tensors are kept, ``recompute`` if of none, else ``mixed``.
+
+        Only tensors whose slices overlap count.
+        """
+        kept = set(self.slices.kept)
+        again = [n for n in self.group.names if n not in kept and self.slices.repeated_rows(n)]
+        if not again:
+            return "keep" if kept else "recompute"
+        return "mixed" if kept else "recompute"
+
+    @cached_property
+    def conflicts(self) -> tuple[BankConflict, ...]:
+        """Pairs of items that meet in a bank."""
+        return bank_conflicts(self.local, self.plan)
+
+    @cached_property
+    def crossings(self) -> tuple[str, ...]:
+        """Items that cross a bank without need."""
+        return crossings(self.local, self.plan)
+
+
+def place(local: LocalMemory, planner: str) -> Plan | None:
+    """Return addresses for the items of a group, or None if the planner finds none that fit.
+
+    A general planner minds no banks, so its items are moved apart afterwards; the portfolio also
+    tries ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among
+    these the one of the lowest peak. The strategy ``bank_aware`` alone is tried a second time
+    without avoiding banks.
+
+    Parameters
+    ----------
+    local : LocalMemory
+        The items.
+    planner : str
+        One of `STRATEGIES`, or a general planner.
+    """
+    if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
+        return None
+    if planner == "bank_aware":
+        return bank_aware(local) or bank_aware(local, avoid=False)
+    if planner == "op_order":
+        plan = op_order(local)
+        return plan if plan.fits else None
+    plan = solve(local.problem, planner, GROUP_BUDGET)
+    found = [plan] if plan.fits else []
+    if planner == PORTFOLIO:
+        by_banks = bank_aware(local)
+        found += [*([] if by_banks is None else [by_banks]), *spread(local)]
+    apart = [keep_apart(local, plan) for plan in found]
+    return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
+
+
+def plan_group(
+    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
+) -> PlannedGroup | None:
+    """Return a group planned with a given cut, or None if it does not fit or breaks the rule.
+
+    Parameters
+    ----------
+    group : Group
+        The layers.
+    cut : Cut
+        How many slices.
+    chip : Chip
+        What it runs on.
+    keep : str or Mapping of str to str
+        See `slice_group`.
+    """
+    outputs = [group.tensor(name) for name in group.outputs]
+    unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
+    if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
+        return None
+    slices = slice_group(group, cut, keep, n_unit=unit)
+    if chip.overlap_rule == "half" and repeats_too_much(slices):
+        return None
+    sizes = item_bytes(slices, chip.lanes)
+    steps = pipeline(nearest(group))
+    cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
+    local = of_time_steps(slices, balanced, chip.memory, sizes)
+    plan = place(local, chip.planner)
+    if plan is None and balanced != steps:
+        # A transfer that was moved holds its bytes for longer.
+        cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
+        local = of_time_steps(slices, balanced, chip.memory, sizes)
+        plan = place(local, chip.planner)
+    return None if plan is None else PlannedGroup(slices, balanced, local, plan, cost)

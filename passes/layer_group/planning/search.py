@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where to cut a network into groups: dynamic programming, and from the tail to the head."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.planned_group import (
+    PORTFOLIO,
+    Chip,
+    PlannedGroup,
+    place,
+    plan_group,
+)
+from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.sweep import Estimate, LayerFacts, Sweep
+
+WINDOW = 16
+"""Groups of more layers than this are made of smaller ones: see `dynamic_programming`."""
+
+PATIENCE = 2
+"""How often more slices, or longer groups with more slices, win nothing before it stops."""
+
+LEAST_GAIN = 0.01
+"""Share of a group's cycles below which fewer of them count as nothing won."""
+
+DOUBT = 0.03
+"""Share of its estimated cycles that a group may turn out to take less, once it is planned."""
+
+QUICK = "first_fit"
+"""One of the planners of the portfolio."""
+
+KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
+"""For each way with halos, the letters of the cuts along which the search may keep them."""
+
+
+class GroupSearch:
+    """The groups of a network that fit, and their plans.
+
+    Parameters
+    ----------
+    index : NetworkIndex
+        The network.
+    chip : Chip
+        What it runs on.
+    halo : str
+        A key of `KEEPS`.
+    """
+
+    def __init__(self, index: NetworkIndex, chip: Chip, halo: str) -> None:
+        self.index = index
+        self.chip = chip
+        self.keeps = KEEPS[halo]
+        # While groups are compared it is enough that they fit; the portfolio is for the result.
+        self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
+        self._facts = LayerFacts(index, chip)
+        self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
+
+    def plan(self, estimate: Estimate) -> PlannedGroup | None:
+        """Return the plan of a group; None if it does not fit after all."""
+        key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
+        if key not in self._planned:
+            group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
+            planned = plan_group(group, estimate.cut, self._quick, estimate.keep)
+            if planned is None and self._quick != self.chip:
+                planned = plan_group(group, estimate.cut, self.chip, estimate.keep)
+            self._planned[key] = planned
+        return self._planned[key]
+
+    def settle(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group of the result, with addresses from the planner that was asked for.
+
+        Where halos may be kept or not, whichever is cheaper, that is decided for each tensor.
+        """
+        if len(self.keeps) > 1:
+            planned = self._mixed(planned)
+        if self._quick == self.chip:
+            return planned
+        plan = place(planned.local, self.chip.planner)
+        return planned if plan is None else replace(planned, plan=plan)
+
+    def _mixed(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group where no single tensor's halo would better be treated the other way."""
+        cut, group = planned.cut, planned.group
+        candidates = slice_group(group, cut, "h").kept
+        keep = {name: planned.slices.tensors[name].keep for name in group.names}
+        for name in candidates:
+            other = {**keep, name: "" if "h" in keep[name] else "h"}
+            changed = plan_group(group, cut, self._quick, other)
+            if changed is not None and changed.cost.cycles < planned.cost.cycles:
+                planned, keep = changed, other
+        return planned
+
+    def cycles(self, estimate: Estimate) -> int | None:
+        """Return a group's cycles, of its plan or the fewest that are likely.
+
+        It is None if the group was found not to fit.
+        """
+        key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
+        if key not in self._planned:
+            return int(estimate.cycles * (1 - DOUBT))
+        planned = self._planned[key]
+        return None if planned is None else planned.cost.cycles
+
+    def is_planned(self, estimate: Estimate) -> bool:
+        """Whether a group was planned, or found not to fit."""
+        return (estimate.first, estimate.last, estimate.cut, estimate.keep) in self._planned
+
+    def ending_with(self, last: int, first: int) -> Iterator[Estimate]:
+        """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
+
+        Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
+        the rows, until more slices win nothing.
+        """
+        for keep in self.keeps:
+            best: dict[int, int] = {}
+            vain = 0
+            for cut in self._cuts(last):
+                if cut.h == 1 and keep != self.keeps[0]:
+                    continue  # Without cut rows there is nothing to keep.
+                won, worse, all_fit = False, 0, min(best, default=last) == first
+                for estimate in Sweep(self._facts, last, cut, keep).run(first):
+                    known = best.get(estimate.first)
+                    worse += 1
+                    if known is None or estimate.cycles < known:
+                        best[estimate.first] = estimate.cycles
+                        worse = 0
+                        won = won or known is None or estimate.cycles < known * (1 - LEAST_GAIN)
+                    yield estimate
+                    if all_fit and worse == PATIENCE:
+                        break  # Fewer slices do for all groups, in fewer cycles.
+                vain = 0 if won or not best else vain + 1
+                if vain == PATIENCE:
+                    break
+
+    def _cuts(self, last: int) -> list[Cut]:
+        """Return the cuts to try: ever more slices, where more make the largest one smaller."""
+        output = self.index.tensors[self.index.network.layers[last].output]
+        sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
+        unit = self.chip.lanes.batch_unit(output.bits)
+        batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
+        by_batch = [Cut(n=count) for count in counts(batch)]
+        return by_batch + [Cut(n=batch, h=count) for count in counts(rows)[1:]]
+
+
+def counts(extent: int) -> list[int]:
+    """Return numbers of slices to try for an axis: 1 to 4, then steps of a half, up to all.
+
+    Of numbers with slices of one size only the smallest is there.
+    """
+    found: list[int] = []
+    count = 1
+    while count <= extent:
+        size = -(-extent // count)
+        if not found or size < -(-extent // found[-1]):
+            found.append(-(-extent // size))
+        count = max(count + 1, count * 3 // 2)
+    if found[-1] != extent:
+        found.append(extent)
+    return found
+
+
+def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
+    """Cut the layers from `first` to `last`, taking the longest group that fits from the end.
+
+    Among the ways to cut the longest group, the one with the fewest slices is taken: the batch is
+    cut before the rows. (tpu-mlir, ``GroupMethod``: "simple".)
+
+    Returns
+    -------
+    list of PlannedGroup or int
+        In the layers' order; the number of a layer that fits in no group.
+    """
+    parts: list[PlannedGroup | int] = []
+    end = last
+    while end >= first:
+        estimates = list(search.ending_with(end, first))
+        estimates.sort(key=lambda estimate: estimate.first)
+        plans = (search.plan(estimate) for estimate in estimates)
+        planned = next((plan for plan in plans if plan is not None), None)
+        parts.append(end if planned is None else planned)
+        end = end - 1 if planned is None else planned.numbers[0] - 1
+    return parts[::-1]
+
+
+def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
+    """Cut the layers from `first` to `last` into the groups of the fewest cycles together.
+
+    For each layer, the best way to cut all layers up to it is the best group that ends with it
+    and the best way to cut what comes before. Groups have at most `WINDOW` layers at first; then
+    the groups that were found take the place of layers, as often as that wins something.
+
+    Returns
+    -------
+    list of PlannedGroup or int
+        In the layers' order; the number of a layer that fits in no group.
+    """
+    begins = list(range(first, last + 1))
+    known: dict[int, dict[int, list[Estimate]]] = {}
+    while True:
+        _estimate(search, known, begins, last)
+        parts = _cheapest(search, known, first, last)
+        found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
+        if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
+            return parts
+        begins = found
+
+
+def _estimate(
+    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], begins: list[int], last: int
+) -> None:
+    """Find the groups that begin and end where `begins` says, of at most `WINDOW` such parts."""
+    for at, begin in enumerate(begins):
+        end = begins[at + 1] - 1 if at + 1 < len(begins) else last
+        furthest = begins[max(0, at + 1 - WINDOW)]
+        by_first = known.setdefault(end, {})
+        fresh: dict[int, list[Estimate]] = {}
+        for estimate in search.ending_with(end, furthest):
+            where = bisect_left(begins, estimate.first)
+            if where < len(begins) and begins[where] == estimate.first and estimate.first <= begin:
+                fresh.setdefault(estimate.first, []).append(estimate)
+        for start, estimates in fresh.items():
+            if start not in by_first:
+                by_first[start] = sorted(estimates, key=lambda e: (e.cycles, e.cut.steps, e.keep))
+
+
+def _cheapest(
+    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
+) -> list[PlannedGroup | int]:
+    """Return the cheapest groups, all planned.
+
+    Plans correct the estimates, so the choice is made again until it has only plans.
+    """
+    while True:
+        chosen = _choose(search, known, first, last)
+        groups = [part for part in chosen if isinstance(part, Estimate)]
+        if all(map(search.is_planned, groups)):
+            planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
+            return [part for part in planned if part is not None]
+        for group in groups:
+            search.plan(group)
+
+
+def _choose(
+    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
+) -> list[Estimate | int]:
+    """Return the cheapest groups as far as is known, and the layers that are in none."""
+    options: dict[tuple[int, int], Estimate] = {}
+    costs: dict[tuple[int, int], int] = {}
+    for end, by_first in known.items():
+        for start, estimates in by_first.items():
+            for estimate in estimates:
+                cycles = search.cycles(estimate)
+                if cycles is not None and cycles < costs.get((start, end), cycles + 1):
+                    options[start, end], costs[start, end] = estimate, cycles
+    parts = shortest_path(first, last, costs)
+    return [options[part] if part in options else part[0] for part in parts]
+
+
+def shortest_path(
+    first: int, last: int, costs: Mapping[tuple[int, int], int]
+) -> list[tuple[int, int]]:
+    """Cut the numbers from `first` to `last` into the parts that cost least together.
+
+    Parameters
+    ----------
+    first, last : int
+        Both included.
+    costs : Mapping of (int, int) to int
+        What a part from one number to another costs. A number of which no part is listed can be
+        alone at any time, but as few of these as possible are.
+
+    Returns
+    -------
+    list of (int, int)
+        First and last number of each part, in their order.
+    """
+    starts: dict[int, list[int]] = {}
+    for start, end in sorted(costs):
+        starts.setdefault(end, []).append(start)
+    # How many are alone, and what the rest costs, for all numbers before one.
+    best: dict[int, tuple[int, int]] = {first: (0, 0)}
+    choice: dict[int, int] = {}
+    for end in range(first, last + 1):
+        alone, cost = best[end]
+        options = [((alone + 1, cost), end)]
+        for start in starts.get(end, []):
+            if start >= first:
+                alone, cost = best[start]
+                options.append(((alone, cost + costs[start, end]), start))
+        best[end + 1], choice[end] = min(options)
+    parts: list[tuple[int, int]] = []
+    end = last
+    while end >= first:
+        parts.append((choice[end], end))
+        end = choice[end] - 1
+    return parts[::-1]

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices of a group: which part of each tensor each slice holds, and which part it makes.
+
+The group's outputs are cut evenly; what a slice needs of every other tensor follows backward
+through the layers' maps (BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis). An axis
+is cut on its own, because a map takes a range of one axis to a range of one axis.
+
+Neighbouring slices may need the same elements of a tensor. Such a *halo* is computed or loaded
+again (it is not kept), or it stays where it is until the next slice has read it (it is kept).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+from passes.layer_group.planning.group import Group, extent_of
+from passes.layer_group.planning.network import Box, Range, Tensor
+from passes.layer_group.planning.spans import (
+    AxisSpans,
+    Spans,
+    even_ranges,
+    settle_spans,
+    through,
+    unite,
+)
+
+LETTERS = "nhw"
+"""Letters of the axes that can be cut."""
+
+OVERLAP_RULES = (None, "half")
+"""Names of the rules that refuse slices which repeat too much; see `repeats_too_much`."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How many slices a group's outputs have on each axis.
+
+    Parameters
+    ----------
+    n, h, w : int
+        Slices of the batch, of the rows and of the columns; positive.
+    inner : str
+        The letter of the axis along which slices follow each other directly, ``h`` or ``w``. The
+        batch is always outermost.
+    """
+
+    n: int = 1
+    h: int = 1
+    w: int = 1
+    inner: str = "h"
+
+    @property
+    def order(self) -> str:
+        """The letters, outermost first."""
+        return "nwh" if self.inner == "h" else "nhw"
+
+    @property
+    def steps(self) -> int:
+        """Number of slices in all."""
+        return self.n * self.h * self.w
+
+    def count(self, letter: str) -> int:
+        """Slices on the axes with this letter."""
+        return {"n": self.n, "h": self.h, "w": self.w}[letter]
+
+    def indices(self) -> list[dict[str, int]]:
+        """Return the index of each slice on each axis, by letter, in the slices' order."""
+        counts = [range(self.count(letter)) for letter in self.order]
+        return [dict(zip(self.order, index, strict=True)) for index in product(*counts)]
+
+
+@dataclass(frozen=True)
+class AxisSlices:
+    """The slices of one axis of a tensor, one entry a slice of the letter that cuts it.
+
+    Parameters
+    ----------
+    letter : str
+        Which cut it follows.
+    held : tuple of Range
+        What is in local memory during the slice: all that it reads, and what later slices read
+        and is there already, if that is kept.
+    made : tuple of Range
+        What the slice computes or loads: all that it holds, or only what is new if it is kept.
+    """
+
+    letter: str
+    held: tuple[Range, ...]
+    made: tuple[Range, ...]
+
+    @cached_property
+    def window(self) -> int:
+        """Elements that are held at once at most."""
+        return max(end - begin for begin, end in self.held)
+
+    @cached_property
+    def fresh(self) -> int:
+        """Elements that one slice makes at most."""
+        return max(end - begin for begin, end in self.made)
+
+    @cached_property
+    def kept(self) -> int:
+        """Elements that stay from one slice to the next at most."""
+        pairs = zip(self.held, self.held[1:], self.made[1:], strict=False)
+        kept = [
+            max(0, min(before[1], after[1]) - max(before[0], after[0]))
+            for before, after, made in pairs
+            if made != after
+        ]
+        return max(kept, default=0)
+
+    @cached_property
+    def covered(self) -> int:
+        """Elements that any slice makes, each counted once."""
+        count, reached = 0, -1
+        for begin, end in sorted(self.made):
+            count += max(0, end - max(begin, reached))
+            reached = max(reached, end)
+        return count
+
+    @property
+    def repeated(self) -> int:
+        """Elements that are made more than once, counted as often as they are made again."""
+        return sum(end - begin for begin, end in self.made) - self.covered
+
+
+@dataclass(frozen=True)
+class TensorSlices:
+    """The slices of one tensor.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Which one.
+    axes : tuple of AxisSlices or None
+        One entry an axis; None where every slice has the whole axis.
+    keep : str
+        Letters of the cuts along which its halo is kept.
+    """
+
+    tensor: Tensor
+    axes: tuple[AxisSlices | None, ...]
+    keep: str = ""
+
+    @cached_property
+    def letters(self) -> frozenset[str]:
+        """Letters of the cuts that change what is held."""
+        return frozenset(axis.letter for axis in self.axes if axis is not None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every slice has the whole tensor."""
+        return not self.letters
+
+    def held(self, index: Mapping[str, int]) -> Box:
+        """Return what is in local memory during a slice, by the slice's index on each axis."""
+        return tuple(
+            (0, extent) if axis is None else axis.held[index[axis.letter]]
+            for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
+        )
+
+    def made(self, index: Mapping[str, int]) -> Box:
+        """Return what a slice computes or loads; all ranges are empty if that is nothing."""
+        box = tuple(
+            (0, extent) if axis is None else axis.made[index[axis.letter]]
+            for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
+        )
+        again = any(index[x] > 0 and x not in self.letters for x in self.keep)
+        if again or any(begin == end for begin, end in box):
+            return tuple((0, 0) for _ in box)
+        return box
+
+    def made_elements(self, cut: Cut) -> int:
+        """Return how many elements all slices make together, repeated ones each time."""
+        count = 1
+        for extent, axis in zip(self.tensor.shape, self.axes, strict=True):
+            if axis is None:
+                count *= extent
+        for letter in LETTERS:
+            lines = [axis for axis in self.axes if axis is not None and axis.letter == letter]
+            if lines:
+                boxes = zip(*(axis.made for axis in lines), strict=True)
+                count *= sum(_volume(box) for box in boxes)
+            elif letter not in self.keep:
+                count *= cut.count(letter)
+        return count
+
+
+def _volume(box: Box) -> int:
+    volume = 1
+    for begin, end in box:
+        volume *= end - begin
+    return volume
+
+
+@dataclass(frozen=True)
+class GroupSlices:
+    """The slices of a group.
+
+    Parameters
+    ----------
+    group : Group
+        The layers.
+    cut : Cut
+        How many slices.
+    tensors : Mapping of str to TensorSlices
+        By name, for every tensor of the group.
+    stored : Mapping of str to TensorSlices
+        By name, for every output of the group: what each slice writes to global memory. It covers
+        the output exactly, each element once.
+    """
+
+    group: Group
+    cut: Cut
+    tensors: Mapping[str, TensorSlices]
+    stored: Mapping[str, TensorSlices]
+
+    @cached_property
+    def resident(self) -> tuple[str, ...]:
+        """Names of what is loaded once and stays for all slices; empty if there is one slice."""
+        if self.cut.steps == 1:
+            return ()
+        return tuple(name for name in self.group.loaded if self.tensors[name].is_whole)
+
+    @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """Names of what else stays in local memory from one slice to the next, at least in part."""
+        return tuple(
+            name
+            for name in self.group.names
+            if name not in self.resident and self._is_kept(self.tensors[name])
+        )
+
+    def _is_kept(self, slices: TensorSlices) -> bool:
+        for letter in slices.keep:
+            if self.cut.count(letter) == 1:
+                continue
+            lines = [axis for axis in slices.axes if axis is not None and axis.letter == letter]
+            if not lines or any(axis.kept for axis in lines):
+                return True
+        return False
+
+    def repeated_rows(self, name: str) -> int:
+        """Rows of a tensor that are computed or loaded again, each time counted.
+
+        A tensor that every slice makes whole repeats all its rows with each slice but the first.
+        """
+        slices = self.tensors[name]
+        rows = [axis for axis in slices.axes if axis is not None and axis.letter == "h"]
+        if rows:
+            return rows[0].repeated
+        if "h" in slices.keep or name in self.resident:
+            return 0
+        return (self.cut.h - 1) * extent_of(slices.tensor, "h")
+
+
+def repeats_too_much(slices: GroupSlices) -> str:
+    """Return the name of a tensor that breaks the overlap rule, or an empty string.
+
+    The rule of tpu-mlir's LayerGroup: slices fail if the rows of a layer's input that are repeated
+    are more than half of its height, over all slices together. Whole tensors that stay for all
+    slices repeat nothing.
+    """
+    for layer in slices.group.layers:
+        for name in layer.inputs:
+            tensor = slices.group.tensor(name)
+            if 2 * slices.repeated_rows(name) > extent_of(tensor, "h"):
+                return name
+    return ""
+
+
+def slice_group(
+    group: Group,
+    cut: Cut,
+    keep: str | Mapping[str, str] = "",
+    *,
+    outputs: Mapping[str, Mapping[str, tuple[Range, ...]]] | None = None,
+    n_unit: int = 1,
+) -> GroupSlices:
+    """Cut a group's outputs evenly and find what every slice needs of its other tensors.
+
+    A tensor that is read several times, or that is read and stored, is held as far as any of them
+    needs it: the hull of all ranges.
+
+    Parameters
+    ----------
+    group : Group
+        The layers.
+    cut : Cut
+        How many slices.
+    keep : str or Mapping of str to str
+        Letters of the cuts along which a tensor's halo is kept: for all tensors, or by name. Where
+        two axes of one tensor follow the same letter, its halo on that letter is not kept; nor is
+        a tensor kept along the batch that follows other cuts alone.
+    outputs : Mapping, optional
+        For an output by name and letter: its ranges, in the place of even ones.
+    n_unit : int
+        Entries of the batch that cannot be separated.
+
+    Raises
+    ------
+    ValueError
+        If an output has fewer elements on an axis than it is to have slices, or none such axis.
+    """
+    stored = {
+        name: _cut_output(group.tensor(name), cut, n_unit, (outputs or {}).get(name, {}))
+        for name in group.outputs
+    }
+    needs: dict[str, AxisSpans] = {
+        name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
+        for name, slices in stored.items()
+    }
+    tensors = {}
+    for layer in reversed(group.layers):
+        tensor = group.tensor(layer.output)
+        kept = keep if isinstance(keep, str) else keep.get(tensor.name, "")
+        sliced, made = _settle(tensor, needs[tensor.name], cut, kept)
+        tensors[tensor.name] = sliced
+        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
+            spans = zip(axis_maps, group.tensor(name).shape, strict=True)
+            need = [through(m, made, tensor.shape, e) for m, e in spans]
+            needs[name] = unite(needs[name], need) if name in needs else need
+    for name in group.loaded:
+        tensor = group.tensor(name)
+        kept = keep if isinstance(keep, str) else keep.get(name, "")
+        sliced, _ = _settle(tensor, needs[name], cut, kept)
+        tensors[name] = replace(sliced, keep=LETTERS) if sliced.is_whole else sliced
+    return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored)
+
+
+def _cut_output(
+    tensor: Tensor, cut: Cut, n_unit: int, given: Mapping[str, tuple[Range, ...]]
+) -> TensorSlices:
+    axes: list[AxisSlices | None] = [None] * len(tensor.shape)
+    for letter in LETTERS:
+        count = cut.count(letter)
+        if count == 1:
+            continue
+        at = tensor.axes.find(letter)
+        if at < 0:
+            raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
+        if letter in given:
+            ranges = given[letter]
+        else:
+            unit = n_unit if letter == "n" else 1
+            ranges = even_ranges(tensor.shape[at], count, unit)
+        axes[at] = AxisSlices(letter, ranges, ranges)
+    return TensorSlices(tensor, tuple(axes))
+
+
+def _settle(
+    tensor: Tensor, needs: AxisSpans, cut: Cut, keep: str
+) -> tuple[TensorSlices, AxisSpans]:
+    """Return the slices of a tensor, and what of them is made."""
+    held, made = settle_spans(needs, keep)
+    axes = tuple(
+        None if a is None or b is None else AxisSlices(a[0], a[1].ranges(), b[1].ranges())
+        for a, b in zip(held, made, strict=True)
+    )
+    letters = [part[0] for part in needs if part is not None]
+    # What lies across the other cuts has moved on when the next entry of the batch comes.
+    passes_by = bool(letters) and "n" not in letters
+    kept = "".join(
+        x
+        for x in keep
+        if letters.count(x) <= 1 and cut.count(x) > 1 and not (x == "n" and passes_by)
+    )
+    return TensorSlices(tensor, axes, kept), made

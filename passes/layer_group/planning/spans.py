@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of one axis, a slice each, and what follows of them through the maps of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passes.layer_group.planning.network import AxisMap, Range
+
+_Ends = NDArray[np.int64]
+_NOWHERE = 1 << 40
+"""Begin of an empty range; its end is the negative, so that a union needs no special case."""
+
+
+def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
+    """Cut ``[0, length)`` into ranges whose sizes differ by one unit at most, larger ones first.
+
+    Parameters
+    ----------
+    length : int
+        Elements; all of them are covered.
+    count : int
+        Number of ranges, at most the number of units.
+    unit : int
+        Every range but the last is a multiple of this many elements.
+    """
+    units = -(-length // unit)
+    if not 1 <= count <= units:
+        raise ValueError(f"cannot cut {length} elements in units of {unit} into {count} ranges")
+    size, more = divmod(units, count)
+    begins = [(size * i + min(i, more)) * unit for i in range(count + 1)]
+    return tuple((a, min(b, length)) for a, b in pairwise(begins))
+
+
+def needed_range(
+    axis_map: AxisMap, output: Range, output_extent: int, input_extent: int, *, to_end: bool = False
+) -> Range:
+    """Return which elements of an input's axis a range of the output's axis needs.
+
+    Parameters
+    ----------
+    axis_map : AxisMap
+        How the two axes hang together.
+    output : Range
+        Elements of the output's axis; ``(0, 0)`` if empty.
+    output_extent, input_extent : int
+        Elements on the two axes.
+    to_end : bool
+        Whether the last range reaches the end of the input even where nothing reads it, as
+        tpu-mlir has it.
+    """
+    spans = Spans.of((output,))
+    return spans.needed(axis_map, output_extent, input_extent, to_end).ranges()[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Ranges, one a slice, as two arrays; an empty one begins beyond all and ends before all.
+
+    What follows from spans is remembered with them: a search asks for it again and again.
+    """
+
+    begin: _Ends
+    end: _Ends
+    _known: dict[object, Spans] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, ranges: tuple[Range, ...]) -> Spans:
+        """Return the spans of ranges."""
+        pairs = np.array(ranges, np.int64).reshape(-1, 2)
+        return cls(pairs[:, 0], pairs[:, 1])._marked()
+
+    def _marked(self) -> Spans:
+        empty = self.begin >= self.end
+        if not empty.any():
+            return self
+        return Spans(np.where(empty, _NOWHERE, self.begin), np.where(empty, -_NOWHERE, self.end))
+
+    def ranges(self) -> tuple[Range, ...]:
+        """Return them as ranges; empty ones are ``(0, 0)``."""
+        pairs = zip(self.begin.tolist(), self.end.tolist(), strict=True)
+        return tuple((a, b) if a < b else (0, 0) for a, b in pairs)
+
+    @cached_property
+    def sizes(self) -> _Ends:
+        """The elements of each range."""
+        sizes: _Ends = np.maximum(self.end - self.begin, 0)
+        return sizes
+
+    @cached_property
+    def longest(self) -> int:
+        """The elements of the longest range."""
+        return int(self.sizes.max())
+
+    @cached_property
+    def total(self) -> int:
+        """The elements of all ranges, those of two counted twice."""
+        return int(self.sizes.sum())
+
+    def covered(self) -> int:
+        """Return how many elements any range has, each counted once."""
+        order = np.argsort(self.begin, kind="stable")
+        begin, end = self.begin[order], self.end[order]
+        before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+        return int(np.maximum(end - np.maximum(begin, before), 0).sum())
+
+    def union(self, other: Spans) -> Spans:
+        """Return the hulls of each two ranges."""
+        if other is self:
+            return self
+        if other not in self._known:
+            self._known[other] = Spans(
+                np.minimum(self.begin, other.begin), np.maximum(self.end, other.end)
+            )
+        return self._known[other]
+
+    def joined(self, other: Spans) -> Spans:
+        """Return the ranges of both, those that are the same once."""
+        if other is self:
+            return self
+        pairs = np.concatenate(((self.begin, self.end), (other.begin, other.end)), axis=1)
+        begin, end = np.unique(pairs, axis=1)
+        return Spans(begin, end)
+
+    def needed(
+        self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool = False
+    ) -> Spans:
+        """Return what they need through a map; see `needed_range`."""
+        key = (m, output_extent, input_extent, to_end)
+        if key not in self._known:
+            begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
+            if m.divide > 1:
+                begin, end = begin // m.divide, end // m.divide
+            # Empty ranges are far out: they stay empty.
+            begin, end = np.maximum(begin, 0), np.minimum(end + 1, input_extent)
+            if to_end:
+                end = np.where(self.end == output_extent, input_extent, end)
+            self._known[key] = Spans(begin, end)._marked()
+        return self._known[key]
+
+    def kept(self) -> tuple[Spans, Spans]:
+        """Return what is held and what is made if no element is made twice.
+
+        Held is all from the first element that this or a later slice needs to the last one that
+        this or an earlier slice needs; made is what of it no earlier slice has made.
+        """
+        if "held" not in self._known:
+            first = np.minimum.accumulate(self.begin[::-1])[::-1]
+            last = np.maximum.accumulate(self.end)
+            before = np.concatenate(([-_NOWHERE], last[:-1]))
+            self._known["held"] = Spans(first, last)._marked()
+            self._known["made"] = Spans(np.maximum(first, before), last)._marked()
+        return self._known["held"], self._known["made"]
+
+
+AxisSpans = list[tuple[str, Spans] | None]
+"""For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
+
+
+def through(
+    axis_map: AxisMap | None,
+    made: AxisSpans,
+    output_shape: tuple[int, ...],
+    extent: int,
+) -> tuple[str, Spans] | None:
+    """Return what an input's axis of `extent` elements needs for what is made of the output."""
+    if axis_map is None:
+        return None
+    cut = made[axis_map.axis]
+    if cut is None:
+        return None
+    letter, spans = cut
+    return letter, spans.needed(axis_map, output_shape[axis_map.axis], extent)
+
+
+def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
+    """Return what two readers need together.
+
+    That is all of an axis if one of them needs that, or if they follow two letters.
+    """
+    united: AxisSpans = []
+    for first, second in zip(one, other, strict=True):
+        if first is None or second is None or first[0] != second[0]:
+            united.append(None)
+        else:
+            united.append((first[0], first[1].union(second[1])))
+    return united
+
+
+def settle_spans(needs: AxisSpans, keep: str) -> tuple[AxisSpans, AxisSpans]:
+    """Return what is held and what is made of a tensor of which all that is needed is known."""
+    letters = [part[0] for part in needs if part is not None]
+    held: AxisSpans = []
+    made: AxisSpans = []
+    for part in needs:
+        if part is not None and part[0] in keep and letters.count(part[0]) == 1:
+            stays, fresh = part[1].kept()
+            held.append((part[0], stays))
+            made.append((part[0], fresh))
+        else:
+            held.append(part)
+            made.append(part)
+    return held, made

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every group that ends with one layer takes, found in one sweep towards the front.
+
+A group that begins one layer earlier has the same slices of all tensors that it had, but for what
+the new layer reads. So slices, live bytes and cycles of all groups with one end and one cut come
+from one walk, where each step looks at one layer only. The cycles are estimates: `cost` has the
+full model of filling, draining and re-balancing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passes.layer_group.planning.cost import LANES, TRANSFERS
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
+from passes.layer_group.planning.network import Kind, Layer, Tensor
+from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.spans import (
+    AxisSpans,
+    Spans,
+    even_ranges,
+    settle_spans,
+    through,
+    unite,
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the search knows of a group.
+
+    Parameters
+    ----------
+    first, last : int
+        Numbers of its first and last layer; it has all layers between them.
+    cut : Cut
+        How many slices.
+    keep : str
+        Letters of the cuts along which halos are kept.
+    cycles : int
+        About as many as `cost.group_cost` says.
+    live_bytes : int
+        Bytes a lane that are live in one step at most.
+    """
+
+    first: int
+    last: int
+    cut: Cut
+    keep: str
+    cycles: int
+    live_bytes: int
+
+
+class LayerFacts:
+    """What a sweep asks of each layer again and again.
+
+    Parameters
+    ----------
+    index : NetworkIndex
+        The network.
+    chip : Chip
+        What it runs on.
+    """
+
+    def __init__(self, index: NetworkIndex, chip: Chip) -> None:
+        self.index = index
+        self.chip = chip
+        lanes = chip.lanes
+        self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._even: dict[tuple[int, int, int], Spans] = {}
+        self._lanes_pipe = chip.machine[LANES]
+        self._transfer_pipe = chip.machine[TRANSFERS]
+        self._work: list[tuple[float, float, int]] = []
+        for layer in index.network.layers:
+            output = index.tensors[layer.output]
+            bits = max(index.tensors[n].bits for n in (*layer.inputs[:1], layer.output))
+            channels = 1
+            for letter, extent in zip(output.axes, output.shape, strict=True):
+                channels *= extent if letter == "c" else 1
+            idle = -(-channels // lanes.count) * lanes.count / channels
+            together = max(1, lanes.eu_bytes * 8 // bits) * lanes.count
+            share = layer.multiply_adds / max(1, element_count(output))
+            self._work.append((idle / together, idle * share, bits))
+
+    def lane_bytes(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
+        """Return the bytes a lane of a part of a tensor."""
+        key = (tensor.name, extents)
+        if key not in self._lane_bytes:
+            self._lane_bytes[key] = self.chip.lanes.tensor_bytes(tensor, extents)
+        return self._lane_bytes[key]
+
+    def even(self, length: int, count: int, unit: int) -> Spans:
+        """Return the even slices of an axis."""
+        key = (length, count, unit)
+        if key not in self._even:
+            self._even[key] = Spans.of(even_ranges(length, count, unit))
+        return self._even[key]
+
+    def compute_cycles(self, number: int, elements: float) -> float:
+        """Return the cycles in which a layer makes so many elements of its output."""
+        by_output, by_multiply_adds, bits = self._work[number]
+        work = self._lanes_pipe.cycles(int(elements * by_multiply_adds), bits)
+        return max(work, elements * by_output)
+
+    def transfer_cycles(self, nbytes: float) -> int:
+        """Return the cycles in which so many bytes are loaded or stored."""
+        return self._transfer_pipe.cycles(int(nbytes))
+
+
+@dataclass
+class _Measure:
+    """What the slices of one tensor take."""
+
+    lane_bytes: int
+    elements: int
+    everywhere: bool
+    is_whole: bool
+    repeats: bool
+
+
+@dataclass
+class _Loaded:
+    """A tensor that is loaded, as long as the group does not begin early enough to make it."""
+
+    measure: _Measure
+    reader: int
+    last_reader: int
+
+
+class Sweep:
+    """The groups that end with one layer, under one cut.
+
+    Parameters
+    ----------
+    facts : LayerFacts
+        The network and the chip.
+    last : int
+        The number of their last layer.
+    cut : Cut
+        How many slices; none in columns.
+    keep : str
+        Letters of the cuts along which halos are kept.
+    """
+
+    def __init__(self, facts: LayerFacts, last: int, cut: Cut, keep: str) -> None:
+        self.facts = facts
+        self.index = facts.index
+        self.layers = facts.index.network.layers
+        self.last = last
+        self.cut = cut
+        self.keep = keep
+        self._needs: dict[str, AxisSpans] = {}
+        self._loaded: dict[str, _Loaded] = {}
+        # By the layer's distance from the last one: live bytes, cycles computing, transferring.
+        self._live: list[int] = []
+        self._compute: list[float] = []
+        self._move: list[float] = []
+        self._everywhere = 0
+        self._whole_activations = 0
+        self._held_cycles = 0.0
+        self._stored = (0, 0.0)
+
+    def run(self, first: int) -> Iterator[Estimate]:
+        """Yield the groups that fit, shortest first, back to the one that begins with `first`.
+
+        It ends where no longer group can fit.
+        """
+        capacity = self.facts.chip.capacity
+        for number in range(self.last, first - 1, -1):
+            if not self._extend(number):
+                return
+            if self._floor(number) > capacity:
+                return
+            live, cycles = self._whole(number)
+            if live <= capacity:
+                yield Estimate(number, self.last, self.cut, self.keep, int(cycles), live)
+
+    def _extend(self, number: int) -> bool:
+        """Put a layer before the others; False if it cannot be cut so, or repeats too much."""
+        layer = self.layers[number]
+        tensor = self.index.tensors[layer.output]
+        readers = self.index.readers[tensor.name]
+        leaves = tensor.name in self.index.outputs or not readers or readers[-1] > self.last
+        needs = self._needs.get(tensor.name)
+        if leaves:
+            own = self._cut_output(tensor)
+            if own is None:
+                return False
+            needs = own if needs is None else unite(needs, own)
+        assert needs is not None  # A reader in the group has said what it needs, or it leaves.
+        self._live.append(0)
+        self._move.append(0.0)
+        loaded = self._loaded.pop(tensor.name, None)
+        if loaded is not None:
+            self._account(tensor, loaded, -1, head=number + 1)
+        # What only waited for a new head now loads beside this layer.
+        for name, other in self._loaded.items():
+            if other.reader == number + 1:
+                self._beside(self.index.tensors[name], other, number, 1)
+        measure, made = self._measure(tensor, needs, loaded=False)
+        if self._refuses(measure, bool(readers)):
+            return False
+        self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
+        inside = [r for r in readers if r <= self.last]
+        self._add_life(measure, number, max([number, *inside]), 1)
+        if leaves:
+            cycles = self.facts.transfer_cycles(bytes_of(tensor) / self.cut.steps)
+            if number == self.last:
+                self._stored = (measure.lane_bytes, cycles)
+            else:
+                self._move[self._at(number + 1)] += cycles
+                if not measure.everywhere and not inside:
+                    self._live[self._at(number + 1)] += measure.lane_bytes
+        if layer.buffer_bits:
+            buffer = -(-layer.buffer_bits * self._lane_elements(tensor, made) // 8)
+            self._live[self._at(number)] += buffer
+        return self._read(number, layer, made, tensor)
+
+    def _read(self, number: int, layer: Layer, made: AxisSpans, output: Tensor) -> bool:
+        """Note what the layer needs of its inputs, which are loaded as long as nothing makes them.
+
+        False if one of them repeats too much.
+        """
+        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
+            tensor = self.index.tensors[name]
+            need = [
+                through(m, made, output.shape, extent)
+                for m, extent in zip(axis_maps, tensor.shape, strict=True)
+            ]
+            known = self._needs.get(name)
+            self._needs[name] = need if known is None else unite(known, need)
+        for name in dict.fromkeys(layer.inputs):
+            tensor = self.index.tensors[name]
+            old = self._loaded.get(name)
+            last_reader = number
+            if old is not None:
+                last_reader = old.last_reader
+                self._account(tensor, old, -1, head=number)
+            measure, _ = self._measure(tensor, self._needs[name], loaded=True)
+            if self._refuses(measure, True):
+                return False
+            self._loaded[name] = _Loaded(measure, number, last_reader)
+            self._account(tensor, self._loaded[name], 1, head=number)
+        return True
+
+    def _refuses(self, measure: _Measure, is_read: bool) -> bool:
+        return self.facts.chip.overlap_rule == "half" and is_read and measure.repeats
+
+    def _at(self, number: int) -> int:
+        return self.last - number
+
+    def _add_life(self, measure: _Measure, first: int, last: int, sign: int) -> None:
+        if measure.everywhere:
+            self._everywhere += sign * measure.lane_bytes
+            return
+        for number in range(first, min(last, self.last) + 1):
+            self._live[self._at(number)] += sign * measure.lane_bytes
+
+    def _account(self, tensor: Tensor, loaded: _Loaded, sign: int, head: int) -> None:
+        """Add or take away what a loaded tensor takes, if the group begins with layer `head`.
+
+        What the first layer reads is loaded in the last row, or before it; `_whole` adds that.
+        """
+        self._add_life(loaded.measure, loaded.reader, loaded.last_reader, sign)
+        if loaded.measure.is_whole and self.cut.steps > 1:
+            nbytes = bytes_of(tensor)
+            self._held_cycles += sign * self.facts.transfer_cycles(nbytes)
+            if tensor.kind is Kind.ACTIVATION:
+                self._whole_activations += sign * loaded.measure.lane_bytes
+        if loaded.reader > head:
+            self._beside(tensor, loaded, loaded.reader - 1, sign)
+
+    def _beside(self, tensor: Tensor, loaded: _Loaded, row: int, sign: int) -> None:
+        """Add or take away a load that runs beside layer `row`."""
+        if not loaded.measure.everywhere:
+            self._live[self._at(row)] += sign * loaded.measure.lane_bytes
+        self._move[self._at(row)] += sign * self._load_cycles(tensor, loaded)
+
+    def _load_cycles(self, tensor: Tensor, loaded: _Loaded) -> float:
+        """Return the cycles of a tensor's load for one slice; zero if it is loaded only once."""
+        if loaded.measure.is_whole and self.cut.steps > 1:
+            return 0.0
+        nbytes = loaded.measure.elements * tensor.bits / 8 / self.cut.steps
+        return self.facts.transfer_cycles(nbytes)
+
+    def _floor(self, number: int) -> int:
+        """Return live bytes that all longer groups have, too."""
+        # A tensor that is loaded can only come to be made, and then it lives longer, unless it is
+        # a whole activation that stays for all slices.
+        return self._everywhere - self._whole_activations + max(self._live)
+
+    def _whole(self, number: int) -> tuple[int, float]:
+        """Return live bytes and cycles of the group that begins with layer `number`."""
+        stored_bytes, stored_cycles = self._stored
+        first = [
+            (self.index.tensors[name], loaded)
+            for name, loaded in self._loaded.items()
+            if loaded.reader == number
+        ]
+        load_bytes = sum(x.measure.lane_bytes for _, x in first if not x.measure.everywhere)
+        load_cycles = sum(self._load_cycles(tensor, x) for tensor, x in first)
+        head, tail = self._at(number), 0
+        if number == self.last:
+            cycles = load_cycles + self._compute[0] + stored_cycles
+            return (
+                self._everywhere + self._live[0],
+                cycles * self.cut.steps + self._held_cycles,
+            )
+        late = [x for _, x in first if x.last_reader == self.last]
+        late_bytes = sum(x.measure.lane_bytes for x in late if not x.measure.everywhere)
+        live = max(
+            max(self._live),
+            self._live[tail] + load_bytes - late_bytes,
+            self._live[head] + stored_bytes,
+        )
+        count = self.cut.steps
+        cycles = self._held_cycles + load_cycles + stored_cycles
+        if count == 1:
+            cycles += self._turn(0.0, 0.0)
+        else:
+            # The first turn has nothing to store yet, and the last one nothing to load.
+            cycles += self._turn(load_cycles, 0.0) + self._turn(0.0, stored_cycles)
+            if count > 2:
+                cycles += (count - 2) * self._turn(load_cycles, stored_cycles)
+        return self._everywhere + live, cycles
+
+    def _turn(self, load_cycles: float, stored_cycles: float) -> float:
+        """Return the cycles of all rows, with loads in the last and stores in the first one.
+
+        Re-balancing moves transfers to where layers take longer: half of what that can win.
+        """
+        move = list(self._move)
+        move[0] += load_cycles
+        move[-1] += stored_cycles
+        return (sum(map(max, self._compute, move)) + max(sum(self._compute), sum(move))) / 2
+
+    def _cut_output(self, tensor: Tensor) -> AxisSpans | None:
+        spans: AxisSpans = [None] * len(tensor.shape)
+        for letter in "nh":
+            count = self.cut.count(letter)
+            if count == 1:
+                continue
+            at = tensor.axes.find(letter)
+            unit = self.facts.chip.lanes.batch_unit(tensor.bits) if letter == "n" else 1
+            if at < 0 or -(-tensor.shape[at] // unit) < count:
+                return None
+            spans[at] = (letter, self.facts.even(tensor.shape[at], count, unit))
+        return spans
+
+    def _measure(
+        self, tensor: Tensor, needs: AxisSpans, *, loaded: bool
+    ) -> tuple[_Measure, AxisSpans]:
+        if loaded and not any(needs):
+            return self._measure_whole(tensor), needs
+        held, made = settle_spans(needs, self.keep)
+        extents, elements, kept, repeats = [], 1, False, False
+        sizes: dict[str, Spans | NDArray[np.int64]] = {}
+        for extent, window, fresh in zip(tensor.shape, held, made, strict=True):
+            if window is None or fresh is None:
+                extents.append(extent)
+                elements *= extent
+                continue
+            letter, new = fresh
+            extents.append(window[1].longest)
+            if letter in sizes:
+                other = sizes[letter]
+                sizes[letter] = new.sizes * (other.sizes if isinstance(other, Spans) else other)
+            else:
+                sizes[letter] = new
+            kept = kept or (letter in self.keep and new.total < window[1].total)
+            if letter == "h" and self.facts.chip.overlap_rule == "half":
+                repeats = 2 * (new.total - new.covered()) > extent
+        for made_by in sizes.values():
+            elements *= made_by.total if isinstance(made_by, Spans) else int(made_by.sum())
+        for letter in "nh":
+            count = self.cut.count(letter)
+            if letter in sizes or count == 1:
+                continue
+            if letter in self.keep:
+                kept = True
+            else:
+                elements *= count
+                repeats = repeats or letter == "h"
+        nbytes = self.facts.lane_bytes(tensor, tuple(extents))
+        return _Measure(nbytes, elements, kept, not sizes, repeats), made
+
+    def _measure_whole(self, tensor: Tensor) -> _Measure:
+        """Return what a tensor takes that is loaded as a whole, once if there is more than one."""
+        nbytes = self.facts.lane_bytes(tensor, tensor.shape)
+        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True, False)
+
+    def _lane_elements(self, tensor: Tensor, made: AxisSpans) -> int:
+        extents = tuple(
+            extent if part is None else part[1].longest
+            for extent, part in zip(tensor.shape, made, strict=True)
+        )
+        return self.facts.chip.lanes.elements(tensor, extents)

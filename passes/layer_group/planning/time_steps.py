@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time steps: in which step of a slice each layer computes, and each transfer runs beside it.
+
+A step computes one layer, while transfers that this layer does not need load and store other
+tensors. With more than one layer the steps form a software pipeline of three stages over the
+slices: while one slice is computed, the first operands of the next are loaded and the last
+results of the one before are stored. (tpu-mlir, ``BasicTimeStep``, ``TimeStepMethod`` and
+``SwPipeline``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from passes.layer_group.planning.group import Group
+
+LOAD, COMPUTE, STORE = "load", "compute", "store"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A tensor's slice that is loaded from global memory, or stored there.
+
+    Parameters
+    ----------
+    tensor : str
+        Its name.
+    kind : str
+        ``load`` or ``store``.
+    stage : int
+        0: it runs for the slice after the one that is computed. 1: for this one. 2: for the one
+        before.
+    """
+
+    tensor: str
+    kind: str
+    stage: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One time step.
+
+    Parameters
+    ----------
+    layer : int, optional
+        Position in the group's layers of the one that computes; None if none does.
+    transfers : tuple of Transfer
+        What runs beside it.
+    """
+
+    layer: int | None
+    transfers: tuple[Transfer, ...] = ()
+
+
+@dataclass(frozen=True)
+class TimeSteps:
+    """The time steps of a slice.
+
+    Parameters
+    ----------
+    group : Group
+        The layers.
+    rows : tuple of Row
+        The steps. All slices run them, in the order of the slices.
+    pipelined : bool
+        Whether slices overlap: then the rows run as often as there are slices and twice more.
+    """
+
+    group: Group
+    rows: tuple[Row, ...]
+    pipelined: bool
+
+    def row_of(self, tensor: str, kind: str) -> int:
+        """Return the row in which a tensor is loaded or stored."""
+        for number, row in enumerate(self.rows):
+            if any(t.tensor == tensor and t.kind == kind for t in row.transfers):
+                return number
+        raise ValueError(f"{self.group.index.network.name}: {tensor!r} has no {kind}")
+
+    def one_slice(self) -> tuple[tuple[str, str], ...]:
+        """Return what one slice does, in an order in which it can be done one after the other.
+
+        Returns
+        -------
+        tuple of (str, str)
+            ``load``, ``compute`` or ``store``, and the name of the tensor that is loaded, made or
+            stored. Live ranges of time steps that overlap slices hold in this order, too.
+        """
+        events = []
+        for number, row in enumerate(self.rows):
+            for transfer in row.transfers:
+                turn = (transfer.stage - 1) * len(self.rows) + number
+                events.append((turn, transfer.kind != STORE, transfer.kind, transfer.tensor))
+            if row.layer is not None:
+                made = self.group.layers[row.layer].output
+                events.append((number, True, COMPUTE, made))
+        # In one step no two touch the same bytes, but a store frees what a load may take.
+        events.sort(key=lambda event: event[:2])
+        return tuple((kind, name) for _, _, kind, name in events)
+
+
+def nearest(group: Group) -> TimeSteps:
+    """Return steps without overlap of slices: operands are loaded one step before their layer.
+
+    Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i`` while the next
+    layer's operands are loaded and the layer before's results stored, and the last row stores.
+    """
+    rows: list[Row] = [Row(None)]
+    there = set(group.made)
+    outputs = set(group.outputs)
+    loads: list[tuple[Transfer, ...]] = []
+    for layer in group.layers:
+        names = [name for name in dict.fromkeys(layer.inputs) if name not in there]
+        there.update(names)
+        loads.append(tuple(Transfer(name, LOAD, 1) for name in names))
+    rows = [Row(None, tuple(replace(t, stage=0) for t in loads[0]))]
+    for position in range(len(group.layers)):
+        transfers = loads[position + 1] if position + 1 < len(loads) else ()
+        rows.append(Row(position, transfers + _stores(group, position - 1, outputs, 1)))
+    rows.append(Row(None, _stores(group, len(group.layers) - 1, outputs, 2)))
+    return TimeSteps(group, tuple(rows), False)
+
+
+def _stores(group: Group, position: int, outputs: set[str], stage: int) -> tuple[Transfer, ...]:
+    if position < 0 or group.made[position] not in outputs:
+        return ()
+    return (Transfer(group.made[position], STORE, stage),)
+
+
+def pipeline(steps: TimeSteps) -> TimeSteps:
+    """Let slices overlap: the first loads and the last stores move beside layers.
+
+    The last stores run beside the first layer of the next slice; the first loads beside the last
+    layer of the slice before, or after it where it reads them. One layer alone stays as it is.
+    """
+    if len(steps.group.layers) < 2:
+        return steps
+    first, *middle, last = steps.rows
+    middle[0] = replace(middle[0], transfers=middle[0].transfers + last.transfers)
+    reads = steps.group.layers[-1].inputs
+    early = tuple(t for t in first.transfers if t.tensor not in reads)
+    late = tuple(t for t in first.transfers if t.tensor in reads)
+    middle[-1] = replace(middle[-1], transfers=middle[-1].transfers + early)
+    rows = (*middle, Row(None, late)) if late else tuple(middle)
+    return TimeSteps(steps.group, rows, True)
+
+
+def rebalance(
+    steps: TimeSteps,
+    compute_cycles: Callable[[int], int],
+    transfer_cycles: Callable[[Transfer], int],
+    lane_bytes: Mapping[str, int],
+) -> TimeSteps:
+    """Move transfers from steps whose transfers take longer than their layer to others.
+
+    A load moves earlier and a store later, never into a step whose layer touches the tensor. The
+    move that wins the most cycles is done, if it wins any; among equals the one that holds the
+    fewest bytes for the fewest steps longer. (tpu-mlir, ``TimeStepMethod``.)
+
+    Parameters
+    ----------
+    steps : TimeSteps
+        The steps of a group.
+    compute_cycles : callable
+        Cycles that a layer takes, by its position in the group.
+    transfer_cycles : callable
+        Cycles that a transfer takes.
+    lane_bytes : Mapping of str to int
+        Bytes a lane of each tensor.
+    """
+    rows = list(steps.rows)
+    slack = [
+        (0 if row.layer is None else compute_cycles(row.layer))
+        - sum(transfer_cycles(t) for t in row.transfers)
+        for row in rows
+    ]
+    for source in range(len(rows)):
+        while slack[source] < 0:
+            moves = []
+            for order, transfer in enumerate(rows[source].transfers):
+                cycles = transfer_cycles(transfer)
+                won = min(slack[source] + cycles, 0) - slack[source]
+                for to in _destinations(steps.group, rows, source, transfer):
+                    if slack[to] > 0:
+                        profit = won + min(slack[to] - cycles, 0)
+                        area = lane_bytes[transfer.tensor] * (abs(source - to) + 1)
+                        moves.append((-profit, area, order, to, transfer, cycles))
+            if not moves:
+                break
+            lost, _, _, to, transfer, cycles = min(moves, key=lambda move: move[:4])
+            if lost >= 0:
+                break
+            kept = tuple(t for t in rows[source].transfers if t != transfer)
+            rows[source] = replace(rows[source], transfers=kept)
+            rows[to] = replace(rows[to], transfers=(*rows[to].transfers, transfer))
+            slack[source] += cycles
+            slack[to] -= cycles
+    return replace(steps, rows=tuple(rows))
+
+
+def _destinations(group: Group, rows: list[Row], source: int, transfer: Transfer) -> list[int]:
+    """Return the rows that a transfer may move to: earlier for a load, later for a store.
+
+    A load may not come before a step that still reads what the slice before has left there, nor a
+    store after the step that makes the tensor anew.
+    """
+    step = -1 if transfer.kind == LOAD else 1
+    found = []
+    row = source + step
+    while 0 <= row < len(rows):
+        layer = None if rows[row].layer is None else group.layers[rows[row].layer or 0]
+        if layer is not None and transfer.tensor in (*layer.inputs, layer.output):
+            break
+        found.append(row)
+        row += step
+    return found
+
+
+@dataclass(frozen=True)
+class Life:
+    """The rows in which a tensor or buffer takes local memory, both ends included.
+
+    Parameters
+    ----------
+    first, last : int
+        Rows. If `last` is before `first`, the life wraps: it goes on in the next turn of the rows,
+        for the next slice.
+    everywhere : bool
+        Whether it stays for all slices: a resident weight, rows that are kept.
+    """
+
+    first: int
+    last: int
+    everywhere: bool = False
+
+    def ranges(self, rows: int) -> tuple[tuple[int, int], ...]:
+        """Return it as half-open ranges of ``rows`` positions; a life that wraps has two."""
+        if self.everywhere:
+            return ((0, rows),)
+        if self.first <= self.last:
+            return ((self.first, self.last + 1),)
+        return ((0, self.last + 1), (self.first, rows))
+
+
+def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
+    """Return the life of every tensor of the group, in the order of `Group.names`.
+
+    Parameters
+    ----------
+    steps : TimeSteps
+        The steps.
+    everywhere : tuple of str
+        Names of the tensors that stay for all slices.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for stage in (0, 1, 2):
+        for number, row in enumerate(steps.rows):
+            if row.layer is not None and stage == 1:
+                layer = steps.group.layers[row.layer]
+                first[layer.output] = number
+                last.setdefault(layer.output, number)
+                for name in layer.inputs:
+                    last[name] = number
+            for transfer in row.transfers:
+                if transfer.stage == stage and transfer.kind == LOAD:
+                    first[transfer.tensor] = number
+                elif transfer.stage == stage:
+                    last[transfer.tensor] = number
+    return {name: Life(first[name], last[name], name in everywhere) for name in steps.group.names}

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of groups in the place of the calls of their layers, in a Relax module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
+
+from passes.ir.structural import structural_visit, type_index
+from passes.layer_group.analysis.networks import BlockNetwork
+from passes.layer_group.rewrite.group_function import GroupFunction
+
+_NAMES = (Var, Tuple, TupleGetItem)
+"""What a binding's value is that gives other names to tensors."""
+
+_GLOBAL_VAR, _VAR = type_index(GlobalVar), type_index(Var)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCall:
+    """A group to call.
+
+    Attributes
+    ----------
+    name : str
+        Of its kernel in the module; a number follows where it is taken.
+    layers : tuple of str
+        Names of the layers that it computes.
+    function : GroupFunction
+        Its kernel.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    function: GroupFunction
+
+
+def call_groups(
+    mod: tvm.IRModule, blocks: Sequence[tuple[BlockNetwork, Sequence[GroupCall]]]
+) -> tvm.IRModule:
+    """Call groups where their layers were called.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        It stays as it is.
+    blocks : sequence of (BlockNetwork, sequence of GroupCall)
+        The groups of each block that has any.
+
+    Returns
+    -------
+    tvm.IRModule
+        The new module. Bindings that compute nothing else any more are gone, and so are kernels
+        that nothing calls any more; all else is as it was.
+    """
+    builder = relax.BlockBuilder(mod)
+    of_function: dict[str, list[tuple[BlockNetwork, list[tuple[GlobalVar, GroupCall]]]]] = {}
+    for network, groups in blocks:
+        # The builder gives kernels that are equal one name.
+        calls = [(builder.add_func(group.function.function, group.name), group) for group in groups]
+        of_function.setdefault(str(network.function.name_hint), []).append((network, calls))
+    functions = dict(builder.get().functions.items())
+    for changes in of_function.values():
+        variable = changes[0][0].function
+        functions[variable] = _with_blocks(functions[variable], changes)
+    _drop_unused(mod, functions)
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _with_blocks(
+    function: relax.Function,
+    changes: Sequence[tuple[BlockNetwork, Sequence[tuple[GlobalVar, GroupCall]]]],
+) -> relax.Function:
+    blocks = list(function.body.blocks)
+    for network, calls in changes:
+        behind = {var.__chandle__() for var in relax.analysis.free_vars(function.body.body)}
+        for block in blocks[network.block + 1 :]:
+            behind.update(key for binding in block.bindings for key in _used(binding))
+        blocks[network.block] = _with_calls(blocks[network.block], network, calls, behind)
+    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, function.body.body))
+    return relax.Function(
+        function.params,
+        body,
+        function.ret_ty,
+        function.is_pure,
+        attrs=function.attrs,
+        span=function.span,
+    )
+
+
+@dataclass(eq=False)
+class _Node:
+    """Bindings that stand together in the new block."""
+
+    order: int
+    bindings: list[Any]
+    is_needed: bool = True  # Else it is left out where nothing uses what it binds.
+
+
+def _with_calls(
+    block: Any,
+    network: BlockNetwork,
+    calls: Sequence[tuple[GlobalVar, GroupCall]],
+    used_behind: set[int],
+) -> Any:
+    """Return a block in which each group is called once, behind what makes its inputs."""
+    grouped = {name for _, group in calls for name in group.layers}
+    at_binding: dict[int, list[str]] = {}
+    for name, call in network.calls.items():
+        at_binding.setdefault(call.binding, []).append(name)
+    gone = {at for at, names in at_binding.items() if all(name in grouped for name in names)}
+    is_dataflow = isinstance(block, relax.DataflowBlock)
+    nodes = [
+        _Node(
+            max(network.calls[name].binding for name in group.layers),
+            _group_bindings(variable, group, network, is_dataflow),
+        )
+        for variable, group in calls
+    ]
+    made = {binding.var.__chandle__() for node in nodes for binding in node.bindings}
+    # What was taken out of a call's tuple is a result of its own now.
+    taken_out = {
+        (binding.value.tuple_value.__chandle__(), int(binding.value.index)): binding.var
+        for binding in block.bindings
+        if isinstance(binding.value, TupleGetItem) and binding.var.__chandle__() in made
+    }
+    for at, binding in enumerate(block.bindings):
+        if binding.var.__chandle__() not in made:
+            new = _from_group(binding, taken_out)
+            # Another name may be one for what is inside of a group only.
+            is_name = isinstance(new, relax.VarBinding) and isinstance(new.value, _NAMES)
+            nodes.append(_Node(at, [new], not (is_name or at in gone)))
+    nodes = _without_unused(nodes, used_behind)
+    bindings = [binding for node in _in_order(nodes) for binding in node.bindings]
+    return relax.DataflowBlock(bindings) if is_dataflow else relax.BindingBlock(bindings)
+
+
+def _group_bindings(
+    variable: GlobalVar, group: GroupCall, network: BlockNetwork, is_dataflow: bool
+) -> list[Any]:
+    """Return the call of a group, bound to the variables that its outputs were bound to."""
+    typed = relax.BlockBuilder().normalize
+    new_var = relax.DataflowVar if is_dataflow else relax.Var
+    arguments = [network.values[name] for name in group.function.inputs]
+    results = []
+    for name in group.function.outputs:
+        value = network.values[name]
+        if not isinstance(value, Var):
+            ty = value.tuple_value.ty.fields[int(value.index)]
+            value = new_var(name.replace(".", "_"), ty)
+        results.append(value)
+    types = [result.ty for result in results]
+    call = typed(relax.call_tir(variable, Tuple(arguments), types if len(types) > 1 else types[0]))
+    if len(results) == 1:
+        return [relax.VarBinding(results[0], call)]
+    together = new_var(f"{group.name}_results", call.ty)
+    bindings = [relax.VarBinding(together, call)]
+    for at, result in enumerate(results):
+        bindings.append(relax.VarBinding(result, typed(TupleGetItem(together, at))))
+    return bindings
+
+
+def _from_group(binding: Any, taken_out: Mapping[tuple[int, int], Any]) -> Any:
+    """Return a binding that takes a group's result where it took it out of a call's tuple."""
+    value = binding.value
+    if isinstance(binding, relax.VarBinding) and isinstance(value, TupleGetItem):
+        new = taken_out.get((value.tuple_value.__chandle__(), int(value.index)))
+        if new is not None:
+            return relax.VarBinding(binding.var, new)
+    return binding
+
+
+def _without_unused(nodes: Sequence[_Node], used_behind: set[int]) -> list[_Node]:
+    """Leave out what nothing uses of the nodes that are not needed for themselves."""
+    used, kept = set(used_behind), []
+    for node in sorted(nodes, key=lambda node: node.order, reverse=True):
+        if node.is_needed or any(binding.var.__chandle__() in used for binding in node.bindings):
+            kept.append(node)
+            used.update(key for binding in node.bindings for key in _used(binding))
+    return kept[::-1]
+
+
+def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
+    """Return nodes behind those whose variables they use, and else by their order."""
+    maker = {
+        key: at
+        for at, node in enumerate(nodes)
+        for binding in node.bindings
+        for key in _defined(binding)
+    }
+    waits: list[set[int]] = []
+    readers: dict[int, list[int]] = {}
+    for at, node in enumerate(nodes):
+        used = {maker[key] for binding in node.bindings for key in _used(binding) if key in maker}
+        waits.append(used - {at})
+        for other in sorted(waits[-1]):
+            readers.setdefault(other, []).append(at)
+    ready = [(node.order, at) for at, node in enumerate(nodes) if not waits[at]]
+    heapify(ready)
+    found = []
+    while ready:
+        _, at = heappop(ready)
+        found.append(nodes[at])
+        for reader in readers.get(at, ()):
+            waits[reader].discard(at)
+            if not waits[reader]:
+                heappush(ready, (nodes[reader].order, reader))
+    assert len(found) == len(nodes), "a group is cut out so that nothing depends on itself"
+    return found
+
+
+def _defined(binding: Any) -> list[int]:
+    """Return the handles of the variables that a binding defines, symbolic ones with them."""
+    found = [binding.var.__chandle__()]
+    if isinstance(binding, relax.MatchCast):
+        symbols = relax.analysis.definable_tir_vars_in_type(binding.ty)
+        found += [symbol.__chandle__() for symbol in symbols]
+    return found
+
+
+def _used(binding: Any) -> list[int]:
+    """Return the handles of the variables that a binding uses, and its types with it."""
+    found: list[int] = []
+
+    def on_var(var: Var, _visitor: Any) -> None:
+        found.append(var.__chandle__())
+
+    structural_visit(binding.value, [(_VAR, on_var)])
+    symbols = relax.analysis.tir_vars_in_type(binding.var.ty)
+    return found + [symbol.__chandle__() for symbol in symbols]
+
+
+def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:
+    """Drop kernels that were called before and are not called any more."""
+    called_before = _called(before.functions.values())
+    called = _called(functions.values())
+    for variable, function in list(functions.items()):
+        name = str(variable.name_hint)
+        private = not (function.attrs and "global_symbol" in function.attrs)
+        kernel = isinstance(function, tvm.tirx.PrimFunc)
+        if kernel and private and name in called_before and name not in called:
+            del functions[variable]
+
+
+def _called(functions: Any) -> set[str]:
+    names: set[str] = set()
+
+    def on_global(variable: GlobalVar, _visitor: Any) -> None:
+        names.add(str(variable.name_hint))
+
+    for function in functions:
+        structural_visit(function, [(_GLOBAL_VAR, on_global)])
+    return names

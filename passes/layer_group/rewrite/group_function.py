@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group of layers as one kernel: loops over its slices, with what each time step does in them.
+
+The kernel reads and writes tensors in global memory, and works in local memory: explicit loads,
+layers, explicit stores. The slices overlap as the plan's time steps say, in three stages: while one
+slice is computed, loads of the next and stores of the one before happen in the same turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import PrimType, Var
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx import (
+    EQ,
+    BufferLoad,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    PrimFunc,
+    SeqStmt,
+)
+
+from passes.layer_group.analysis.kernel_calls import KernelCall
+from passes.layer_group.planning.network import Layer
+from passes.layer_group.planning.planned_group import PlannedGroup
+from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
+from passes.layer_group.rewrite.kernel_slices import (
+    AxisPart,
+    Parts,
+    buffer_parts,
+    made_parts,
+    nest,
+    stage_loops,
+)
+from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
+from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
+
+_OPAQUE = 8
+"""TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupFunction:
+    """A group's kernel.
+
+    Attributes
+    ----------
+    function : tvm.tirx.PrimFunc
+        In destination-passing style.
+    inputs, outputs : tuple of str
+        Names of the tensors that its parameters are.
+    """
+
+    function: PrimFunc
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def group_function(
+    planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
+) -> GroupFunction:
+    """Write the kernel of a group.
+
+    Parameters
+    ----------
+    planned : PlannedGroup
+        Slices, time steps and addresses.
+    calls : Mapping of str to KernelCall
+        The call of each of its layers, by the layer's name.
+    lanes : int
+        How many lanes the chip has.
+    form : {"address", "arena"}
+        Each buffer with its address in a lane, in bytes, for a code generator; or all of them as
+        views of one allocation, which a CPU runs.
+
+    Returns
+    -------
+    GroupFunction
+        The kernel.
+
+    Raises
+    ------
+    ValueError
+        When a layer needs more working memory than was planned for it.
+    """
+    return _Writer(planned, calls, lanes, form).write()
+
+
+class _Writer:
+    def __init__(
+        self, planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
+    ) -> None:
+        self.planned, self.calls = planned, calls
+        self.group, self.cut = planned.group, planned.cut
+        self.memory = LocalMemory(planned, lanes, form)
+        uses = self._uses()
+        self.outside = {
+            name: tirx.decl_buffer(
+                [number(extent) for extent in self.group.tensor(name).shape],
+                _dtype(uses[name][0]),
+                f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
+                elem_offset=_offset(uses[name]),
+                layout=None,
+            )
+            for at, name in enumerate((*self.group.loaded, *self.group.outputs))
+        }
+        self.local = {
+            name: self.memory.tensor(name, _dtype(uses[name][0])) for name in self.group.names
+        }
+
+    def _uses(self) -> dict[str, list[Var]]:
+        """Return the parameters of kernels that each tensor is."""
+        uses: dict[str, list[Var]] = {}
+        for layer in self.group.layers:
+            call = self.calls[layer.name]
+            pairs = [*zip(layer.inputs, call.inputs, strict=True), (layer.output, call.parameter)]
+            for name, parameter in pairs:
+                uses.setdefault(name, []).append(call.reads.kernel.buffers[parameter])
+        return uses
+
+    def write(self) -> GroupFunction:
+        turn = Var("turn", PrimType(INDEX))
+        pipelined = self.planned.steps.pipelined
+        turns = self.cut.steps + (2 if pipelined else 0)
+        work = [
+            statement
+            for row in self.planned.steps.rows
+            for statement in self._row(row, turn if turns > 1 else number(0), turns)
+        ]
+        body: Any = SeqStmt(work) if len(work) > 1 else work[0]
+        if turns > 1:
+            body = For(turn, number(0), number(turns), ForKind.SERIAL, body)
+        names = (*self.group.loaded, *self.group.outputs)
+        # Passes of Relax look into a kernel's root block.
+        root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
+        function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
+        for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", _OPAQUE)):
+            function = function.with_attr(key, value)
+        return GroupFunction(function, self.group.loaded, self.group.outputs)
+
+    def _row(self, row: Row, turn: Any, turns: int) -> list[Any]:
+        """Return what one time step does: stores, then its layer, then loads.
+
+        The plan lets no two of them touch the same bytes, so any order will do.
+        """
+        work: list[Any] = []
+        stores = [t for t in row.transfers if t.kind != LOAD]
+        loads = [t for t in row.transfers if t.kind == LOAD]
+        for transfer in stores:
+            work += self._guarded(turn, turns, transfer.stage, self._transfer, transfer)
+        if row.layer is not None:
+            work += self._guarded(turn, turns, 1, self._compute, self.group.layers[row.layer])
+        for transfer in loads:
+            work += self._guarded(turn, turns, transfer.stage, self._transfer, transfer)
+        return work
+
+    def _guarded(self, turn: Any, turns: int, stage: int, write: Any, what: Any) -> list[Any]:
+        """Let something happen in the turns in which its stage has a slice to work on."""
+        if not self.planned.steps.pipelined:
+            stage = 0
+        at = turn if stage == 0 else turn - number(stage)
+        slices = SliceValues(self.cut, at)
+        statement = write(what, slices)
+        if slices.bindings:
+            statement = SeqStmt([*slices.bindings, statement])
+        first, last = stage, stage + self.cut.steps - 1
+        conditions = [
+            condition
+            for condition, needed in (
+                (turn >= number(first), first > 0),
+                (turn <= number(last), last < turns - 1),
+            )
+            if needed
+        ]
+        return [_where(conditions, statement)]
+
+    # ---------------------------------------------------------------------------- transfers
+
+    def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
+        name = transfer.tensor
+        local, outside = self.local[name], self.outside[name]
+        held = self.planned.slices.tensors[name]
+        if transfer.kind == LOAD:
+            loops, at = _loops(made_parts(held), slices)
+            copy = BufferStore(local.buffer, BufferLoad(outside, at), local.indices(at, slices))
+            return self._once(held, nest(loops, copy), slices)
+        stored = self.planned.slices.stored[name]
+        loops, at = _loops(made_parts(stored), slices)
+        copy = BufferStore(outside, BufferLoad(local.buffer, local.indices(at, slices)), at)
+        return self._once(stored, nest(loops, copy), slices)
+
+    def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
+        """Leave out what an earlier slice has made, because it is kept whole along a cut."""
+        conditions = [
+            EQ(slices.index[letter], number(0))
+            for letter in tensor.keep
+            if letter not in tensor.letters and self.cut.count(letter) > 1
+        ]
+        return _where(conditions, statement)
+
+    # ------------------------------------------------------------------------------- layers
+
+    def _compute(self, layer: Layer, slices: SliceValues) -> Any:
+        call, made = self.calls[layer.name], self.planned.slices.tensors[layer.output]
+        kernel = call.reads.kernel
+        parts = buffer_parts(made, self.cut, lambda box: call.reads.made_for(call.parameter, box))
+        # What lies in the result's place is needed where the result is made, and nowhere else.
+        in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
+        parts |= dict.fromkeys(in_place, made_parts(made))
+        buffers = self._buffers(layer, call, made)
+        work = [
+            stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices)
+            for stage in (kernel.stages[i] for i in kernel.stages_for(call.parameter))
+        ]
+        computed = SeqStmt(work) if len(work) > 1 else work[0]
+        filled = [
+            part.bounds(slices)[1] > number(0)
+            for part in parts[call.parameter]
+            if any(begin >= end for begin, end in part.ranges)
+        ]
+        return self._once(made, _where(filled, computed), slices)
+
+    def _buffers(
+        self, layer: Layer, call: KernelCall, made: TensorSlices
+    ) -> dict[int, LocalBuffer]:
+        """Return where each buffer of a layer's kernel lies in local memory."""
+        buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
+        buffers[call.parameter] = self.local[layer.output]
+        kernel = call.reads.kernel
+        working = buffer_parts(made, self.cut, call.working_boxes)
+        memory: dict[int, Var] = {}
+        if working:
+            memory = self.memory.working(
+                layer.name,
+                {
+                    buffer: (tuple(part.extent for part in axes), _dtype(kernel.buffers[buffer]))
+                    for buffer, axes in working.items()
+                },
+            )
+        for buffer, home in call.memory.items():
+            if home != call.parameter:
+                begins = tuple(part.begins for part in working[home])
+                place = LocalBuffer(memory[home], begins, (False,) * len(begins))
+            else:
+                place = buffers[home]
+            buffers[buffer] = self.memory.as_type(place, _dtype(kernel.buffers[buffer]))
+        return buffers
+
+
+def _dtype(buffer: Var) -> str:
+    """Return the type of a buffer's elements."""
+    return str(buffer.ty.dtype.dtype)
+
+
+def _offset(parameters: Sequence[Var]) -> Any:
+    """Return where in its memory a tensor begins, in elements, as all that take it have it.
+
+    That is a variable if it is one for all of them: then the tensor may be a view.
+    """
+    offsets = [parameter.ty.elem_offset for parameter in parameters]
+    if all(isinstance(offset, Var) for offset in offsets):
+        return Var("offset", offsets[0].ty)
+    return next((offset for offset in offsets if not isinstance(offset, Var)), None)
+
+
+def _where(conditions: Sequence[Any], statement: Any) -> Any:
+    """Return a statement that runs where all conditions hold."""
+    for condition in reversed(conditions):
+        statement = IfThenElse(condition, statement, None)
+    return statement
+
+
+def _written(writes: Sequence[int], parts: Mapping[int, Parts]) -> int:
+    """Return a buffer that a stage writes and that is needed."""
+    return next(buffer for buffer in writes if buffer in parts)
+
+
+def _loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
+    """Return loops over a part of a tensor, and the indices in the tensor."""
+    loops = [
+        (Var(f"i{axis}", PrimType(INDEX)), *part.bounds(slices)) for axis, part in enumerate(parts)
+    ]
+    return loops, [loop for loop, _, _ in loops]

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loops of one layer for one slice: a kernel's stages over a part of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.ir import TensorLoad, Var
+from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, SeqStmt
+
+from passes.ir.structural import structural_mutate, type_index
+from passes.layer_group.analysis.kernel_calls import KernelCall
+from passes.layer_group.analysis.stages import Stage
+from passes.layer_group.planning.network import Box
+from passes.layer_group.planning.slicing import LETTERS, Cut, TensorSlices
+from passes.layer_group.rewrite.local_buffers import LocalBuffer
+from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
+
+_BIND, _BUFFER_STORE = type_index(Bind), type_index(BufferStore)
+_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
+
+
+@dataclass(frozen=True)
+class AxisPart:
+    """The part of an axis that each slice computes.
+
+    Attributes
+    ----------
+    ranges : tuple of (int, int)
+        One a slice of the letter; one in all where the axis is not cut.
+    letter : str
+        Which slices it follows; empty where the axis is not cut.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    letter: str = ""
+
+    @property
+    def extent(self) -> int:
+        """Elements of the largest part; at least one."""
+        return max(1, *(end - begin for begin, end in self.ranges))
+
+    @property
+    def begins(self) -> tuple[tuple[int, ...], str] | None:
+        """Where the parts begin, with their letter; None for an axis that is not cut."""
+        return (tuple(begin for begin, _ in self.ranges), self.letter) if self.letter else None
+
+    def bounds(self, slices: SliceValues) -> tuple[Any, Any]:
+        """Return the begin and the extent of a slice's part."""
+        if not self.letter:
+            ((begin, end),) = self.ranges
+            return number(begin), number(end - begin)
+        begins = [begin for begin, _ in self.ranges]
+        extents = [end - begin for begin, end in self.ranges]
+        begin = slices.value(begins, self.letter, f"{self.letter}_begin")
+        return begin, slices.value(extents, self.letter, f"{self.letter}_extent")
+
+
+Parts = tuple[AxisPart, ...]
+"""The part of each axis of a buffer."""
+
+
+def made_parts(tensor: TensorSlices) -> Parts:
+    """Return what each slice makes of a tensor."""
+    return tuple(
+        AxisPart(((0, extent),)) if axis is None else AxisPart(axis.made, axis.letter)
+        for extent, axis in zip(tensor.tensor.shape, tensor.axes, strict=True)
+    )
+
+
+def buffer_parts(
+    made: TensorSlices, cut: Cut, boxes: Callable[[Box], Mapping[int, Box]]
+) -> dict[int, Parts]:
+    """Return the part that each slice needs of the buffers on the way to a tensor.
+
+    Parameters
+    ----------
+    made : TensorSlices
+        The slices of the tensor.
+    cut : Cut
+        How many slices there are.
+    boxes : callable
+        From a part of the tensor to the parts of the buffers, by their numbers.
+
+    Raises
+    ------
+    ValueError
+        When an axis of a buffer follows slices of more than one axis.
+    """
+    shape = made.tensor.shape
+    whole = tuple((0, extent) for extent in shape)
+    start = boxes(whole)
+    ranges: dict[tuple[int, int], AxisPart] = {
+        (key, axis): AxisPart((part,))
+        for key, box in start.items()
+        for axis, part in enumerate(box)
+    }
+    for letter in LETTERS:
+        lines = [axis for axis in made.axes if axis is not None and axis.letter == letter]
+        if cut.count(letter) == 1 or not lines:
+            continue
+        found = []
+        for at in range(cut.count(letter)):
+            box = tuple(
+                axis.made[at] if axis is not None and axis.letter == letter else (0, extent)
+                for extent, axis in zip(shape, made.axes, strict=True)
+            )
+            found.append(boxes(box) if all(a < b for a, b in box) else None)
+        for (key, axis), part in ranges.items():
+            if all(box is None or box[key][axis] == start[key][axis] for box in found):
+                continue
+            along = tuple((0, 0) if box is None else box[key][axis] for box in found)
+            if part.letter:
+                raise ValueError(f"tensor {made.tensor.name!r}: an axis follows two cuts")
+            ranges[key, axis] = AxisPart(along, letter)
+    return {key: tuple(ranges[key, axis] for axis in range(len(box))) for key, box in start.items()}
+
+
+def stage_loops(
+    stage: Stage, parts: Parts, buffers: Mapping[int, LocalBuffer], call: KernelCall, slices: Any
+) -> Any:
+    """Return the loops of a stage over one slice's part, on buffers in local memory.
+
+    Parameters
+    ----------
+    stage : Stage
+        Of the kernel of `call`.
+    parts : Parts
+        What each slice needs of what the stage writes.
+    buffers : Mapping of int to LocalBuffer
+        By number in the kernel: what it reads and writes.
+    call : KernelCall
+        The layer's call.
+    slices : SliceValues
+        The slice.
+    """
+    new: dict[int, Any] = {}
+    bounds = []
+    for var, part in zip(stage.spatial, parts, strict=True):
+        loop = Var(var.name, var.ty)
+        new[var.__chandle__()] = loop
+        bounds.append((loop, *part.bounds(slices)))
+    inner = []
+    for var, extent in stage.inner:
+        loop = Var(var.name, var.ty)
+        new[var.__chandle__()] = loop
+        inner.append((loop, number(0), number(extent)))
+    moved = _Moved(new, {_key(call, b): local for b, local in buffers.items()}, slices)
+    body = nest(inner, moved(stage.body))
+    if stage.init is not None:
+        body = SeqStmt([moved(stage.init), body])
+    return nest(bounds, body)
+
+
+def nest(loops: Sequence[tuple[Var, Any, Any]], body: Any) -> Any:
+    """Return serial loops around a body: variable, begin and extent of each, outermost first."""
+    for loop, begin, extent in reversed(loops):
+        kind = loop.ty.dtype
+        body = For(loop, _as(begin, kind), _as(extent, kind), ForKind.SERIAL, body)
+    return body
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    """Return an index as the type that a kernel's loops have."""
+    if str(value.ty.dtype) == str(dtype):
+        return value
+    return IntImm(str(dtype), value.value) if isinstance(value, IntImm) else Cast(str(dtype), value)
+
+
+def _key(call: KernelCall, buffer: int) -> int:
+    return int(call.reads.kernel.buffers[buffer].__chandle__())
+
+
+class _Moved:
+    """A statement of a kernel with its variables and buffers replaced."""
+
+    def __init__(
+        self, variables: dict[int, Any], buffers: Mapping[int, LocalBuffer], slices: SliceValues
+    ) -> None:
+        self._variables, self._buffers, self._slices = dict(variables), buffers, slices
+
+    def __call__(self, stmt: Any) -> Any:
+        return structural_mutate(
+            stmt,
+            [
+                (_TENSOR_LOAD, self._load),
+                (_BUFFER_STORE, self._store),
+                (_BIND, self._bind),
+                (_VAR, self._var),
+            ],
+        )
+
+    def _place(self, buffer: Any, indices: Sequence[Any], mutator: Any) -> tuple[Any, list[Any]]:
+        local = self._buffers[buffer.__chandle__()]
+        at = [_as(mutator.mutate(index), INDEX) for index in indices]
+        return local.buffer, local.indices(at, self._slices)
+
+    def _load(self, load: TensorLoad, mutator: Any) -> Any:
+        return BufferLoad(*self._place(load.source, load.indices, mutator))
+
+    def _store(self, store: BufferStore, mutator: Any) -> Any:
+        buffer, indices = self._place(store.buffer, store.indices, mutator)
+        return BufferStore(buffer, mutator.mutate(store.value), indices)
+
+    def _bind(self, bind: Bind, mutator: Any) -> Any:
+        value = mutator.mutate(bind.value)
+        var = Var(bind.var.name, bind.var.ty)
+        self._variables[bind.var.__chandle__()] = var
+        return Bind(var, value)
+
+    def _var(self, var: Var, _mutator: Any) -> Any:
+        return self._variables.get(var.__chandle__(), var)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that differ from slice to slice, as expressions of the slice's number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.ir import PrimType, Var
+from tvm.tirx import Bind, IntImm, Select, floordiv, floormod
+
+from passes.layer_group.planning.slicing import Cut
+
+INDEX = "int64"
+"""The type of all indices."""
+
+
+def number(value: int) -> IntImm:
+    """Return a constant index."""
+    return IntImm(INDEX, value)
+
+
+class SliceValues:
+    """The slice that a statement works on, and the numbers of it that the statement needs.
+
+    Parameters
+    ----------
+    cut : Cut
+        How many slices there are along each axis, and in which order.
+    slice_number : tvm.ir.Expr
+        From 0, in the order in which slices run.
+
+    Attributes
+    ----------
+    index : dict of str to tvm.ir.Expr
+        By letter: which of the slices along that axis it is.
+    bindings : list of tvm.tirx.Bind
+        To stand before the statement.
+    """
+
+    def __init__(self, cut: Cut, slice_number: Any) -> None:
+        self.bindings: list[Any] = []
+        self.index: dict[str, Any] = {}
+        self._known: dict[tuple[tuple[int, ...], str], Any] = {}
+        rest = slice_number
+        for letter in reversed(cut.order):
+            count = cut.count(letter)
+            if count == 1:
+                self.index[letter] = number(0)
+                continue
+            at = floormod(rest, number(count)) if self._others(cut, letter) else rest
+            self.index[letter] = self._bound(f"{letter}_slice", at)
+            rest = floordiv(rest, number(count))
+
+    @staticmethod
+    def _others(cut: Cut, letter: str) -> bool:
+        """Whether there are slices along an axis outside of this one."""
+        return any(cut.count(outer) > 1 for outer in cut.order[: cut.order.index(letter)])
+
+    def _bound(self, name: str, value: Any) -> Any:
+        if isinstance(value, (Var, IntImm)):
+            return value
+        var = Var(name, PrimType(INDEX))
+        self.bindings.append(Bind(var, value))
+        return var
+
+    def value(self, values: Sequence[int], letter: str, name: str) -> Any:
+        """Return a number that follows the slices along an axis.
+
+        Parameters
+        ----------
+        values : sequence of int
+            One a slice.
+        letter : str
+            Which axis is cut.
+        name : str
+            What it is, for people who read the kernel.
+        """
+        key = (tuple(values), letter)
+        if key not in self._known:
+            self._known[key] = self._bound(name, piecewise(values, self.index[letter]))
+        return self._known[key]
+
+
+def piecewise(values: Sequence[int], index: Any) -> Any:
+    """Return an expression that has the given values at 0, 1, 2, ...
+
+    Slices are cut evenly, so their bounds are linear but for a few steps: where slices become one
+    element smaller, and at the ends, where they are clipped.
+    """
+    pieces = _linear_pieces(values)
+    expr = _linear(pieces[-1], index)
+    for begin, piece in zip([piece[0] for piece in pieces[:0:-1]], pieces[-2::-1], strict=True):
+        expr = Select(index < number(begin), _linear(piece, index), expr)
+    return expr
+
+
+def _linear_pieces(values: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the first index, the first value and the step of each run of equal steps."""
+    pieces = []
+    at = 0
+    while at < len(values):
+        end = at + 1
+        step = values[end] - values[at] if end < len(values) else 0
+        while end < len(values) and values[end] - values[end - 1] == step:
+            end += 1
+        if end - at == 2 and end < len(values):
+            end, step = at + 1, 0  # A step that does not last is two pieces, not a run.
+        pieces.append((at, values[at], step))
+        at = end
+    return pieces
+
+
+def _linear(piece: tuple[int, int, int], index: Any) -> Any:
+    begin, value, step = piece
+    if step == 0:
+        return number(value)
+    return index * number(step) + number(value - begin * step)

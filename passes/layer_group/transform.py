@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LayerGroup`: layers of a network that run together in local memory, slice by slice.
+
+The pass finds the networks in a module's Relax functions, cuts them into groups that fit the local
+memory of a chip, and calls each group as one kernel. What is in no group stays as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule, Op
+from tvm.ir.expr import Call
+from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.target import Target
+
+from passes.driver import FORMS, Form
+from passes.ir.structural import structural_visit, type_index
+from passes.layer_group.analysis.networks import BlockNetwork, read_networks
+from passes.layer_group.analysis.refusals import UNFORESEEN, first_line
+from passes.layer_group.planning.group import bytes_of
+from passes.layer_group.planning.layer_groups import (
+    HALOS,
+    SEARCHES,
+    LayerGroups,
+    plan_layer_groups,
+)
+from passes.layer_group.planning.network import Network
+from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
+from passes.layer_group.rewrite.group_function import GroupFunction, group_function
+from passes.layer_group.rewrite.local_buffers import SCOPE
+from passes.planning import check
+from target_hw.machine import Machine, Pipe
+from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
+
+LOGGER = logging.getLogger("tvm_ext.LayerGroup")
+"""Says at level INFO which layers are left alone, and why; warns where cycles are a guess."""
+
+_CALL = type_index(Call)
+
+ALONE = "no group with a neighbour fits or costs less, and alone it moves as many bytes as before"
+"""Why a layer is left that fits local memory."""
+
+
+@dataclass(frozen=True)
+class LayerGroupOptions:
+    """What `LayerGroup` is told; see there."""
+
+    target: Target | None = None
+    search: str = "dynamic_programming"
+    halo: str = "cheapest"
+    planner: str = "best"
+    overlap_rule: str | None = None
+    form: Form | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedBlock:
+    """One block of a Relax function with its groups.
+
+    Attributes
+    ----------
+    block : BlockNetwork
+        What was read.
+    groups : LayerGroups
+        What was decided.
+    functions : tuple of GroupFunction
+        The kernel of each group.
+    """
+
+    block: BlockNetwork
+    groups: LayerGroups
+    functions: tuple[GroupFunction, ...]
+
+
+def LayerGroup(  # noqa: N802
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    search: str = "dynamic_programming",
+    halo: str = "cheapest",
+    planner: str = "best",
+    overlap_rule: str | None = None,
+    form: Form | None = None,
+) -> Pass:
+    """Run layers of a network together in local memory, slice by slice.
+
+    The pass stands behind operator fusion and before memory is allocated: see
+    `tvm_ext.relax_pipeline`. It may also be given a module whose operators are not lowered yet;
+    then the functions in which it finds groups are legalized.
+
+    Each group becomes one kernel with explicit loads and stores between ``global`` and
+    ``local.LMEM``, so that nothing between its layers is ever in global memory.
+
+    Parameters
+    ----------
+    target : Target or str or mapping, optional
+        The chip, whose ``local.LMEM`` has a capacity and the facts ``lanes`` and ``eu_bytes``.
+        By default the target that is current when the pass runs. Where it has no such memory,
+        nothing is grouped.
+    search : {"dynamic_programming", "tail_to_head"}
+        The groups of the fewest cycles by the cost model of
+        `passes.layer_group.planning.cost`; or from the last layer on the longest group that fits.
+    halo : {"cheapest", "recompute", "keep"}
+        What happens to rows that two slices need: they are computed again, or they stay in a
+        circular buffer; or what costs fewer cycles, group by group.
+    planner : str
+        What places a group's tensors in local memory: ``bank_aware``, ``op_order``, or any
+        planner of `passes.planning.planners`.
+    overlap_rule : {None, "half"}
+        ``half`` refuses slices that repeat more than half of a tensor's rows.
+    form : {"address", "arena"}, optional
+        ``address`` writes ``allocated_addr`` onto each buffer, in bytes in a lane, for a code
+        generator; ``arena`` makes all of them views of one allocation, which a CPU runs. By
+        default ``arena`` for a target that TVM generates code for, and ``address`` otherwise.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass.
+
+    Raises
+    ------
+    ValueError
+        At once when an option is not known; when the pass runs, when there is no target or its
+        local memory is not described as needed.
+    """
+    options = checked_options(
+        LayerGroupOptions(
+            None if target is None else Target(target), search, halo, planner, overlap_rule, form
+        )
+    )
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        return group_layers(mod, options)
+
+    return module_pass(transform, opt_level=0, name="tvm_ext.LayerGroup")
+
+
+def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
+    """Return the options; ValueError if one is not known, or the target is described badly."""
+    for name, known in (
+        ("search", tuple(SEARCHES)),
+        ("halo", HALOS),
+        ("form", (None, *FORMS)),
+    ):
+        value = getattr(options, name)
+        if value not in known:
+            names = ", ".join(repr(one) for one in known)
+            raise ValueError(f"LayerGroup: {name} must be one of {names}, got {value!r}")
+    # A chip that has all it needs tells whether the other options are known.
+    some = MemoryScope(SCOPE, 1024, facts=(("eu_bytes", 16), ("lanes", 1)))
+    Chip(some, ESTIMATE, options.planner, options.overlap_rule)
+    if options.target is not None:
+        local_memory(options.target)
+    return options
+
+
+def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
+    """Return a module whose layers are grouped; see `LayerGroup`."""
+    lowered = legalized(mod)
+    planned = plan_groups(lowered, options)
+    changes = []
+    for number, block in enumerate(planned):
+        for layer, reason in block.groups.left.items():
+            LOGGER.info(
+                "function %r: layer %r is left: %s", block.groups.network.name, layer, reason
+            )
+        calls = [
+            GroupCall(
+                f"{block.groups.network.name}_group_{number}_{at}",
+                tuple(layer.name for layer in group.group.layers),
+                function,
+            )
+            for at, (group, function) in enumerate(
+                zip(block.groups.groups, block.functions, strict=True)
+            )
+        ]
+        if calls:
+            changes.append((block.block, calls))
+    if not changes:
+        return mod
+    return _as_it_was(mod, call_groups(lowered, changes), changes)
+
+
+def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock, ...]:
+    """Decide which layers of a module form groups.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Its operators are calls of kernels; it stays as it is.
+    options : LayerGroupOptions
+        As `LayerGroup` takes them.
+
+    Returns
+    -------
+    tuple of PlannedBlock
+        One for each block of a Relax function that calls anything, functions by name.
+
+    Raises
+    ------
+    ValueError
+        As `LayerGroup` says.
+    """
+    target = _target(options)
+    grouped = local_memory(target) is not None
+    chip = chip_of(options)
+    if grouped and chip.machine is ESTIMATE:
+        _warn_of_estimate(target_label(target))
+    form: Form = options.form or ("address" if target.kind.name == "ext_dev" else "arena")
+    lanes = _lanes(target)
+    found = []
+    for block in read_networks(mod):
+        network = block.network
+        if not grouped:
+            network = _left_alone(network, f"the target has no memory {SCOPE!r}")
+        groups = plan_layer_groups(network, chip, search=options.search, halo=options.halo)
+        found.append(_written(block, groups, form, lanes))
+    return tuple(found)
+
+
+@cache
+def _warn_of_estimate(target: str) -> None:
+    """Say once for a target that its cycles are an estimate."""
+    LOGGER.warning(
+        "target %s describes no pipes %s: cycles are counted with %s; describe its own with "
+        "target_hw.with_machine",
+        target,
+        " and ".join(repr(pipe.name) for pipe in ESTIMATE),
+        " and ".join(
+            f"{pipe.rate} {pipe.unit} a cycle ({pipe.name}, {pipe.startup} cycles to start)"
+            for pipe in ESTIMATE
+        ),
+    )
+
+
+def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -> PlannedBlock:
+    """Write the groups of a block, and leave the layers alone of those that are none after all.
+
+    Nothing is won by slicing a layer that is in no group with another one, or by a group that moves
+    more than its layers alone; and nothing may be lost by a group that cannot be written.
+    """
+    kept, functions = [], []
+    left, moved = dict(groups.left), groups.moved_after
+    for group in groups.groups:
+        alone = sum(
+            bytes_of(group.group.tensor(name))
+            for layer in group.group.layers
+            for name in (*dict.fromkeys(layer.inputs), layer.output)
+        )
+        if len(group.group.layers) == 1:
+            reason = ALONE
+        elif group.cost.moved > alone:
+            reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
+        else:
+            try:
+                check(group.local.problem, group.plan)
+                functions.append(group_function(group, block.calls, lanes, form))
+                kept.append(group)
+                continue
+            except UNFORESEEN as error:
+                reason = f"its group cannot be written: {first_line(error)}"
+        moved += alone - group.cost.moved
+        left.update((layer.name, reason) for layer in group.group.layers)
+    reasons = {
+        layer.name: left[layer.name] for layer in groups.network.layers if layer.name in left
+    }
+    groups = replace(groups, groups=tuple(kept), left=reasons, moved_after=moved)
+    return PlannedBlock(block, groups, tuple(functions))
+
+
+def chip_of(options: LayerGroupOptions) -> Chip:
+    """Return what groups are planned for; a chip without memory where the target has none."""
+    target = _target(options)
+    memory = local_memory(target)
+    return Chip(
+        _NO_MEMORY if memory is None else memory,
+        _machine(target),
+        options.planner,
+        options.overlap_rule,
+    )
+
+
+def legalized(mod: IRModule) -> IRModule:
+    """Return a module with its operators as calls of kernels; `mod` itself where they are."""
+    found: list[bool] = []
+
+    def on_call(call: Call, visitor: Any) -> None:
+        if isinstance(call.op, Op) and call.op.get_attr("FLegalize") is not None:
+            found.append(True)
+        visitor.default_visit(call)
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            structural_visit(function, [(_CALL, on_call)])
+    return relax.transform.LegalizeOps()(mod) if found else mod
+
+
+ESTIMATE = Machine(
+    (
+        Pipe("GDMA", "bytes", 64, 100, basis="estimate"),
+        Pipe("TIU", "multiply-adds", 1024, 20, basis="estimate"),
+    )
+)
+"""Stands in for a target that does not describe its pipes."""
+
+_NO_MEMORY = MemoryScope(SCOPE, 1, facts=(("eu_bytes", 1), ("lanes", 1)))
+
+
+def _target(options: LayerGroupOptions) -> Target:
+    target = options.target or Target.current(allow_none=True)
+    if target is None:
+        raise ValueError(
+            "LayerGroup: there is no target; give one, or run the pass in `with target:`"
+        )
+    return target
+
+
+def local_memory(target: Target) -> MemoryScope | None:
+    """Return one lane's local memory of a target, or None where it has none.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        The target.
+
+    Raises
+    ------
+    ValueError
+        When the memory is there, and its capacity, lanes or execution unit are not described.
+    """
+    if target.features.memory is None:
+        return None
+    memories = MemoryHierarchy.from_target(target)
+    if SCOPE not in memories:
+        return None
+    memory = memories[SCOPE]
+    try:
+        Chip(memory, ESTIMATE).lanes  # noqa: B018
+    except ValueError as error:
+        raise ValueError(f"LayerGroup: {error}") from error
+    return memory
+
+
+def _machine(target: Target) -> Machine:
+    if target.features.machine is None:
+        return ESTIMATE
+    machine = Machine.from_target(target)
+    return machine if all(pipe.name in machine for pipe in ESTIMATE.pipes) else ESTIMATE
+
+
+def _lanes(target: Target) -> int:
+    memory = local_memory(target)
+    return 1 if memory is None else memory.fact("lanes")
+
+
+def _left_alone(network: Network, reason: str) -> Network:
+    layers = (replace(layer, reason=layer.reason or reason) for layer in network.layers)
+    return replace(network, layers=tuple(layers))
+
+
+def _as_it_was(
+    before: IRModule, after: IRModule, changes: Sequence[tuple[BlockNetwork, Any]]
+) -> IRModule:
+    """Return the new module with the functions that have no group as they were."""
+    changed = {str(block.function.name_hint) for block, _ in changes}
+    for variable, function in before.functions.items():
+        name = str(variable.name_hint)
+        if isinstance(function, relax.Function) and name not in changed:
+            after.update_func(after.get_global_var(name), function)
+    return after

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A search for one placement below a capacity, that can be stopped and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any
+
+from passes.planning.engine import compiled
+from passes.planning.engine.blocks import settle
+from passes.planning.engine.compiled import Room
+from passes.planning.planners.branch_and_bound import loop
+from passes.planning.planners.branch_and_bound.loop import (
+    NODES,
+    OUTCOME,
+    WAITING,
+    SearchState,
+    advance,
+)
+from passes.planning.planners.branch_and_bound.sections import Packing
+
+NO_GROUP = (-1, 0, -1)
+"""The last placement of a group of which none was tried: offset, load, rank."""
+
+
+class Outcome(IntEnum):
+    """How far a search has come."""
+
+    PAUSED = loop.PAUSED
+    """The node limit is reached; it can go on."""
+    FOUND = loop.FOUND
+    """Every block is placed."""
+    EXHAUSTED = loop.EXHAUSTED
+    """There is no placement below the capacity: this is proven."""
+
+
+class CanonicalSearch:
+    """A search that `passes.planning.planners.branch_and_bound.loop` explains.
+
+    Parameters
+    ----------
+    packing : Packing
+        The blocks.
+    ranks : sequence of int
+        For each block its rank, distinct: among blocks of one reach the lowest rank goes first.
+    by_load : bool
+        Whether blocks that are live where most is left to place go before that. What is left is
+        looked at again each time that a group is cut off.
+    capacity : int
+        Bytes that no block may end above.
+    is_compiled : bool
+        Whether it runs as what TVM compiles; only where that can be.
+    """
+
+    def __init__(
+        self,
+        packing: Packing,
+        ranks: Sequence[int],
+        by_load: bool,
+        capacity: int,
+        is_compiled: bool = False,
+    ) -> None:
+        # Weights are whole units, so the capacity that they are held against is, too.
+        whole_capacity = -(-capacity // packing.unit) * packing.unit
+        state = _make_state(packing, ranks, by_load, capacity, whole_capacity)
+        tops = (reach + size for reach, size in zip(state.reach, packing.sizes, strict=True))
+        self._fits = all(top <= capacity for top in tops) and all(
+            load <= whole_capacity for load in packing.loads
+        )
+        self._running = (compiled.on_arrays if is_compiled else compiled.on_lists)(advance, state)
+
+    @property
+    def nodes(self) -> int:
+        """Placements tried so far."""
+        return int(self._running.state.now[NODES])
+
+    @property
+    def offsets(self) -> list[int]:
+        """For each block its offset in bytes, or `UNPLACED`."""
+        return [int(offset) for offset in self._running.state.offset]
+
+    def advance(self, limit: int) -> Outcome:
+        """Try at most `limit` more placements."""
+        if not self._fits:
+            return Outcome.EXHAUSTED
+        self._running.advance(self.nodes + limit)
+        return Outcome(int(self._running.state.now[OUTCOME]))
+
+
+def _make_state(
+    packing: Packing, ranks: Sequence[int], by_load: bool, capacity: int, whole_capacity: int
+) -> SearchState:
+    """Return a search that has not begun: all blocks wait, in groups that never meet."""
+    count = len(packing)
+    order = sorted(range(count), key=lambda b: (packing.first[b], b))
+    groups = _root_groups(packing, order)
+    now = [0] * loop.NOW_SIZE
+    now[WAITING] = len(groups)
+    waiting = [value for group in groups for value in group]
+    # Each placement raises a conflict once and may renew the load of every block left. Most of
+    # this is never touched, so it takes address space, not memory.
+    trail = Room(count + len(packing.conflicts.values) + (count + 1) * (count + 2) // 2)
+    make: Any = SearchState  # Sequences of every kind become what the loop runs on.
+    state: SearchState = make(
+        size=packing.sizes,
+        alignment=packing.alignments,
+        weight=packing.weights,
+        rank=list(ranks),
+        first=packing.first,
+        last=packing.last,
+        offset=[loop.UNPLACED] * count,
+        reach=[_reach(packing, block) for block in range(count)],
+        load=packing.peak_loads if by_load else [0] * count,
+        remaining=packing.loads,
+        crossing=_crossings(packing),
+        conflict_begins=packing.conflicts.begins,
+        conflict=packing.conflicts.values,
+        obstacle_begins=packing.obstacle_begins.begins,
+        obstacle_begin=packing.obstacle_begins.values,
+        obstacle_end=packing.obstacle_ends.values,
+        live_begins=packing.section_begins.begins,
+        live_begin=packing.section_begins.values,
+        live_end=packing.section_ends.values,
+        member_begins=packing.members.begins,
+        member=packing.members.values,
+        order=order,
+        waiting=waiting + [0] * ((count + 1) * loop.GROUP - len(waiting)),
+        frames=Room((count + 1) * loop.FRAME),
+        trail_block=trail,
+        trail_old=trail,
+        now=now,
+        blocks=count,
+        sections=len(packing.loads),
+        capacity=capacity,
+        whole_capacity=whole_capacity,
+        by_load=int(by_load),
+    )
+    return state
+
+
+def _reach(packing: Packing, block: int) -> int:
+    """Return the lowest offset of a block between its obstacles."""
+    begins, ends = packing.obstacle_begins.row(block), packing.obstacle_ends.row(block)
+    obstacles = list(zip(begins, ends, strict=True))
+    return settle(0, packing.sizes[block], packing.alignments[block], obstacles)
+
+
+def _crossings(packing: Packing) -> list[int]:
+    """Return for each section how many blocks are tied to both it and the section before."""
+    change = [0] * (len(packing.loads) + 1)
+    for first, last in zip(packing.first, packing.last, strict=True):
+        if last > first + 1:
+            change[first + 1] += 1
+            change[last] -= 1
+    return list(accumulate(change[:-1]))
+
+
+def _root_groups(packing: Packing, order: Sequence[int]) -> list[list[int]]:
+    """Return the groups into which all blocks fall, `order` being sorted by first section."""
+    groups: list[list[int]] = []
+    for at, block in enumerate(order):
+        first, last = packing.first[block], packing.last[block]
+        if groups and first < groups[-1][loop.LAST]:
+            groups[-1][loop.END] = at + 1
+            groups[-1][loop.LAST] = max(groups[-1][loop.LAST], last)
+        else:
+            groups.append([at, at + 1, first, last, -1, *NO_GROUP])
+    return groups

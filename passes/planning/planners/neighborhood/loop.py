@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Less penalty by moving buffers: take a few out of a plan, put each back where it costs least.
+
+A large neighbourhood search (P. Shaw, "Using Constraint Programming and Local Search Methods to
+Solve Vehicle Routing Problems", CP 1998) with the acceptance rule of simulated annealing. A step
+does one of two things:
+
+- *ruin*: take out a buffer that pays, often one that it pays for, and some that are related to
+  them, and put all back one by one;
+- *eject*: move a buffer that pays to where it costs least, taking out what is in its way there,
+  and put that back one by one.
+
+A step that costs more than before is undone, unless it is hot enough for that.
+
+The functions here are of the subset that `passes.planning.engine.loop_to_tir` translates: they run
+as Python, and as what TVM compiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence
+from typing import NamedTuple
+
+Ints = MutableSequence[int]
+
+MOST_OUT = 6
+"""Buffers that are taken out at once, at most."""
+EJECTIONS = 4
+"""What ejecting one block may count for, at most, in average charges."""
+FIXED_POINT = 1024
+"""Heat and noise are counted in this part of one, so that all steps are on integers."""
+NOISE = tuple(round(-math.log((at + 0.5) / FIXED_POINT) * FIXED_POINT) for at in range(FIXED_POINT))
+"""Draws of the exponential distribution."""
+MULTIPLIER, MODULUS = 48_271, (1 << 31) - 1
+"""Of the generator of Park and Miller ("minimal standard", 1988; the multiplier of 1993)."""
+NOWHERE = -1
+NO_LIMIT = 1 << 62
+
+# Entries of `RelocationState.now`: blocks put back so far, what the plan costs, the random number,
+# the penalty and the peak of the best plan, and how many buffers and blocks are taken out.
+NODES, TOTAL, SEED, BEST_COST, BEST_PEAK, OUT, TAKEN, NOW_SIZE = range(8)
+
+
+class RelocationState(NamedTuple):
+    """A plan that is being changed step by step."""
+
+    # A block: bytes, alignment, buffer, whether it stays where it is; its offset in bytes, now and
+    # in the best plan.
+    size: Ints
+    alignment: Ints
+    owner: Ints
+    fixed: Ints
+    low: Ints
+    best: Ints
+    # A buffer: its first block, its slots, and what it owes: the penalties that it pays.
+    first: Ints
+    slots: Ints
+    owes: Ints
+    # The relations of a block are those from `begins[block]` to `begins[block + 1]`; see
+    # `passes.planning.planners.neighborhood.relations`.
+    begins: Ints
+    other: Ints
+    hard: Ints
+    partner: Ints
+    equal: Ints
+    crossed: Ints
+    penalty: Ints
+    price: Ints
+    # A penalty: the buffers that pay, what is due in step and out of step, and how many pairs of
+    # blocks share bytes, and do so out of step.
+    one: Ints
+    two: Ints
+    cost_in_step: Ints
+    cost: Ints
+    met: Ints
+    met_crossed: Ints
+    # The penalties of a buffer are those from `due_begins[buffer]` to `due_begins[buffer + 1]`.
+    due_begins: Ints
+    due: Ints
+    reserved_begin: Ints
+    reserved_end: Ints
+    noise: Ints
+    # What the ejection of a block can count for.
+    prices: Ints
+    # The buffers that are taken out; the blocks that are, and where they were.
+    out: Ints
+    taken: Ints
+    taken_low: Ints
+    now: Ints
+    blocks: int
+    reserved: int
+    capacity: int
+
+
+def advance(state: RelocationState, steps: int, heat: int, stop: int) -> None:
+    """Take steps at one heat, in `FIXED_POINT` parts of the cost, until there are `stop` nodes."""
+    now = state.now
+    for _ in range(steps):
+        if now[TOTAL] == 0 or now[NODES] >= stop:
+            return
+        before = now[TOTAL]
+        done = _move(state)
+        if done and now[TOTAL] > before:
+            drawn = _draw(state, FIXED_POINT)
+            done = (now[TOTAL] - before) * FIXED_POINT * FIXED_POINT <= heat * state.noise[drawn]
+        if not done:
+            _undo(state)
+        elif now[TOTAL] <= now[BEST_COST]:
+            _remember(state)
+
+
+def put(state: RelocationState, block: int, offset: int) -> None:
+    """Give a block that has none an offset."""
+    state.low[block] = offset
+    _count(state, block, 1)
+
+
+def take(state: RelocationState, block: int) -> None:
+    """Take a block's offset away."""
+    _count(state, block, -1)
+    state.low[block] = NOWHERE
+
+
+def peak(state: RelocationState) -> int:
+    """Return where the highest block ends, in bytes."""
+    highest = 0
+    for block in range(state.blocks):
+        highest = max(highest, state.low[block] + state.size[block])
+    return highest
+
+
+def _remember(state: RelocationState) -> None:
+    """Keep the plan if it is the best."""
+    now, low = state.now, state.low
+    highest = peak(state)
+    if now[TOTAL] < now[BEST_COST] or highest < now[BEST_PEAK]:
+        now[BEST_COST] = now[TOTAL]
+        now[BEST_PEAK] = highest
+        for block in range(state.blocks):
+            state.best[block] = low[block]
+
+
+def _draw(state: RelocationState, count: int) -> int:
+    """Return a number below `count`."""
+    state.now[SEED] = state.now[SEED] * MULTIPLIER % MODULUS
+    return state.now[SEED] % count
+
+
+def _charge(state: RelocationState, penalty: int) -> int:
+    """Return what a penalty costs as things stand."""
+    if state.met[penalty] == 0:
+        return 0
+    return state.cost[penalty] if state.met_crossed[penalty] > 0 else state.cost_in_step[penalty]
+
+
+def _count(state: RelocationState, block: int, sign: int) -> None:
+    """Note what `block` shares at a cost (1), or that it does so no more (-1)."""
+    low = state.low[block]
+    high = low + state.size[block]
+    for at in range(state.begins[block], state.begins[block + 1]):
+        penalty, other = state.penalty[at], state.other[at]
+        begin = state.low[other]
+        if penalty < 0 or begin < 0 or begin >= high or low >= begin + state.size[other]:
+            continue
+        before = _charge(state, penalty)
+        state.met[penalty] += sign
+        state.met_crossed[penalty] += sign * state.crossed[at]
+        after = _charge(state, penalty)
+        state.now[TOTAL] += after - before
+        state.owes[state.one[penalty]] += after - before
+        state.owes[state.two[penalty]] += after - before
+
+
+def _take_out(state: RelocationState, buffer: int) -> None:
+    """Take out the blocks of a buffer that can be moved."""
+    now = state.now
+    first = state.first[buffer]
+    for block in range(first, first + state.slots[buffer]):
+        if not state.fixed[block]:
+            state.taken[now[TAKEN]] = block
+            state.taken_low[now[TAKEN]] = state.low[block]
+            now[TAKEN] += 1
+            take(state, block)
+
+
+def _undo(state: RelocationState) -> None:
+    """Put all that was taken out back where it was."""
+    for at in range(state.now[TAKEN]):
+        if state.low[state.taken[at]] != NOWHERE:
+            take(state, state.taken[at])
+    for at in range(state.now[TAKEN]):
+        put(state, state.taken[at], state.taken_low[at])
+
+
+def _move(state: RelocationState) -> int:
+    """Take out some buffers and put them back; whether all found a place."""
+    now, out = state.now, state.out
+    ejects = _draw(state, 2)
+    left = _draw(state, 2 * now[TOTAL])
+    payer = 0
+    while left >= state.owes[payer]:
+        left -= state.owes[payer]
+        payer += 1
+    out[0] = payer
+    now[OUT] = 1
+    now[TAKEN] = 0
+    price = 0
+    if ejects:
+        drawn = _draw(state, EJECTIONS)
+        price = state.prices[drawn]
+    else:
+        _choose_more(state)
+    for at in range(now[OUT]):
+        _take_out(state, out[at])
+    if not ejects:
+        order = _draw(state, 5)
+        if order < 2:
+            _shuffle(state)
+        elif order < 4:
+            _sort(state, 0)
+    return _put_back(state, price)
+
+
+def _choose_more(state: RelocationState) -> None:
+    """Choose a buffer that the first one pays for, then buffers related to one that is chosen."""
+    now, out = state.now, state.out
+    first = out[0]
+    pays_too = _draw(state, 2)
+    if pays_too:
+        left = _draw(state, state.owes[first])
+        at = state.due_begins[first]
+        charge = _charge(state, state.due[at])
+        while left >= charge:
+            left -= charge
+            at += 1
+            charge = _charge(state, state.due[at])
+        out[1] = state.one[state.due[at]] + state.two[state.due[at]] - first
+        now[OUT] = 2
+    more = _draw(state, MOST_OUT - now[OUT] + 1)
+    for _ in range(more):
+        drawn = _draw(state, now[OUT])
+        block = state.first[out[drawn]]
+        begin, end = state.begins[block], state.begins[block + 1]
+        if begin < end:
+            drawn = _draw(state, end - begin)
+            near = state.owner[state.other[begin + drawn]]
+            known = 0
+            while known < now[OUT] and out[known] != near:
+                known += 1
+            if known == now[OUT]:
+                out[known] = near
+                now[OUT] += 1
+
+
+def _shuffle(state: RelocationState) -> None:
+    """Bring the buffers that are taken out into a random order."""
+    out = state.out
+    at = state.now[OUT] - 1
+    while at > 0:
+        drawn = _draw(state, at + 1)
+        out[at], out[drawn] = out[drawn], out[at]
+        at -= 1
+
+
+def _sort(state: RelocationState, begin: int) -> None:
+    """Sort the buffers that are taken out, from one on, by bytes, the largest first."""
+    out, size, first = state.out, state.size, state.first
+    for at in range(begin + 1, state.now[OUT]):
+        to = at
+        while to > begin and size[first[out[to - 1]]] < size[first[out[to]]]:
+            out[to - 1], out[to] = out[to], out[to - 1]
+            to -= 1
+
+
+def _put_back(state: RelocationState, price: int) -> int:
+    """Place buffers one by one where they cost least; whether all found a place.
+
+    With a price, the first one goes elsewhere than it was and takes out what is in its way there.
+    """
+    now = state.now
+    ejects = price > 0
+    put_back = 0
+    moved = 0
+    while put_back < now[OUT]:
+        first = state.first[state.out[put_back]]
+        for block in range(first, first + state.slots[state.out[put_back]]):
+            if state.fixed[block]:
+                continue
+            banned = state.taken_low[moved] if ejects else NOWHERE
+            offset = _cheapest(state, block, price if ejects else 0, banned)
+            if offset == NOWHERE:
+                return 0
+            if ejects:
+                is_clear = _clear(state, block, offset)
+                if not is_clear:
+                    return 0
+            put(state, block, offset)
+            moved += 1
+        if ejects:
+            ejects = False
+            _sort(state, 1)
+        put_back += 1
+    return 1
+
+
+def _clear(state: RelocationState, block: int, offset: int) -> int:
+    """Take out what `block` may not share with at `offset`; whether that is few enough."""
+    now, end = state.now, offset + state.size[block]
+    for at in range(state.begins[block], state.begins[block + 1]):
+        other = state.other[at]
+        begin = state.low[other]
+        if begin < 0 or begin >= end or offset >= begin + state.size[other]:
+            continue
+        if state.hard[at] and (not state.partner[at] or begin != offset):
+            if now[OUT] > MOST_OUT:
+                return 0
+            state.out[now[OUT]] = state.owner[other]
+            now[OUT] += 1
+            _take_out(state, state.owner[other])
+    return 1
+
+
+def _cheapest(state: RelocationState, block: int, eject: int, banned: int) -> int:
+    """Return an offset that costs least for `block`, drawn among equals, or `NOWHERE`.
+
+    With `eject` other than zero, a block that is in the way costs so much; else it must not be.
+    """
+    ties = 0
+    best = NOWHERE
+    best_cost = NO_LIMIT
+    candidates = 1 + state.reserved + 2 * (state.begins[block + 1] - state.begins[block])
+    for candidate in range(candidates):
+        offset = _candidate(state, block, candidate)
+        if offset < 0 or offset == banned:
+            continue
+        cost = _cost_at(state, block, offset, eject, best_cost)
+        if cost < best_cost:
+            ties = 1
+            best = offset
+            best_cost = cost
+        elif cost == best_cost and cost < NO_LIMIT:
+            ties += 1
+            drawn = _draw(state, ties)
+            if drawn == 0:
+                best = offset
+    state.now[NODES] += 1
+    return best
+
+
+def _candidate(state: RelocationState, block: int, candidate: int) -> int:
+    """Return an offset worth trying, or `NOWHERE`.
+
+    First zero, then the ends of what is reserved, then for each relation the end of the other block
+    and, where one offset for both is worth trying, its offset.
+    """
+    size, alignment = state.size[block], state.alignment[block]
+    offset = 0
+    at = candidate - 1 - state.reserved
+    if at < 0 and candidate > 0:
+        offset = state.reserved_end[candidate - 1]
+    elif at >= 0:
+        relation = state.begins[block] + at // 2
+        other = state.other[relation]
+        offset = state.low[other]
+        if offset < 0:
+            return NOWHERE
+        if at % 2 == 0:
+            offset += state.size[other]
+        elif not state.equal[relation] or offset % alignment != 0:
+            return NOWHERE
+    offset += -offset % alignment
+    if offset + size > state.capacity:
+        return NOWHERE
+    for at in range(state.reserved):
+        if state.reserved_begin[at] < offset + size and offset < state.reserved_end[at]:
+            return NOWHERE
+    return offset
+
+
+def _cost_at(state: RelocationState, block: int, offset: int, eject: int, enough: int) -> int:
+    """Return what `block` would cost at an offset; `NO_LIMIT` once that is above `enough`."""
+    end, cost = offset + state.size[block], 0
+    for at in range(state.begins[block], state.begins[block + 1]):
+        other = state.other[at]
+        begin = state.low[other]
+        if begin < 0 or begin >= end or offset >= begin + state.size[other]:
+            continue
+        if state.hard[at] and (not state.partner[at] or begin != offset):
+            own = state.owner[other] == state.owner[block]
+            if eject == 0 or own or state.fixed[other]:
+                return NO_LIMIT
+            cost += eject
+        cost += state.price[at]
+        if cost > enough:
+            return NO_LIMIT
+    return cost

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each block must or should not share with, as plain lists of integers.
+
+The form in which `neighborhood.loop` reads a block list: a row of relations for
+each block, one for each other block that it may not share bytes with, or shares with at a cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from passes.planning.engine.blocks import BlockList
+
+
+@dataclass(frozen=True)
+class Relations:
+    """The relations of all blocks, row by row.
+
+    The relations of block `b` are those from ``begins[b]`` to ``begins[b + 1]``.
+
+    Attributes
+    ----------
+    begins : list of int
+        One more than there are blocks.
+    others : list of int
+        The other block.
+    hard : list of int
+        1 where the two may not share bytes, else 0.
+    partner : list of int
+        1 where the two may all the same have one offset, in place, else 0.
+    equal : list of int
+        1 where one offset for both is worth trying: in place, or in step at less cost.
+    crossed : list of int
+        1 where the two are not equal slots of buffers with equally many, else 0.
+    penalty : list of int
+        The index of the penalty that is due where the two share bytes, or -1.
+    price : list of int
+        What that costs if nothing else makes it due: zero without a penalty.
+    """
+
+    begins: list[int]
+    others: list[int]
+    hard: list[int]
+    partner: list[int]
+    equal: list[int]
+    crossed: list[int]
+    penalty: list[int]
+    price: list[int]
+
+
+def relations_of(block_list: BlockList) -> Relations:
+    """Return the relations of the blocks, each row sorted by the other block."""
+    buffers, penalties = block_list.problem.buffers, block_list.problem.penalties
+    in_place: set[tuple[int, int]] = set()
+    for one, two in block_list.in_place_pairs():
+        in_place |= {(one, two), (two, one)}
+    found = Relations([], [], [], [], [], [], [], [])
+    counts = []
+    for block in range(len(block_list)):
+        hard = set(block_list.conflicts[block].tolist())
+        soft = dict(block_list.soft.get(block, ()))
+        row = sorted(hard | soft.keys())
+        counts.append(len(row))
+        for other in row:
+            penalty, is_hard = soft.get(other, -1), other in hard
+            in_step = block_list.in_step(block, other)
+            partner = is_hard and (block, other) in in_place
+            slots = buffers[block_list.buffer_of[other]].slots
+            price = 0
+            if penalty >= 0:
+                due = penalties[penalty]
+                price = due.cost_in_step if in_step else due.cost
+            found.others.append(other)
+            found.hard.append(int(is_hard))
+            found.partner.append(int(partner))
+            found.equal.append(int(partner or (in_step and slots > 1 and not is_hard)))
+            found.crossed.append(int(not in_step))
+            found.penalty.append(penalty)
+            found.price.append(price)
+    found.begins.extend(accumulate(counts, initial=0))
+    return found

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Skyline greedy: always place what can go lowest.
+
+The first descent of `planners.branch_and_bound`, without a capacity to turn back at: the
+placed blocks form a skyline over time, and the block that can sit deepest in it comes next.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from passes.planning.engine.blocks import BlockList, Row, settle
+from passes.planning.engine.orders import Measures, ordered
+from passes.planning.engine.ranking import better, on_each_coalescing
+from passes.planning.plan import Plan
+from passes.planning.planner import Budget, Meter, register
+from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
+from passes.planning.problem import Problem
+
+SKYLINE_ORDERS = ("load, life", "area", "life", "size by root of life")
+
+
+@register("skyline")
+def skyline(problem: Problem, budget: Budget) -> Plan:
+    """Place the block that can go lowest, again and again, under several orders for ties.
+
+    Sharing that costs something is avoided altogether, then, if that is worse, ignored.
+    """
+    return on_each_coalescing(problem, lambda block_list: rise(block_list, Meter(budget)))
+
+
+def rise(block_list: BlockList, meter: Meter) -> Plan:
+    """Return the best skyline plan of a block list."""
+    if not block_list.is_listed:
+        return block_list.plan(lowest_skyline(block_list, meter), "skyline")
+    measures = Measures(block_list)
+    plans = (
+        block_list.plan(_rise(block_list, ordered(measures, order), avoid), "skyline")
+        for order in SKYLINE_ORDERS
+        for avoid in ((True, False) if block_list.soft else (False,))
+    )
+    return better(block_list.problem, plans, meter)
+
+
+def _rise(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:
+    """Return an offset for each block; blocks of one reach are placed in `order`."""
+    rows = _rows_to_avoid(block_list) if avoid else block_list.conflicts
+    obstacles = [_obstacles(block_list, block, rows[block]) for block in range(len(block_list))]
+    sizes, alignments = block_list.sizes, block_list.alignments
+    rank = {block: i for i, block in enumerate(order)}
+    reach = np.zeros(len(block_list), dtype=np.int64)
+    waiting = np.ones(len(block_list), dtype=bool)
+    for block, offset in block_list.pinned.items():
+        reach[block], waiting[block] = offset, False
+
+    def entry(block: int) -> tuple[int, int, int]:
+        low = settle(int(reach[block]), sizes[block], alignments[block], obstacles[block])
+        return low, rank[block], block
+
+    heap = [entry(block) for block in order if waiting[block]]
+    heapq.heapify(heap)
+    while heap:
+        offset, _, block = heap[0]
+        if reach[block] > offset:  # raised since it was entered
+            heapq.heapreplace(heap, entry(block))
+            continue
+        heapq.heappop(heap)
+        reach[block], waiting[block] = offset, False
+        met = rows[block][waiting[rows[block]]]
+        reach[met] = np.maximum(reach[met], offset + sizes[block])
+    return [int(offset) for offset in reach]
+
+
+def _rows_to_avoid(block_list: BlockList) -> list[Row]:
+    """Return the conflicts and, as if they were conflicts, the pairs whose sharing costs."""
+    rows = list(block_list.conflicts)
+    for block, others in block_list.soft.items():
+        soft = np.array([other for other, _ in others], dtype=np.int32)
+        rows[block] = np.union1d(rows[block], soft)
+    return rows
+
+
+def _obstacles(block_list: BlockList, block: int, row: Row) -> list[tuple[int, int]]:
+    """Return the bytes that are taken for `block` from the start, by begin."""
+    taken = list(block_list.problem.memory.reserved)
+    if block_list.pinned:
+        for other in row.tolist():
+            if other in block_list.pinned:
+                begin = block_list.pinned[other]
+                taken.append((begin, begin + block_list.sizes[other]))
+    return sorted(taken)

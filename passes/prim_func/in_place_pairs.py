@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which allocations may hold their result in the place of an operand.
+
+TVM's `InplaceOpVerifier` asks whether each element of the source is read for the very element of
+the destination that is written. It trusts that no element is written twice, and that nothing else
+happens to either. Here it is asked for each access to the source and each store to the destination
+in the statement: if they meet at one element, does the access come first? What cannot be shown is
+not allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.ir import Var
+from tvm.ir.prim import expr_deep_equal
+from tvm.tirx import For, IfThenElse
+
+from passes.ir.linear_access import LinearAccess
+from passes.ir.storage_entries import StmtEntry, StmtKind
+from passes.prim_func.loop_indices import LoopNest
+from passes.prim_func.memory_uses import AllocationUses, StoreSite
+from passes.prim_func.statement_accesses import StatementAccess, accesses_of
+
+
+class InPlacePairs:
+    """Decides whether one allocation may take the place of another within a statement.
+
+    Parameters
+    ----------
+    access : LinearAccess
+        What is known of the function.
+    uses : sequence of AllocationUses
+        And of its memory.
+    """
+
+    def __init__(self, access: LinearAccess, uses: Sequence[AllocationUses]) -> None:
+        self._access = access
+        self._uses = uses
+        self._accesses: dict[int, list[StatementAccess]] = {}
+
+    def allows(self, stmt: StmtEntry, destination: int, source: int) -> bool:
+        """Say whether `destination` may have the offset of `source`.
+
+        No access to an element of the source follows a store to its place in the destination:
+
+        - both are seen by one name there, not by address, and have elements of one width, or the
+          source's are a multiple as wide;
+        - each access to the source comes before each store to the destination in the same iteration
+          of the loops around both, within the statement, or stands in another branch;
+        - in different iterations they are to different elements: see `LoopNest.never_meet`;
+        - where elements become narrower, both have the same index, and the loops go through the
+          elements one after the other, from the first to the last, so that no write overtakes an
+          access to wider elements;
+        - no other thread runs the statement on the same memory.
+
+        Parameters
+        ----------
+        stmt : StmtEntry
+            The statement in which the life of `destination` begins and that of `source` ends; of
+            one with a body, its first entry.
+        destination, source : int
+            Indices of the allocations.
+        """
+        if stmt.kind not in (StmtKind.STORE, StmtKind.NEST, StmtKind.PARALLEL):
+            return False
+        if not self._have_plain_uses(destination, source):
+            return False
+        sites = [site for site in self._uses[destination].stores if is_within(site, stmt)]
+        if not sites or self._are_named_otherwise(stmt, destination, source):
+            return False
+        keys, allocs = self._access.alloc_keys, self._access.allocs
+        found = self._accesses_in(stmt, sites[0])
+        stores = [one for one in found if one.is_store and one.buffer == keys[destination]]
+        others = [one for one in found if one.buffer == keys[source]]
+        is_narrower = allocs[destination].element.bits < allocs[source].element.bits
+        counters = _counters_around(sites[0], stmt)
+        return all(
+            _comes_first(other, store, counters, is_narrower)
+            for store in stores
+            for other in others
+        )
+
+    def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[StatementAccess]:
+        """Return the accesses in a statement, which one store within it leads to."""
+        if stmt.key not in self._accesses:
+            ops = (*site.around, site.store)
+            op = next(op for op in ops if op.__chandle__() == stmt.key)
+            self._accesses[stmt.key] = accesses_of(op)
+        return self._accesses[stmt.key]
+
+    def _are_named_otherwise(self, stmt: StmtEntry, *indices: int) -> bool:
+        """Whether a statement reaches the memory by another name or by its address."""
+        keys, buffers = self._access.alloc_keys, self._access.buffers
+        for index in indices:
+            uses = self._uses[index]
+            if any(site.key != keys[index] and is_within(site, stmt) for site in uses.stores):
+                return True
+            if any(stmt.key in map(_handle, around) for around in uses.handed_on):
+                return True
+        for access in self._access.accesses[stmt.first_access : stmt.last_access]:
+            entry = buffers.get(access.buffer)
+            if entry is not None and entry.root in indices and access.buffer != keys[entry.root]:
+                return True
+        return False
+
+    def _have_plain_uses(self, destination: int, source: int) -> bool:
+        allocs = [self._access.allocs[index] for index in (destination, source)]
+        written, read = (alloc.element for alloc in allocs)
+        if written.lanes != read.lanes or written.is_scalable:
+            return False
+        if written.bits % 8 or read.bits % 8 or read.bits % written.bits:
+            return False
+        for index, alloc in zip((destination, source), allocs, strict=True):
+            uses = self._uses[index]
+            is_shared = uses.by_threads and alloc.scope.is_shared_by_threads
+            if uses.escape or alloc.is_volatile or is_shared:
+                return False
+        return True
+
+
+def is_within(site: StoreSite, stmt: StmtEntry) -> bool:
+    """Whether a store stands in a statement, or is it."""
+    return stmt.key in map(_handle, (site.store, *site.around))
+
+
+def _handle(op: Any) -> int:
+    return int(op.__chandle__())
+
+
+def _counters_around(site: StoreSite, stmt: StmtEntry) -> list[Var]:
+    """Return the variables of the loops around the statement that a store stands in."""
+    handles = [_handle(op) for op in (*site.around, site.store)]
+    around = site.around[: handles.index(stmt.key)]
+    return [op.loop_var for op in around if isinstance(op, For)]
+
+
+def _comes_first(
+    other: StatementAccess, store: StatementAccess, counters: list[Var], is_narrower: bool
+) -> bool:
+    """Whether an access to an element comes before a store to its place, wherever they meet."""
+    if not all(isinstance(op, (For, IfThenElse)) for op, _ in (*other.path, *store.path)):
+        return False
+    depth = _common(other, store)
+    rest = [path[depth:] for path in (other.path, store.path)]
+    in_other_branch = all(rest) and rest[0][0][0].same_as(rest[1][0][0])
+    if other.number > store.number and not in_other_branch:
+        return False
+    loops = [[op for op, _ in path if isinstance(op, For)] for path in rest]
+    common = [op for op, _ in store.path[:depth] if isinstance(op, For)]
+    if not common:
+        return True
+    nest = LoopNest(common, (loops[0], loops[1]), counters)
+    (read,), (written,) = other.indices, store.indices
+    if is_narrower:
+        return bool(expr_deep_equal(read, written)) and nest.is_ascending(written)
+    return nest.never_meet(read, written)
+
+
+def _common(one: StatementAccess, other: StatementAccess) -> int:
+    """Return how many statements around two accesses are the same, and their branches."""
+    depth = 0
+    for (op, branch), (other_op, taken) in zip(one.path, other.path, strict=False):
+        if not op.same_as(other_op) or branch != taken:
+            break
+        depth += 1
+    return depth

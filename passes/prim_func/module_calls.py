@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions of a module call one another, and what a function must know of its callers.
+
+While a function runs, what its callers hold is still needed: addresses that are decided for each
+function by itself would be the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tvm.ir import GlobalVar, StringImm
+from tvm.tirx import PrimFunc
+from tvm_ffi import structural_walk
+
+from passes.ir.linear_access import LinearAccess
+from passes.ir.storage_entries import StmtKind
+from passes.prim_func.call_ends import goes_on
+from target_hw.memory import ByteRange
+
+
+@dataclass(frozen=True)
+class Callers:
+    """What a function has to know of those that call it.
+
+    Attributes
+    ----------
+    taken : mapping of str to tuple of ByteRange
+        The addresses that hold something of theirs while it runs, by storage scope.
+    at_once : bool
+        Whether several iterations or threads may be in it at the same time.
+    again : bool
+        Whether it may be called while it runs.
+    lasting : frozenset of str
+        The functions that it may call and that may not be done when they return.
+    """
+
+    taken: Mapping[str, tuple[ByteRange, ...]] = field(default_factory=dict)
+    at_once: bool = False
+    again: bool = False
+    lasting: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class CallGraph:
+    """Which functions of a module call one another.
+
+    Attributes
+    ----------
+    calls : mapping of str to tuple of str
+        The functions that each function mentions, by name. One that is named in a string, as
+        extern and packed functions are, may be called too.
+    names : mapping of str to str
+        The function that a name or a ``global_symbol`` stands for.
+    going_on : frozenset of str
+        The functions in which something may go on after they return, seen by themselves.
+    """
+
+    calls: Mapping[str, tuple[str, ...]]
+    names: Mapping[str, str]
+    going_on: frozenset[str]
+
+    @cached_property
+    def callers(self) -> Mapping[str, frozenset[str]]:
+        """Those that call each function, in however many steps."""
+        found: dict[str, set[str]] = {name: set() for name in self.calls}
+        for name in self.calls:
+            todo = list(self.calls[name])
+            while todo:
+                callee = todo.pop()
+                if name not in found[callee]:
+                    found[callee].add(name)
+                    todo += self.calls[callee]
+        return {name: frozenset(callers) for name, callers in found.items()}
+
+    @property
+    def order(self) -> list[str]:
+        """All functions, each behind those that call it and that it does not call itself."""
+        return sorted(self.calls, key=lambda name: (len(self.callers[name] | {name}), name))
+
+    @cached_property
+    def lasting(self) -> frozenset[str]:
+        """The names of functions that may not be done when they return."""
+        lasting = [
+            function
+            for function in self.calls
+            if function in self.going_on
+            or any(function in self.callers[other] for other in sorted(self.going_on))
+        ]
+        return frozenset(name for name, function in self.names.items() if function in lasting)
+
+
+def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
+    """Find which functions call one another.
+
+    Parameters
+    ----------
+    functions : mapping of str to tvm.tirx.PrimFunc
+        By name, in the order of their names.
+    """
+    names = {
+        str(func.attrs["global_symbol"]): name
+        for name, func in functions.items()
+        if func.attrs and "global_symbol" in func.attrs
+    }
+    names.update({name: name for name in functions})
+    calls: dict[str, tuple[str, ...]] = {}
+    for name, func in functions.items():
+        found: list[str] = []
+        notes = [
+            (GlobalVar, lambda var, found=found: found.append(str(var.name_hint))),
+            (StringImm, lambda text, found=found: found.append(str(text.value))),
+        ]
+        structural_walk(func.body, notes)
+        calls[name] = tuple(sorted({names[called] for called in found if called in names}))
+    called = {callee for callees in calls.values() for callee in callees}
+    going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func))
+    return CallGraph(calls, names, going_on)
+
+
+def call_sites(
+    access: LinearAccess, graph: CallGraph, callees: Collection[str]
+) -> Iterator[tuple[int, bool]]:
+    """Yield where a function calls any of some: the position, and whether by several at once."""
+    at_once = [
+        (position, position + entry.scope_pair_offset)
+        for position, entry in enumerate(access.sequence)
+        if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0
+    ]
+    for name, position in access.calls:
+        if graph.names.get(name) in callees:
+            yield position, any(begin < position <= end for begin, end in at_once)

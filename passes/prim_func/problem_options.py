@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be planned in a function, and what is known beside the function itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from passes.planning.live_ranges import join_ranges
+from passes.planning.problem import ADDRESS_LIMIT
+from passes.prim_func.module_calls import Callers
+from target_hw.memory import MemoryHierarchy, MemoryScope
+
+DEFAULT_ALIGNMENT = 64
+"""Default alignment in bytes, for a memory that no target describes.
+
+TVM's run time gives every allocation this alignment (``kAllocAlignment``), and extern code may
+count on it.
+"""
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """What is to be planned, and how.
+
+    Parameters
+    ----------
+    scopes : tuple of str, optional
+        Plan the allocations in these scopes, and all of them. By default every scope, or with
+        `memory` every scope that it describes; but then what a code generator keeps in registers
+        stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all
+        in untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.
+    memory : MemoryHierarchy, optional
+        Capacities, alignments and reserved ranges. A scope that it does not describe has no
+        capacity, and an alignment of `DEFAULT_ALIGNMENT`.
+    upper_bounds : mapping of str to int
+        The most that variables of a symbolic size can be, by name. Those in the function's
+        attribute ``tir_var_upper_bound`` hold as well.
+    detect_inplace : bool
+        Whether a result may take the place of an operand that dies in the same statement.
+    addressed : bool
+        Whether offsets become addresses in the one memory of the chip, rather than places in an
+        allocation that the program makes. Then volatile and bit-packed memory is planned too,
+        but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
+        there are iterations. Elements are as wide as TVM stores them, which may be wider than
+        declared; an arena's views keep their types.
+    is_native : bool
+        Whether the chip has arithmetic for every type in the function, so that all are stored as
+        declared. Functions bound to an ``ext_dev``, which TVM does not build, are taken so too.
+    callers : Callers
+        What is known of the functions that call this one.
+    unequal_slots : bool
+        Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
+        iterations take turns with both: for planners that give one of them more offsets.
+    """
+
+    scopes: tuple[str, ...] | None = None
+    memory: MemoryHierarchy | None = None
+    upper_bounds: tuple[tuple[str, int], ...] = ()
+    detect_inplace: bool = True
+    addressed: bool = True
+    is_native: bool = False
+    callers: Callers = field(default_factory=Callers)
+    unequal_slots: bool = False
+
+    def __post_init__(self) -> None:
+        for scope in self.scopes or ():
+            MemoryScope(scope)  # Names what is wrong with it.
+            if self.memory is not None and scope not in self.memory:
+                known = ", ".join(described.name for described in self.memory) or "none"
+                raise ValueError(f"scope {scope!r} is not in the target's memory; it has: {known}")
+        for name, bound in self.upper_bounds:
+            if not isinstance(bound, int) or isinstance(bound, bool) or bound < 1:
+                raise ValueError(
+                    f"the upper bound of {name!r} must be a positive integer, got {bound!r}"
+                )
+
+    def memory_of(self, scope: str) -> MemoryScope:
+        """Return what is known of a scope's memory, without what callers hold in it."""
+        memory = MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
+        if self.memory is not None and scope in self.memory:
+            memory = self.memory[scope]
+        # A caller's memory may be described otherwise, or not at all.
+        end_of_memory = ADDRESS_LIMIT if memory.capacity is None else memory.capacity
+        taken = [
+            (max(begin - memory.base, 0), min(end - memory.base, end_of_memory))
+            for begin, end in self.callers.taken.get(scope, ())
+            if memory.base < end and begin - memory.base < end_of_memory
+        ]
+        return replace(memory, reserved=join_ranges((*memory.reserved, *taken)))

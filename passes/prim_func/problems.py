@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a function to planning problems: who is live when, how big, in which memory.
+
+One problem holds the allocations that compete for one storage scope at one *attach point*: the
+whole function, or the parallel loop or thread extent whose every iteration or thread needs memory
+of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm_ffi
+from tvm.tirx import AllocBuffer, IntImm, PrimFunc
+
+from passes.ir.linear_access import find_linear_access
+from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
+from passes.ir.stored_types import stored_bits
+from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
+from passes.ir.unique_names import unique_name
+from passes.planning.problem import Buffer, LiveRange, Problem
+from passes.prim_func.function_problems import (
+    Allocation,
+    AllocationNote,
+    AttachedProblem,
+    FunctionProblems,
+)
+from passes.prim_func.in_place_pairs import InPlacePairs
+from passes.prim_func.memory_uses import find_memory_uses
+from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
+from passes.prim_func.problem_options import ProblemOptions as ProblemOptions
+from passes.prim_func.thread_races import racing_pairs
+from target_hw.memory import MemoryScope
+
+VECTOR_ALIGNMENT = 64
+"""The most alignment in bytes that a wide access asks for: that of a cache line."""
+
+MOST_SLOTS = 256
+"""Slots of one buffer beyond which it is refused: each is placed by itself."""
+
+_REGISTER_BYTES = 4
+_MULTI_BUFFER = "multi_buffer"
+
+
+def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
+    """Read the planning problems off a function.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat, vectorized loops lowered: as it stands where `StorageRewrite` runs.
+    options : ProblemOptions, optional
+        What to plan.
+
+    Returns
+    -------
+    FunctionProblems
+        An allocation's life begins before the first statement at its own level that touches it
+        and ends after the last, so one made outside of a loop lives through the whole loop. One
+        whose address may be kept, or that is volatile, lives as long as its attach point runs.
+
+    Raises
+    ------
+    ValueError
+        When the function is not one that can be planned; the message names the buffer.
+    """
+    return _ProblemBuilder(func, options or ProblemOptions()).build()
+
+
+class _ProblemBuilder:
+    """Puts together what the walks found."""
+
+    def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
+        self._options = options
+        self._target = func.attrs.get("target") if func.attrs else None
+        self._access = find_linear_access(func)
+        self._uses = find_memory_uses(func, self._access, options.callers.lasting)
+        self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
+        self._used_bounds: dict[str, Bound] = {}
+        self._left_alone: list[AllocationNote] = []
+        self._remarks: list[AllocationNote] = []
+        self._owner_ranges = _owner_ranges(self._access.sequence)
+        self._touched = _touched_ranges(self._access.sequence)
+        self._whole = 0, max(len(self._access.sequence), 1)
+        # The scopes in which an address is asked for, for nobody knows how many bytes.
+        self._unknown = {
+            str(alloc.scope)
+            for index, alloc in enumerate(self._access.allocs)
+            if options.addressed and self._is_used(index) and self._is_pinned(index)
+            if self._size(index) is None
+        }
+
+    def build(self) -> FunctionProblems:
+        groups: dict[tuple[int | None, str], dict[str, tuple[Buffer, Allocation]]] = {}
+        names: set[str] = set()
+        for index, alloc in enumerate(self._access.allocs):
+            scope = str(alloc.scope)
+            reason = self._reason_to_leave(index, alloc)
+            if reason is not None:
+                note = AllocationNote(index, alloc.name, scope, reason, self._is_used(index))
+                self._left_alone.append(note)
+                continue
+            name = unique_name(alloc.name, names)
+            owner = self._uses[index].owner
+            group = groups.setdefault((owner, scope), {})
+            group[name] = self._buffer(name, index), self._allocation(index)
+            if group[name][0].slots < self._asked_slots(index):
+                text = (
+                    "no loop is around its allocation whose iterations could take turns with "
+                    "slots, so it has one"
+                )
+                self._remarks.append(AllocationNote(index, name, scope, text))
+        return FunctionProblems(
+            tuple(self._attach(groups)),
+            tuple(self._left_alone),
+            tuple(self._remarks),
+            tuple(self._used_bounds.values()),
+            self._access,
+            self._uses,
+        )
+
+    # What is left alone
+
+    def _reason_to_leave(self, index: int, alloc: AllocEntry) -> str | None:
+        """Say why an allocation keeps memory of its own, if it does."""
+        uses, options, scope = self._uses[index], self._options, str(alloc.scope)
+        described = options.memory is not None and scope in options.memory
+        if options.scopes is not None and scope not in options.scopes:
+            return "its scope is not asked for"
+        if options.scopes is None and options.memory is not None and not described:
+            return "the target does not describe its scope"
+        if not self._is_used(index):
+            return "nothing uses it"
+        is_pinned = self._is_pinned(index)
+        # Other chips' addresses may be pairs, as of a bank and an offset.
+        is_place = is_pinned and len(self._addresses(index)) == self._slots(index)
+        if options.addressed and is_place and self._size(index):
+            return None
+        if scope in self._unknown and not is_pinned:
+            return "a buffer of unknown size has an address in its scope"
+        if alloc.element.is_scalable or any(dtype.lanes < 0 for dtype in uses.dtypes):
+            return "the size of its elements is known at run time only"
+        if alloc.num_physical_dimensions != 1:
+            return f"it has {alloc.num_physical_dimensions} dimensions"
+        if uses.count > 1:
+            return "it is allocated in several places"
+        size = self._size(index)
+        if size is None:
+            return "its size is symbolic, and no upper bound is known"
+        if size <= 0:
+            return f"its size is {size} bytes"
+        if options.scopes is None and _is_register(alloc, size, described):
+            return "it is kept in registers"
+        if not is_pinned:
+            if options.callers.again:
+                return "its function may be called again while it runs"
+            if options.callers.at_once and alloc.scope.is_shared_by_threads:
+                return "several iterations or threads may be in its function at once"
+        if options.addressed:
+            if uses.owner is not None and alloc.scope.rank == "global":
+                return "each iteration or thread has its own, in memory that all of them share"
+        elif alloc.is_volatile:
+            return "it is volatile"
+        elif any(dtype.bits % 8 for dtype in uses.dtypes):
+            return "its elements are no whole bytes"
+        return None
+
+    def _is_used(self, index: int) -> bool:
+        return index in self._touched or self._uses[index].escape is not None
+
+    def _addresses(self, index: int) -> Any:
+        return self._access.alloc_stmts[index].buffer.ty.allocated_addr
+
+    def _is_pinned(self, index: int) -> bool:
+        return bool(len(self._addresses(index)))
+
+    def _size(self, index: int) -> int | None:
+        """Return the bytes of one slot, at the upper bounds of its variables."""
+        alloc = self._access.allocs[index]
+        if alloc.element.is_scalable:
+            return None
+        growth = self._growth(alloc.element.scalar)
+        if alloc.shape is not None:
+            return -(-alloc.const_nbits * growth // 8)
+        extent, *others = self._access.alloc_stmts[index].buffer.ty.shape
+        if others:
+            return None
+        found = next(filter(None, (bounds.most(extent) for bounds in self._bounds)), None)
+        if found is None:
+            return None
+        most, used = found
+        for bound in used:
+            key = bound.variable.name
+            if key not in self._used_bounds or bound.lower > NO_LOWER:
+                self._used_bounds[key] = bound
+        return -(-max(most, 0) * alloc.element.nbits * growth // 8)
+
+    def _growth(self, scalar: str) -> int:
+        """Return how many times as wide as declared elements are where the function runs."""
+        if not self._options.addressed or self._options.is_native:
+            return 1
+        dtype = tvm_ffi.dtype(scalar)
+        return -(-stored_bits(dtype, self._target) // int(dtype.bits))
+
+    # What is planned
+
+    def _buffer(self, name: str, index: int) -> Buffer:
+        slots = self._slots(index)
+        pinned = _pinned(self._access.alloc_stmts[index], self._memory(index))
+        return Buffer(
+            name,
+            self._size(index) or 0,
+            (self._live(index),),
+            alignment=self._alignment(index),
+            slots=slots,
+            pinned=pinned,
+        )
+
+    def _memory(self, index: int) -> MemoryScope:
+        return self._options.memory_of(str(self._access.allocs[index].scope))
+
+    def _slots(self, index: int) -> int:
+        # TVM removes loops of one iteration, and one iteration takes one slot.
+        return 1 if self._uses[index].loop is None else self._asked_slots(index)
+
+    def _asked_slots(self, index: int) -> int:
+        statement = self._access.alloc_stmts[index]
+        value = statement.annotations.get(_MULTI_BUFFER, 1)
+        slots = getattr(value, "value", value)
+        where = f"buffer {statement.buffer.name!r} in {self._access.allocs[index].scope}"
+        if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+            raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {value}")
+        if slots > MOST_SLOTS:
+            raise ValueError(
+                f"{where}: {_MULTI_BUFFER} asks for {slots} slots, and at most {MOST_SLOTS} are "
+                "planned"
+            )
+        return slots
+
+    def _allocation(self, index: int) -> Allocation:
+        return Allocation(index, self._access.alloc_stmts[index], self._uses[index].loop)
+
+    def _live(self, index: int) -> LiveRange:
+        uses, alloc = self._uses[index], self._access.allocs[index]
+        if uses.escape is None and not alloc.is_volatile and uses.count == 1:
+            return self._touched[index]
+        return self._whole if uses.owner is None else self._owner_ranges[uses.owner]
+
+    def _alignment(self, index: int) -> int:
+        uses, buffer = self._uses[index], self._access.alloc_stmts[index].buffer
+        alignment = 1
+        for dtype in uses.dtypes:
+            growth = self._growth(str(dtype.with_lanes(1)))
+            alignment = math.lcm(alignment, max(1, -(-dtype.bits * growth * dtype.lanes // 8)))
+        for dtype in uses.accessed:
+            growth = self._growth(str(dtype.with_lanes(1)))
+            width = -(-dtype.bits * growth * max(dtype.lanes, 1) // 8)
+            alignment = math.lcm(alignment, min(_power_of_two(width), VECTOR_ALIGNMENT))
+        asked = int(buffer.ty.data_alignment)
+        # TVM writes its default into every buffer: only more than that is a wish.
+        return math.lcm(alignment, asked) if asked > DEFAULT_ALIGNMENT else alignment
+
+    def _attach(
+        self, groups: Mapping[tuple[int | None, str], Mapping[str, tuple[Buffer, Allocation]]]
+    ) -> Iterator[AttachedProblem]:
+        ranges: dict[int | None, LiveRange] = {None: self._whole}
+        ranges.update(self._owner_ranges.items())
+
+        def from_outside(group: tuple[tuple[int | None, str], Any]) -> tuple[bool, int]:
+            begin, end = ranges[group[0][0]]
+            return group[0][0] is not None, begin - end
+
+        ordered = sorted(groups.items(), key=from_outside)
+        placed: list[tuple[LiveRange, str]] = []
+        for (owner, scope), members in ordered:
+            begin, end = ranges[owner]
+            inside = tuple(
+                at
+                for at, (around, other) in enumerate(placed)
+                if other == scope and around[0] <= begin and end <= around[1]
+            )
+            placed.append((ranges[owner], scope))
+            allocations = {name: allocation for name, (_, allocation) in members.items()}
+            addressed = self._options.addressed
+            racing = tuple(
+                racing_pairs(
+                    allocations, self._access, self._uses, addressed or self._by_address(members)
+                )
+            )
+            problem = Problem(
+                tuple(buffer for buffer, _ in members.values()),
+                self._options.memory_of(scope),
+                separations=racing,
+                name=scope if owner is None else f"{scope} inside a parallel scope",
+            )
+            during = (begin, end) if addressed else None
+            separated = {frozenset(pair) for pair in racing}
+            safe = tuple(
+                pair
+                for pair in (self._in_place(allocations) if self._options.detect_inplace else ())
+                if frozenset(pair) not in separated
+            )
+            attached = AttachedProblem(problem, allocations, owner, inside, during, safe)
+            slots = {buffer.name: buffer.slots for buffer in problem.buffers}
+            pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
+            yield replace(attached, problem=replace(problem, in_place=pairs))
+
+    def _by_address(self, members: Mapping[str, tuple[Buffer, Allocation]]) -> bool:
+        """Whether an arena of these buffers gives each an address of its own.
+
+        TVM sees no more then that they are of one memory; see `passes.prim_func.arena`.
+        """
+        return any(
+            buffer.slots > 1 or not self._uses[allocation.index].has_movable_indices
+            for buffer, allocation in members.values()
+        )
+
+    def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
+        """Yield the pairs where one's life ends in the statement in which the other's begins.
+
+        They are safe in slots of the same number; whether they take turns so is not looked at.
+        """
+        pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
+        # Memory that is used only through a pointer to it is touched by no statement that is seen.
+        # Elements that grow are not where the pairs would have them.
+        seen = {
+            name: a
+            for name, a in allocations.items()
+            if a.index in self._touched
+            and self._uses[a.index].count == 1
+            and self._growth(self._access.allocs[a.index].element.scalar) == 1
+        }
+        beginning: dict[int, list[str]] = {}
+        for name, allocation in seen.items():
+            beginning.setdefault(self._touched[allocation.index][0], []).append(name)
+        found: set[frozenset[str]] = set()  # Of two lives within one statement, both may do.
+        for source, allocation in seen.items():
+            last = self._touched[allocation.index][1] - 1
+            first = last + min(sequence[last].scope_pair_offset, 0)
+            for destination in beginning.get(first, ()):
+                other = allocations[destination]
+                if other.index == allocation.index:
+                    continue
+                pair = frozenset((source, destination))
+                if pair not in found and pairs.allows(
+                    sequence[first], other.index, allocation.index
+                ):
+                    found.add(pair)
+                    yield source, destination
+
+
+def _pinned(statement: AllocBuffer, memory: MemoryScope) -> tuple[int, ...] | None:
+    """Return the offsets that the program itself asks for."""
+    addresses = statement.buffer.ty.allocated_addr
+    if not len(addresses):
+        return None
+    offsets = []
+    for address in addresses:
+        if not isinstance(address, IntImm):
+            raise ValueError(
+                f"buffer {statement.buffer.name!r}: its allocated_addr must be constants, "
+                f"got {address}"
+            )
+        offsets.append(int(address.value) - memory.base)
+    return tuple(offsets)
+
+
+def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
+    """Return the positions from the first to the last statement that touches each allocation."""
+    ranges: dict[int, LiveRange] = {}
+    for position, entry in enumerate(sequence):
+        if entry.scope_pair_offset > 0:
+            continue  # What a statement with a body touched stands in its second half.
+        first = position + entry.scope_pair_offset
+        for index in entry.touched:
+            begin, end = ranges.get(index, (first, position + 1))
+            ranges[index] = min(begin, first), max(end, position + 1)
+    return ranges
+
+
+def _owner_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
+    """Return the positions of the parallel loops and thread extents, by handle."""
+    return {
+        entry.key: (position, position + entry.scope_pair_offset + 1)
+        for position, entry in enumerate(sequence)
+        if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0
+    }
+
+
+def _is_register(alloc: AllocEntry, size: int, described: bool) -> bool:
+    if alloc.scope.tag:
+        return False
+    return size <= _REGISTER_BYTES or (alloc.scope.is_register_like and not described)
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which allocations may not share bytes because no barrier would stand between their threads.
+
+Threads of a block run at their own pace. When memory that they share holds one value after
+another, all of them must have read the first before any writes the second. TVM's `ThreadSync`
+places these barriers behind storage planning, in ``shared``, ``shared.dyn`` and ``warp``, and in
+no scope with a tag of a chip's own. It goes by the buffer and compares the indices of loads and
+stores, so it does not see that
+
+- two allocations with an address have the same bytes,
+- equal indices are different bytes where elements differ in width: thread 4 writes the fourth
+  byte of an array of ``int8`` while thread 1 has still to read its element of ``float32``,
+- a call reads or writes what it is given the address of, unless `tvm_access_ptr` says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from passes.ir.linear_access import LinearAccess
+from passes.ir.storage_entries import AllocEntry
+from passes.prim_func.function_problems import Allocation
+from passes.prim_func.memory_uses import AllocationUses
+
+_SYNCHRONIZED = ("shared", "shared.dyn", "warp")
+"""The storage scopes in which TVM places barriers between the threads of a block."""
+
+
+def racing_pairs(
+    allocations: Mapping[str, Allocation],
+    access: LinearAccess,
+    uses: Sequence[AllocationUses],
+    addressed: bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that would race if they had bytes in common.
+
+    Parameters
+    ----------
+    allocations : mapping of str to Allocation
+        The buffers of one problem.
+    access : LinearAccess
+        What is known of the function.
+    uses : sequence of AllocationUses
+        And of its memory.
+    addressed : bool
+        Whether offsets become addresses, rather than places in one allocation.
+    """
+    shared = [
+        (name, access.allocs[allocation.index], uses[allocation.index])
+        for name, allocation in allocations.items()
+        if uses[allocation.index].by_threads
+        and access.allocs[allocation.index].scope.is_shared_by_threads
+    ]
+    for (first, alloc, one), (second, other_alloc, other) in combinations(shared, 2):
+        is_seen = _is_synchronized(alloc, one) and _is_synchronized(other_alloc, other)
+        if addressed or not is_seen or len(_widths(one) | _widths(other)) > 1:
+            yield first, second
+
+
+def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:
+    """Whether an allocation would race with any other of its element type in its bytes."""
+    if not (uses.by_threads and alloc.scope.is_shared_by_threads):
+        return False
+    return not _is_synchronized(alloc, uses) or len(_widths(uses)) > 1
+
+
+def _is_synchronized(alloc: AllocEntry, uses: AllocationUses) -> bool:
+    """Whether TVM sees each access when it places barriers."""
+    return str(alloc.scope) in _SYNCHRONIZED and not uses.is_hidden
+
+
+def _widths(uses: AllocationUses) -> frozenset[int]:
+    """Return the bits of the elements that an index of the memory can count."""
+    return frozenset(dtype.bits * dtype.lanes for dtype in uses.dtypes)

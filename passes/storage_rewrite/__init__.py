@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StorageRewrite, mirrored: the same steps and the same IR as TVM's own pass."""

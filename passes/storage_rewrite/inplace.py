@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether one buffer may take the place of another within a statement."""
+
+from __future__ import annotations
+
+from tvm.ir.prim import expr_deep_equal
+
+from passes.ir.accesses import Access
+from passes.ir.buffers import array_get, is_same_type
+from passes.ir.storage_entries import StmtEntry, StmtKind
+
+
+class InplaceOpVerifier:
+    """Looks for the pattern ``dst[index] = f(src[index])`` and nothing beside it.
+
+    The rules are those of the class of the same name in TVM's StorageRewrite.
+    Where they hold, each element of `src` is read before it is overwritten, as
+    long as each element of `dst` is written once: that much is taken on trust.
+
+    Parameters
+    ----------
+    accesses : list of Access
+        Those of the whole function, in program order.
+    """
+
+    def __init__(self, accesses: list[Access]) -> None:
+        self._accesses = accesses
+
+    def check(self, stmt: StmtEntry, dst: int, src: int) -> bool:
+        """Say whether `dst` may be `src` in a statement.
+
+        Parameters
+        ----------
+        stmt : StmtEntry
+            The statement; of one with a body, its first entry.
+        dst, src : int
+            Handles of the buffer that begins its life there and the one that ends it.
+
+        Returns
+        -------
+        bool
+            True when each access fits the pattern.
+
+        Raises
+        ------
+        ValueError
+            When the two are accessed with different numbers of indices.
+        """
+        if stmt.kind in (StmtKind.LEAF, StmtKind.OPAQUE):
+            return False
+        for access in self._accesses[stmt.first_access : stmt.last_access]:
+            buffer = access.buffer
+            if buffer == dst or buffer == 0:
+                return False
+            if buffer == src and not _is_same_element(access, dst):
+                return False
+        return True
+
+
+def _is_same_element(access: Access, dst: int) -> bool:
+    """Whether `src` is read for the very element of `dst` that is written."""
+    load, store = access.load, access.store
+    if load is None or store is None or store.buffer.__chandle__() != dst:
+        return False
+    if not is_same_type(store.value.ty, load.ty):
+        return False
+    written, read = store.indices, load.indices
+    ndim = len(read)
+    if len(written) != ndim:
+        raise ValueError(
+            f"buffer {load.source.name!r} is read with {ndim} indices in a store that writes "
+            f"{store.buffer.name!r} with {len(written)}; run FlattenBuffer before StorageRewrite"
+        )
+    return all(
+        expr_deep_equal(array_get(written, axis), array_get(read, axis)) for axis in range(ndim)
+    )

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each allocation's life begins and where it ends, over the linear sequence."""
+
+from __future__ import annotations
+
+from passes.ir.storage_entries import EventEntry, StmtEntry
+
+
+def liveness_analysis(sequence: list[StmtEntry]) -> dict[int, EventEntry]:
+    """Find the statement that first and the one that last touches each allocation.
+
+    The source of the rule is `LivenessAnalysis` of TVM's StorageRewrite. An
+    allocation used inside a loop but made outside of it counts as touched by the
+    loop, so it begins before the loop and ends after it.
+
+    Parameters
+    ----------
+    sequence : list of StmtEntry
+        From `LinearAccessPatternFinder`.
+
+    Returns
+    -------
+    dict from int to EventEntry
+        By `StmtEntry.key`; a statement with neither gen nor kill is absent.
+    """
+    events: dict[int, EventEntry] = {}
+
+    def event_at(key: int) -> EventEntry:
+        event = events.get(key)
+        if event is None:
+            event = events[key] = EventEntry([], [])
+        return event
+
+    seen: set[int] = set()
+    for entry in reversed(sequence):
+        for index in entry.touched:
+            if index not in seen:
+                seen.add(index)
+                event_at(entry.key).kill.append(index)
+
+    seen.clear()
+    for position, entry in enumerate(sequence):
+        offset = entry.scope_pair_offset
+        if offset >= 0:
+            # What a statement with a body touched stands in its second half.
+            for index in sequence[position + offset].touched:
+                if index not in seen:
+                    seen.add(index)
+                    event_at(entry.key).gen.append(index)
+    return events

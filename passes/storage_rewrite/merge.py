@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a storage plan into the IR: allocations that share become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.ir.prim import expr_deep_equal
+from tvm.sym import Analyzer
+from tvm.tirx import (
+    AllocBuffer,
+    BufferLoad,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    IntImm,
+)
+from tvm.tirx.stmt import AttrStmt
+
+from passes.ir.buffers import (
+    buffer_data_var,
+    is_buffer_data,
+    is_tvm_access_ptr,
+    masked_index,
+)
+from passes.ir.linear_access import LinearAccess
+from passes.ir.storage_entries import StorageEntry, StoragePlan
+from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.prim_func.attach import AttachedAllocations
+
+_ALLOC_BUFFER = type_index(AllocBuffer)
+_ATTR_STMT = type_index(AttrStmt)
+_BUFFER_STORE = type_index(BufferStore)
+_CALL = type_index(Call)
+_DECL_BUFFER = type_index(DeclBuffer)
+_FOR = type_index(For)
+_TENSOR_LOAD = type_index(TensorLoad)
+_VAR = type_index(Var)
+
+_INT32_MAX = 2**31 - 1
+
+
+def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> AllocBuffer:
+    """Build the one allocation of a storage entry and of what is packed into it.
+
+    Parameters
+    ----------
+    entry : StorageEntry
+        One without a parent.
+    access : LinearAccess
+        What is known of the function; the plan knows its allocations by index.
+
+    Returns
+    -------
+    tvm.tirx.AllocBuffer
+        Of the entry's first buffer itself where all that share are alike; else
+        of a new buffer with the same name.
+
+    Raises
+    ------
+    ValueError
+        When allocations that are not alike share, and one is not flat.
+    """
+    buffer = access.alloc_stmts[entry.allocs[0]].buffer
+    if len(entry.allocs) > 1 and any(access.allocs[i].element.is_scalable for i in entry.allocs):
+        raise ValueError(
+            f"buffer {buffer.name!r} in {entry.scope} shares memory and has a scalable vector "
+            "type, whose size is not known"
+        )
+    if entry.children:
+        element = buffer.ty.dtype.dtype.with_lanes(1)
+        size = -(-entry.packed_nbits // entry.element.bits)
+        extent = IntImm(buffer.ty.shape[0].ty, size)
+        buffer = _flat_buffer(extent, element, buffer.name, entry)
+    elif not _all_alike(entry, access):
+        shared = [access.alloc_stmts[index].buffer for index in entry.allocs]
+        element = max((other.ty.dtype.dtype for other in shared), key=lambda dtype: dtype.lanes)
+        extent = _merged_extent(shared, element.bits * element.lanes)
+        buffer = _flat_buffer(extent, element, buffer.name, entry)
+    volatile = entry.is_volatile or any(child.is_volatile for child in entry.children)
+    return AllocBuffer(buffer, {"tirx.volatile": True}) if volatile else AllocBuffer(buffer)
+
+
+def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> Var:
+    return tirx.decl_buffer((extent,), element, name, scope=str(entry.scope), layout=None)
+
+
+def _all_alike(entry: StorageEntry, access: LinearAccess) -> bool:
+    """Whether all allocations of an entry have the same element type and shape."""
+    first, *others = entry.allocs
+    alloc = access.allocs[first]
+    for index in others:
+        other = access.allocs[index]
+        if other.element is not alloc.element or other.shape != alloc.shape:
+            return False
+        if other.shape is None and not _have_equal_shapes(access, first, index):
+            return False
+    return True
+
+
+def _have_equal_shapes(access: LinearAccess, first: int, other: int) -> bool:
+    a = access.alloc_stmts[first].buffer.ty.shape
+    b = access.alloc_stmts[other].buffer.ty.shape
+    return len(a) == len(b) and all(map(expr_deep_equal, a, b))
+
+
+def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
+    """Return the number of elements, of so many bits each, that hold any of the buffers."""
+    nbits = None
+    for buffer in buffers:
+        shape, dtype = buffer.ty.shape, buffer.ty.dtype.dtype
+        if len(shape) != 1:
+            raise ValueError(
+                f"buffer {buffer.name!r} shares memory and has {len(shape)} dimensions; "
+                "only flat buffers can share; run FlattenBuffer before StorageRewrite"
+            )
+        extent = shape[0]
+        if type(extent) is IntImm and extent.value > _INT32_MAX // (dtype.bits * dtype.lanes):
+            extent = IntImm("int64", extent.value)
+        needed = extent * (dtype.bits * dtype.lanes)
+        nbits = needed if nbits is None else tirx.max(nbits, needed)
+    analyzer = Analyzer()
+    divides = analyzer.can_prove(tirx.indexmod(nbits, element_nbits) == 0)
+    extent = tirx.indexdiv(nbits, element_nbits)
+    return analyzer.simplify(extent if divides else extent + 1)
+
+
+class StorageRewriter:
+    """Replaces the allocations of a function by those of a plan.
+
+    A buffer keeps its variable: where its memory is another's, its allocation
+    turns into an alias. So most accesses stay as they are.
+
+    Parameters
+    ----------
+    access : LinearAccess
+        What is known of the function.
+    plan : StoragePlan
+        Where each allocation goes, packed.
+    sound : bool
+        Whether an allocation that the plan leaves out stays, and an index that is narrower than
+        ``int32`` is widened before an offset is added. The original adds in the index's type, in
+        which the sum may wrap.
+    """
+
+    def __init__(self, access: LinearAccess, plan: StoragePlan, *, sound: bool = False) -> None:
+        self.plan = plan
+        self._sound = sound
+        self._buffers = access.buffers
+        self._entry_of = plan.entry_of
+        self._no_op = Evaluate(0)
+        self._undeclared: dict[int, Var] = {}
+        self._owner: dict[StorageEntry, Var] = {}
+        # The address of the memory of each allocation that turns into an alias.
+        self._alias_data: dict[int, Any] = {}
+        self._attached = AttachedAllocations()
+        for entry in plan.entries:
+            if entry.parent is None:
+                owner = self._attach(entry, access)
+            else:
+                owner = self._owner[entry.parent]
+            self._owner[entry] = owner
+            data, key = owner.data, owner.__chandle__()
+            for index in entry.allocs:
+                # A statement that stands in two places may give its buffer two entries.
+                if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
+                    self._alias_data[access.alloc_keys[index]] = data
+        # What is used and has no entry stays where it is.
+        touched = (index for stmt in access.sequence if sound for index in stmt.touched)
+        self._staying = {access.alloc_keys[i] for i in touched if i not in plan.entry_of}
+        is_packed = any(entry.bits_offset for entry in plan.entries)
+        # An access to packed memory has its index moved, and a buffer handed to
+        # a call becomes the buffer that owns its memory.
+        self._changes_uses = is_packed or access.has_opaque
+
+    def _attach(self, entry: StorageEntry, access: LinearAccess) -> Var:
+        alloc = prepare_new_alloc(entry, access)
+        scope = entry.attach_scope
+        key = None if scope is None else access.sequence[scope].key
+        self._attached.add(key, alloc)
+        return alloc.buffer
+
+    def __call__(self, body: Any) -> Any:
+        """Rewrite a function's body.
+
+        Parameters
+        ----------
+        body : tvm.tirx.Stmt
+            The body that `access` walked; it stays as it is.
+
+        Returns
+        -------
+        tvm.tirx.Stmt
+            The new body.
+        """
+        callbacks: list[tuple[int, Callback]] = [
+            (_ALLOC_BUFFER, self._rewrite_alloc),
+            (_DECL_BUFFER, self._rewrite_decl),
+            (_ATTR_STMT, self._rewrite_attr),
+        ]
+        if self._attached.within_statements:
+            callbacks.append((_FOR, self._attached.rewrite_for))
+        if self._changes_uses:
+            callbacks += [
+                (_TENSOR_LOAD, self._rewrite_load),
+                (_BUFFER_STORE, self._rewrite_store),
+                (_CALL, self._rewrite_call),
+            ]
+        return self._attached.before(None, structural_mutate(body, callbacks))
+
+    def owner(self, entry: StorageEntry) -> Var:
+        """Return the buffer that owns the memory of an entry."""
+        return self._owner[entry]
+
+    def owners(self) -> dict[int, int]:
+        """Return the handle of the buffer that owns the memory, for each buffer, by handle."""
+        entry_of, owner = self._entry_of, self._owner
+        return {
+            key: owner[entry_of[known.root]].__chandle__()
+            for key, known in self._buffers.items()
+            if known.root in entry_of
+        }
+
+    def _entry(self, buffer: Var) -> StorageEntry | None:
+        known = self._buffers.get(buffer.__chandle__())
+        return self._entry_of.get(known.root) if known is not None else None
+
+    # Definitions
+
+    def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
+        buffer = op.buffer
+        if buffer.__chandle__() in self._staying:
+            return mutator.default_mutate(op)
+        data = self._alias_data.get(buffer.__chandle__())
+        return self._no_op if data is None else DeclBuffer(buffer, data=data)
+
+    def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
+        entry = self._entry(op.buffer)
+        if entry is None:
+            return mutator.default_mutate(op)
+        return DeclBuffer(op.buffer, data=self._owner[entry].data)
+
+    # Statements that may own memory
+
+    def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
+        value, body = mutator.mutate(op.value), mutator.mutate(op.body)
+        body = self._attached.before(op.__chandle__(), body)
+        node = self._stale(op.node) if type(op.node) is Var else op.node
+        if node is op.node and value.same_as(op.value) and body.same_as(op.body):
+            return op
+        return AttrStmt(node, op.attr_key, value, body)
+
+    def _stale(self, node: Var) -> Var:
+        """Return what names a buffer in a node.
+
+        The original does not rename buffers there. So where it gives a buffer a
+        new variable, the node is left with one that nothing declares.
+        """
+        entry = self._entry(node)
+        if entry is None or self._owner[entry].same_as(node):
+            return node
+        return self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
+
+    # Uses
+
+    def _rewrite_indices(self, indices: Any, buffer: Var, entry: StorageEntry) -> list[Any]:
+        moved = list(indices)
+        if entry.bits_offset:
+            bits = buffer.ty.dtype.dtype.bits
+            moved[-1] = self._moved(moved[-1], entry, bits, buffer.name)
+        return moved
+
+    def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:
+        if self._sound and index.ty.dtype.bits < 32:
+            lanes = index.ty.dtype.lanes
+            index = index.astype("int32" if lanes == 1 else f"int32x{lanes}")
+        offset = _offset(entry, element_nbits, name, index)
+        return IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
+
+    def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
+        entry = self._entry(op.source)
+        if entry is None:
+            return mutator.default_mutate(op)
+        indices = self._rewrite_indices(mutator.mutate(op.indices), op.source, entry)
+        return BufferLoad(op.source, indices)
+
+    def _rewrite_store(self, op: BufferStore, mutator: Any) -> Any:
+        entry = self._entry(op.buffer)
+        if entry is None:
+            return mutator.default_mutate(op)
+        indices = self._rewrite_indices(mutator.mutate(op.indices), op.buffer, entry)
+        return BufferStore(op.buffer, mutator.mutate(op.value), indices)
+
+    def _rewrite_call(self, op: Call, mutator: Any) -> Any:
+        if is_buffer_data(op):
+            entry = self._entry(op.args[0])
+            return op if entry is None else self._owner[entry].data
+        at = masked_index(op)
+        if at is not None:
+            return self._rewrite_masked(op, at, mutator)
+        if not is_tvm_access_ptr(op):
+            return mutator.default_mutate(op)
+        dtype, data, offset, extent, mask = op.args
+        buffer = buffer_data_var(data)
+        entry = None if buffer is None else self._entry(buffer)
+        if buffer is None or entry is None:
+            return mutator.default_mutate(op)
+        offset, extent = mutator.mutate(offset), mutator.mutate(extent)
+        element = dtype.ty.dtype
+        if element.lanes < 0:
+            raise ValueError(
+                f"the address of buffer {buffer.name!r} is taken as one of {element}, and the "
+                "offset of memory in elements of unknown size is not known"
+            )
+        if entry.bits_offset:
+            offset = self._moved(offset, entry, element.bits * element.lanes, buffer.name)
+        args = [dtype, self._owner[entry], offset, extent, mask]
+        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+
+    def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
+        buffer, *rest = op.args
+        entry = self._entry(buffer)
+        if entry is None:
+            return mutator.default_mutate(op)
+        args = [buffer, *(mutator.mutate(arg) for arg in rest)]
+        args[at] = self._rewrite_indices([args[at]], buffer, entry)[0]
+        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+
+
+def _offset(entry: StorageEntry, element_nbits: int, name: str, index: Any) -> int:
+    """Return where an entry begins in the memory it is packed into, in elements."""
+    if entry.bits_offset % element_nbits:
+        raise ValueError(
+            f"buffer {name!r} begins {entry.bits_offset} bits into the memory of {entry.scope}, "
+            f"which is no multiple of its elements' {element_nbits} bits"
+        )
+    offset = entry.bits_offset // element_nbits
+    dtype = index.ty.dtype
+    if offset >= 2 ** (dtype.bits - (not str(dtype).startswith("uint"))):
+        raise ValueError(
+            f"buffer {name!r} begins {offset} elements into the memory of {entry.scope}, "
+            f"which is more than an index of type {dtype} can count"
+        )
+    return offset

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who shares memory with whom in StorageRewrite."""

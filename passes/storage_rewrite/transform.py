@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`StorageRewrite`, mirrored: the same IR as the stock pass, in Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm.ir import IRModule, TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.ir.transform import Pass, PassContext
+from tvm.tirx import IntImm, PrimFunc
+from tvm.tirx.transform import prim_func_pass
+from tvm_ffi import structural_walk
+
+from passes.driver import EXACT_DTYPE_TARGETS, naming, target_of
+from passes.ir.linear_access import LinearAccess, find_linear_access
+from passes.ir.storage_entries import StmtEntry, StoragePlan
+from passes.ir.structural import with_body
+from passes.ir.symbolic_bounds import variables_of_params
+from passes.options import check_flags
+from passes.prim_func.memory_uses import find_memory_uses
+from passes.prim_func.thread_races import races_with_any
+from passes.storage_rewrite.inplace import InplaceOpVerifier
+from passes.storage_rewrite.liveness import liveness_analysis
+from passes.storage_rewrite.merge import StorageRewriter
+from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
+from passes.storage_rewrite.vector_access import (
+    VectorTypeAccessChecker,
+    changes_lanes_only,
+    entry_retype,
+    retyped_entries,
+)
+from passes.storage_rewrite.vector_types import VectorTypeRewriter
+
+
+def StorageRewrite(  # noqa: N802
+    *, detect_inplace: bool = True, enable_reuse: bool = True, sound: bool = False
+) -> Pass:
+    """Let the allocations of each function share memory, as TVM's pass of this name does.
+
+    The result is structurally equal to that of ``tvm.tirx.transform.StorageRewrite()``.
+    Functions must be flat, and vectorized loops lowered: the pass stands where the
+    stock one stands, after `FlattenBuffer`, `VectorizeLoop` and `InjectDoubleBuffer`.
+
+    Parameters
+    ----------
+    detect_inplace : bool
+        Whether the result of a statement may take the memory of an operand that dies there.
+    enable_reuse : bool
+        Whether an allocation may take memory that was released before. The pass
+        configuration ``tirx.merge_static_smem`` turns this off, as in the stock pass.
+    sound : bool
+        Whether to leave out what the stock pass does and is known to change what a
+        program computes (``docs/stock-differences.md``). Nothing is then done in place;
+        memory whose address is taken, that is volatile, or that threads would race for, is not
+        shared, packed or given another type; memory that has an ``allocated_addr``, or a size
+        that rests on what the function computes, stays as it is and where it is allocated; the
+        rest is shared between equal element types only. Where this is not set, the result is
+        the stock pass's, faults included.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A function pass; it raises `ValueError`, naming the function and the
+        buffer, where the stock pass fails an internal check.
+    """
+    with naming("StorageRewrite"):
+        check_flags(detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound)
+
+    def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
+        config = ctx.config
+        target = target_of(func)
+        with naming("StorageRewrite", lambda: _name(func, mod)):
+            return storage_rewrite(
+                func,
+                detect_inplace=detect_inplace,
+                enable_reuse=enable_reuse and not config.get("tirx.merge_static_smem", False),
+                exact_dtype=target is not None and target.kind.name in EXACT_DTYPE_TARGETS,
+                sound=sound,
+            )
+
+    return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
+
+
+def _name(func: PrimFunc, mod: IRModule) -> str:
+    for global_var, candidate in mod.functions.items():
+        # While a function pass runs, its function is out of the module.
+        if candidate is None or candidate.same_as(func):
+            return str(global_var.name_hint)
+    return str(func.attrs.get("global_symbol", "?")) if func.attrs else "?"
+
+
+def plan_storage(
+    access: LinearAccess,
+    *,
+    detect_inplace: bool = True,
+    enable_reuse: bool = True,
+    exact_dtype: bool = False,
+    sound_for: PrimFunc | None = None,
+) -> StoragePlan:
+    """Decide which allocations of a function share memory.
+
+    Parameters
+    ----------
+    access : LinearAccess
+        What is known of the function.
+    detect_inplace, enable_reuse
+        As in `StorageRewrite`.
+    exact_dtype : bool
+        Whether only allocations of the same scalar type may share.
+    sound_for : PrimFunc, optional
+        The function that `access` walked, where the plan is to be `sound`.
+
+    Returns
+    -------
+    StoragePlan
+        Complete, with special memory packed. It leaves out what is to stay where it is allocated.
+
+    Raises
+    ------
+    ValueError
+        As `PlanMemory.run` and `pack_special_memory` do.
+    """
+    verifier = InplaceOpVerifier(access.accesses)
+    keys = access.alloc_keys
+
+    def can_be_inplace(stmt: StmtEntry, dst: int, src: int) -> bool:
+        return verifier.check(stmt, keys[dst], keys[src])
+
+    sequence, keep_apart = access.sequence, None
+    if sound_for is not None:
+        staying = _staying(sound_for, access)
+        sequence, keep_apart = _by_position(sequence, staying), _kept_apart(sound_for, access)
+    planner = PlanMemory(
+        access.allocs,
+        can_be_inplace,
+        detect_inplace=detect_inplace and sound_for is None,
+        enable_reuse=enable_reuse,
+        exact_dtype=exact_dtype,
+        keep_apart=keep_apart,
+    )
+    plan = planner.run(sequence, liveness_analysis(sequence))
+    pack_special_memory(plan, access.allocs, keep_apart, align=sound_for is not None)
+    return plan
+
+
+def _staying(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
+    """Return the allocations that mean something else in another place, by index.
+
+    An address that the program asks for does not survive sharing or packing, and the loop around
+    the allocation is that whose iterations take turns with several. A size that is not constant may
+    rest on what has its value only there, and memory that is packed needs one that is.
+    """
+    known = {var.__chandle__() for var in variables_of_params(func)}
+
+    def is_known(extent: Any) -> bool:
+        if isinstance(extent, IntImm):
+            return True
+        others: list[Any] = []
+        notes = [(Var, others.append), (TensorLoad, others.append), (Call, others.append)]
+        structural_walk(extent, notes)
+        return all(type(part) is Var and part.__chandle__() in known for part in others)
+
+    return frozenset(
+        index
+        for index, (alloc, op) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True))
+        if len(op.buffer.ty.allocated_addr)
+        or (alloc.scope.is_special and not alloc.const_nbits)
+        or not all(map(is_known, op.buffer.ty.shape))
+    )
+
+
+def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
+    """Return the allocations whose memory may hold nothing else, by index."""
+    apart = set(access.escaped)
+    for index, (alloc, uses) in enumerate(
+        zip(access.allocs, find_memory_uses(func, access), strict=True)
+    ):
+        if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
+            apart.add(index)
+    return frozenset(apart)
+
+
+def _by_position(sequence: list[StmtEntry], staying: frozenset[int]) -> list[StmtEntry]:
+    """Tell statements apart by where they stand: one object may stand in several places.
+
+    What stays where it is allocated is touched by none of them.
+    """
+    return [
+        replace(
+            entry,
+            key=position + min(entry.scope_pair_offset, 0),
+            touched=[index for index in entry.touched if index not in staying],
+        )
+        for position, entry in enumerate(sequence)
+    ]
+
+
+def rewrite_vector_types(
+    func: PrimFunc,
+    body: Any,
+    access: LinearAccess,
+    rewriter: StorageRewriter,
+    *,
+    sound: bool = False,
+) -> Any:
+    """Give memory that is only accessed as vectors a vector element type.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The function that `access` walked.
+    body : tvm.tirx.Stmt
+        The body that `rewriter` made; it stays as it is.
+    access : LinearAccess
+        What is known of the function.
+    rewriter : StorageRewriter
+        Knows which buffer owns the memory of an entry.
+    sound : bool
+        Whether to change nothing but the number of lanes, and that only where every
+        access is seen.
+
+    Returns
+    -------
+    tvm.tirx.Stmt
+        The new body.
+
+    Raises
+    ------
+    ValueError
+        As `VectorTypeAccessChecker` and `VectorTypeRewriter` do.
+    """
+    entries = retyped_entries(access, rewriter.plan)
+    if sound:
+        entries = [entry for entry in entries or () if changes_lanes_only(access, entry)]
+    if entries is None:
+        types = VectorTypeAccessChecker(func.params)(body)
+        return VectorTypeRewriter(types.retypes, types.roots, has_opaque=True)(body)
+    found = [entry_retype(access, entry, rewriter.owner(entry)) for entry in entries]
+    retypes = [retype for retype in found if retype is not None]
+    if not retypes:
+        return body
+    return VectorTypeRewriter(retypes, rewriter.owners(), has_opaque=access.has_opaque)(body)
+
+
+def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:
+    """Let the allocations of one function share memory.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat; it stays as it is.
+    sound : bool
+        As in `StorageRewrite`.
+    **options
+        As in `plan_storage`.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        The new function.
+
+    Raises
+    ------
+    ValueError
+        When the function is not one that the pass can take; the message names the buffer.
+    """
+    access = find_linear_access(func)
+    plan = plan_storage(access, sound_for=func if sound else None, **options)
+    rewriter = StorageRewriter(access, plan, sound=sound)
+    body = rewrite_vector_types(func, rewriter(func.body), access, rewriter, sound=sound)
+    return with_body(func, body)

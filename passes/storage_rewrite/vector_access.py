@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which element type the accesses to each allocation agree on.
+
+The rules are those of `VectorTypeAccessChecker` in TVM's StorageRewrite, with the
+switches that StorageRewrite sets: the memory behind parameters keeps its type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import PointerType, PrimType, TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.sym import Analyzer
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    IntImm,
+    Let,
+    Ramp,
+    is_buffer_var,
+)
+
+from passes.ir.buffers import (
+    array_get,
+    buffer_data_var,
+    is_address_of,
+    is_dense,
+    is_tvm_access_ptr,
+)
+from passes.ir.linear_access import LinearAccess
+from passes.ir.storage_entries import StorageEntry, StoragePlan
+from passes.ir.structural import structural_visit, type_index
+
+_ALLOC_BUFFER = type_index(AllocBuffer)
+_BIND = type_index(Bind)
+_BUFFER_STORE = type_index(BufferStore)
+_CALL = type_index(Call)
+_DECL_BUFFER = type_index(DeclBuffer)
+_LET = type_index(Let)
+_TENSOR_LOAD = type_index(TensorLoad)
+
+
+@dataclass
+class BufferVarInfo:
+    """How a variable's memory is declared and accessed.
+
+    Attributes
+    ----------
+    var : tvm.ir.Var
+        The buffer or pointer.
+    element : tvm_ffi.dtype or None
+        Its element type; None for an untyped pointer that nothing has accessed yet.
+    extent : tvm.ir.Expr or int
+        Elements in the last dimension; 0 when unknown.
+    is_internal : bool
+        Whether the function made it: an allocation or a bound pointer.
+    accessed : dict from tvm_ffi.dtype to None
+        The types of the accesses, as an ordered set.
+    """
+
+    var: Var
+    element: Any
+    extent: Any
+    is_internal: bool
+    accessed: dict[Any, None] = field(default_factory=dict)
+
+    def access(self, dtype: Any, indices: Any, analyzer: Analyzer) -> None:
+        """Note an access.
+
+        Parameters
+        ----------
+        dtype : tvm_ffi.dtype
+            What is read or written.
+        indices : sequence of tvm.ir.Expr
+            Where.
+        analyzer : tvm.sym.Analyzer
+            For what is known of the indices.
+
+        Raises
+        ------
+        ValueError
+            When an index other than the last is a vector, or the type has lanes
+            that neither the index nor the element type explains.
+        """
+        if dtype.lanes < 0:
+            # The original does not look at scalable vectors.
+            return
+        dtype = stored_type(dtype)
+        if self.element is None:
+            self.element = dtype.with_lanes(1)
+        ndim = len(indices)
+        if any(indices[axis].ty.dtype.lanes != 1 for axis in range(ndim - 1)):
+            raise ValueError(f"{self.var.name!r} has a vector index that is not the last one")
+        last = array_get(indices, ndim - 1) if ndim else None
+        index_lanes = 1 if last is None else last.ty.dtype.lanes
+        lanes = self.element.lanes
+        if lanes < 0:
+            raise ValueError(
+                f"{self.var.name!r} is accessed as {dtype}, but its elements are {self.element}, "
+                "of a size that is not known"
+            )
+        if index_lanes * lanes != dtype.lanes:
+            if index_lanes != dtype.lanes:
+                raise ValueError(
+                    f"{self.var.name!r} is accessed as {dtype} with an index of {index_lanes} "
+                    f"lanes, but its elements are {self.element}"
+                )
+            lanes = 1
+            self.element = self.element.with_lanes(1)
+        if isinstance(last, Ramp) and is_dense(last):
+            width = int(last.lanes.value)
+            if _is_multiple(analyzer, last.base, width):
+                lanes = width
+        self.accessed[dtype.with_lanes(lanes)] = None
+
+    def preferred(self) -> Any:
+        """Return the element type that all the accesses agree on, or the declared one."""
+        bases = {dtype.with_lanes(1) for dtype in self.accessed}
+        if len(bases) != 1:
+            return self.element
+        lanes = self.element.lanes
+        if lanes == 1 and len(self.accessed) == 1:
+            (accessed,) = self.accessed
+            if _is_multiple(Analyzer(), self.extent, accessed.lanes):
+                lanes = accessed.lanes
+        return bases.pop().with_lanes(lanes)
+
+
+@dataclass(frozen=True)
+class Retype:
+    """A new element type for a variable's memory.
+
+    Attributes
+    ----------
+    var : tvm.ir.Var
+        The buffer or pointer that declares the memory.
+    element : tvm_ffi.dtype
+        Its new element type.
+    factor : int
+        How many of the old elements make a new one.
+    """
+
+    var: Var
+    element: Any
+    factor: int
+
+
+@dataclass(frozen=True, eq=False)
+class VectorTypes:
+    """New element types for the memory of a function.
+
+    Attributes
+    ----------
+    retypes : tuple of Retype
+        In the order of declaration.
+    roots : dict from int to int
+        The handle of the variable that declared the memory, for each buffer, by handle.
+    """
+
+    retypes: tuple[Retype, ...]
+    roots: dict[int, int]
+
+
+class VectorTypeAccessChecker:
+    """Finds how each buffer and pointer of a function is accessed, by walking it.
+
+    Parameters
+    ----------
+    params : sequence of tvm.ir.Var
+        The function's parameters.
+    """
+
+    def __init__(self, params: Any) -> None:
+        self._infos: dict[int, BufferVarInfo] = {}
+        self._roots: dict[int, int] = {}
+        self._analyzer = Analyzer()
+        for param in params:
+            if is_buffer_var(param):
+                self._declare_buffer(param, param.__chandle__(), is_internal=False)
+            else:
+                self._declare_pointer(param, is_internal=False)
+
+    def __call__(self, body: Any) -> VectorTypes:
+        """Walk a function's body.
+
+        Returns
+        -------
+        VectorTypes
+            What is to change.
+
+        Raises
+        ------
+        ValueError
+            When a variable is declared twice or accessed undeclared, or an
+            access does not fit its element type.
+        """
+        structural_visit(
+            body,
+            [
+                (_TENSOR_LOAD, self._visit_load),
+                (_BUFFER_STORE, self._visit_store),
+                (_CALL, self._visit_call),
+                (_ALLOC_BUFFER, self._visit_alloc),
+                (_DECL_BUFFER, self._visit_decl),
+                (_BIND, self._visit_bind),
+                (_LET, self._visit_let),
+            ],
+        )
+        found = (retype_of(info) for info in self._infos.values())
+        return VectorTypes(tuple(retype for retype in found if retype is not None), self._roots)
+
+    # Declarations
+
+    def _declare(self, var: Var, element: Any, extent: Any, is_internal: bool) -> None:
+        key = var.__chandle__()
+        if key in self._infos:
+            raise ValueError(f"{var.name!r} is declared more than once in the function")
+        stored = None if element is None else stored_type(element)
+        self._infos[key] = BufferVarInfo(var, stored, extent, is_internal)
+
+    def _declare_buffer(self, buffer: Var, root: int, is_internal: bool) -> None:
+        self._roots[buffer.__chandle__()] = root
+        self._declare(buffer, buffer.ty.dtype.dtype, last_extent(buffer), is_internal)
+
+    def _declare_pointer(self, var: Var, is_internal: bool) -> None:
+        if type(var.ty) is PointerType and type(var.ty.element_type) is PrimType:
+            element = var.ty.element_type.dtype
+            self._declare(var, element if element.bits else None, 0, is_internal)
+
+    def _visit_alloc(self, op: AllocBuffer, visitor: Any) -> None:
+        self._declare_buffer(op.buffer, op.buffer.__chandle__(), is_internal=True)
+        visitor.visit(op.buffer.ty.shape)
+
+    def _visit_decl(self, op: DeclBuffer, visitor: Any) -> None:
+        source = buffer_data_var(op.data)
+        root = op.buffer.__chandle__()
+        if source is not None and is_buffer_var(source):
+            if source.__chandle__() not in self._roots:
+                raise ValueError(
+                    f"buffer {op.buffer.name!r} is declared as an alias of {source.name!r}, "
+                    "which is not declared before it"
+                )
+            root = self._roots[source.__chandle__()]
+        self._declare_buffer(op.buffer, root, is_internal=False)
+        visitor.visit(op.data)
+        visitor.visit(op.buffer.ty.shape)
+
+    def _visit_bind(self, op: Bind, visitor: Any) -> None:
+        self._declare_pointer(op.var, is_internal=True)
+        visitor.visit(op.value)
+
+    def _visit_let(self, op: Let, visitor: Any) -> None:
+        self._declare_pointer(op.var, is_internal=True)
+        visitor.visit(op.value)
+        visitor.visit(op.body)
+
+    # Accesses
+
+    def _visit_load(self, op: TensorLoad, visitor: Any) -> None:
+        self._access(op.source, op.ty.dtype, op.indices)
+        visitor.visit(op.indices)
+
+    def _visit_store(self, op: BufferStore, visitor: Any) -> None:
+        self._access(op.buffer, op.value.ty.dtype, op.indices)
+        visitor.visit(op.value)
+        visitor.visit(op.indices)
+
+    def _visit_call(self, op: Call, visitor: Any) -> None:
+        if is_tvm_access_ptr(op):
+            dtype, data, index = list(op.args)[:3]
+            buffer = buffer_data_var(data)
+            if buffer is not None:
+                self._access(buffer, dtype.ty.dtype, tvm_ffi.Array([index]))
+        elif is_address_of(op) and isinstance(op.args[0], TensorLoad):
+            load = op.args[0]
+            self._access(load.source, load.ty.dtype, load.indices)
+        visitor.visit(op.args)
+
+    def _access(self, buffer: Var, dtype: Any, indices: Any) -> None:
+        key = buffer.__chandle__()
+        info = self._infos.get(self._roots.get(key, key)) or self._infos.get(key)
+        if info is None:
+            raise ValueError(f"{buffer.name!r} is accessed before its declaration")
+        info.access(dtype, indices, self._analyzer)
+
+
+def retype_of(info: BufferVarInfo) -> Retype | None:
+    """Return the new element type for a variable's memory, if it is to have one."""
+    if not info.is_internal or info.element is None:
+        return None
+    preferred = info.preferred()
+    if preferred == info.element:
+        return None
+    return Retype(info.var, preferred, preferred.lanes // info.element.lanes)
+
+
+def retyped_entries(access: LinearAccess, plan: StoragePlan) -> list[StorageEntry] | None:
+    """Find the entries whose memory might get another element type.
+
+    Memory keeps its type as soon as one access has just that type. So what the
+    first walk saw tells most entries apart, and a second walk is rarely needed.
+
+    Parameters
+    ----------
+    access : LinearAccess
+        What is known of the function.
+    plan : StoragePlan
+        Which allocations share memory.
+
+    Returns
+    -------
+    list of StorageEntry, or None
+        The entries of which no access has the declared type. None when what is
+        known does not tell, and `VectorTypeAccessChecker` must walk the new body.
+    """
+    if access.has_unclear_types:
+        return None
+    retyped = []
+    for entry in plan.entries:
+        elements = [access.allocs[index].element for index in entry.allocs]
+        if entry.parent is not None or entry.children:
+            # Packed: its indices are moved, so which are aligned is not known here.
+            return None
+        if any(element is not elements[0] for element in elements):
+            has_vectors = any(element.lanes != 1 for element in elements)
+            if has_vectors or len(_accessed_scalars(access, entry)) < 2:
+                return None
+        elif access.plain.isdisjoint(entry.allocs) and not access.retyped.keys().isdisjoint(
+            entry.allocs
+        ):
+            retyped.append(entry)
+    return retyped
+
+
+def _accessed_scalars(access: LinearAccess, entry: StorageEntry) -> set[str]:
+    """Return the scalar types in which the memory of an entry is accessed, as stored."""
+    accessed = []
+    for index in entry.allocs:
+        if index in access.plain:
+            accessed.append(access.alloc_stmts[index].buffer.ty.dtype.dtype)
+        accessed += [dtype.dtype for dtype, _ in access.retyped.get(index, ())]
+    return {str(stored_type(dtype).with_lanes(1)) for dtype in accessed if dtype.lanes > 0}
+
+
+def changes_lanes_only(access: LinearAccess, entry: StorageEntry) -> bool:
+    """Whether a new type for an entry's memory leaves every byte where it was.
+
+    That is so when each access is seen and of the declared scalar type, in a number
+    of lanes that is known.
+    """
+    if not access.escaped.isdisjoint(entry.allocs):
+        return False
+    declared = access.allocs[entry.allocs[0]].element.scalar
+    accessed = [dtype.dtype for i in entry.allocs for dtype, _ in access.retyped.get(i, ())]
+    return declared != "bool" and all(
+        dtype.lanes > 0 and str(dtype.with_lanes(1)) == declared for dtype in accessed
+    )
+
+
+def entry_retype(access: LinearAccess, entry: StorageEntry, owner: Var) -> Retype | None:
+    """Return the new element type for the memory of an entry, if it is to have one.
+
+    Parameters
+    ----------
+    access : LinearAccess
+        What is known of the function.
+    entry : StorageEntry
+        One of `retyped_entries`.
+    owner : tvm.ir.Var
+        The buffer that owns the memory in the new body.
+    """
+    info = BufferVarInfo(owner, stored_type(owner.ty.dtype.dtype), last_extent(owner), True)
+    analyzer = Analyzer()
+    for index in entry.allocs:
+        for dtype, indices in access.retyped.get(index, ()):
+            info.access(dtype.dtype, indices, analyzer)
+    return retype_of(info)
+
+
+def last_extent(buffer: Var) -> Any:
+    """Return the number of elements in a buffer's last dimension; 0 when it has none."""
+    shape = buffer.ty.shape
+    ndim = len(shape)
+    return array_get(shape, ndim - 1) if ndim else 0
+
+
+def stored_type(dtype: Any) -> Any:
+    """Return the type that elements have in memory: a truth value takes a byte."""
+    return tvm_ffi.dtype("int8").with_lanes(dtype.lanes) if dtype.startswith("bool") else dtype
+
+
+def _is_multiple(analyzer: Analyzer, value: Any, lanes: int) -> bool:
+    if isinstance(value, int):
+        return value % lanes == 0
+    if type(value) is IntImm:
+        return bool(value.value % lanes == 0)
+    modular = analyzer.modular_set(value)
+    return bool(modular.coeff % lanes == 0 and modular.base % lanes == 0)

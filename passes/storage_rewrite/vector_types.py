@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives memory that is only accessed as vectors a vector element type.
+
+Some run times cannot cast a pointer to `float16` into one to `float16x4`, so the
+memory itself must be declared with the vector type. The rules are those of
+`VectorTypeRewriter` in TVM's StorageRewrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import PointerType, PrimType, TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.sym import Analyzer
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    BufferLoad,
+    BufferStore,
+    DeclBuffer,
+    IntImm,
+    Ramp,
+    Shuffle,
+    is_buffer_var,
+)
+
+from passes.ir.buffers import is_buffer_data, is_dense, is_tvm_access_ptr
+from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.storage_rewrite.vector_access import Retype
+
+_ALLOC_BUFFER = type_index(AllocBuffer)
+_BIND = type_index(Bind)
+_BUFFER_STORE = type_index(BufferStore)
+_CALL = type_index(Call)
+_DECL_BUFFER = type_index(DeclBuffer)
+_TENSOR_LOAD = type_index(TensorLoad)
+_VAR = type_index(Var)
+
+
+class VectorTypeRewriter:
+    """Changes element types, and the indices that go with them.
+
+    Parameters
+    ----------
+    retypes : sequence of Retype
+        The new types.
+    roots : dict from int to int
+        The handle of the variable that declares the memory, for each buffer.
+    has_opaque : bool
+        Whether buffers or pointers are used other than by loads and stores.
+    """
+
+    def __init__(
+        self, retypes: Sequence[Retype], roots: dict[int, int], *, has_opaque: bool
+    ) -> None:
+        self._roots = roots
+        self._has_opaque = has_opaque
+        self._analyzer = Analyzer()
+        self._retypes = {retype.var.__chandle__(): retype for retype in retypes}
+        self._new_var = {key: _new_var(retype) for key, retype in self._retypes.items()}
+
+    def __call__(self, body: Any) -> Any:
+        """Rewrite a function's body.
+
+        Parameters
+        ----------
+        body : tvm.tirx.Stmt
+            It stays as it is.
+
+        Returns
+        -------
+        tvm.tirx.Stmt
+            The new body.
+
+        Raises
+        ------
+        ValueError
+            When an access does not fall together with the vectors of its memory.
+        """
+        callbacks: list[tuple[int, Callback]] = [
+            (_TENSOR_LOAD, self._rewrite_load),
+            (_BUFFER_STORE, self._rewrite_store),
+            (_ALLOC_BUFFER, self._rewrite_alloc),
+            (_DECL_BUFFER, self._rewrite_decl),
+        ]
+        if self._has_opaque:
+            callbacks += [
+                (_VAR, self._rewrite_var),
+                (_CALL, self._rewrite_call),
+                (_BIND, self._rewrite_bind),
+            ]
+        return structural_mutate(body, callbacks)
+
+    def _retype(self, var: Var) -> Retype | None:
+        """Return the new type of the memory that a variable names."""
+        key = var.__chandle__()
+        return self._retypes.get(self._roots.get(key, key))
+
+    def _remap(self, buffer: Var, retype: Retype) -> Var:
+        key = buffer.__chandle__()
+        if key not in self._new_var:
+            self._new_var[key] = _retyped_buffer(buffer, retype)
+        return self._new_var[key]
+
+    # Definitions
+
+    def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
+        new = self._new_var.get(op.buffer.__chandle__())
+        if new is None:
+            return op
+        # For the accesses that are left alone: those of scalable vectors.
+        mutator.var_remap_set(op.buffer, new)
+        return AllocBuffer(new, op.annotations)
+
+    def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
+        retype = self._retype(op.buffer)
+        if retype is None:
+            return mutator.default_mutate(op)
+        data = op.data
+        if is_buffer_data(data):
+            source = data.args[0]
+            data = self._remap(source, retype).data
+        new = self._remap(op.buffer, retype)
+        # For the uses that are left alone: in calls, and by scalable vectors.
+        mutator.var_remap_set(op.buffer, new)
+        return DeclBuffer(new, data=data)
+
+    def _rewrite_bind(self, op: Bind, mutator: Any) -> Any:
+        value = mutator.mutate(op.value)
+        var = self._new_var.get(op.var.__chandle__(), op.var)
+        if is_buffer_data(value) and var.same_as(op.var):
+            # The address of a buffer keeps its own type even if the variable has another.
+            return mutator.default_mutate(op)
+        if not tvm_ffi.structural_equal(value.ty, var.ty):
+            if not isinstance(value, Call):
+                raise ValueError(
+                    f"{op.var.name!r} of type {var.ty} is bound to a value of type {value.ty}"
+                )
+            value = Call(value.op, value.args, value.attrs, value.ty_args, value.span, var.ty)
+        if var.same_as(op.var) and value.same_as(op.value):
+            return op
+        return Bind(var, value)
+
+    # Accesses
+
+    def _rewrite_indices(self, buffer: Var, retype: Retype, indices: list[Any]) -> int | None:
+        """Divide the last index; return the lane to read where one of a vector is meant."""
+        factor, last = retype.factor, indices[-1]
+        if isinstance(last, Ramp) and is_dense(last):
+            lanes = int(last.lanes.value)
+            indices[-1] = _divide(last.base, lanes)
+            if lanes != factor:
+                if lanes % factor:
+                    raise ValueError(
+                        f"{buffer.name!r} is accessed with {lanes} lanes, "
+                        f"which is no multiple of its vectors' {factor}"
+                    )
+                indices[-1] = Ramp(indices[-1] * (lanes // factor), last.stride, lanes // factor)
+        elif last.ty.dtype.lanes == 1 and factor > 1:
+            modular = self._analyzer.modular_set(last)
+            if modular.coeff and factor % modular.coeff:
+                raise ValueError(f"{buffer.name!r} is read at an unknown lane of a vector")
+            indices[-1] = _divide(last, factor)
+            return int(modular.base % factor)
+        return None
+
+    def _is_left_alone(self, buffer: Var, retype: Retype, indices: Any) -> bool:
+        """Whether an access is one of scalable vectors to a buffer that declares its memory.
+
+        It gets the new buffer, of any type. Such an access through an alias
+        keeps the alias of before, which nothing declares any more: the original,
+        too, makes no sense of scalable vectors in memory with a new type.
+        """
+        return buffer.same_as(retype.var) and _is_scalable(buffer, indices)
+
+    def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
+        retype = self._retype(op.source)
+        if retype is None or self._is_left_alone(op.source, retype, op.indices):
+            return mutator.default_mutate(op)
+        indices = list(mutator.mutate(op.indices))
+        if _is_scalable(op.source, op.indices):
+            return BufferLoad(op.source, indices)
+        lane = self._rewrite_indices(op.source, retype, indices)
+        load = BufferLoad(self._remap(op.source, retype), indices)
+        return load if lane is None else Shuffle([load], [IntImm("int32", lane)])
+
+    def _rewrite_store(self, op: BufferStore, mutator: Any) -> Any:
+        value = mutator.mutate(op.value)
+        if not tvm_ffi.structural_equal(value.ty, op.value.ty):
+            raise ValueError(
+                f"{op.buffer.name!r} would be written with {value.ty} in place of {op.value.ty}: "
+                "its value is read from truth values that are only accessed as vectors"
+            )
+        retype = self._retype(op.buffer)
+        if retype is None or self._is_left_alone(op.buffer, retype, op.indices):
+            return mutator.default_mutate(op)
+        indices = list(mutator.mutate(op.indices))
+        if _is_scalable(op.buffer, op.indices):
+            return BufferStore(op.buffer, mutator.mutate(op.value), indices)
+        if self._rewrite_indices(op.buffer, retype, indices) is not None:
+            raise ValueError(f"{op.buffer.name!r} is written one lane of a vector at a time")
+        return _store(self._remap(op.buffer, retype), value, indices)
+
+    # Other uses
+
+    def _rewrite_var(self, op: Var, mutator: Any) -> Any:
+        retype = self._retypes.get(op.__chandle__())
+        return mutator.default_mutate(op) if retype is None else self._new_var[op.__chandle__()]
+
+    def _rewrite_call(self, op: Call, mutator: Any) -> Any:
+        if is_buffer_data(op):
+            var = op.args[0]
+            retype = self._retype(var) if isinstance(var, Var) else None
+            if retype is not None and is_buffer_var(var):
+                return self._remap(var, retype).data
+        elif is_tvm_access_ptr(op) and isinstance(op.args[1], Var):
+            retype = self._retype(op.args[1])
+            if retype is not None:
+                return self._rewrite_access_ptr(op, retype, mutator)
+        return mutator.default_mutate(op)
+
+    def _rewrite_access_ptr(self, op: Call, retype: Retype, mutator: Any) -> Call:
+        _, _, index, extent, mask = op.args
+        new = self._new_var[retype.var.__chandle__()]
+        args = [
+            tirx.type_annotation(retype.element),
+            new.data if is_buffer_var(new) else new,
+            _divide(mutator.mutate(index), retype.factor),
+            _divide(mutator.mutate(extent), retype.factor),
+            mutator.mutate(mask),
+        ]
+        pointer = PointerType(PrimType(retype.element), op.ty.storage_scope)
+        return Call(op.op, args, ret_ty=pointer)
+
+
+def _new_var(retype: Retype) -> Var:
+    var = retype.var
+    if is_buffer_var(var):
+        return _retyped_buffer(var, retype)
+    return Var(var.name, PointerType(PrimType(retype.element), var.ty.storage_scope))
+
+
+def _retyped_buffer(buffer: Var, retype: Retype) -> Var:
+    ty = buffer.ty
+    shape = list(ty.shape)
+    if shape:
+        shape[-1] = _divide(shape[-1], retype.factor)
+    new = tirx.decl_buffer(
+        shape,
+        retype.element,
+        buffer.name,
+        strides=ty.strides,
+        elem_offset=ty.elem_offset,
+        scope=ty.storage_scope,
+        data_alignment=ty.data_alignment,
+        offset_factor=ty.offset_factor,
+        layout=None,
+    )
+    return new.with_allocated_addr(ty.allocated_addr) if len(ty.allocated_addr) else new
+
+
+def _store(buffer: Var, value: Any, indices: list[Any]) -> BufferStore:
+    """Make a store whose value need not have the type of the memory.
+
+    Truth values are kept in memory of integers, and like the original we leave the
+    conversion to the code generator. The constructor wants equal types, so a value
+    of another type takes the place of one that fits.
+    """
+    expected = BufferLoad(buffer, indices).ty
+    if tvm_ffi.structural_equal(value.ty, expected):
+        return BufferStore(buffer, value, indices)
+    fitting = Var("value", expected)
+    return structural_mutate(
+        BufferStore(buffer, fitting, indices),
+        [(_VAR, lambda var, _mutator: value if var.same_as(fitting) else var)],
+    )
+
+
+def _is_scalable(buffer: Var, indices: Any) -> bool:
+    return buffer.ty.dtype.dtype.lanes < 0 or any(index.ty.dtype.lanes < 0 for index in indices)
+
+
+def _divide(value: Any, factor: int) -> Any:
+    return tirx.truncdiv(value, IntImm(value.ty, factor))

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random programs compute the same under every plan, step by step and compiled."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from address_programs import LENGTH, programs, random_program
+from address_replay import OverwrittenError, Replay
+from address_runs import build, identity, poisoned
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from tvm import tirx
+from tvm.ir.transform import Pass
+
+from passes.addresses.transform import PlanAddresses, plan_addresses
+from passes.planning import planner_names
+from passes.prim_func.address import drop_addresses
+from passes.prim_func.in_place_pairs import InPlacePairs
+from passes.prim_func.problems import ProblemOptions
+from passes.storage_rewrite.inplace import InplaceOpVerifier
+from passes.storage_rewrite.transform import StorageRewrite
+from target_hw.memory import MemoryHierarchy, MemoryScope
+
+PLANNERS = list(planner_names())
+ARENA = ProblemOptions(addressed=False)
+SCOPES = ("global", "local.UB", "local.L1", "shared.UB")
+
+UNSOUND = ["s_tir.CompactBufferAllocation", "s_tir.CanonicalizeLoop"]
+"""Passes of TVM that change what programs compute.
+
+The first would cut a buffer of which only the address of the first element is taken down to that
+element, and extern code would write beyond it. The second reads a loop's first value again in its
+body, where it may be another one.
+"""
+
+
+def inputs(seed: int) -> list[np.ndarray]:
+    values = np.random.default_rng(seed)
+    return [
+        values.integers(-3, 3, LENGTH).astype("int32"),
+        values.integers(-3, 3, LENGTH).astype("int8"),
+        np.zeros(2 * LENGTH, "int64"),
+    ]
+
+
+def replay(
+    mod: tvm.IRModule, planner: str, seed: int = 0, options: ProblemOptions = ARENA
+) -> list[np.ndarray]:
+    """Run the program of a module under a plan, step by step; return its arrays afterwards."""
+    arrays = inputs(seed)
+    run = Replay(mod["main"], plan_addresses(mod["main"], planner, options))
+    run(arrays)
+    assert run.num_checked > 0
+    return arrays
+
+
+def tight(func: Any, addressed: bool) -> ProblemOptions:
+    """Return memory of which the planner `best` needs the last byte."""
+
+    def options(capacities: Mapping[str, int]) -> ProblemOptions:
+        scopes = [MemoryScope(name, capacities.get(name), alignment=8) for name in SCOPES]
+        return ProblemOptions(memory=MemoryHierarchy(tuple(scopes)), addressed=addressed)
+
+    needed = dict.fromkeys(SCOPES, 8)
+    for scope in plan_addresses(func, "best", options({})).scopes:
+        name = scope.problem.memory.name
+        needed[name] = max(needed[name], scope.plan.peak)
+    return options(needed)
+
+
+def compiled(
+    mod: tvm.IRModule, planner: str, seed: int = 0, in_front: bool = False
+) -> list[np.ndarray]:
+    """Build the program of a module with arenas, run it, and return its arrays afterwards."""
+    arrays = [tvm.runtime.tensor(array) for array in inputs(seed)]
+    plan = poisoned(PlanAddresses(planner, "arena"))
+    if in_front:  # There NarrowDataType has not yet widened the indices.
+        mod, plan = plan(mod), identity()
+    with tvm.transform.PassContext(disabled_pass=UNSOUND):
+        run = build(mod, plan)["main"]
+    run(*arrays)
+    return [array.numpy() for array in arrays]
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=80, deadline=None, print_blob=True)
+def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
+    note(mod.script())
+    replay(mod, planner)
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS), addressed=st.booleans())
+@settings(max_examples=20, deadline=None, print_blob=True)
+def test_a_plan_fits_and_is_right_or_is_refused(mod: tvm.IRModule, planner: str, addressed: bool):
+    note(mod.script())
+    options = tight(mod["main"], addressed)
+    replay(mod, "best", options=options)
+    try:
+        replay(mod, planner, options=options)
+    except ValueError as error:
+        if f"as planned by {planner!r}" not in str(error):
+            raise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_no_value_is_overwritten_in_many_programs(planner: str):
+    for seed in range(400):
+        replay(random_program(seed), planner, seed)
+
+
+def is_overwritten(seed: int) -> bool:
+    try:
+        replay(random_program(seed), "best", seed)
+    except OverwrittenError:
+        return True
+    return False
+
+
+def test_the_replay_sees_what_trust_in_the_stock_verifier_would_break(monkeypatch):
+    def trusting(self, stmt, destination, source):
+        keys = self._access.alloc_keys
+        verifier = InplaceOpVerifier(self._access.accesses)
+        return verifier.check(stmt, keys[destination], keys[source])
+
+    monkeypatch.setattr(InPlacePairs, "allows", trusting)
+    assert any(is_overwritten(seed) for seed in range(60))
+
+
+def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch):
+    from passes.prim_func import problems
+
+    touched = problems._touched_ranges
+
+    def shortened(sequence):
+        return {index: (begin, begin + 1) for index, (begin, _) in touched(sequence).items()}
+
+    monkeypatch.setattr(problems, "_touched_ranges", shortened)
+    assert any(is_overwritten(seed) for seed in range(60))
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS), in_front=st.booleans())
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_an_arena_computes_the_same_when_compiled(mod: tvm.IRModule, planner: str, in_front: bool):
+    note(mod.script())
+    np.testing.assert_equal(compiled(mod, planner, in_front=in_front), replay(mod, planner))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_arenas_compute_the_same_in_many_compiled_programs(planner: str):
+    for seed in range(60):
+        mod = random_program(seed)
+        found = compiled(mod, planner, seed, in_front=bool(seed % 2))
+        np.testing.assert_equal(found, replay(mod, planner, seed), str(seed))
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=40, deadline=None, print_blob=True)
+def test_addresses_change_nothing_else(mod: tvm.IRModule, planner: str):
+    planned = PlanAddresses(planner)(mod)["main"]
+    assert tvm_ffi.structural_equal(drop_addresses(planned, SCOPES), mod["main"])
+
+
+@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@settings(max_examples=20, deadline=None, print_blob=True)
+def test_plans_do_not_depend_on_chance_and_leave_their_input_alone(mod: tvm.IRModule, planner: str):
+    before = mod.script()
+    texts = {PlanAddresses(planner, "arena")(mod).script() for _ in range(2)}
+    assert len(texts) == 1
+    assert mod.script() == before
+
+
+def test_seeds_draw_the_same_program_again():
+    assert random_program(3).script() == random_program(3).script()
+    assert random_program(3).script() != random_program(4).script()
+
+
+def rewritten(mod: tvm.IRModule, storage_rewrite: Pass) -> tvm.IRModule | None:
+    """Return a module behind a pass; None where that refuses it, or fails."""
+    try:
+        return storage_rewrite(mod)
+    except (ValueError, tvm.error.InternalError):
+        return None
+
+
+def test_the_mirrored_pass_does_what_the_stock_pass_does():
+    for seed in range(60):
+        mod = random_program(seed)
+        stock = rewritten(mod, tirx.transform.StorageRewrite())
+        ours = rewritten(mod, StorageRewrite())
+        assert tvm_ffi.structural_equal(ours, stock, map_free_vars=True), seed

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that call one another: what a caller still needs is at no address of a callee."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from address_replay import OverwrittenError
+from calling_programs import LENGTH, ModuleReplay, calling_module, calling_modules
+from copying_programs import call
+from hypothesis import given, note, settings
+from tvm import tirx
+from tvm.ir.transform import Pass, Sequential
+
+from passes import driver as placement
+from passes.addresses.transform import PlanAddresses
+from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
+from passes.driver import prim_funcs
+from passes.gmem.names import ATTRIBUTE
+from passes.gmem.transform import GMEMAllocate
+from passes.prim_func.module_calls import Callers, find_calls
+from passes.prim_func.problems import ProblemOptions, find_problems
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.target import with_memory
+from tvm_ext.lowering import TARGETS
+
+ROOMY = with_memory(
+    "ext_dev",
+    MemoryHierarchy(
+        tuple(MemoryScope(s, 4096, 32) for s in ("local.UB", "shared.UB", "global.workspace"))
+    ),
+)
+
+
+def ascend(search: str, form: str = "address") -> Pass:
+    modes = ("global-work-space-plan", "local-mem-plan")
+    options: dict[str, Any] = {"search": search, "form": form, "target": ROOMY, "budget": 100}
+    return Sequential(
+        [AscendPlanMemory(m, enable_global_workspace_reuse=True, **options) for m in modes]
+    )
+
+
+PASSES = {
+    "best": lambda: PlanAddresses(budget=100),
+    "ascend": lambda: ascend("search"),
+    "mirror": lambda: ascend("mirror"),
+}
+
+
+def replay(mod: tvm.IRModule) -> np.ndarray:
+    source, result = np.arange(LENGTH, dtype="int32"), np.zeros(LENGTH, "int32")
+    ModuleReplay(mod)([source, result])
+    return result
+
+
+@given(mod=calling_modules())
+@settings(max_examples=6, deadline=None, print_blob=True)
+def test_no_value_of_a_caller_is_overwritten(mod: tvm.IRModule):
+    note(mod.script())
+    expected = replay(mod)
+    for name, make in PASSES.items():
+        np.testing.assert_equal(replay(make()(mod)), expected, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PASSES)
+def test_no_value_of_a_caller_is_overwritten_in_many_modules(name: str):
+    for seed in range(100):
+        replay(PASSES[name]()(calling_module(seed)))
+
+
+@pytest.mark.parametrize("name", ["best", "ascend", "mirror"])
+def test_the_modules_show_functions_that_are_planned_by_themselves(name: str, monkeypatch):
+    monkeypatch.setattr(placement, "_callers_of", lambda *_args: Callers())
+
+    def is_overwritten(seed: int) -> bool:
+        try:
+            replay(PASSES[name]()(calling_module(seed)))
+        except OverwrittenError:
+            return True
+        return False
+
+    assert any(map(is_overwritten, range(20)))
+
+
+SOURCE = """
+@I.ir_module
+class M:
+    @T.prim_func(s_tir=True)
+    def scratch(p: T.handle):
+        v = T.decl_buffer((16,), "int32", data=p)
+        t = T.alloc_buffer((16,), "int32", scope="SCOPE")
+        for i in range(16):
+            t[i] = v[i]
+        for i in range(16):
+            v[i] = t[15 - i]
+
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((16,), "int32")):
+        y = T.alloc_buffer((16,), "int32", scope="SCOPE")
+        for i in range(16):
+            y[i] = x[i]
+        CALL
+        for i in range(16):
+            x[i] = y[i]
+        LAST
+"""
+
+
+IN_PARALLEL = "for k in T.parallel(4):\n            M.scratch(x.data)"
+
+
+def module(scope: str, call: str = "M.scratch(x.data)", at_end: bool = False) -> tvm.IRModule:
+    calls = ("T.evaluate(0)", call) if at_end else (call, "T.evaluate(0)")
+    text = SOURCE.replace("SCOPE", scope).replace("CALL", calls[0]).replace("LAST", calls[1])
+    return tvm.script.from_source(text)
+
+
+def addresses(mod: tvm.IRModule, name: str) -> list[int]:
+    found: list[int] = []
+
+    def note(op: tirx.AllocBuffer) -> None:
+        found.extend(int(address) for address in op.buffer.ty.allocated_addr)
+
+    tvm_ffi.structural_walk(mod[name], (tirx.AllocBuffer, note))
+    return found
+
+
+def test_what_a_caller_is_done_with_is_free():
+    mod = PlanAddresses()(module("local.UB", "M.scratch(x.data)", at_end=True))
+    assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [0])
+
+
+def test_memory_of_all_iterations_is_left_alone_in_a_function_that_they_call():
+    mod = PlanAddresses()(module("global", IN_PARALLEL))
+    assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [])
+    mod = PlanAddresses()(module("local.UB", IN_PARALLEL))
+    assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [64])
+
+
+def test_a_function_that_calls_itself_has_no_addresses():
+    mod = module("local.UB", "M.main(x.data)")
+    assert addresses(PlanAddresses()(mod), "main") == []
+    with pytest.raises(ValueError, match=r"function 'main'.*'y' in local.UB.* called again"):
+        ascend("search")(mod)
+
+
+IN_TURNS = """
+    @T.prim_func(s_tir=True)
+    def even(x: T.Buffer((16,), "int32"), n: T.int32):
+        if n > 0:
+            T.call_extern("int32", "odd", x.data, n - 1)
+
+    @T.prim_func(s_tir=True)
+    def odd(x: T.Buffer((16,), "int32"), n: T.int32):
+        if n > 0:
+            T.call_extern("int32", "even", x.data, n - 1)
+        M.scratch(x.data)
+"""
+
+
+@pytest.mark.parametrize("first", ["even", "odd"])
+def test_what_is_held_is_known_behind_functions_that_call_one_another(first: str):
+    text = SOURCE.replace("SCOPE", "local.UB").replace("LAST", "T.evaluate(0)") + IN_TURNS
+    mod = tvm.script.from_source(
+        text.replace("CALL", f'T.call_extern("int32", "{first}", x.data, 3)')
+    )
+    for planned in (PlanAddresses()(mod), ascend("search")(mod)):
+        assert (addresses(planned, "main"), addresses(planned, "scratch")) == ([0], [64])
+
+
+@pytest.mark.parametrize(("form", "needed"), [("address", 128), ("arena", 128)])
+def test_a_workspace_holds_what_callees_need(form: str, needed: int):
+    mod = ascend("search", form)(module("global.workspace"))
+    assert int(mod["scratch"].attrs[WORKSPACE_BYTES]) == (128 if form == "address" else 64)
+    assert int(mod["main"].attrs[WORKSPACE_BYTES]) == needed
+
+
+def test_global_memory_of_a_graph_begins_behind_its_caller():
+    mod = GMEMAllocate()(module("global"))
+    regions = {name: mod[name].attrs[ATTRIBUTE]["activations"] for name in ("main", "scratch")}
+    assert [int(regions[name]["start"]) for name in ("main", "scratch")] == [0, 64]
+    in_parallel = GMEMAllocate()(module("global", IN_PARALLEL))
+    assert ATTRIBUTE in in_parallel["main"].attrs
+    assert ATTRIBUTE not in (in_parallel["scratch"].attrs or {})
+
+
+def test_functions_of_other_devices_have_other_memories():
+    mod = module("global")
+    for name, target in (("main", "llvm"), ("scratch", "cuda")):
+        bound = mod[name].with_attr("target", tvm.target.Target(TARGETS[target]))
+        mod[mod.get_global_var(name)] = bound
+    assert addresses(PlanAddresses()(mod), "scratch") == [0]
+
+
+def test_what_callers_hold_above_the_memory_of_a_function_takes_none_of_it():
+    small = with_memory("llvm", MemoryHierarchy((MemoryScope("local.UB", 96, 32),)))
+    for at in (64, 128):
+        pinned = f'y = T.alloc_buffer((16,), "int32", allocated_addr=[{at}],'
+        text = SOURCE.replace('y = T.alloc_buffer((16,), "int32",', pinned)
+        text = text.replace("SCOPE", "local.UB").replace("LAST", "T.evaluate(0)")
+        mod = tvm.script.from_source(text.replace("CALL", "M.scratch(x.data)"))
+        mod[mod.get_global_var("scratch")] = mod["scratch"].with_attr("target", small)
+        assert addresses(PlanAddresses()(mod), "scratch") == [0]
+
+
+def test_what_goes_on_in_a_callee_lasts_in_its_caller():
+    mod = module("local.UB", "M.scratch(y.data)")
+    assert find_calls(prim_funcs(mod)).lasting == frozenset()
+    goes_on = tirx.SeqStmt([mod["scratch"].body, tirx.Evaluate(call("tirx.dma_copy", 0))])
+    mod[mod.get_global_var("scratch")] = mod["scratch"].with_body(goes_on)
+    lasting = find_calls(prim_funcs(mod)).lasting
+    assert lasting == {"main", "scratch"}
+    for callers, escapes in ((Callers(), False), (Callers(lasting=lasting), True)):
+        (uses,) = find_problems(mod["main"], ProblemOptions(callers=callers)).uses
+        assert (uses.escape is not None) == escapes

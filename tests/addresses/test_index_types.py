@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indices, offsets and loops of every type of integer, in arenas that are larger than it can count.
+
+The passes stand in front of TVM's pipeline here: inside of it `NarrowDataType` has widened indices.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tvm
+from address_runs import build, identity, poisoned
+from tvm import tirx
+from tvm.script import from_source
+
+from passes.addresses.transform import PlanAddresses
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.storage_rewrite.transform import StorageRewrite
+
+DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+LENGTH = 64
+TABLE = 128
+FAR = 2**31
+
+
+def module(body: str, parameters: str) -> tvm.IRModule:
+    lines = "\n".join(f"        {line}" for line in body.strip("\n").split("\n"))
+    attribute = '        T.func_attr({"tirx.noalias": True, "global_symbol": "main"})'
+    head = f"@I.ir_module\nclass M:\n    @T.prim_func\n    def main({parameters}):"
+    return from_source(f"{head}\n{attribute}\n{lines}\n")
+
+
+def tables() -> tvm.IRModule:
+    """Return a kernel that looks numbers up, and copies by address, at indices of each type."""
+    lines = []
+    for at, dtype in enumerate(DTYPES):
+        scope = 'scope="local.UB", layout=None'
+        lines += [
+            f"codes{at} = T.alloc_buffer(({LENGTH},), '{dtype}', {scope})",
+            f"table{at} = T.alloc_buffer(({2 * TABLE},), 'int16', {scope})",
+            f"for i in range({LENGTH}):",
+            f"    codes{at}[i] = T.Cast('{dtype}', x[i])",
+            f"for i in range({2 * TABLE}):",
+            f"    table{at}[i] = T.Cast('int16', i * 7 + {at})",
+            f"for i in range({LENGTH}):",
+            f"    y[{at * LENGTH} + i] = table{at}[codes{at}[i]]",
+            "T.evaluate(T.call_extern('int32', 'memcpy', "
+            f"T.address_of(y[{at * LENGTH}]), "
+            f"T.tvm_access_ptr('int16', table{at}.data, codes{at}[1], 1, 1), 2))",
+        ]
+    size = LENGTH * len(DTYPES)
+    x, y = (
+        f"T.Buffer(({n},), '{t}', layout=None)" for n, t in ((LENGTH, "uint8"), (size, "int16"))
+    )
+    parameters = f"x: {x}, y: {y}"
+    return module("\n".join(lines), parameters)
+
+
+@pytest.mark.parametrize("planner", ["bump", "rec_tbl"])
+def test_no_type_of_index_is_too_narrow_for_an_arena(planner: str):
+    x = (np.arange(LENGTH) * 2 + 1).astype("uint8")
+    y = tvm.runtime.tensor(np.zeros(LENGTH * len(DTYPES), "int16"))
+    planned = poisoned(PlanAddresses(planner, "arena"))(tables())
+    build(planned, identity())["main"](tvm.runtime.tensor(x), y)
+    codes = np.stack([x] * len(DTYPES)).astype(int)
+    codes[:, 0] = codes[:, 1]
+    expected = codes * 7 + np.arange(len(DTYPES))[:, None]
+    np.testing.assert_array_equal(y.numpy().reshape(len(DTYPES), LENGTH), expected)
+
+
+def test_packed_memory_is_indexed_by_what_can_count_it():
+    body = """
+codes = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
+table = T.alloc_buffer((128,), "int8", scope="local.UB", layout=None)
+for i in range(64):
+    codes[i] = T.Cast("int8", x[i])
+for i in range(128):
+    table[i] = T.Cast("int8", i)
+for i in range(64):
+    y[i] = T.Cast("int32", table[codes[i]])
+"""
+    x = np.arange(64, dtype="int32") * 2 + 1
+    y = tvm.runtime.tensor(np.zeros(64, "int32"))
+    packed = StorageRewrite(sound=True)(module(body, ARRAYS))
+    build(packed, identity())["main"](tvm.runtime.tensor(x), y)
+    np.testing.assert_array_equal(y.numpy(), x)
+
+
+BOUNDS = """
+n = T.alloc_buffer((16,), "{dtype}", scope="local.UB", layout=None)
+for i in range(16):
+    n[i] = T.Cast("{dtype}", x[i])
+for t in range(n[0], n[1], n[2]):
+    b = T.alloc_buffer(
+        (64,), "int32", scope="local.UB", layout=None, annotations={{"multi_buffer": {slots}}}
+    )
+    n[0] = T.{dtype}(97)
+    n[2] = T.{dtype}(50)
+    for i in range(64):
+        b[i] = x[i] + T.Cast("int32", t)
+    for i in range(64):
+        y[i] = y[i] * 3 + b[63 - i]
+"""
+ARRAYS = "x: T.Buffer((64,), 'int32', layout=None), y: T.Buffer((64,), 'int32', layout=None)"
+
+
+@pytest.mark.parametrize(("dtype", "slots"), [("int32", 2), ("int8", 200), ("uint16", 3)])
+def test_what_slots_are_counted_by_is_read_once(dtype: str, slots: int):
+    mod = module(BOUNDS.format(dtype=dtype, slots=slots), ARRAYS)
+    x = np.arange(64, dtype="int32") + 5
+    x[1:3] = 12, 2
+    expected = np.zeros(64, "int32")
+    for t in range(5, 12, 2):
+        expected = expected * 3 + x[::-1] + t
+    y = tvm.runtime.tensor(np.zeros(64, "int32"))
+    planned = poisoned(PlanAddresses("best", "arena"))(mod)
+    # TVM's CanonicalizeLoop takes no step that is not constant.
+    with tvm.transform.PassContext(disabled_pass=["s_tir.CanonicalizeLoop"]):
+        run = build(planned, identity())["main"]
+    run(tvm.runtime.tensor(x), y)
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
+PARALLEL = """
+n = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
+d = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
+for i in range(64):
+    n[i] = x[i]
+for i in {loop}:
+    d[i] = i + 1000
+for i in range(64):
+    y[i] = d[i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "may"),
+    [
+        ("T.parallel(n[0])", False),
+        ("range(n[0])", False),
+        ("range(n[0], 64)", False),
+        ("range(0, 64, n[0])", False),
+        ("range(64)", True),
+    ],
+)
+def test_no_result_takes_the_place_of_what_bounds_its_loop(loop: str, may: bool):
+    text = PARALLEL.format(loop=loop)
+    text = text.replace("i + 1000", "n[i] + 1000") if may else text
+    (attached,) = find_problems(module(text, ARRAYS)["main"]).problems
+    assert attached.problem.in_place == ((("n", "d"),) if may else ())
+
+
+WRAPPING = """
+a = T.alloc_buffer((512,), "int32", scope="local.UB", layout=None)
+b = T.alloc_buffer((512,), "int32", scope="local.UB", layout=None)
+for i in range(512):
+    a[i] = x[i % 64]
+for i in range(T.uint8(8)):
+    b[i * T.uint8(64)] = a[i * T.uint8(64)] + 1
+for i in range(64):
+    y[i] = b[i % 4 * 64]
+"""
+
+
+def test_what_wraps_is_not_taken_to_count():
+    func = module(WRAPPING, ARRAYS)["main"]
+    (attached,) = find_problems(func, ProblemOptions(addressed=False)).problems
+    assert attached.problem.in_place == ()
+
+
+IMPURE = """
+a = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
+b = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
+for i in range(64):
+    a[i] = x[i]
+for i in range(4):
+    b[i * 16 + {call}] = a[i * 16 + {call}] + 1
+for i in range(64):
+    y[i] = b[i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "may"),
+    [('T.call_extern("int32", "next")', False), ("T.max(x[0], 0)", False), (3, True)],
+)
+def test_an_index_that_may_change_is_not_the_same_twice(call: object, may: bool):
+    (attached,) = find_problems(module(IMPURE.format(call=call), ARRAYS)["main"]).problems
+    assert attached.problem.in_place == ((("a", "b"),) if may else ())
+
+
+LARGE = """
+a = T.alloc_buffer((T.int64({far}),), "int8", scope="local.UB", layout=None)
+b = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
+for i in range(64):
+    b[i] = T.Cast("int8", x[i])
+    a[i] = b[i]
+for i in range(16):
+    b[T.Ramp(i * 4, 1, 4)] = a[T.Ramp(i * 4, 1, 4)]
+pointer = T.meta_var(T.tvm_access_ptr("int8", b.data, x[0], 1, 1))
+T.evaluate(T.call_extern("int32", "f", pointer, b.data, a.data))
+lanes, mask = T.meta_var((T.Ramp(x[1], 1, 4), T.Broadcast(T.bool(True), 4)))
+T.evaluate(T.masked_store(b, T.Broadcast(T.int8(1), 4), lanes, mask))
+"""
+
+
+def test_an_arena_of_more_than_2_to_the_31_elements_is_indexed_by_int64():
+    planned = PlanAddresses("bump", "arena")(module(LARGE.format(far=FAR), ARRAYS))["main"]
+    text = planned.script()
+    shift = f"T.int64({FAR})"
+    for index in (
+        f'b[T.Cast("int64", i) + {shift}]',
+        f'b[T.Cast("int64", i * 4) + {shift}:',
+        f'b.data, T.Cast("int64", x[0]) + {shift}',
+        f"b[{shift}]",
+        f'T.Ramp(T.Cast("int64", x[1]) + {shift}, T.int64(1), 4)',
+    ):
+        assert index in text, index
+
+
+STACK = """
+for t in range(8):
+    a = T.alloc_buffer((4,), "int32", layout=None, annotations={"multi_buffer": 2})
+    b = T.alloc_buffer((4,), "int32", layout=None)
+    for i in range(4):
+        a[i] = x[t * 4 + i]
+    y[t * 4] = a[x[0]]
+    for i in range(4):
+        b[i] = x[t * 4 + i] + 1
+    y[t * 4 + 1] = b[x[1]]
+"""
+
+
+def test_llvm_is_not_told_that_bytes_of_one_arena_never_meet():
+    plan = PlanAddresses(form="arena", scopes=["global"])
+    library = build(module(STACK, ARRAYS), plan)
+    text = (library if library.kind == "llvm" else library.imports[0]).inspect_source("ll")
+    # TVM names what never meets anything else by its address.
+    assert '"tvm-alias"' in text
+    assert not re.findall(r'^!\d+ = !\{!"0x', text, re.M)
+
+
+def test_symbolic_sizes_rest_on_lower_bounds_that_are_asserted():
+    body = """
+a = T.alloc_buffer(({extent},), "int32", scope="local.UB", layout=None)
+for i in range({extent}):
+    a[i] = x[i]
+for i in range({extent}):
+    y[i] = a[i]
+"""
+    asserted = {}
+    for extent in ("16 - n", "n + 16"):
+        mod = module(body.format(extent=extent), f"n: T.int32, {ARRAYS}")
+        planned = PlanAddresses(form="arena", upper_bounds={"n": 16})(mod)
+        asserted[extent] = "n is below 0" in planned.script()
+        run = tirx.build(planned, target="llvm")["main"]
+        x, y = (tvm.runtime.tensor(np.arange(64, dtype="int32")) for _ in range(2))
+        run(-8, x, y) if extent == "n + 16" else None
+        if asserted[extent]:
+            with pytest.raises(ValueError, match="n is below 0, for which the memory was planned"):
+                run(-48, x, y)
+    assert asserted == {"16 - n": True, "n + 16": False}
+
+
+@pytest.mark.parametrize("extent", ["n - T.uint8(10)", "x[0]", "T.min(x[0], 64)"])
+def test_a_size_that_may_wrap_or_is_read_has_no_bound(extent: str):
+    body = f"""
+a = T.alloc_buffer(({extent},), "int32", scope="local.UB", layout=None)
+a[0] = x[0]
+y[0] = a[0]
+"""
+    found = find_problems(
+        module(body, f"n: T.uint8, {ARRAYS}")["main"],
+        ProblemOptions(upper_bounds=(("n", 16),)),
+    )
+    assert not found.problems
+    (note,) = found.left_alone
+    assert note.text == "its size is symbolic, and no upper bound is known"
+
+
+def test_threads_do_not_share_what_no_barrier_would_keep_apart():
+    # TVM places barriers by buffer, and sees no more that buffers at addresses are in one arena.
+    body = """
+tx = T.launch_thread("threadIdx.x", 64)
+for t in range(2):
+    a = T.alloc_buffer(
+        (64,), "int32", scope="shared", layout=None, annotations={{"multi_buffer": {slots}}}
+    )
+    b = T.alloc_buffer((64,), "int32", scope="shared", layout=None)
+    a[tx] = x[tx]
+    y[tx] = a[{index}]
+    b[tx] = x[tx]
+    y[tx] = b[63 - tx]
+"""
+    for slots, index, apart in (
+        (1, "63 - tx", ()),
+        (2, "63 - tx", (("a", "b"),)),
+        (1, 'T.Cast("uint8", 63 - tx)', (("a", "b"),)),
+    ):
+        func = module(body.format(slots=slots, index=index), ARRAYS)["main"]
+        (attached,) = find_problems(func, ProblemOptions(addressed=False)).problems
+        assert attached.problem.separations == apart
+
+
+def test_a_size_behind_a_cast_that_may_wrap_has_no_bound():
+    size = 'T.Cast("int32", T.Cast("uint8", n))'
+    mod = module(
+        f"""
+wraps = T.alloc_buffer(({size},), "int32", scope="local.UB", layout=None)
+for i in range({size}):
+    wraps[i] = 1
+wide = T.alloc_buffer((T.Cast("int64", n),), "int32", scope="local.UB", layout=None)
+for i in range(n):
+    wide[i] = wraps[i]
+for i in range(n):
+    out[i] = wide[i]
+""",
+        'n: T.int32, out: T.Buffer((64,), "int32")',
+    )
+    options = ProblemOptions(upper_bounds=(("n", 8),))
+    found = find_problems(mod["main"], options)
+    # With -1 for n there are 255 of them.
+    assert [note.name for note in found.left_alone] == ["wraps"]
+    assert [b.size for attached in found.problems for b in attached.problem.buffers] == [32]
+
+
+def sizes_allocated(mod: tvm.IRModule) -> list[int]:
+    return sorted(map(int, re.findall(r"alloc_buffer\(\((\d+),\)", mod.script())))
+
+
+@pytest.mark.parametrize("kind", ["parallel", "serial"])
+def test_tvm_keeps_all_bytes_of_an_arena_of_addresses(kind):
+    # `CompactBufferAllocation` would cut an arena down to the bytes that it sees an access to.
+    body = f"""
+codes = T.alloc_buffer((64,), "uint8", layout=None)
+table = T.alloc_buffer((256,), "int32", layout=None)
+for i in range(64):
+    codes[i] = T.Cast("uint8", i * 4 + 3)
+for i in range(256):
+    table[i] = x[i] * 3
+for p in T.{kind}(4):
+    turns = T.alloc_buffer((64,), "int32", annotations={{"multi_buffer": 2}}, layout=None)
+    for i in range(64):
+        turns[i] = table[codes[i]] + p
+    for i in range(64):
+        y[p * 64 + i] = turns[63 - i]
+"""
+    mod = module(body, "x: T.Buffer((256,), 'int32'), y: T.Buffer((256,), 'int32')")
+    given = np.arange(256, dtype="int32") * 7 % 101
+    result = tvm.runtime.tensor(np.zeros(256, "int32"))
+    planned = PlanAddresses("bump", "arena")(mod)
+    compacted = tvm.s_tir.transform.CompactBufferAllocation()(planned)
+    assert sizes_allocated(compacted) == sizes_allocated(planned)
+    built = tirx.build(planned, target="llvm")
+    built["main"](tvm.runtime.tensor(given), result)
+    expected = [given[(63 - i) * 4 + 3] * 3 + p for p in range(4) for i in range(64)]
+    np.testing.assert_array_equal(result.numpy(), expected)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads and stores under a mask, which are calls that take a buffer and an index."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+import tvm_ffi
+from address_runs import assert_same_results, identity, memory_after
+from tvm import tirx
+from tvm.script import tirx as T
+
+from passes.planning import planner_names
+from passes.prim_func.problems import find_problems
+from tvm_ext.transform import PlanAddresses, StorageRewrite
+
+
+def lowered(func: tirx.PrimFunc) -> tvm.IRModule:
+    flatten = tirx.transform.FlattenBuffer()
+    return flatten(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+
+
+@T.prim_func(s_tir=True)
+def masked(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    c = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    for i in range(64):
+        b[i] = T.float32(-1)
+    for i in range(16):
+        T.evaluate(
+            T.masked_store(
+                b,
+                T.masked_load("float32x4", a, T.Ramp(i * 4, 1, 4), T.Broadcast(T.bool(True), 4)),
+                T.Ramp(60 - i * 4, 1, 4),
+                T.Ramp(i * 4, 1, 4) < T.Broadcast(42, 4),
+            )
+        )
+    for i in range(64):
+        c[i] = b[63 - i]
+    for i in range(64):
+        y[i] = c[i] + a[63 - i]
+
+
+@pytest.mark.parametrize("planner", planner_names())
+def test_masked_accesses_move_with_their_buffer(planner: str):
+    assert_same_results(lowered(masked), planner=planner)
+
+
+def test_the_index_is_moved_and_the_mask_is_not():
+    text = PlanAddresses("bump", form="arena")(lowered(masked))["main"].script()
+    assert "T.masked_store(b, T.masked_load(" in text
+    assert "T.Ramp(60 - i * 4 + 64, 1, 4), T.Ramp(i * 4, 1, 4) < T.Broadcast(42, 4))" in text
+
+
+@T.prim_func(s_tir=True)
+def loaded_for_a_store(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    c = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    for i in range(16):
+        b[T.Ramp(i * 4, 1, 4)] = T.masked_load(
+            "float32x4", a, T.Ramp(60 - i * 4, 1, 4), T.Broadcast(T.bool(True), 4)
+        )
+    for i in range(64):
+        c[i] = b[63 - i]
+    for i in range(64):
+        y[i] = c[63 - i]
+
+
+def test_a_masked_load_keeps_nothing_alive():
+    (attached,) = find_problems(lowered(loaded_for_a_store)["main"]).problems
+    live = {buffer.name: buffer.live[0] for buffer in attached.problem.buffers}
+    assert live["a"][1] <= live["c"][0]
+    assert_same_results(lowered(loaded_for_a_store))
+
+
+def test_a_masked_vector_is_aligned_like_any_other():
+    (attached,) = find_problems(lowered(masked)["main"]).problems
+    alignments = {buffer.name: buffer.alignment for buffer in attached.problem.buffers}
+    assert alignments == {"a": 16, "b": 16, "c": 4}
+
+
+def test_memory_that_is_packed_is_accessed_as_the_stock_pass_does():
+    mod = lowered(masked)
+    stock = tirx.transform.StorageRewrite()(mod)
+    assert tvm_ffi.structural_equal(StorageRewrite()(mod), stock, map_free_vars=True)
+    expected = memory_after(mod, identity())
+    for sound in (False, True):
+        assert memory_after(mod, StorageRewrite(sound=sound)) == expected

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations in ``while`` loops and branches: they build, take turns, and results are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from address_replay import Replay
+from address_runs import build, poisoned
+from tvm import tirx
+from tvm.script import tirx as T
+
+from passes.addresses.transform import plan_addresses
+from passes.prim_func.problems import ProblemOptions
+from tvm_ext.transform import AscendPlanMemory, PlanAddresses
+from tvm_ext.workloads import capture
+
+
+@T.prim_func(s_tir=True)
+def plain(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    n = T.alloc_buffer((1,), "int32", scope="local")
+    n[0] = 0
+    while n[0] < 8:
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        b = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = x[i + n[0] * 64]
+        for i in range(64):
+            b[i] = a[63 - i]
+        for i in range(64):
+            y[i + n[0] * 64] = b[i] + T.float32(1)
+        n[0] = n[0] + 1
+
+
+@T.prim_func(s_tir=True)
+def slots(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    n = T.alloc_buffer((1,), "int32", scope="local")
+    n[0] = 0
+    while n[0] < 8:
+        a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 3})
+        for i in range(64):
+            a[i] = x[i + n[0] * 64]
+        for i in range(64):
+            y[i + n[0] * 64] = a[63 - (i + 3) % 64] + T.float32(1)
+        n[0] = n[0] + 1
+
+
+@T.prim_func(s_tir=True)
+def branches(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    n = T.alloc_buffer((1,), "int32", scope="local")
+    n[0] = 0
+    while n[0] < 8:
+        if n[0] % 2 == 0:
+            a = T.alloc_buffer((64,), "float32", scope="local.UB")
+            for i in range(64):
+                a[i] = x[i + n[0] * 64]
+            for i in range(64):
+                y[i + n[0] * 64] = a[63 - i] + T.float32(1)
+        else:
+            b = T.alloc_buffer((64,), "float32", scope="local.UB")
+            for i in range(64):
+                b[i] = x[i + n[0] * 64] + T.float32(1)
+            for i in range(64):
+                y[i + n[0] * 64] = b[63 - i]
+        n[0] = n[0] + 1
+
+
+ROWS = np.arange(512, dtype="float32").reshape(8, 64)
+REVERSED = ROWS[:, ::-1] + 1
+EXPECTED = {
+    "plain": REVERSED,
+    "slots": ROWS[:, 63 - (np.arange(64) + 3) % 64] + 1,
+    "branches": REVERSED,
+}
+FUNCTIONS = {"plain": plain, "slots": slots, "branches": branches}
+
+
+@pytest.mark.parametrize("form", ["address", "arena"])
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_in_a_while_loop_builds_and_is_right(name: str, level: int, form: str):
+    mod = tvm.IRModule({"main": FUNCTIONS[name].with_attr("global_symbol", "main")})
+    y = tvm.runtime.tensor(np.zeros(512, "float32"))
+    built = build(mod, poisoned(PlanAddresses(form=form)), {"kind": "llvm", "opt-level": level})
+    built["main"](tvm.runtime.tensor(ROWS.reshape(-1)), y)
+    np.testing.assert_array_equal(y.numpy().reshape(8, 64), EXPECTED[name])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_value_is_overwritten(name: str):
+    (mod,) = capture(tvm.IRModule({"main": FUNCTIONS[name]}), "llvm")
+    plan = plan_addresses(mod["main"], options=ProblemOptions(addressed=False))
+    arrays = [ROWS.reshape(-1).copy(), np.zeros(512, "float32")]
+    Replay(mod["main"], plan)(arrays)
+    np.testing.assert_array_equal(arrays[1].reshape(8, 64), EXPECTED[name])
+
+
+def test_iterations_of_a_while_loop_take_turns_with_slots():
+    (mod,) = capture(tvm.IRModule({"main": slots}), "ascend/910b-llvm")
+    found = []
+
+    def note(op: tirx.AllocBuffer) -> None:
+        found.extend(int(address) for address in op.buffer.ty.allocated_addr)
+
+    tvm_ffi.structural_walk(AscendPlanMemory()(mod)["main"], (tirx.AllocBuffer, note))
+    assert found == [0, 256, 512]

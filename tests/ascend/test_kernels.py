@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Ascend kernels: what their sizes promise, that they lower, run and are right."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import tvm
+from address_runs import build, identity, num_arenas, poisoned
+from kernel_facts import instructions, only_in_place, units, upgraded, without_shared_pipes
+from tvm import tirx
+from tvm.target import Target
+
+from passes.planning import Problem, Status, check, lower_bound, solve
+from passes.prim_func.function_problems import FunctionProblems
+from passes.prim_func.problems import ProblemOptions, find_problems
+from target_hw.memory import MemoryHierarchy
+from tvm_ext import workloads
+from tvm_ext.transform import PlanAddresses
+from tvm_ext.workloads.ascend import SIZES
+
+TWIN = "ascend/910b-llvm"
+MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
+NAMES = workloads.ascend_kernels()
+EACH = [(name, size) for name in NAMES for size in SIZES]
+
+VECTOR = {"MTE2", "V", "MTE3"}
+CUBE = {"MTE2", "MTE1", "M", "FIX"}
+PIPES = {
+    "vector_add": VECTOR,
+    "gelu": VECTOR,
+    "softmax": VECTOR,
+    "layer_norm": VECTOR | {"S"},
+    "reduction": VECTOR,
+    "matmul": CUBE,
+    "matmul_add_relu": CUBE | VECTOR,
+    "conv2d": CUBE,
+    "flash_attention": CUBE | VECTOR | {"S"},
+}
+
+
+@cache
+def kernel(name: str, size: workloads.ascend.Size) -> workloads.AscendKernel:
+    return workloads.ascend_kernel(name, size)
+
+
+@cache
+def lowered(name: str, size: workloads.ascend.Size) -> tirx.PrimFunc:
+    return kernel(name, size).lower()[name]
+
+
+@cache
+def problems(name: str, size: workloads.ascend.Size) -> FunctionProblems:
+    return find_problems(lowered(name, size), ProblemOptions(memory=MEMORY))
+
+
+def with_units(name: str, size: workloads.ascend.Size) -> list[tuple[Problem, dict[str, str]]]:
+    """Return each problem that has a capacity, and the unit of each of its buffers."""
+    unit = units(lowered(name, size))
+    return [
+        (
+            attached.problem,
+            {
+                buffer: unit[allocation.statement.buffer.__chandle__()]
+                for buffer, allocation in attached.allocations.items()
+            },
+        )
+        for attached in problems(name, size).problems
+        if attached.problem.capacity is not None
+    ]
+
+
+def total(problem: Problem) -> int:
+    """Return the bytes of all buffers side by side."""
+    aligned = (-(-b.size // problem.alignment_of(b)) for b in problem.buffers)
+    return sum(
+        units * problem.alignment_of(b) * b.slots
+        for units, b in zip(aligned, problem.buffers, strict=True)
+    )
+
+
+def fits(problem: Problem) -> bool:
+    plan = solve(problem, "best")
+    check(problem, plan)
+    return plan.fits
+
+
+def runs(name: str, size: workloads.ascend.Size, plan: tvm.transform.Pass, seed: int = 0) -> None:
+    """Build with a plan, run, and compare with numpy."""
+    made = kernel(name, size)
+    inputs = made.inputs(seed)
+    output = tvm.runtime.tensor(made.output())
+    build(made.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
+    expected = made.reference(*inputs).astype("float64")
+    error = np.abs(output.numpy().astype("float64") - expected).max()
+    # Not `>`: the output is NaN where nothing was written.
+    assert error <= made.tolerance * np.abs(expected).max(), error
+
+
+def arena() -> tvm.transform.Pass:
+    return poisoned(PlanAddresses("best", form="arena", target=TWIN))
+
+
+# What the sizes promise
+
+
+@pytest.mark.parametrize(("name", "size"), EACH)
+def test_everything_is_planned_with_all_its_slots(name: str, size: workloads.ascend.Size):
+    found = problems(name, size)
+    assert not found.left_alone
+    assert not found.remarks
+    assert all(attached.problem.name in MEMORY for attached in found.problems)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fits_side_by_side(name: str):
+    for problem, _ in with_units(name, "fits"):
+        assert total(problem) <= problem.capacity, problem.name
+    for size in ("reuse", "lowest", "overflow"):
+        assert any(total(p) > p.capacity for p, _ in with_units(name, size)), size
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reuse_keeps_the_pipes_apart(name: str):
+    for problem, unit in with_units(name, "reuse"):
+        assert fits(without_shared_pipes(problem, unit)), problem.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lowest_needs_pipes_to_share(name: str):
+    found = with_units(name, "lowest")
+    plans = [solve(only_in_place(problem, unit), "best") for problem, unit in found]
+    assert any(plan.status is Status.INFEASIBLE for plan in plans)
+    for problem, _ in found:
+        assert fits(problem), problem.name
+
+
+# In matmul_add_relu, what is stored has as many slots as what is loaded: the two share in step.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "matmul_add_relu"])
+def test_lowest_makes_a_pipe_wait_whatever_the_slots(name: str):
+    found = with_units(name, "lowest")
+    assert any(lower_bound(upgraded(p, unit)) > p.capacity for p, unit in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_overflow_cannot_fit(name: str):
+    assert any(lower_bound(p) > p.capacity for p, _ in with_units(name, "overflow"))
+    with pytest.raises(ValueError, match=rf"function '{name}': scope 'local\.\w+' needs \d+ bytes"):
+        PlanAddresses(target=TWIN)(kernel(name, "overflow").lower())
+
+
+# What the kernels are made of
+
+
+@pytest.mark.parametrize(("name", "size"), EACH)
+def test_each_loop_nest_is_an_instruction_of_one_pipe(name: str, size: workloads.ascend.Size):
+    assert {made.pipe for made in instructions(lowered(name, size))} == PIPES[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slots_are_a_parameter(name: str):
+    for slots in (1, 3):
+        function = workloads.ascend_kernel(name, slots=slots).lower()[name]
+        found = find_problems(function, ProblemOptions(memory=MEMORY)).problems
+        assert max(b.slots for attached in found for b in attached.problem.buffers) == slots
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_type_is_a_parameter(name: str):
+    made = workloads.ascend_kernel(name, tiles=1, dtype="float32")
+    inputs = made.inputs()
+    output = tvm.runtime.tensor(made.output())
+    assert output.dtype == inputs[0].dtype == "float32"
+    build(made.mod, arena(), TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
+    expected = made.reference(*inputs)
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-5, atol=1e-5 * expected.max())
+
+
+def test_what_a_loop_carries_lives_through_it():
+    (attached,) = problems("reduction", "fits").problems
+    live = {buffer.name: buffer.live for buffer in attached.problem.buffers}
+    for inner in ("row", "wide", "step", "distance"):
+        for carried in ("total", "before"):
+            assert live[carried][0][0] < live[inner][0][0]
+            assert live[inner][0][1] < live[carried][0][1]
+
+
+def test_kernels_describe_themselves():
+    assert list(PIPES) == NAMES
+    assert all(kernel(name, "fits").description for name in NAMES)
+    assert kernel("matmul", "overflow").parameters["tile_m"] == 96
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_building_twice_gives_the_same(name: str):
+    first, second = (workloads.ascend_kernel(name) for _ in range(2))
+    tvm.ir.assert_structural_equal(first.mod, second.mod)
+    for a, b in zip(first.inputs(3), second.inputs(3), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any((a != b).any() for a, b in zip(first.inputs(3), first.inputs(4), strict=True))
+
+
+# That they run
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_to_numpy_as_written(name: str):
+    runs(name, "fits", identity())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_to_numpy_in_arenas(name: str):
+    assert num_arenas(arena()(kernel(name, "lowest").lower())) == len(
+        problems(name, "lowest").problems
+    )
+    runs(name, "lowest", arena())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "size"), EACH)
+def test_equal_to_numpy_every_way(name: str, size: workloads.ascend.Size):
+    runs(name, size, identity(), seed=1)
+    runs(name, size, tirx.transform.StorageRewrite(), seed=1)
+    if size != "overflow":
+        runs(name, size, arena(), seed=1)
+        runs(name, size, PlanAddresses("best", form="address", target=TWIN), seed=1)
+
+
+# What is refused
+
+
+def test_unknown_names_and_sizes():
+    with pytest.raises(workloads.UnknownWorkloadError, match="did you mean 'matmul'"):
+        workloads.ascend_kernel("matmull")
+    with pytest.raises(ValueError, match="'gelu': size must be one of fits, reuse, lowest, overf"):
+        workloads.ascend_kernel("gelu", "huge")
+    with pytest.raises(TypeError, match="'tail'"):
+        workloads.ascend_kernel("gelu", tail=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("gelu", {"tile": 0}, "'gelu': tile must be a positive integer, got 0"),
+        ("gelu", {"slots": "two"}, "'gelu': slots must be a positive integer, got 'two'"),
+        ("gelu", {"dtype": "int8"}, "'gelu': dtype must be one of float16, float32, got 'int8'"),
+        ("matmul", {"step_k": 48}, "'matmul': tile_k must be a multiple of 48, got 64"),
+        ("matmul_add_relu", {"rows": 48}, "tile_m must be a multiple of 48, got 64"),
+        ("flash_attention", {"rows": 48}, "queries must be a multiple of 48, got 64"),
+        ("reduction", {"rows": 1}, "'reduction': rows must be at least 2, got 1"),
+    ],
+)
+def test_parameters_that_cannot_be(name: str, parameters: dict[str, int | str], message: str):
+    with pytest.raises(ValueError, match=message):
+        workloads.ascend_kernel(name, **parameters)

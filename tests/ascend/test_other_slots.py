@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel read with other numbers of slots is the kernel whose annotations ask for these."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import tvm_ffi
+from ascend_programs import random_kernel
+from test_ascend_properties import ROOMY
+from tvm import tirx
+from tvm.tirx import AllocBuffer
+
+from passes.ascend.analysis.problems import CoreKernel, read_kernel
+from passes.planning import Problem
+from tvm_ext import workloads
+
+
+def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
+    """The function with other annotations: slots by the names of its buffers."""
+
+    def change(op: AllocBuffer, _mutator):
+        name = op.buffer.name
+        if name not in slots:
+            return op
+        return AllocBuffer(op.buffer, {**dict(op.annotations), "multi_buffer": slots[name]})
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (AllocBuffer, change)))
+
+
+def facts(problem: Problem) -> tuple[object, ...]:
+    """What a planner is told; handles of loops are not in it."""
+    return (problem.buffers, problem.in_place, problem.separations, problem.penalties)
+
+
+def compare(kernel: CoreKernel, random: Random) -> None:
+    """Compare a kernel with other slots to the one that asks for them."""
+    for number, problem in enumerate(kernel.problems):
+        several = [b.name for b in problem.buffers if b.slots > 1 and b.pinned is None]
+        chosen = {name: random.choice((1, 1, 2)) for name in several if random.random() < 0.7}
+        statements = kernel.found.problems[number].allocations
+        asked = {statements[name].statement.buffer.name: slots for name, slots in chosen.items()}
+        expected = read_kernel(asking_for(kernel.func, asked), kernel.memory).problems[number]
+        assert facts(kernel.with_slots(number, chosen)) == facts(expected)
+
+
+def compare_many(seeds: range) -> None:
+    for seed in seeds:
+        print(f"seed {seed}")
+        compare(read_kernel(random_kernel(seed)["main"], ROOMY), Random(seed))
+
+
+def test_random_kernels_with_other_slots():
+    compare_many(range(40))
+
+
+@pytest.mark.slow
+def test_many_random_kernels_with_other_slots():
+    compare_many(range(40, 1000))
+
+
+@pytest.mark.parametrize("name", ["vector_add", "gelu", "layer_norm", "reduction"])
+def test_kernels_with_single_buffers_alone(name: str):
+    problems = {}
+    for slots in (1, 2):
+        (func,) = workloads.ascend_kernel(name, "fits", slots=slots).lower().functions.values()
+        problems[slots] = read_kernel(func, ROOMY)
+    names = {b.name: 1 for b in problems[2].problems[0].buffers}
+    assert facts(problems[2].with_slots(0, names)) == facts(problems[1].problems[0])
+
+
+def test_a_narrowing_cast_may_be_in_place_once_it_has_no_more_slots_than_its_operand():
+    (func,) = workloads.ascend_kernel("vector_add", "fits").lower().functions.values()
+    kernel = read_kernel(func, ROOMY)
+    pair = ("total_local.UB", "z_local.UB")
+    assert pair not in kernel.problems[0].in_place
+    assert pair in kernel.with_slots(0, {"z_local.UB": 1}).in_place

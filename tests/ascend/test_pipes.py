@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pipe runs what, what is one statement, and how buffers meet the pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from passes.ascend.analysis.pipes import PIPES, find_pipelines, route
+from passes.planning.problem import PipelineUse
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.simulation.program import Branch, Loop, Statement, Step
+from target_hw.ascend import CHIPS
+from tvm_ext import workloads
+
+MEMORY = CHIPS["ascend/910b"]
+UB, L1, L0A, L0B, L0C = (f"local.{name}" for name in ("UB", "L1", "L0A", "L0B", "L0C"))
+
+
+def pipelines(func: tirx.PrimFunc):
+    """Return what is found in a function, lowered to where storage is planned."""
+    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
+    found = find_problems(mod["main"], ProblemOptions(memory=MEMORY))
+    return found, find_pipelines(mod["main"], found)
+
+
+def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:
+    found, made = pipelines(func)
+    return {
+        name: made.uses[allocation.index]
+        for attached in found.problems
+        for name, allocation in attached.allocations.items()
+    }
+
+
+def program(func: tirx.PrimFunc) -> tuple[Step, ...]:
+    return pipelines(func)[1].program
+
+
+def statements(steps: tuple[Step, ...]) -> Iterator[Statement]:
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from statements(step.body)
+        elif isinstance(step, Branch):
+            yield from statements(step.then)
+            yield from statements(step.otherwise)
+        else:
+            yield step
+
+
+def outline(steps: tuple[Step, ...]) -> list:
+    """Return the pipes of a program, lists for loops and sets of two tuples for branches."""
+    made: list = []
+    for step in steps:
+        if isinstance(step, Loop):
+            made.append([step.extent, *outline(step.body)])
+        elif isinstance(step, Branch):
+            made.append((tuple(outline(step.then)), tuple(outline(step.otherwise))))
+        else:
+            made.append(step.pipe)
+    return made
+
+
+# Pipes
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "pipe"),
+    [
+        (["global"], [UB], "MTE2"),
+        (["global"], [L1], "MTE2"),
+        (["global.workspace"], [L0B], "MTE2"),
+        ([L1], [L0A], "MTE1"),
+        ([L1], ["local.BT"], "MTE1"),
+        ([L0A, L0B], [L0C], "M"),
+        ([L0A, L0B, "local.BT"], [L0C], "M"),
+        ([], [L0C], "M"),
+        ([L1, L1], [L0C], "M"),
+        ([UB, "local"], [UB], "V"),
+        (["global", "local"], [UB], "MTE2"),
+        ([UB], ["local"], "S"),
+        ([UB], [], "S"),
+        ([L0C], ["global"], "FIX"),
+        ([L0C], [UB], "FIX"),
+        ([L0C, "local.FP"], ["global.workspace"], "FIX"),
+        ([UB], ["global"], "MTE3"),
+        ([UB], [L1], "MTE3"),
+        ([UB, UB], [UB], "V"),
+        ([], [UB], "V"),
+        ([UB, "global"], [UB], None),
+        (["global"], ["global"], None),
+        ([], ["global"], None),
+        ([L1], [UB], None),
+        ([UB], [UB, "global"], None),
+    ],
+)
+def test_scopes_tell_the_pipe(reads: list[str], writes: list[str], pipe: str | None):
+    assert route(reads, writes) == pipe
+
+
+@T.prim_func(s_tir=True)
+def cube(
+    x: T.Buffer((256,), "float16"), w: T.Buffer((256,), "float16"), y: T.Buffer((256,), "float32")
+):
+    for _ in range(2):
+        a1 = T.alloc_buffer((256,), "float16", scope="local.L1")
+        b1 = T.alloc_buffer((256,), "float16", scope="local.L1")
+        a0 = T.alloc_buffer((256,), "float16", scope="local.L0A")
+        b0 = T.alloc_buffer((256,), "float16", scope="local.L0B")
+        c0 = T.alloc_buffer((256,), "float32", scope="local.L0C")
+        for i in range(256):
+            a1[i] = x[i]
+        for i in range(256):
+            b1[i] = w[i]
+        for i in range(256):
+            a0[i] = a1[i]
+        for i in range(16):
+            for j in range(16):
+                b0[i * 16 + j] = b1[j * 16 + i]
+        for i in range(16):
+            for j in range(16):
+                c0[i * 16 + j] = T.float32(0)
+                for k in range(16):
+                    c0[i * 16 + j] = c0[i * 16 + j] + T.Cast("float32", a0[i * 16 + k]) * T.Cast(
+                        "float32", b0[k * 16 + j]
+                    )
+        for i in range(256):
+            y[i] = T.max(c0[i], T.float32(0))
+
+
+def test_a_tiled_matmul():
+    steps = program(cube)
+    assert outline(steps) == [[2, "MTE2", "MTE2", "MTE1", "MTE1", "M", "FIX"]]
+    (loop,) = steps
+    *_, multiply, drain = loop.body
+    # The accumulator is cleared by the instruction itself: it does not read what was there.
+    assert multiply == Statement("c0 from a0, b0", "M", ("a0", "b0"), ("c0",), 16**3, 16)
+    # Bytes that a transfer moves are those that it writes.
+    assert drain == Statement("y from c0", "FIX", ("c0",), (), 1024, 32)
+    assert loop.body[0] == Statement("a1 from x", "MTE2", (), ("a1",), 512, 16)
+    assert uses(cube) == {
+        "a1": PipelineUse(dma=True, loop=0, runs=2),
+        "b1": PipelineUse(dma=True, loop=0, runs=2),
+        "a0": PipelineUse(loop=0, runs=2),
+        "b0": PipelineUse(loop=0, runs=2),
+        "c0": PipelineUse(dma=True, loop=0, runs=2),
+    }
+
+
+@T.prim_func(s_tir=True)
+def vector(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    for tile in range(8):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
+        b = T.alloc_buffer((64,), "float32", scope="local.UB")
+        most = T.alloc_buffer((8,), "float32", scope="local.UB")
+        one = T.alloc_buffer((1,), "float32", scope="local.UB")
+        wide = T.alloc_buffer((64,), "int64", scope="local.UB", annotations={"mem_unique": True})
+        for i in range(64):
+            a[i] = x[tile * 64 + i]
+        for i in range(8):
+            for j in range(8):
+                if j == 0:
+                    most[i] = T.float32(-1000)
+                most[i] = T.max(most[i], a[i * 8 + j])
+        one[0] = most[0] * most[1]
+        for i in range(64):
+            wide[i] = T.Cast("int64", a[i])
+        for i in range(64):
+            b[i] = a[i] * one[0] + T.Cast("float32", wide[i])
+        for i in range(64):
+            y[tile * 64 + i] = b[i]
+
+
+def test_vector_and_scalar_unit():
+    steps = program(vector)
+    assert outline(steps) == [[8, "MTE2", "V", "S", "V", "V", "MTE3"]]
+    found = list(statements(steps))
+    # A reduction's work is what it reduces, not also what its first step clears.
+    assert (found[1].work, found[1].reads) == (64, ("most", "a"))
+    assert (found[2].work, found[3].element_bits) == (1, 64)
+    assert uses(vector) == {
+        "a": PipelineUse(dma=True, loop=0, runs=8),
+        "b": PipelineUse(dma=True, loop=0, runs=8),
+        "most": PipelineUse(scalar=True, loop=0, runs=8),
+        "one": PipelineUse(scalar=True, loop=0, runs=8),
+        "wide": PipelineUse(loop=0, runs=8),
+    }
+
+
+@T.prim_func(s_tir=True)
+def named(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    with T.attr({"pipe": "V"}):
+        for i in range(64):
+            a[i] = x[i]
+        for i in range(64):
+            b[i] = a[i] * T.float32(2)
+    for i in T.serial(64, annotations={"pipe": "S"}):
+        y[i] = b[i]
+
+
+def test_a_named_pipe_is_one_statement():
+    first, second = program(named)
+    # What it writes before it reads is not read from before.
+    assert first == Statement("a, b from x", "V", (), ("a", "b"), 128, 32)
+    assert second == Statement("y from b", "S", ("b",), (), 64, 32)
+    assert uses(named)["b"].scalar
+    assert not uses(named)["a"].dma
+
+
+def test_an_unknown_pipe_is_refused():
+    @T.prim_func(s_tir=True)
+    def wrong(x: T.Buffer((64,), "float32")):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        with T.attr({"pipe": "VECTOR"}):
+            for i in range(64):
+                a[i] = x[i]
+        for i in range(64):
+            x[i] = a[i]
+
+    message = rf"unknown pipe 'VECTOR' of a statement on 'a' in local\.UB; there are: {PIPES[0]}"
+    with pytest.raises(ValueError, match=message):
+        program(wrong)
+
+
+def test_one_named_pipe_inside_of_another_is_refused():
+    @T.prim_func(s_tir=True)
+    def wrong(x: T.Buffer((64,), "float32")):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        with T.attr({"pipe": "V"}):
+            for i in T.serial(64, annotations={"pipe": "S"}):
+                a[i] = x[i]
+        for i in range(64):
+            x[i] = a[i]
+
+    with pytest.raises(ValueError, match="pipe 'S' is named inside of pipe 'V'"):
+        program(wrong)
+
+
+# What is one statement
+
+
+@T.prim_func(s_tir=True)
+def nests(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32"), n: T.int32):
+    acc = T.alloc_buffer((64,), "float32", scope="local.UB")
+    low = T.alloc_buffer((8,), "float32", scope="local.UB")
+    high = T.alloc_buffer((8,), "float32", scope="local.UB")
+    for i in range(64):
+        acc[i] = T.float32(0)
+    for _ in range(8):  # A perfect nest: one statement, though it is a loop over tiles.
+        for i in range(64):
+            acc[i] = acc[i] + T.float32(1)
+    for i in range(8):  # Two results of one reduction.
+        low[i] = T.float32(1000)
+        high[i] = T.float32(-1000)
+        for j in range(8):
+            low[i] = T.min(low[i], acc[i * 8 + j])
+            high[i] = T.max(high[i], acc[i * 8 + j])
+    for i in range(64):  # A predicate, as of padding.
+        if i < 32:
+            acc[i] = acc[i] * T.float32(2)
+        else:
+            acc[i] = T.float32(0)
+    if n > 3:  # A branch.
+        for i in range(8):
+            y[i] = low[i]
+        for i in range(8):
+            y[i + 8] = high[i]
+    else:
+        for i in range(64):
+            y[i] = acc[i]
+    for tile in range(8):  # Several computations.
+        for i in range(64):
+            acc[i] = x[tile * 64 + i]
+        for i in range(64):
+            y[tile * 64 + i] = acc[i]
+    for _ in range(4):  # One computation, but memory of its own in each iteration.
+        own = T.alloc_buffer((8,), "float32", scope="local.UB")
+        for i in range(8):
+            own[i] = low[i]
+
+
+def test_what_is_one_statement():
+    steps = program(nests)
+    branch = (("MTE3", "MTE3"), ("MTE3",))
+    assert outline(steps) == ["V", "V", "V", "V", branch, [8, "MTE2", "MTE3"], [4, "V"]]
+    assert [step.work for step in steps[:4]] == [64, 512, 128, 64]
+    assert (steps[2].reads, steps[2].writes) == (("acc",), ("low", "high"))
+    # Neither half of a predicate is sure to write, so what was there before counts.
+    assert steps[3].reads == ("acc",)
+
+
+@T.prim_func(s_tir=True)
+def loops(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32"), n: T.int32):
+    T.func_attr({"tir_var_upper_bound": {"n": 6}})
+    sized = T.alloc_buffer((n,), "int32", scope="local.UB")
+    count = T.alloc_buffer((1,), "int32", scope="local.UB")
+    data = T.alloc_buffer((64,), "int32", scope="local.UB")
+    for i in range(n):
+        sized[i] = 1
+    count[0] = 0
+    for i in range(64):
+        data[i] = x[i]
+    while count[0] < 4:
+        for i in range(64):
+            data[i] = data[i] + 1
+        count[0] = count[0] + sized[0]
+    for k in range(4):
+        for i in range(k + 1):
+            a = T.alloc_buffer((4,), "int32", scope="local.UB")
+            for j in range(4):
+                a[j] = data[i * 4 + j]
+            for j in range(4):
+                y[i * 4 + j] = a[j]
+    if data[0] < 3:
+        for i in range(64):
+            y[i] = data[i]
+
+
+def test_loops_of_all_kinds():
+    steps = program(loops)
+    assert outline(steps) == [
+        "V",
+        "S",
+        "MTE2",
+        [2, "S", "V", "S"],  # At least two trips where it is not known; the condition is scalar.
+        [4, [4, "V", "MTE3"]],
+        "S",
+        (("MTE3",), ()),
+    ]
+    assert steps[0].work == 6
+    found = uses(loops)
+    assert found["count"] == PipelineUse(scalar=True, runs=2)
+    assert found["a"] == PipelineUse(dma=True, loop=2, runs=16)
+    assert found["data"] == PipelineUse(dma=True, scalar=True, runs=16)
+
+
+EXTENTS = {
+    "n": 2,
+    "m": 2,
+    "(n + 63) // 64": 2,
+    "T.shift_right(n, 6)": 2,
+    "T.Cast('int32', m) // 64": 2,
+    "sizes[0]": 2,
+    "(sizes[0] + 63) // 64": 2,
+    "half": 2,
+    "T.min(n, 64)": 64,
+    "T.min(64 - n * 8, 64)": 64,
+    "T.min(sizes[0], 5)": 5,
+    "n % 64": 63,
+    "7": 7,
+}
+"""How often a loop is taken to run, by its extent: twice where that is not known."""
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_a_loop_of_unknown_extent_runs_twice(extent: str):
+    func = tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"),
+         sizes: T.Buffer((4,), "int32"), n: T.int32, m: T.int64):
+    half: T.let = n // 2
+    for k in range({extent}):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = x[i]
+        for i in range(64):
+            y[i] = a[i]
+""")
+    (step,) = (step for step in program(func) if isinstance(step, Loop))
+    assert step.extent == EXTENTS[extent]
+    assert uses(func)["a"].runs == EXTENTS[extent]
+
+
+@T.prim_func(s_tir=True)
+def pointers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    alias = T.decl_buffer((64,), "float32", data=a.data, scope="local.UB")
+    T.evaluate(
+        T.call_extern(
+            "int32",
+            "double_all",
+            T.tvm_access_ptr(T.type_annotation("float32"), b.data, 0, 64, 2),
+            T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 64, 1),
+        )
+    )
+    for i in range(64):
+        y[i] = alias[i] + b[i]
+
+
+def test_calls_and_aliases():
+    load, call, store = program(pointers)
+    assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("a",), ("b",), 64)
+    assert (store.pipe, store.reads) == ("MTE3", ("a", "b"))
+    assert load.pipe == "MTE2"
+
+
+@T.prim_func(s_tir=True)
+def same_names(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    for _ in range(2):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = x[i]
+        for i in range(64):
+            y[i] = a[i]
+    for _ in range(2):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = x[i] + T.float32(1)
+        for i in range(64):
+            y[i] = a[i]
+
+
+def test_names_are_those_of_the_problems():
+    found, made = pipelines(same_names)
+    names = [n for attached in found.problems for n in attached.allocations]
+    assert [s.writes or s.reads for s in statements(made.program)] == [
+        ("a",),
+        ("a",),
+        ("a.1",),
+        ("a.1",),
+    ]
+    assert names == ["a", "a.1"]
+    assert [use.loop for use in made.uses.values()] == [0, 1]
+
+
+@pytest.mark.parametrize("name", workloads.ascend_kernels())
+def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
+    from kernel_facts import instructions
+
+    func = workloads.ascend_kernel(name, "fits").lower()[name]
+    found = find_problems(func, ProblemOptions(memory=MEMORY))
+    made = find_pipelines(func, found)
+    assert [s.pipe for s in statements(made.program)] == [i.pipe for i in instructions(func)]
+
+
+@T.prim_func(s_tir=True)
+def short_matmul(
+    x: T.Buffer((16384,), "float16"),
+    w: T.Buffer((16384,), "float16"),
+    y: T.Buffer((16384,), "float32"),
+):
+    a = T.alloc_buffer((16384,), "float16", scope="local.L1")
+    b = T.alloc_buffer((16384,), "float16", scope="local.L1")
+    c = T.alloc_buffer((16384,), "float32", scope="local.L0C")
+    for i in range(16384):
+        a[i] = x[i]
+    for i in range(16384):
+        b[i] = w[i]
+    for i, j, k in T.grid(128, 128, 128):
+        if k == 0:
+            c[i * 128 + j] = T.float32(0)
+        c[i * 128 + j] = c[i * 128 + j] + T.Cast("float32", a[i * 128 + k]) * T.Cast(
+            "float32", b[k * 128 + j]
+        )
+    for i in range(16384):
+        y[i] = c[i]
+
+
+@T.prim_func(s_tir=True)
+def offset_by_a_register(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    n = T.alloc_buffer((1,), "int32", scope="local")
+    n[0] = 0
+    while n[0] < 8:
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        b = T.alloc_buffer((64,), "float32", scope="local.L1")
+        for i in range(64):
+            a[i] = x[i + n[0] * 64]
+        for i in range(64):
+            b[i] = a[i]
+        for i in range(64):
+            y[i + n[0] * 64] = a[i] + T.float32(1)
+        n[0] = n[0] + 1
+
+
+def pipes(func) -> list[str]:
+    return [statement.pipe for statement in statements(program(func))]
+
+
+def test_a_product_that_reads_l1_is_the_cube_units():
+    assert pipes(short_matmul) == ["MTE2", "MTE2", "M", "FIX"]
+    assert not pipelines(short_matmul)[1].guesses
+
+
+def test_a_register_in_an_index_decides_nothing():
+    assert [pipe for pipe in pipes(offset_by_a_register) if pipe != "S"] == ["MTE2", "MTE3", "MTE3"]
+    assert not pipelines(offset_by_a_register)[1].guesses
+
+
+@T.prim_func(s_tir=True)
+def undecided(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    for i in range(64):
+        b[i] = a[i] + x[i]
+    for i in range(64):
+        y[i] = b[i]
+
+
+def test_a_pipe_that_nothing_decides_is_a_guess():
+    assert pipes(undecided) == ["MTE2", "S", "MTE3"]
+    assert pipelines(undecided)[1].guesses == ("b from a, x",)

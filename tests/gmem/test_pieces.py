@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans cut into pieces: right in each piece, and never above slots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from passes.gmem.planning.common import with_common_sizes
+from passes.gmem.planning.piece import PAGE, Piece
+from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
+from passes.gmem.planning.pool import bytes_taken
+from passes.gmem.planning.returned import with_returned
+from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.planning import Buffer, Problem, solve
+from target_hw.memory import MemoryScope
+
+ALIGNED = MemoryScope("global", alignment=64)
+END = 20
+
+
+def best(problem: Problem):
+    return solve(problem, "best")
+
+
+def problem_of(*buffers: Buffer) -> Problem:
+    return Problem(buffers, ALIGNED)
+
+
+def assert_right(pieces, problem, returned=()):
+    """Hold pieces against the buffers alone: nothing live together shares a byte of a piece."""
+    buffers = {buffer.name: buffer for buffer in (*problem.buffers, *returned)}
+    placed = [name for piece in pieces for name in piece.offsets]
+    assert len(placed) == len(set(placed))
+    assert {buffer.name for buffer in problem.buffers} <= set(placed) <= set(buffers)
+    for piece in pieces:
+        for name, offset in piece.offsets.items():
+            assert 0 <= offset <= piece.size - buffers[name].size
+            assert offset % 64 == 0
+        for one, two in combinations(sorted(piece.offsets), 2):
+            first, second = buffers[one], buffers[two]
+            together = any(max(a, c) < min(b, d) for a, b in first.live for c, d in second.live)
+            apart = (
+                piece.offsets[one] + first.size <= piece.offsets[two]
+                or piece.offsets[two] + second.size <= piece.offsets[one]
+            )
+            assert apart or not together, (one, two)
+    for buffer in returned:
+        for piece in pieces:
+            if buffer.name in piece.offsets:
+                assert sum(other.name in piece.offsets for other in returned) == 1
+                assert piece.offsets[buffer.name] == 0
+                assert piece.size - buffer.size < PAGE
+
+
+def total(pieces, returned=()):
+    placed = {name for piece in pieces for name in piece.offsets}
+    alone = sum(buffer.size for buffer in returned if buffer.name not in placed)
+    return sum(piece.size for piece in pieces) + alone
+
+
+@st.composite
+def cases(draw):
+    """Buffers with one or two live ranges, and returned tensors that live to the end."""
+    sizes = st.sampled_from([4, 64, 100, 256, 400, 4096, 10_000])
+    buffers = []
+    for index in range(draw(st.integers(1, 9))):
+        begin = draw(st.integers(0, END - 4))
+        live = [(begin, begin + draw(st.integers(1, 4)))]
+        if live[0][1] + 2 < END and draw(st.integers(0, 3)) == 0:
+            live.append((live[0][1] + 1, live[0][1] + 2))
+        buffers.append(Buffer(f"b{index}", draw(sizes), tuple(live)))
+    returned = tuple(
+        Buffer(f"r{index}", draw(sizes), ((draw(st.integers(0, END - 1)), END),))
+        for index in range(draw(st.integers(0, 3)))
+    )
+    return problem_of(*buffers), returned
+
+
+@given(cases())
+@settings(max_examples=150, deadline=None, print_blob=True)
+def test_pieces_are_right_and_ask_for_no_more_than_slots_do(case):
+    problem, returned = case
+    plan = best(problem)
+    for pieces in (with_returned(problem, returned, best), in_one_piece(plan)):
+        assert_right(pieces, problem, returned)
+    for page in (1, PAGE):
+        slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
+        for pieces in slots:
+            assert_right(pieces, problem, returned)
+        pieces, *_ = ways_to_cut(problem, returned, plan, best, page=page)
+        note(str(pieces))
+        assert_right(pieces, problem, returned)
+        assert total(pieces, returned) <= min(total(one, returned) for one in slots)
+
+
+@given(cases())
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_fewer_pieces_are_right_and_of_sizes_that_were_there(case):
+    problem, _ = case
+    slots = in_slots_of_one_size(problem)
+    fewer = in_fewer(problem, slots, best)
+    if fewer is not None:
+        assert_right(fewer, problem)
+        assert len(fewer) < len(slots)
+        assert not Counter(p.size for p in fewer) - Counter(p.size for p in slots)
+
+
+def test_small_tensors_are_placed_in_a_large_piece_that_is_there():
+    live = [(0, 2), (1, 3), (1, 4), (2, 4)]
+    small = [Buffer(f"b{at}", 256, (one,)) for at, one in enumerate(live)]
+    problem = problem_of(*small, Buffer("large", 1024, ((5, 7),)))
+    slots = in_slots_of_one_size(problem)
+    assert sorted(piece.size for piece in slots) == [256, 256, 256, 1024]
+    (piece,) = in_fewer(problem, slots, best)
+    assert piece.size == 1024
+    assert_right([piece], problem)
+
+
+def test_what_ends_before_the_result_begins_is_in_its_memory():
+    size = 1 << 16
+    problem = problem_of(
+        Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 3),)), Buffer("c", size, ((2, 4),))
+    )
+    result = (Buffer("result", size, ((3, 5),)),)
+    pieces, *_ = ways_to_cut(problem, result, best(problem), best, page=PAGE)
+    assert_right(pieces, problem, result)
+    assert sorted(piece.size for piece in pieces) == [size, size]
+    (shared,) = (piece for piece in pieces if "result" in piece.offsets)
+    assert set(shared.offsets) == {"b", "result"}
+
+
+def test_a_result_that_helps_nothing_has_no_piece():
+    problem = problem_of(Buffer("a", 4096, ((0, 3),)), Buffer("b", 4096, ((1, 3),)))
+    result = (Buffer("result", 4096, ((2, 4),)),)
+    assert ways_to_cut(problem, result, best(problem), best, page=PAGE)[0] == (
+        Piece(8192, {"a": 0, "b": 4096}),
+    )
+
+
+def test_padding_is_not_paid_for_small_sizes_times_an_unknown_unit():
+    problem = problem_of(*(Buffer(f"b{i}", 4, ((i, i + 2),)) for i in range(6)))
+    plan = best(problem)
+    assert plan.peak == 68
+    assert total(ways_to_cut(problem, (), plan, best)[0]) == 8
+
+
+@pytest.mark.parametrize("page", [1, PAGE])
+def test_bytes_are_packed_where_slots_would_waste_them(page):
+    problem = problem_of(
+        Buffer("a", 4096, ((0, 2),)),
+        Buffer("b", 4096, ((0, 2),)),
+        Buffer("both", 8192, ((2, 4),)),
+        Buffer("c", 4096, ((4, 6),)),
+    )
+    assert total(ways_to_cut(problem, (), best(problem), best, page=page)[0]) == 8192
+
+
+def test_functions_have_a_large_piece_in_common():
+    large, small = 1 << 20, 1 << 17
+    first = problem_of(Buffer("weight", large, ((0, 2),)), Buffer("a", 100, ((1, 3),)))
+    second = problem_of(
+        Buffer("weight", large, ((0, 2),)),
+        Buffer("b", small, ((1, 3),)),
+        Buffer("c", small, ((1, 4),)),
+    )
+    third = problem_of(Buffer("other", 3 * large, ((0, 1),)))
+    parts = [(p, in_one_piece(best(p))) for p in (second, third, first)]
+    cut = with_common_sizes(parts, best)
+    for (problem, whole), pieces in zip(parts, cut, strict=True):
+        assert_right(pieces, problem)
+        assert total(pieces) <= total(whole)
+    assert [piece.size for piece in cut[2]] == [large, 100]
+    assert [piece.size for piece in cut[0]] == [large, 2 * small]
+    assert cut[1] == parts[1][1]  # One tensor is not divided.
+
+
+@given(st.lists(cases(), min_size=2, max_size=4))
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_what_functions_have_in_common_is_right(drawn):
+    by = 1 << 10
+    problems = [
+        problem_of(*(Buffer(b.name, b.size * by, b.live) for b in problem.buffers))
+        for problem, _ in drawn
+    ]
+    parts = [(problem, in_one_piece(best(problem))) for problem in problems]
+    for (problem, whole), pieces in zip(parts, with_common_sizes(parts, best), strict=True):
+        assert_right(pieces, problem)
+        assert total(pieces) <= total(whole)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9000), st.integers(0, 9), st.integers(1, 4)).map(
+            lambda a: (a[0], a[1], a[1] + a[2])
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([1, PAGE]),
+)
+@settings(max_examples=200, deadline=None, print_blob=True)
+def test_what_is_given_back_is_handed_out_again(allocations, page):
+    taken, free, used = 0, [], []
+    for position in range(14):
+        free += [size for size, end in used if end == position]
+        used = [(size, end) for size, end in used if end > position]
+        for size, begin, end in allocations:
+            if begin == position:
+                pages = -(-size // page) * page
+                if pages in free:
+                    free.remove(pages)
+                else:
+                    taken += pages
+                used.append((pages, end))
+    assert bytes_taken(allocations, page) == taken
+
+
+def test_pieces_leave_what_they_need_no_more_to_tensors_of_their_size():
+    size = 1 << 16
+    problem = problem_of(Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 4),)))
+    result = (Buffer("result", size, ((3, 5),)),)
+    plan = best(problem)
+    assert len(ways_to_cut(problem, (), plan, best, page=PAGE)[0]) == 1
+    for page in (1, PAGE):
+        pieces, *_ = ways_to_cut(problem, (), plan, best, result, page)
+        assert_right(pieces, problem)
+        assert [piece.size for piece in pieces] == [size, size]

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rec_tbl`: the original's worked cases, its rules one by one, and any graph at all."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from graph_oracles import (
+    Graph,
+    NaiveTable,
+    Op,
+    OverwrittenError,
+    Value,
+    graphs,
+    op,
+    problem_of,
+    replay,
+)
+from hypothesis import example, given, note, settings
+from hypothesis import strategies as st
+
+from passes.gmem.planning.gmem_layout import GMEM
+from passes.gmem.planning.rec_tbl import Condition, Decision, trace
+from passes.gmem.planning.records import ReusableRecords
+from passes.planning import Buffer, Plan, Problem, check, lower_bound, solve, verify
+from passes.planning.plan import Status
+from target_hw.memory import MemoryScope
+
+K = 1024
+NEW, REUSE = Decision.NEW, Decision.REUSE
+
+RESIDUAL = Graph(
+    (
+        op("input", "input", "", [("X", 16 * K)]),
+        op("conv1", "conv", "X", [("A", 64 * K)]),
+        op("relu", "relu", "A", [("B", 64 * K)]),
+        op("conv2", "conv", "B", [("C", 32 * K)]),
+        op("conv3", "conv", "C", [("D", 64 * K)]),
+        op("add", "add", "DB", [("E", 64 * K)]),
+        op("reshape", "reshape", "E", [("R", 64 * K)]),
+        op("fc", "fc", "R", [("F", 4000)]),
+        op("return", "return", "F"),
+    )
+)
+CHAIN = Graph(
+    (
+        op("oa", "conv", "", [("a", 16 * K)]),
+        op("ob", "conv", "a", [("b", 16 * K)]),
+        op("oc", "conv", "b", [("c", 32 * K)]),
+        op("od", "conv", "c", [("d", 32 * K)]),
+        op("return", "return", "d"),
+    )
+)
+HAZARD = Graph(
+    (
+        op("oA", "conv", "", [("A", 8 * K)]),
+        op("reshape", "reshape", "A", [("R", 8 * K)]),
+        op("oB", "conv", "R", [("B", 8 * K)]),
+        op("oC", "conv", "B", [("C", 8 * K)]),
+        op("oD", "add", "AC", [("D", 8 * K)]),
+        op("return", "return", "D"),
+    )
+)
+
+
+def aligned(graph, alignment):
+    """Return the problem of a graph in a memory of an alignment."""
+    return problem_of(graph, MemoryScope("global", alignment=alignment))
+
+
+def decisions(problem):
+    """Return buffer, decision and offset of each step that places something."""
+    return [(s.buffer, s.decision, s.offset) for s in trace(problem) if s.buffer is not None]
+
+
+def one_size(*ops, size=64):
+    """Return the problem of ``(operands, results)``, each result of one size."""
+    return aligned(
+        Graph(
+            tuple(
+                op(f"op{index}", "op", operands, [(name, size) for name in results])
+                for index, (operands, results) in enumerate(ops)
+            )
+        ),
+        64,
+    )
+
+
+# The worked cases
+
+
+def test_weights_stand_one_after_another():
+    gmem = GMEM(MemoryScope("global", alignment=4096), 4096, 4096, 0x1_0000_0000, None)
+    region = gmem.place_weights([("w0", 10000), ("w1", 4096), ("w2", 100)])
+    addresses = {weight.name: weight.address for weight in region.tensors}
+    assert addresses == {"w0": 0x1_0000_0000, "w1": 0x1_0000_3000, "w2": 0x1_0000_4000}
+    assert (region.start, region.size, region.end) == (0x1_0000_0000, 20480, 0x1_0000_5000)
+
+
+def test_the_residual_chain_step_by_step_as_the_original():
+    table = NaiveTable(RESIDUAL, 0, 4096, by_value=True).run()
+    original = [
+        ("X", "new", None, ("X",), (0,)),
+        ("A", "new", None, ("A",), (0x4000,)),
+        ("B", "new", None, ("B",), (0x14000,)),
+        ("C", "reuse", "A", ("B", "C"), (0x4000, 0x14000)),
+        ("D", "new", None, ("B", "D"), (0x14000, 0x24000)),
+        ("E", "reuse", "A", ("E",), (0x4000,)),
+        ("R", "share", "E", ("E", "R"), (0x4000,)),
+        ("F", "reuse", "X", ("E", "F"), (0,)),  # E is lost: its last reader is the reshape
+    ]
+    assert table.steps == original
+    assert table.cursor == 0x34000
+    ours = [
+        (s.buffer, s.decision.value, s.source, s.held, s.in_use)
+        for s in trace(aligned(RESIDUAL, 4096))
+        if s.buffer is not None
+    ]
+    assert ours[:-1] == [step for step in original if step[0] not in "RF"]
+    assert ours[-1] == ("F", "reuse", "X", ("F",), (0,))
+
+
+def test_the_residual_chain_takes_what_the_original_does():
+    problem = aligned(RESIDUAL, 4096)
+    plan = solve(problem, "rec_tbl")
+    assert plan.peak == 0x34000
+    assert lower_bound(problem) == 196608
+    assert {name: at for name, (at,) in plan.offsets.items()} == {
+        step.buffer: step.offset for step in trace(problem) if step.buffer is not None
+    }
+
+
+def test_a_step_says_why_records_were_passed_over():
+    steps = {step.buffer: step for step in trace(aligned(RESIDUAL, 4096))}
+    assert steps["B"].passed_over == (("X", Condition.SIZE), ("A", Condition.HOLD_EDGES))
+    assert steps["D"].passed_over == (
+        ("X", Condition.SIZE),
+        ("A", Condition.IN_USING_ADDR),
+        ("B", Condition.HOLD_EDGES),
+        ("C", Condition.HOLD_EDGES),
+    )
+    assert steps["F"].released == ("E",)
+
+
+def test_neighbours_are_not_joined():
+    problem = aligned(CHAIN, 4096)
+    offsets = [("a", 0), ("b", 0x4000), ("c", 0x8000), ("d", 0x10000)]
+    assert decisions(problem) == [(name, NEW, at) for name, at in offsets]
+    assert solve(problem, "rec_tbl").peak == 98304
+    assert solve(problem, "best").peak == 65536
+    assert NaiveTable(CHAIN, 0x1000, 4096, by_value=True).run().cursor == 0x1000 + 98304
+
+
+def test_the_alias_hazard_is_the_originals_and_the_verifier_sees_it():
+    problem = aligned(HAZARD, 4096)
+    original = NaiveTable(HAZARD, 0, 4096, by_value=True).run().address
+    assert original["C"] == original["A"] == 0
+    offsets = {buffer.name: (original[buffer.name],) for buffer in problem.buffers}
+    plan = Plan(offsets, 16 * K, 0, "the original", Status.FEASIBLE)
+    (violation,) = verify(problem, plan)
+    assert (violation.kind, set(violation.buffers)) == ("overlap", {"A", "C"})
+    with pytest.raises(OverwrittenError, match=r"oD finds .* in 'A'"):
+        replay(HAZARD, original)
+
+    ours = solve(problem, "rec_tbl")
+    assert ours.offsets["C"] != ours.offsets["A"]
+    check(problem, ours)
+    assert replay(HAZARD, {name: at for name, (at,) in ours.offsets.items()}) > 0
+
+
+# The rules
+
+
+def test_what_dies_at_an_op_is_free_for_the_next_only():
+    problem = one_size(("", "a"), ("a", "b"), ("b", "c"))
+    assert decisions(problem) == [("a", NEW, 0), ("b", NEW, 64), ("c", REUSE, 0)]
+
+
+def test_a_second_result_does_not_take_an_operand_released_after_the_first():
+    problem = one_size(("", "a"), ("a", "bc"), ("b", "d"))
+    steps = list(trace(problem))
+    assert decisions(problem) == [("a", NEW, 0), ("b", NEW, 64), ("c", NEW, 128), ("d", REUSE, 0)]
+    assert [step.released for step in steps[:4]] == [(), ("a",), (), ("b",)]
+    assert steps[2].passed_over == (("a", Condition.OPERANDS), ("b", Condition.HOLD_EDGES))
+
+
+def test_a_second_result_may_take_what_was_free_before():
+    problem = one_size(("", "ab"), ("ab", "c"), ("c", "de"))
+    assert decisions(problem)[3:] == [("d", REUSE, 0), ("e", REUSE, 64)]
+
+
+def test_the_first_record_is_taken_not_the_tightest_and_its_slot_is_remembered():
+    graph = Graph(
+        (
+            op("1", "op", "", [("a", 256), ("b", 64)]),
+            op("2", "op", "ab", [("c", 64)]),
+            op("3", "op", "c", [("d", 32)]),  # takes a's slot, though b's is large enough
+            op("4", "op", "d", [("e", 64)]),
+            op("5", "op", "e", [("f", 256)]),  # the slot is still as large as a
+        )
+    )
+    assert decisions(aligned(graph, 32))[2:] == [
+        ("c", NEW, 320),
+        ("d", REUSE, 0),
+        ("e", REUSE, 256),
+        ("f", REUSE, 0),
+    ]
+
+
+def test_a_position_where_buffers_only_end_releases_them():
+    buffers = (Buffer("a", 8, ((0, 2),)), Buffer("b", 8, ((2, 3),)))
+    steps = list(trace(Problem(buffers)))
+    assert [(s.position, s.buffer, s.decision, s.released) for s in steps] == [
+        (0, "a", NEW, ()),
+        (1, None, None, ("a",)),
+        (2, "b", REUSE, ("b",)),
+    ]
+    assert steps[1].held == steps[2].held == ()
+
+
+def test_what_begins_and_ends_at_one_position_is_free_behind_it():
+    buffers = (
+        Buffer("brief", 8, ((0, 1),)),
+        Buffer("other", 8, ((0, 2),)),
+        Buffer("next", 8, ((1, 2),)),
+    )
+    problem = Problem(buffers)
+    assert decisions(problem) == [("brief", NEW, 0), ("other", NEW, 8), ("next", REUSE, 0)]
+    check(problem, solve(problem, "rec_tbl"))
+
+
+def test_an_empty_buffer_does_not_give_away_the_address_of_another():
+    buffers = (
+        Buffer("empty", 0, ((0, 4),)),
+        Buffer("a", 64, ((0, 2),)),  # both at offset 0
+        Buffer("b", 64, ((1, 3),)),
+        Buffer("c", 64, ((2, 5),)),
+        Buffer("d", 64, ((3, 5),)),
+    )
+    problem = Problem(buffers, MemoryScope("global", alignment=64))
+    plan = solve(problem, "rec_tbl")
+    assert plan.offsets["empty"] == plan.offsets["a"] == (0,)
+    check(problem, plan)
+
+
+def test_slots_are_buffers_of_their_own():
+    problem = Problem((Buffer("a", 8, ((0, 2),), slots=2), Buffer("b", 8, ((2, 3),))))
+    assert decisions(problem) == [("a[0]", NEW, 0), ("a[1]", NEW, 8), ("b", REUSE, 0)]
+
+
+def test_offsets_are_aligned():
+    buffers = (Buffer("a", 1, ((0, 1),)), Buffer("b", 65, ((0, 1),)), Buffer("c", 8, ((0, 1),)))
+    wide = Buffer("wide", 4, ((0, 1),), alignment=96)
+    problem = Problem((*buffers, wide), MemoryScope("global", alignment=64))
+    offsets = solve(problem, "rec_tbl").offsets
+    assert offsets == {"a": (0,), "b": (64,), "c": (192,), "wide": (384,)}
+
+
+def test_a_record_that_is_not_aligned_is_passed_by():
+    buffers = (
+        Buffer("a", 8, ((0, 3),)),
+        Buffer("b", 32, ((0, 1),)),
+        Buffer("wide", 16, ((1, 3),), alignment=16),
+    )
+    problem = Problem(buffers)
+    assert solve(problem, "rec_tbl").offsets["wide"] == (48,)
+    (step,) = (step for step in trace(problem) if step.buffer == "wide")
+    assert step.passed_over == (("a", Condition.HOLD_EDGES),)
+
+
+# Any graph
+
+
+ALIGNMENTS = st.sampled_from([1, 2, 4])
+
+
+@given(graph=graphs(), alignment=ALIGNMENTS)
+@settings(max_examples=200, deadline=None, print_blob=True)
+@example(RESIDUAL, 4)
+@example(HAZARD, 4)
+def test_each_decision_is_that_of_the_table_scanned_from_the_front(graph, alignment):
+    naive = NaiveTable(graph, 0, alignment, by_value=False).run()
+    problem = aligned(graph, alignment)
+    steps = [step for step in trace(problem) if step.buffer is not None]
+    note("\n".join(map(str, steps)))
+    root = graph.root
+    expected = [step for step in naive.steps if step[1] != "share"]
+    assert [(s.buffer, s.decision.value, s.source) for s in steps] == [
+        (name, decision, source) for name, decision, source, _, _ in expected
+    ]
+    if not any(one.kind == "reshape" for one in graph.ops):
+        # A reshape is an op to the table, and no position of its own to the problem.
+        after = [(s.held, s.in_use) for s in steps if len(operands_of(graph, s.buffer)) == 1]
+        assert after == [
+            (held, in_use)
+            for name, _, _, held, in_use in expected
+            if len(operands_of(graph, name)) == 1
+        ]
+    plan = solve(problem, "rec_tbl")
+    assert {name: at for name, (at,) in plan.offsets.items()} == {
+        name: address for name, address in naive.address.items() if root[name] == name
+    }
+
+
+def operands_of(graph, name):
+    """Return the results that are made together with a value."""
+    return next(one.results for one in graph.ops if name in [v.name for v in one.results])
+
+
+@pytest.mark.parametrize("planner", ["best", "first_fit", "rec_tbl"])
+@given(graph=graphs(), alignment=ALIGNMENTS)
+@settings(max_examples=100, deadline=None, print_blob=True)
+def test_no_operand_is_overwritten_before_it_is_read(planner, graph, alignment):
+    problem = aligned(graph, alignment)
+    plan = solve(problem, planner)
+    note(repr(plan))
+    check(problem, plan)
+    replay(graph, {name: at for name, (at,) in plan.offsets.items()})
+
+
+def test_the_replay_sees_what_the_original_overwrites():
+    broken = 0
+    for seed in range(200):
+        graph = random_graph(random.Random(seed), 20)
+        address = NaiveTable(graph, 0, 1, by_value=True).run().address
+        try:
+            replay(graph, address)
+        except OverwrittenError:
+            broken += 1
+    assert broken > 10
+
+
+def random_graph(rng, count):
+    """Return a graph with skips and reshapes, its sizes between 1 and 64 bytes."""
+    sizes, ops = {}, []
+    for index in range(count):
+        recent = list(sizes)[-8:]
+        operands = tuple(rng.choices(recent, k=rng.randint(1, 2))) if recent else ()
+        if operands and rng.random() < 0.2:
+            results = (Value(f"v{len(sizes)}", sizes[operands[0]]),)
+            ops.append(Op(f"op{index}", "reshape", operands[:1], results))
+        else:
+            many = rng.choice([1, 1, 1, 2])
+            results = tuple(Value(f"v{len(sizes) + i}", rng.randint(1, 64)) for i in range(many))
+            ops.append(Op(f"op{index}", "op", operands, results))
+        sizes.update((value.name, value.size) for value in results)
+    return Graph(tuple(ops))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_ways_agree_on_larger_graphs(seed):
+    graph = random_graph(random.Random(seed), 400)
+    naive = NaiveTable(graph, 0, 8, by_value=False).run()
+    plan = solve(aligned(graph, 8), "rec_tbl")
+    assert {name: naive.address[name] for name in plan.offsets} == {
+        name: offset for name, (offset,) in plan.offsets.items()
+    }
+
+
+# What graphs do not have
+
+
+def test_separated_buffers_take_no_address_of_their_partners():
+    buffers = tuple(Buffer(f"b{i}", 8, ((2 * i, 2 * i + 1),)) for i in range(3))
+    problem = Problem(buffers, separations=(("b0", "b1"), ("b0", "b2")))
+    assert solve(problem, "rec_tbl").offsets == {"b0": (0,), "b1": (8,), "b2": (8,)}
+    shared = replace(problem, separations=())
+    assert solve(shared, "rec_tbl").peak == 8
+
+
+def test_pinned_and_reserved_bytes_are_stepped_over():
+    buffers = (
+        Buffer("pin", 8, ((0, 1),), pinned=(8,)),
+        Buffer("a", 8, ((0, 2),)),
+        Buffer("b", 8, ((1, 3),)),
+        Buffer("c", 8, ((5, 6),)),
+    )
+    problem = Problem(buffers, MemoryScope("global", reserved=((18, 20),)))
+    plan = solve(problem, "rec_tbl")
+    assert plan.offsets == {"pin": (8,), "a": (0,), "b": (20,), "c": (0,)}
+    check(problem, plan)
+
+
+# The tree that finds the first
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None, print_blob=True)
+def test_the_first_that_is_large_enough_is_found(data):
+    count = data.draw(st.integers(1, 12))
+    records, free = [], set(range(3))
+    reusable = ReusableRecords(count)
+    pending = data.draw(st.permutations(range(count)))
+    for index in pending:
+        address, size = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 4))
+        records.append((index, address, size))
+        reusable.add(index, address, size, address in free)
+        flip = data.draw(st.integers(0, 2))
+        if flip in free:
+            free.remove(flip)
+            reusable.take(flip)
+        else:
+            free.add(flip)
+            reusable.free(flip)
+        for need in range(6):
+            fitting = [i for i, at, size in records if at in free and size >= need]
+            assert reusable.first(need) == min(fitting, default=-1)
+
+
+def test_the_search_goes_on_behind_a_record():
+    reusable = ReusableRecords(5)
+    for index, size in enumerate((4, 8, 2, 8, 1)):
+        reusable.add(index, 64 * index, size, True)
+    assert [reusable.first(3, start) for start in range(6)] == [0, 1, 3, 3, -1, -1]
+    assert reusable.first(1, 4) == 4
+    assert ReusableRecords(1).first(0) == -1

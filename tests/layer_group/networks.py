@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that the tests of LayerGroup share, and random ones."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
+
+FULL = None
+SAME = AxisMap
+
+
+def conv_map(
+    kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, axis: int = 2
+) -> AxisMap:
+    return AxisMap(axis, stride, 1, -padding, (kernel - 1) * dilation - padding)
+
+
+def source_map(
+    kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, axis: int = 2
+) -> AxisMap:
+    """As `conv_map`, but a slice reads up to the next stride, as tpu-mlir has it."""
+    reach = max((kernel - 1) * dilation + 1, stride)
+    return AxisMap(axis, stride, 1, -padding, reach - 1 - padding)
+
+
+def transposed_map(kernel: int, stride: int, padding: int, dilation: int = 1) -> AxisMap:
+    return AxisMap(2, 1, stride, padding - (kernel - 1) * dilation + stride - 1, padding)
+
+
+class Builder:
+    """Puts a network together, layer by layer; tensors are NCHW."""
+
+    def __init__(self, name: str = "network", bits: int = 8) -> None:
+        self.name, self.bits = name, bits
+        self.tensors: list[Tensor] = []
+        self.layers: list[Layer] = []
+
+    def tensor(self, name: str, *shape: int, axes: str = "nchw", **other: object) -> str:
+        self.tensors.append(Tensor(name, shape, self.bits, axes[: len(shape)], **other))  # type: ignore[arg-type]
+        return name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return next(t.shape for t in self.tensors if t.name == name)
+
+    def add(
+        self,
+        operator: str,
+        name: str,
+        shape: tuple[int, ...],
+        inputs: list[tuple[str, InputMap]],
+        multiply_adds: int = 0,
+    ) -> str:
+        output = self.tensor(name, *shape)
+        names = tuple(i for i, _ in inputs)
+        maps = tuple(m for _, m in inputs)
+        layer = Layer(f"{operator}:{name}", operator, names, output, maps, multiply_adds)
+        self.layers.append(layer)
+        return output
+
+    def conv(
+        self,
+        source: str,
+        name: str,
+        channels: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        *,
+        depthwise: bool = False,
+        bias: bool = True,
+    ) -> str:
+        n, c, h, w = self.shape(source)
+        out = [self.extent(e, kernel, stride, padding, dilation) for e in (h, w)]
+        weight_channels = 1 if depthwise else c
+        weight = self.tensor(
+            f"{name}.weight",
+            1,
+            channels,
+            weight_channels,
+            kernel * kernel,
+            axes="ncww",
+            kind=Kind.WEIGHT,
+            aligned=False,
+        )
+        c_map = AxisMap(1) if depthwise else FULL
+        maps: list[tuple[str, InputMap]] = [
+            (
+                source,
+                (
+                    AxisMap(0),
+                    c_map,
+                    conv_map(kernel, stride, padding, dilation, 2),
+                    conv_map(kernel, stride, padding, dilation, 3),
+                ),
+            ),
+            (weight, (FULL, AxisMap(1), FULL, FULL)),
+        ]
+        if bias:
+            self.tensors.append(
+                Tensor(f"{name}.bias", (1, channels, 1, 1), 32, "nchw", Kind.WEIGHT, False)
+            )
+            maps.append((f"{name}.bias", (FULL, AxisMap(1), FULL, FULL)))
+        work = n * channels * out[0] * out[1] * weight_channels * kernel * kernel
+        return self.add("conv", name, (n, channels, *out), maps, work)
+
+    def pool(self, source: str, name: str, kernel: int, stride: int, padding: int = 0) -> str:
+        n, c, h, w = self.shape(source)
+        out = [self.extent(e, kernel, stride, padding) for e in (h, w)]
+        maps = (
+            AxisMap(0),
+            AxisMap(1),
+            conv_map(kernel, stride, padding, 1, 2),
+            conv_map(kernel, stride, padding, 1, 3),
+        )
+        return self.add("pool", name, (n, c, *out), [(source, maps)])
+
+    def same(self, operator: str, name: str, *sources: str) -> str:
+        maps = tuple(AxisMap(axis) for axis in range(4))
+        return self.add(operator, name, self.shape(sources[0]), [(s, maps) for s in sources])
+
+    def concat(self, name: str, first: str, second: str, axis: int) -> str:
+        shape = list(self.shape(first))
+        offset = shape[axis]
+        shape[axis] += self.shape(second)[axis]
+        one = tuple(AxisMap(a) for a in range(4))
+        two = tuple(
+            AxisMap(a, first=-offset, last=-offset) if a == axis else m for a, m in enumerate(one)
+        )
+        return self.add("concat", name, tuple(shape), [(first, one), (second, two)])
+
+    def upsample(self, source: str, name: str, factor: int) -> str:
+        n, c, h, w = self.shape(source)
+        maps = (AxisMap(0), AxisMap(1), AxisMap(2, divide=factor), AxisMap(3, divide=factor))
+        return self.add("resize", name, (n, c, h * factor, w * factor), [(source, maps)])
+
+    def mean(self, source: str, name: str) -> str:
+        n, c, _, _ = self.shape(source)
+        return self.add(
+            "mean", name, (n, c, 1, 1), [(source, (AxisMap(0), AxisMap(1), None, None))]
+        )
+
+    def scale(self, source: str, factor: str, name: str) -> str:
+        same = tuple(AxisMap(a) for a in range(4))
+        broadcast = (AxisMap(0), AxisMap(1), None, None)
+        return self.add("multiply", name, self.shape(source), [(source, same), (factor, broadcast)])
+
+    def network(self, *outputs: str) -> Network:
+        return Network(tuple(self.tensors), tuple(self.layers), outputs, self.name)
+
+    @staticmethod
+    def extent(extent: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
+        return (extent + 2 * padding - (kernel - 1) * dilation - 1) // stride + 1
+
+
+def worked_example(bits: int = 16) -> Network:
+    """conv 3x3 - relu - max pool 2x2 - conv 3x3, 56 rows and columns, 64 channels everywhere."""
+    b = Builder("worked example", bits)
+    b.tensor("in0", 1, 64, 56, 56)
+    b.conv("in0", "t1", 64, 3, 1, 1)
+    b.same("relu", "t2", "t1")
+    b.pool("t2", "t3", 2, 2)
+    b.conv("t3", "t4", 64, 3, 1, 1)
+    return b.network("t4")
+
+
+@st.composite
+def random_networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
+    """Draw a network with chains, branches, several readers, several outputs and odd extents."""
+    b = Builder("random network", draw(st.sampled_from((8, 16, 32))))
+    extents = st.integers(5, 17)
+    batch, channels = draw(st.integers(1, 3)), draw(st.integers(1, 12))
+    values = [b.tensor("in0", batch, channels, draw(extents), draw(extents))]
+    for number in range(draw(st.integers(1, max_layers))):
+        name = f"t{number + 1}"
+        source = draw(st.sampled_from(values[-3:]))
+        h, w = b.shape(source)[2:]
+        alike = [v for v in values if b.shape(v) == b.shape(source) and v != source]
+        kinds = ["relu", "conv", "upsample"] if max(h, w) <= 17 else ["relu", "conv"]
+        kinds += ["pool"] if min(h, w) >= 4 else []
+        kinds += ["add", "concat"] if alike else []
+        kind = draw(st.sampled_from(kinds))
+        if kind == "conv":
+            kernel, dilation = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+            reach = (kernel - 1) * dilation
+            padding = draw(st.integers(reach // 2, reach))
+            values.append(
+                b.conv(
+                    source,
+                    name,
+                    draw(st.integers(1, 12)),
+                    kernel,
+                    draw(st.integers(1, 2)),
+                    padding,
+                    dilation,
+                    bias=draw(st.booleans()),
+                )
+            )
+        elif kind == "pool":
+            kernel = draw(st.integers(2, 3))
+            values.append(b.pool(source, name, kernel, draw(st.integers(1, 3)), kernel // 2))
+        elif kind == "upsample":
+            values.append(b.upsample(source, name, 2))
+        elif kind == "add":
+            values.append(b.same("add", name, source, draw(st.sampled_from(alike))))
+        elif kind == "concat":
+            other, axis = draw(st.sampled_from(alike)), draw(st.sampled_from((1, 2, 3)))
+            values.append(b.concat(name, source, other, axis))
+        else:
+            values.append(b.same("relu", name, source))
+    read = {name for layer in b.layers for name in layer.inputs}
+    ends = [v for v in values[1:] if v not in read]
+    also = draw(st.lists(st.sampled_from(values[1:]), max_size=1))
+    return b.network(*dict.fromkeys([*ends, *also]))

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a planned group on lanes that remember which element lies in which byte.
+
+What a plan decides is taken as the program: how many slices there are, which halos stay, what each
+slice loads, computes and stores, in which time step, and the addresses. What must come of it is
+worked out here from the network's layers alone, element by element: what each slice needs, how many
+bytes of a lane that takes and where in them each element lies. The rows run turn by turn as a chip
+would run them, load before compute before store.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from passes.layer_group.planning.network import AxisMap, Box, Tensor
+from passes.layer_group.planning.planned_group import PlannedGroup
+
+Needs = dict[str, list[list[np.ndarray]]]
+"""By tensor, for each slice, for each axis: which of its indices."""
+
+
+def read_by(m: AxisMap, element: int, extent: int) -> range:
+    """Return what one element of an output's axis reads of an input's axis."""
+    low = (element * m.stride + m.first) // m.divide
+    high = (element * m.stride + m.last) // m.divide
+    return range(max(low, 0), min(high + 1, extent))
+
+
+def read_of(m: AxisMap | None, made: list[np.ndarray], extent: int) -> np.ndarray:
+    """Return the indices of an input's axis that are read for the indices of an output."""
+    if m is None:
+        return np.arange(extent)
+    found = {index for element in made[m.axis] for index in read_by(m, int(element), extent)}
+    return np.array(sorted(found), int)
+
+
+def hull(*parts: np.ndarray) -> np.ndarray:
+    """Return all indices from the first to the last one of any part."""
+    together = np.concatenate(parts)
+    return np.arange(together.min(), together.max() + 1) if len(together) else together
+
+
+class Layout:
+    """Where the elements of a tensor lie in the lanes: channels across them, rows padded."""
+
+    def __init__(self, tensor: Tensor, window: list[int], lanes: int, eu_bytes: int) -> None:
+        self.bytes = tensor.bits // 8
+        self.lanes = lanes
+        self.tensor, self.window = tensor, window
+        plane = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter in "hw")
+        batch = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter == "n")
+        channels = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter == "c")
+        together = max(1, eu_bytes // self.bytes) if tensor.aligned else 1
+        self.plane = -(-plane // together) * together
+        self.lines = -(-channels // lanes)
+        self.size = batch * self.lines * self.plane * self.bytes
+
+    def of(self, slots: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lane and the first byte of each element of a box of slots."""
+        grid = np.meshgrid(*slots, indexing="ij")
+        place = {"n": np.zeros_like(grid[0]), "c": np.zeros_like(grid[0])}
+        plane = np.zeros_like(grid[0])
+        for at, letter, extent in zip(grid, self.tensor.axes, self.window, strict=True):
+            if letter in place:
+                place[letter] = place[letter] * extent + at
+            else:
+                plane = plane * extent + at
+        line = place["n"] * self.lines + place["c"] // self.lanes
+        return place["c"] % self.lanes, (line * self.plane + plane) * self.bytes
+
+
+class Replay:
+    def __init__(self, planned: PlannedGroup, lanes: int, eu_bytes: int) -> None:
+        self.planned, self.slices, self.group = planned, planned.slices, planned.group
+        self.lanes, self.eu_bytes = lanes, eu_bytes
+        self.indices = planned.cut.indices()
+        self.memory = np.zeros((lanes, planned.plan.peak), np.int64)
+        self.numbers: dict[str, np.ndarray] = {}
+        first = 1
+        for name in self.group.names:
+            shape = self.group.tensor(name).shape
+            self.numbers[name] = np.arange(first, first + prod(shape)).reshape(shape)
+            first += prod(shape)
+        self.layouts = {name: self.layout(name) for name in self.group.names}
+        self.stored = {n: np.zeros(self.group.tensor(n).shape, int) for n in self.group.outputs}
+        self.computed = dict.fromkeys(self.group.made, 0)
+
+    # ---------------------------------------------------------------- what a slice needs
+
+    def needs(self) -> Needs:
+        """Return what each slice needs of each tensor, from the part of the outputs that it stores.
+
+        A layer computes a whole range of rows, so a need is one range an axis. What stays from an
+        earlier slice is not made again.
+        """
+        found: Needs = {name: [] for name in self.group.names}
+        for index in self.indices:
+            for name in self.group.names:
+                empty = [np.array([], int) for _ in self.group.tensor(name).shape]
+                if name in self.group.outputs:
+                    box = self.slices.stored[name].made(index)
+                    empty = [np.arange(*part) for part in box]
+                found[name].append(empty)
+        for layer in reversed(self.group.layers):
+            made = self.fresh(layer.output, found[layer.output])
+            for name, maps in zip(layer.inputs, layer.maps, strict=True):
+                shape = self.group.tensor(name).shape
+                for number, part in enumerate(made):
+                    if all(len(axis) for axis in part):
+                        read = [read_of(m, part, n) for m, n in zip(maps, shape, strict=True)]
+                        before = found[name][number]
+                        if all(len(axis) for axis in read):
+                            found[name][number] = [
+                                hull(*pair) for pair in zip(before, read, strict=True)
+                            ]
+        return found
+
+    def fresh(self, name: str, needs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+        """Return what each slice has to make: what it needs, without what stays."""
+        keep = self.slices.tensors[name].keep
+        if not keep:
+            return needs
+        shape = self.group.tensor(name).shape
+        cut = [axis for axis, n in enumerate(shape) if any(len(part[axis]) != n for part in needs)]
+        made, before = [], dict[str, int]()
+        there: set[tuple[int, ...]] = set()
+        for index, part in zip(self.indices, needs, strict=True):
+            if any(index[x] != before.get(x) for x in index if x not in keep):
+                there = set()
+            before = index
+            wanted = all(len(axis) for axis in part)
+            new = set(product(*(part[axis].tolist() for axis in cut))) if wanted else set()
+            new -= there
+            there |= new
+            columns = dict(zip(cut, zip(*new, strict=True), strict=False))
+            whole = [axis if new else axis[:0] for axis in part]
+            made.append(
+                [
+                    np.array(sorted(set(columns[a])), int) if a in columns else whole[a]
+                    for a in range(len(shape))
+                ]
+            )
+        return made
+
+    def check_needs(self) -> None:
+        """Each slice makes all that it needs and that is not there."""
+        needs = self.needs()
+        for name in self.group.names:
+            for number, part in enumerate(self.fresh(name, needs[name])):
+                box = self.slices.tensors[name].made(self.indices[number])
+                for axis, (indices, (begin, end)) in enumerate(zip(part, box, strict=True)):
+                    assert all(begin <= i < end for i in indices), (
+                        f"slice {number} needs {indices} of axis {axis} of {name}, "
+                        f"makes [{begin}, {end})"
+                    )
+
+    # --------------------------------------------------------------------------- the lanes
+
+    def layout(self, name: str) -> Layout:
+        """Return how a tensor lies in the lanes, as large as the largest slice of it is."""
+        slices = self.slices.tensors[name]
+        boxes = [slices.held(index) for index in self.indices]
+        window = [max(end - begin for begin, end in axis) for axis in zip(*boxes, strict=True)]
+        layout = Layout(slices.tensor, window, self.lanes, self.eu_bytes)
+        item = self.planned.local.item.get(name)
+        share = 0 if item is None else item.lane_bytes
+        assert layout.size <= share, f"{name} takes {layout.size} bytes a lane of {share}"
+        return layout
+
+    def cells(
+        self, name: str, turn: int, box: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return lane, byte and number of each element of a box.
+
+        An axis whose halo is kept is a circular buffer; any other begins with the slice.
+        """
+        slices, layout = self.slices.tensors[name], self.layouts[name]
+        slots = []
+        for axis, window, indices, (begin, _) in zip(
+            slices.axes, layout.window, box, slices.held(self.indices[turn]), strict=True
+        ):
+            circular = axis is not None and axis.letter in slices.keep
+            slot = indices % window if circular else indices - begin
+            assert ((slot >= 0) & (slot < window)).all(), (name, turn, indices, begin, window)
+            slots.append(slot)
+        lane, byte = layout.of(slots)
+        return lane, byte + self.planned.plan.offsets[name][0], self.numbers[name][np.ix_(*box)]
+
+    def write(self, name: str, turn: int, box: Box) -> None:
+        lane, byte, number = self.cells(name, turn, [np.arange(*part) for part in box])
+        for k in range(self.layouts[name].bytes):
+            self.memory[lane, byte + k] = number
+
+    def expect(self, name: str, turn: int, box: list[np.ndarray]) -> None:
+        lane, byte, number = self.cells(name, turn, box)
+        for k in range(self.layouts[name].bytes):
+            there = self.memory[lane, byte + k]
+            for wrong in np.argwhere(there != number)[:1]:
+                at = [int(axis[i]) for axis, i in zip(box, wrong, strict=True)]
+                raise AssertionError(f"slice {turn} reads {name} {at}, finds {there[tuple(wrong)]}")
+
+    # ---------------------------------------------------------------------------- the rows
+
+    def run(self) -> None:
+        self.check_needs()
+        count = len(self.indices)
+        for turn in range(count + 2):
+            for row in self.planned.steps.rows:
+                if self.planned.steps.pipelined:
+                    self.row(row, [turn, turn - 1, turn - 2])
+                elif turn < count:
+                    self.row(row, [turn] * 3)
+        for name, times in self.stored.items():
+            assert (times == 1).all(), f"{name} is stored {times.min()} to {times.max()} times"
+
+    def row(self, row, turns: list[int]) -> None:
+        used, made = set(), set()
+        if row.layer is not None:
+            layer = self.group.layers[row.layer]
+            used, made = {*layer.inputs, layer.output}, {layer.output}
+        for transfer in row.transfers:
+            # A result may be stored while another layer reads it.
+            assert transfer.tensor not in (used if transfer.kind == "load" else made)
+            turn = turns[transfer.stage]
+            if transfer.kind == "load" and 0 <= turn < len(self.indices):
+                box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
+                self.write(transfer.tensor, turn, box)
+        if row.layer is not None and 0 <= turns[1] < len(self.indices):
+            self.compute(row.layer, turns[1])
+        for transfer in row.transfers:
+            turn = turns[transfer.stage]
+            if transfer.kind == "store" and 0 <= turn < len(self.indices):
+                box = self.slices.stored[transfer.tensor].made(self.indices[turn])
+                part = [np.arange(*axis) for axis in box]
+                self.expect(transfer.tensor, turn, part)
+                self.stored[transfer.tensor][np.ix_(*part)] += 1
+
+    def compute(self, position: int, turn: int) -> None:
+        layer = self.group.layers[position]
+        box = self.slices.tensors[layer.output].made(self.indices[turn])
+        made = [np.arange(*part) for part in box]
+        if not all(len(axis) for axis in made):
+            return
+        for name, maps in zip(layer.inputs, layer.maps, strict=True):
+            shape = self.group.tensor(name).shape
+            read = [read_of(m, made, extent) for m, extent in zip(maps, shape, strict=True)]
+            if all(len(axis) for axis in read):
+                self.expect(name, turn, read)
+        if layer.buffer_bits:
+            item = self.planned.local.item[layer.name]
+            at = self.planned.plan.offsets[layer.name][0]
+            self.memory[:, at : at + item.lane_bytes] = -1 - position
+        self.write(layer.output, turn, box)
+        self.computed[layer.output] += prod(len(axis) for axis in made)
+
+
+def check_replay(planned: PlannedGroup, lanes: int = 8, eu_bytes: int = 16) -> Replay:
+    """Run a group; every read must find the element that it expects."""
+    replay = Replay(planned, lanes, eu_bytes)
+    replay.run()
+    return replay

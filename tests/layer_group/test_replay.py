@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replay of groups notices what is wrong with a plan: faults are planted, each is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from replay import check_replay
+from test_local_memory import HUGE, LANES, MACHINE, group_of, worked_example
+
+from passes.layer_group.planning.cost import group_cost
+from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
+from passes.layer_group.planning.planned_group import PlannedGroup, place
+from passes.layer_group.planning.slicing import (
+    AxisSlices,
+    Cut,
+    GroupSlices,
+    slice_group,
+)
+from passes.layer_group.planning.time_steps import nearest, pipeline
+
+ROWS = 2  # The axis of rows in NCHW.
+
+
+def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda _: None):
+    """Plan slices on lanes with room for all, with sizes that a test may change."""
+    sizes = item_bytes(slices, LANES)
+    change(sizes)
+    steps = pipeline(nearest(slices.group))
+    cost, steps = group_cost(slices, steps, MACHINE, LANES, sizes)
+    local = of_time_steps(slices, steps, HUGE, sizes)
+    found = place(local, "first_fit")
+    assert found is not None
+    return PlannedGroup(slices, steps, local, found, cost)
+
+
+def cut(keep: str = "") -> GroupSlices:
+    return slice_group(group_of(worked_example(bits=8)), Cut(h=4), keep)
+
+
+def with_rows(slices: GroupSlices, name: str, change: Callable[[AxisSlices], AxisSlices]):
+    """Change what the slices of a tensor say of its rows."""
+    tensor = slices.tensors[name]
+    axes = list(tensor.axes)
+    axes[ROWS] = change(axes[ROWS])
+    changed = {**slices.tensors, name: replace(tensor, axes=tuple(axes))}
+    return replace(slices, tensors=changed)
+
+
+def one_row_less(ranges):
+    return tuple(
+        (begin, end - 1) if at == 1 else (begin, end) for at, (begin, end) in enumerate(ranges)
+    )
+
+
+def halo_one_row_short(name):
+    def short(axis):
+        return replace(axis, held=one_row_less(axis.held), made=one_row_less(axis.made))
+
+    return plan(with_rows(cut(), name, short))
+
+
+def window_too_small(name):
+    def short(axis):
+        return replace(axis, held=tuple((begin + 1, end) for begin, end in axis.held))
+
+    return plan(with_rows(cut("h"), name, short))
+
+
+def keep_freed_early(name):
+    """Give the bytes of a tensor that stays to what lives when the slice has read it."""
+    planned = plan(cut("h"))
+    item, rows = planned.local.item[name], len(planned.local.rows)
+    assert item.life.everywhere
+    last = max(n for n, row in enumerate(planned.local.rows) if name in row.compute)
+    other = next(
+        other
+        for other in planned.local.items
+        if name not in planned.local.rows[other.life.first].compute
+        and all(begin > last or end <= item.life.first for begin, end in other.life.ranges(rows))
+    )
+    offsets = {**planned.plan.offsets, other.name: planned.plan.offsets[name]}
+    peak = planned.plan.peak + other.lane_bytes
+    return replace(planned, plan=replace(planned.plan, offsets=offsets, peak=peak))
+
+
+def slots_swapped(name):
+    planned = plan(cut())
+    offsets = dict(planned.plan.offsets)
+    other = next(n for n in offsets if n != name and planned.local.item[n].lane_bytes < 1000)
+    offsets[name], offsets[other] = offsets[other], offsets[name]
+    peak = planned.plan.peak + planned.local.item[name].lane_bytes
+    return replace(planned, plan=replace(planned.plan, offsets=offsets, peak=peak))
+
+
+def share_of_a_lane_too_small(name):
+    return plan(cut(), lambda sizes: sizes.update({name: sizes[name] - 1}))
+
+
+def never_stored(_name):
+    planned = plan(cut())
+    rows = tuple(
+        replace(row, transfers=tuple(t for t in row.transfers if t.kind == "load"))
+        for row in planned.steps.rows
+    )
+    return replace(planned, steps=replace(planned.steps, rows=rows))
+
+
+def loaded_one_slice_late(name):
+    planned = plan(cut())
+    rows = tuple(
+        replace(
+            row,
+            transfers=tuple(replace(t, stage=2) if t.tensor == name else t for t in row.transfers),
+        )
+        for row in planned.steps.rows
+    )
+    return replace(planned, steps=replace(planned.steps, rows=rows))
+
+
+FAULTS = [
+    (halo_one_row_short, "in0", "needs|reads"),
+    (halo_one_row_short, "t2", "needs|reads"),
+    (halo_one_row_short, "t4", "needs"),
+    (window_too_small, "in0", "in0"),
+    (window_too_small, "t3", "t3"),
+    (keep_freed_early, "in0", "reads in0"),
+    (keep_freed_early, "t3", "reads t3"),
+    (keep_freed_early, "t1.weight", "reads t1.weight"),
+    (slots_swapped, "in0", "reads"),
+    (share_of_a_lane_too_small, "t1", "t1 takes"),
+    (share_of_a_lane_too_small, "t1.weight", "t1.weight takes"),
+    (never_stored, "t4", "t4 is stored 0"),
+    (loaded_one_slice_late, "in0", "reads in0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "said"), FAULTS, ids=[f"{f.__name__}-{n}" for f, n, _ in FAULTS]
+)
+def test_a_planted_fault_is_seen(fault, name, said):
+    with pytest.raises(AssertionError, match=said):
+        check_replay(fault(name))
+
+
+@pytest.mark.parametrize("keep", ["", "h"])
+def test_a_plan_without_faults_runs(keep):
+    replay = check_replay(plan(cut(keep)))
+    assert min(replay.computed.values()) > 0

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for groups: what it estimates, what it finds, and what it leaves."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import Builder, random_networks, worked_example
+from replay import check_replay
+from test_local_memory import MACHINE, T8
+
+from passes.layer_group.planning.cost import pipelined_cycles
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer_groups
+from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
+from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.search import GroupSearch, counts, shortest_path
+from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.sweep import LayerFacts, Sweep
+from passes.layer_group.planning.time_steps import nearest, pipeline
+from passes.planning.verify import check
+from target_hw.sophgo import CHIPS, MACHINES
+
+SMALL = replace(T8, capacity=4096, bank_bytes=256)
+TINY = replace(T8, capacity=512, bank_count=1, bank_bytes=None)
+LONG = range(4)
+
+
+@given(
+    network=random_networks(),
+    cut=st.builds(Cut, n=st.integers(1, 3), h=st.integers(1, 6)),
+    keep=st.sampled_from(("", "h")),
+)
+@settings(max_examples=100, deadline=None, print_blob=True)
+def test_a_sweep_finds_what_slices_and_time_steps_say(network, cut, keep):
+    index = NetworkIndex(network)
+    chip = Chip(replace(T8, capacity=1 << 24, bank_count=1, bank_bytes=None), MACHINE, "first_fit")
+    last = len(network.layers) - 1
+    for estimate in Sweep(LayerFacts(index, chip), last, cut, keep).run(0):
+        group = index.group(tuple(range(estimate.first, last + 1)))
+        slices = slice_group(group, cut, keep)
+        steps = pipeline(nearest(group))
+        local = of_time_steps(slices, steps, chip.memory, item_bytes(slices, chip.lanes))
+        assert estimate.live_bytes == max(local.live_bytes)
+
+
+def test_the_shortest_path_on_the_worked_costs():
+    costs = {
+        (0, 0): 10, (1, 1): 12, (2, 2): 8, (3, 3): 15,
+        (0, 1): 18, (1, 2): 15, (2, 3): 20, (0, 2): 24,
+    }  # fmt: skip
+    assert shortest_path(0, 3, costs) == [(0, 1), (2, 3)]
+    assert shortest_path(0, 3, {**costs, (1, 3): 40}) == [(0, 1), (2, 3)]
+    assert shortest_path(0, 2, costs) == [(0, 2)]
+    assert shortest_path(1, 3, costs) == [(1, 2), (3, 3)]
+
+
+@given(
+    costs=st.dictionaries(
+        st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda p: p[0] <= p[1]),
+        st.integers(1, 50),
+    )
+)
+@settings(max_examples=300, deadline=None, print_blob=True)
+def test_the_shortest_path_is_the_best_of_all(costs):
+    def total(parts):
+        alone = sum(part not in costs for part in parts)
+        return alone, sum(costs.get(part, 0) for part in parts)
+
+    every = []
+    for size in range(7):
+        for cuts in combinations(range(1, 7), size):
+            ends = [*cuts, 7]
+            parts = list(zip([0, *cuts], [e - 1 for e in ends], strict=True))
+            if all(p in costs or p[0] == p[1] for p in parts):
+                every.append(total(parts))
+    assert total(shortest_path(0, 6, costs)) == min(every)
+
+
+def test_numbers_of_slices():
+    assert counts(1) == [1]
+    assert counts(7) == [1, 2, 3, 4, 7]
+    assert counts(56)[-1] == 56
+    for extent in range(1, 300):
+        sizes = [-(-extent // count) for count in counts(extent)]
+        assert sizes == sorted(set(sizes), reverse=True)
+
+
+def check_groups(network, chip, found):
+    """Every layer is in one group or left with a reason; groups are right and run in order."""
+    index = NetworkIndex(network)
+    numbers = [n for group in found.groups for n in group.numbers]
+    left = [n for n, layer in enumerate(network.layers) if layer.name in found.left]
+    assert sorted(numbers + left) == list(range(len(network.layers)))
+    assert numbers == sorted(numbers)
+    assert all(found.left.values())
+    for group in found.groups:
+        check(group.local.problem, group.plan)
+        assert group.plan.peak <= chip.capacity
+        assert max(group.local.live_bytes) <= chip.capacity
+        check_replay(group)
+        for name in group.group.outputs:
+            assert name in index.outputs or index.readers[name][-1] > group.numbers[-1]
+    assert min(found.moved_before, found.moved_after) >= found.moved_least
+    if not left:
+        assert found.cycles == sum(group.cost.cycles for group in found.groups)
+        assert found.moved_after == sum(group.cost.moved for group in found.groups)
+
+
+@pytest.mark.parametrize("halo", HALOS)
+@pytest.mark.parametrize("search", SEARCHES)
+@given(data=st.data())
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_groups_of_random_networks(search, halo, data):
+    random_groups(search, halo, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("halo", HALOS)
+@pytest.mark.parametrize("search", SEARCHES)
+@given(data=st.data())
+@settings(max_examples=300, deadline=None, print_blob=True)
+def test_groups_of_many_random_networks(search, halo, data):
+    random_groups(search, halo, data)
+
+
+def random_groups(search, halo, data):
+    network = data.draw(random_networks())
+    memory = data.draw(st.sampled_from((SMALL, TINY)))
+    rule = data.draw(st.sampled_from((None, "half")))
+    planner = data.draw(st.sampled_from(("first_fit", "bank_aware", "op_order")))
+    chip = Chip(memory, MACHINE, planner, rule)
+    check_groups(network, chip, plan_layer_groups(network, chip, search=search, halo=halo))
+
+
+def test_the_worked_example_as_a_whole():
+    network = worked_example()
+    chip = Chip(T8, MACHINE)
+    longest = plan_layer_groups(network, chip, search="tail_to_head")
+    assert [group.numbers for group in longest.groups] == [(0, 1, 2, 3)]
+    assert longest.groups[0].cut == Cut(h=3)
+    assert longest.groups[0].plan.peak == 64192
+    best = plan_layer_groups(network, chip, halo="keep")
+    assert best.cycles <= longest.cycles
+    assert best.moved_after == best.moved_least
+    check_groups(network, chip, best)
+
+
+def test_dynamic_programming_is_at_least_as_good_as_its_rival():
+    b = Builder(bits=16)
+    b.tensor("x", 1, 16, 40, 40)
+    last = "x"
+    for number in range(9):
+        last = b.conv(last, f"t{number}", 16, 3, 1, 1)
+    network = b.network(last)
+    chip = Chip(replace(T8, capacity=32768, bank_bytes=2048), MACHINE)
+    for halo in HALOS:
+        found = {s: plan_layer_groups(network, chip, search=s, halo=halo) for s in SEARCHES}
+        assert found["dynamic_programming"].cycles <= found["tail_to_head"].cycles
+
+
+def long_network(seed, layers=20):
+    """Return convolutions, additions and element-wise layers in a row, of 64 x 64 and 8 bits."""
+    choose = random.Random(seed)
+    b = Builder(bits=8)
+    before = last = b.tensor("x", 1, 16, 64, 64)
+    for number in range(layers):
+        name, kind = f"t{number}", choose.choice(("conv", "relu", "add"))
+        if kind == "add" and before != last and b.shape(before) == b.shape(last):
+            made = b.same("add", name, last, before)
+        elif kind == "conv":
+            kernel = choose.choice((1, 3))
+            made = b.conv(last, name, choose.choice((16, 32, 64)), kernel, 1, kernel // 2)
+        else:
+            made = b.same("relu", name, last)
+        before, last = last, made
+    return b.network(last)
+
+
+@pytest.mark.parametrize("seed", LONG)
+def test_dynamic_programming_is_at_least_as_good_on_long_networks(seed):
+    network = long_network(seed)
+    chip = Chip(CHIPS["sophgo/cv184x"]["local.LMEM"], MACHINES["sophgo/cv184x"], "first_fit")
+    for halo in HALOS:
+        found = {s: plan_layer_groups(network, chip, search=s, halo=halo) for s in SEARCHES}
+        assert found["dynamic_programming"].cycles <= found["tail_to_head"].cycles
+        check_groups(network, chip, found["dynamic_programming"])
+
+
+def test_what_cannot_be_grouped_is_left_with_its_reason():
+    b = Builder(bits=32)
+    b.tensor("x", 1, 64, 8, 200)
+    b.same("relu", "a", "x")
+    b.same("sort", "b", "a")
+    b.conv("b", "c", 64, 3, 1, 1)
+    network = b.network("c")
+    layers = list(network.layers)
+    layers[1] = replace(layers[1], reason="no rule for sort")
+    network = replace(network, layers=tuple(layers))
+    chip = Chip(replace(T8, capacity=16384, bank_bytes=1024), MACHINE)
+    found = plan_layer_groups(network, chip)
+    assert [group.numbers for group in found.groups] == [(0,)]
+    assert dict(found.left) == {
+        "sort:b": "no rule for sort",
+        "conv:c": "needs 44064 bytes a lane of local.LMEM at its smallest slice, "
+        "16384 are available",
+    }
+    check_groups(network, chip, found)
+
+
+def test_branches_are_groups():
+    b = Builder(bits=8)
+    b.tensor("x", 1, 16, 32, 32)
+    a = b.conv("x", "a", 16, 1)
+    c = b.conv("x", "c", 16, 3, 1, 1)
+    d = b.conv(c, "d", 16, 3, 1, 1)
+    e = b.concat("e", a, d, 1)
+    pooled = b.pool(e, "p", 2, 2)
+    up = b.upsample(b.conv(pooled, "q", 32, 3, 1, 1), "u", 2)
+    b.concat("skip", e, up, 1)
+    network = b.network("skip")
+    chip = Chip(replace(T8, capacity=12288, bank_bytes=768), MACHINE)
+    for halo in HALOS:
+        found = plan_layer_groups(network, chip, search="tail_to_head", halo=halo)
+        assert [group.numbers for group in found.groups] == [tuple(range(len(network.layers)))]
+        assert found.groups[0].cut.h > 1
+        check_groups(network, chip, found)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": "head_to_tail"}, "search must be one of 'dynamic_programming', 'tail_to_head'"),
+        ({"halo": "drop"}, "halo must be one of 'recompute', 'keep', 'cheapest', got 'drop'"),
+    ],
+)
+def test_unknown_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        plan_layer_groups(worked_example(), Chip(T8, MACHINE), **options)
+
+
+def test_estimated_cycles_are_close_to_those_of_the_plan():
+    network = worked_example()
+    search = GroupSearch(NetworkIndex(network), Chip(T8, MACHINE, "first_fit"), "cheapest")
+    for last in range(4):
+        for estimate in search.ending_with(last, 0):
+            planned = search.plan(estimate)
+            if planned is not None:
+                assert planned.cost.cycles == pytest.approx(estimate.cycles, rel=0.25)
+    assert pipelined_cycles(planned.steps, lambda _: 0, lambda _: 0, planned.cut.steps, set()) == 0
+
+
+@given(network=random_networks())
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_the_cheapest_halo_is_at_least_as_good_as_either(network):
+    index = NetworkIndex(network)
+    chip = Chip(SMALL, MACHINE, "first_fit")
+    search = GroupSearch(index, chip, "cheapest")
+    last = len(network.layers) - 1
+    for estimate in list(search.ending_with(last, 0))[:6]:
+        planned = search.plan(estimate)
+        if planned is not None:
+            best = search.settle(planned)
+            assert best.cost.cycles <= planned.cost.cycles
+            assert best.halo in ("recompute", "keep", "mixed")
+            check(best.local.problem, best.plan)
+            check_replay(best)

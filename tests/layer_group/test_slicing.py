@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices of groups: the worked numbers of the source, and brute force over random networks."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import networks
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import Builder, random_networks, source_map, transposed_map, worked_example
+from replay import read_by
+
+from passes.layer_group.planning.group import Group, NetworkIndex
+from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
+from passes.layer_group.planning.slicing import (
+    Cut,
+    GroupSlices,
+    repeats_too_much,
+    slice_group,
+)
+from passes.layer_group.planning.spans import even_ranges, needed_range
+
+
+def slices_of(begin_sizes):
+    return [(begin, begin + size) for begin, size in begin_sizes]
+
+
+@pytest.mark.parametrize(
+    ("axis_map", "extents", "outputs", "inputs"),
+    [
+        (
+            source_map(3, 1, 1),
+            (56, 56),
+            [(0, 14), (14, 14), (42, 14)],
+            [(0, 15), (13, 16), (41, 15)],
+        ),
+        (source_map(3, 1, 2, 2), (56, 56), [(14, 14)], [(12, 18)]),
+        (source_map(3, 2, 1), (56, 28), [(7, 7)], [(13, 15)]),
+        (source_map(1, 2, 0), (56, 28), [(7, 7), (21, 7)], [(14, 14), (42, 14)]),
+        (source_map(2, 2, 0), (57, 28), [(21, 7)], [(42, 15)]),
+        (
+            source_map(7, 2, 3),
+            (224, 112),
+            [(0, 28), (28, 28), (56, 28), (84, 28)],
+            [(0, 58), (53, 61), (109, 61), (165, 59)],
+        ),
+        (
+            source_map(3, 2, 1),
+            (112, 56),
+            [(0, 14), (14, 14), (28, 14), (42, 14)],
+            [(0, 28), (27, 29), (55, 29), (83, 29)],
+        ),
+        (transposed_map(4, 2, 1), (28, 56), [(14, 14)], [(6, 9)]),
+    ],
+    ids=["k3", "dilated", "stride", "k1 stride", "odd pool", "k7", "pool", "transposed"],
+)
+def test_backward_formulas(axis_map, extents, outputs, inputs):
+    extent, output_extent = extents
+    for output, expected in zip(slices_of(outputs), slices_of(inputs), strict=True):
+        assert needed_range(axis_map, output, output_extent, extent, to_end=True) == expected
+
+
+def input_slices(sizes):
+    """A layer whose input's slices have these heights, of 100 rows."""
+    first, second = sizes
+    tensors = (Tensor("x", (100,), 8, "h"), Tensor("y", (2,), 8, "h"))
+    # Slice 0 reads [0, first), slice 1 reads [100 - second, 100).
+    axis_map = AxisMap(0, 100 - min(sizes), 1, min(sizes) - second, first - 1)
+    layer = Layer("layer", "any", ("x",), "y", ((axis_map,),))
+    index = NetworkIndex(Network(tensors, (layer,), ("y",)))
+    return slice_group(index.group((0,)), Cut(h=2))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fails"),
+    [((80, 80), True), ((60, 80), False), ((75, 75), False), ((75, 76), True)],
+)
+def test_overlap_rule(sizes, fails):
+    slices = input_slices(sizes)
+    made = slices.tensors["x"].axes[0].made
+    assert [end - begin for begin, end in made] == list(sizes)
+    assert (repeats_too_much(slices) == "x") is fails
+
+
+def group_of(network, layers=None):
+    index = NetworkIndex(network)
+    return index.group(tuple(layers or range(len(network.layers))))
+
+
+def test_worked_example_in_four():
+    slices = slice_group(group_of(worked_example()), Cut(h=4))
+    expected = {
+        "t4": [(0, 7), (7, 7), (14, 7), (21, 7)],
+        "t3": [(0, 8), (6, 9), (13, 9), (20, 8)],
+        "t2": [(0, 16), (12, 18), (26, 18), (40, 16)],
+        "t1": [(0, 16), (12, 18), (26, 18), (40, 16)],
+        "in0": [(0, 17), (11, 20), (25, 20), (39, 17)],
+    }
+    for name, ranges in expected.items():
+        assert list(slices.tensors[name].axes[2].made) == slices_of(ranges)
+    repeated = {"t4": 0, "t3": 6, "t2": 12, "t1": 12, "in0": 18}
+    assert {name: slices.repeated_rows(name) for name in repeated} == repeated
+    assert repeats_too_much(slices) == ""
+
+
+@pytest.mark.parametrize(("count", "total"), [(2, 62), (3, 68), (7, 92), (14, 134)])
+def test_worked_example_in_other_numbers(count, total):
+    slices = slice_group(group_of(worked_example()), Cut(h=count))
+    assert sum(b - a for a, b in slices.tensors["in0"].axes[2].made) == total
+    assert bool(repeats_too_much(slices)) is (count >= 7)
+
+
+def test_even_ranges():
+    assert even_ranges(28, 3) == ((0, 10), (10, 19), (19, 28))
+    assert even_ranges(5, 2, unit=4) == ((0, 4), (4, 5))
+    with pytest.raises(ValueError, match="cannot cut 3 elements"):
+        even_ranges(3, 4)
+
+
+def test_a_group_that_a_path_leaves_is_refused():
+    b = Builder()
+    b.tensor("x", 1, 1, 4, 4)
+    b.same("relu", "a", "x")
+    b.same("relu", "b", "a")
+    b.same("add", "c", "a", "b")
+    index = NetworkIndex(b.network("c"))
+    with pytest.raises(ValueError, match="are no group, 'b' is made outside"):
+        index.group((0, 2))
+    assert index.group((1, 2)).loaded == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": ("x", "y")}, "unknown tensor 'y'"),
+        ({"maps": ()}, "1 inputs and 0 maps"),
+        ({"maps": ((None,),)}, "the map of 'x' has 1 axes"),
+        ({"maps": ((AxisMap(9), None, None, None),)}, "names axis 9"),
+        ({"output": "x"}, "made or read before|which it makes"),
+    ],
+)
+def test_a_network_that_is_not_well_formed_is_refused(change, message):
+    b = Builder()
+    b.tensor("x", 1, 1, 4, 4)
+    b.same("relu", "a", "x")
+    network = b.network("a")
+    layer = network.layers[0]
+    fields = {"inputs": layer.inputs, "maps": layer.maps, "output": layer.output, **change}
+    bad = Layer("relu", "relu", fields["inputs"], fields["output"], fields["maps"])
+    with pytest.raises(ValueError, match=message):
+        NetworkIndex(Network(network.tensors, (bad,), ("a",)))
+
+
+@st.composite
+def sliced_groups(draw: st.DrawFn, inner: str = "h") -> GroupSlices:
+    """Draw consecutive layers of a random network, cut at random, with any halos kept."""
+    index = NetworkIndex(draw(random_networks()))
+    count = len(index.network.layers)
+    first = draw(st.integers(0, count - 1))
+    group = index.group(tuple(range(first, draw(st.integers(first, count - 1)) + 1)))
+    cut = Cut(**{x: draw(st.integers(1, least(group, x))) for x in "nhw"}, inner=inner)
+    keep = draw(st.sampled_from(("", "h", "w", "hw", "mixed")))
+    keeps = {name: draw(st.sampled_from(("", "h", "w", "hw"))) for name in group.names}
+    return slice_group(group, cut, keeps if keep == "mixed" else keep)
+
+
+def least(group: Group, letter: str) -> int:
+    extents = [group.tensor(n).shape[group.tensor(n).axes.find(letter)] for n in group.outputs]
+    return min(min(extents), 4)
+
+
+@given(slices=sliced_groups())
+@settings(max_examples=150, deadline=None, print_blob=True)
+def test_slices_cover_outputs_and_what_is_read(slices):
+    check_slices(slices)
+
+
+@pytest.mark.slow
+@given(slices=st.one_of(sliced_groups("h"), sliced_groups("w")))
+@settings(max_examples=5000, deadline=None, print_blob=True)
+def test_slices_of_many_groups(slices):
+    check_slices(slices)
+
+
+def elements(box):
+    return set(product(*(range(begin, end) for begin, end in box)))
+
+
+def check_slices(slices: GroupSlices) -> None:
+    indices = slices.cut.indices()
+    for name, stored in slices.stored.items():
+        count = 0
+        covered = set()
+        for index in indices:
+            box = elements(stored.made(index))
+            count += len(box)
+            covered |= box
+            assert box <= elements(slices.tensors[name].made(index)) or has_been_made(slices, name)
+        assert covered == elements([(0, e) for e in stored.tensor.shape])
+        assert count == len(covered)
+    for layer in slices.group.layers:
+        output = slices.tensors[layer.output]
+        for name, maps in zip(layer.inputs, layer.maps, strict=True):
+            there = Availability(slices, name)
+            for index in indices:
+                there.step(index)
+                for axis, m in enumerate(maps):
+                    if m is None:
+                        reads = set(range(slices.group.tensor(name).shape[axis]))
+                    else:
+                        made = range(*output.made(index)[m.axis])
+                        extent = slices.group.tensor(name).shape[axis]
+                        reads = {e for o in made for e in read_by(m, o, extent)}
+                    if output.made(index)[0] != (0, 0):
+                        begin, end = slices.tensors[name].held(index)[axis]
+                        assert reads <= set(range(begin, end))
+                there.check(index)
+
+
+def has_been_made(slices, name):
+    return slices.tensors[name].keep != ""
+
+
+class Availability:
+    """Which elements of a tensor any slice has made so far."""
+
+    def __init__(self, slices: GroupSlices, name: str) -> None:
+        self.slices = slices.tensors[name]
+        self.made = set()
+
+    def step(self, index) -> None:
+        self.made |= elements(self.slices.made(index))
+
+    def check(self, index) -> None:
+        assert elements(self.slices.held(index)) <= self.made
+
+
+@given(slices=sliced_groups())
+@settings(max_examples=100, deadline=None, print_blob=True)
+def test_what_is_kept_is_made_once(slices):
+    whole_keep = slice_group(slices.group, slices.cut, "hw")
+    for name, tensor in whole_keep.tensors.items():
+        letters = [axis.letter for axis in tensor.axes if axis is not None]
+        if len(set(letters)) == len(letters) and ("n" in letters or slices.cut.n == 1):
+            made = [elements(tensor.made(index)) for index in slices.cut.indices()]
+            assert sum(map(len, made)) == len(set().union(*made)), name
+    for name, tensor in slices.tensors.items():
+        count = sum(len(elements(tensor.made(i))) for i in slices.cut.indices())
+        assert tensor.made_elements(slices.cut) == count, name
+
+
+def test_shared_helpers_build_what_they_say():
+    assert networks.conv_map(3, 1, 1) == AxisMap(2, 1, 1, -1, 1)
