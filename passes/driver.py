@@ -221,40 +221,21 @@ def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
 
 @dataclass(frozen=True, eq=False)
 class ScopePlan:
-    """One problem of a function with its plan.
+    """One problem of a function with its plan."""
 
-    Attributes
-    ----------
-    attached : AttachedProblem
-        What was read off the function.
-    problem : Problem
-        What was planned: the same, with the bytes below `base` reserved.
-    plan : Plan
-        Verified, and within the capacity.
-    base : int
-        Bytes at the start of the memory that enclosing scopes have taken; 0 for the outermost.
-    """
-
-    attached: AttachedProblem
-    problem: Problem
-    plan: Plan
+    attached: AttachedProblem  # What was read off the function
+    problem: Problem  # What was planned: the same, with the bytes below `base` reserved
+    plan: Plan  # Verified, and within the capacity
+    # Bytes at the start of the memory that enclosing scopes have taken; 0 for the outermost.
     base: int
 
 
 @dataclass(frozen=True, eq=False)
 class AddressPlan:
-    """All plans of a function.
+    """All plans of a function."""
 
-    Attributes
-    ----------
-    found : FunctionProblems
-        What there was to plan; says too what was left alone.
-    scopes : tuple of ScopePlan
-        One for each problem that was planned.
-    """
-
-    found: FunctionProblems
-    scopes: tuple[ScopePlan, ...]
+    found: FunctionProblems  # What there was to plan; says too what was left alone
+    scopes: tuple[ScopePlan, ...]  # One for each problem that was planned
 
 
 def place_function(

@@ -24,27 +24,14 @@ ASCEND = "ascend:"
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What there is to plan, and what it was lowered for.
+    """What there is to plan, and what it was lowered for."""
 
-    Attributes
-    ----------
-    name : str
-        What the user called it.
-    functions : tuple of tvm.IRModule
-        Each PrimFunc in a module of its own, as it stands before ``StorageRewrite``.
-    relax : tvm.IRModule, optional
-        The program before it was lowered, if that is Relax.
-    target : tvm.target.Target, optional
-        What it was lowered for, if it was.
-    assumed : str
-        What was assumed because the user did not say it; empty if nothing.
-    """
-
-    name: str
+    name: str  # What the user called it
+    # Each PrimFunc in a module of its own, as it stands before ``StorageRewrite``.
     functions: tuple[IRModule, ...]
-    relax: IRModule | None = None
-    target: Target | None = None
-    assumed: str = ""
+    relax: IRModule | None = None  # The program before it was lowered, if that is Relax
+    target: Target | None = None  # What it was lowered for, if it was
+    assumed: str = ""  # What was assumed because the user did not say it; empty if nothing
 
     @property
     def title(self) -> str:

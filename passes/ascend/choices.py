@@ -23,17 +23,10 @@ from target_hw.machine import Machine
 
 @dataclass(frozen=True)
 class MemoryChoices:
-    """What can be chosen in one memory of a kernel.
+    """What can be chosen in one memory of a kernel."""
 
-    Parameters
-    ----------
-    asked : Asked
-        As the kernel asks for it.
-    choices : tuple of Choice
-        Plans that fit, the chosen one first; none where no plan that was found does.
-    """
-
-    asked: Asked
+    asked: Asked  # As the kernel asks for it
+    # Plans that fit, the chosen one first; none where no plan that was found does.
     choices: tuple[Choice, ...]
 
     @property

@@ -60,21 +60,13 @@ Plan = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The plans that one function may have, in the machine's model, made when they are asked for.
+    """The plans that one function may have, each made when it is asked for."""
 
-    Attributes
-    ----------
-    name : str
-        The function's.
-    ways : tuple of int
-        How many ways each part of its plan can be made, the one that is liked best first; the last
-        one is the stock pass's.
-    machine : callable
-        From the index of a way for each part to the function with that plan.
-    """
-
-    name: str
+    name: str  # The function's
+    # How many ways each part of its plan can be made, the one that is liked best first; the last
+    # one is the stock pass's.
     ways: tuple[int, ...]
+    # From the index of a way for each part to the function with that plan.
     machine: Callable[[Plan], Function]
 
 

@@ -30,27 +30,14 @@ from target_hw.memory import MemoryHierarchy
 
 @dataclass(frozen=True, eq=False)
 class PrimFuncPlan:
-    """A function with its plan.
+    """A function with its plan."""
 
-    Attributes
-    ----------
-    func : tvm.tirx.PrimFunc
-        As it was given.
-    flat : tvm.tirx.PrimFunc
-        Without blocks: what was planned.
-    weights : WeightParameters
-        Its weights.
-    plan : AddressPlan
-        Verified, and within the capacity; offsets count from the start of the activations.
-    layout : GMEMLayout
-        The addresses.
-    """
-
-    func: PrimFunc
-    flat: PrimFunc
-    weights: WeightParameters
+    func: PrimFunc  # As it was given
+    flat: PrimFunc  # Without blocks: what was planned
+    weights: WeightParameters  # Its weights
+    # Verified, and within the capacity; offsets count from the start of the activations.
     plan: AddressPlan
-    layout: GMEMLayout
+    layout: GMEMLayout  # The addresses
 
 
 def plan_prim_funcs(

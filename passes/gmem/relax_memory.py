@@ -24,24 +24,13 @@ _ASSERT = relax.ExternFunc("relax.run.assert_op")
 
 @dataclass(frozen=True, eq=False)
 class NewStorage:
-    """One allocation, and the tensors in it.
+    """One allocation, and the tensors in it."""
 
-    Attributes
-    ----------
-    size : int
-        Bytes, or bytes for each of the unit.
-    unit : tvm.ir.Expr or None
-        What size and offsets are multiplied with at run time.
-    device : int
-        The index of its device.
-    offsets : mapping of int to int
-        By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the
-        start of the storage, or bytes for each of the unit.
-    """
-
-    size: int
-    unit: Any | None
-    device: int
+    size: int  # Bytes, or bytes for each of the unit
+    unit: Any | None  # What size and offsets are multiplied with at run time
+    device: int  # The index of its device
+    # By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the start
+    # of the storage, or bytes for each of the unit.
     offsets: Mapping[int, int]
 
 

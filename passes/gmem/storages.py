@@ -36,26 +36,14 @@ Cut = tuple[tuple[Piece, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class FunctionPlan:
-    """One Relax function with its plan.
+    """One Relax function with its plan."""
 
-    Attributes
-    ----------
-    memory : RelaxMemory
-        What was read: also which tensors are left to the run time, and why.
-    problem : Problem
-        The tensors of constant size on the main device: offsets from the start of their memory.
-    plan : Plan
-        Of that problem; verified, and within the capacity.
-    layout : GMEMLayout
-        The addresses that follow.
-    storages : tuple of NewStorage
-        What is allocated at run time: of all groups, the tensors of the plan too.
-    """
-
-    memory: RelaxMemory
+    memory: RelaxMemory  # What was read: also which tensors are left to the run time, and why
+    # The tensors of constant size on the main device: offsets from the start of their memory.
     problem: Problem
-    plan: Plan
-    layout: GMEMLayout
+    plan: Plan  # Of that problem; verified, and within the capacity
+    layout: GMEMLayout  # The addresses that follow
+    # What is allocated at run time: of all groups, the tensors of the plan too.
     storages: tuple[NewStorage, ...]
 
 

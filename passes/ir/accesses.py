@@ -11,21 +11,11 @@ from tvm.tirx import BufferStore
 
 @dataclass(slots=True, eq=False)
 class Access:
-    """One use of a buffer, or of something that forbids sharing in place.
+    """One use of a buffer, or of something that forbids sharing in place."""
 
-    Attributes
-    ----------
-    buffer : int
-        Handle of the buffer variable; 0 stands for all buffers.
-    load : tvm.ir.TensorLoad or None
-        The load that reads it; None where it is used in any other way.
-    store : tvm.tirx.BufferStore or None
-        The store for whose value it is read.
-    """
-
-    buffer: int
-    load: TensorLoad | None
-    store: BufferStore | None
+    buffer: int  # Handle of the buffer variable; 0 stands for all buffers
+    load: TensorLoad | None  # The load that reads it; None where it is used in any other way
+    store: BufferStore | None  # The store for whose value it is read
 
 
 ANY_BUFFER = Access(0, None, None)

@@ -60,72 +60,37 @@ _OUTSIDE = -1
 
 
 class BufferEntry(NamedTuple):
-    """What a buffer variable stands for.
+    """What a buffer variable stands for."""
 
-    Attributes
-    ----------
-    root : int
-        Index of the allocation whose memory it names; -1 for memory from outside.
-    dtype : tvm.ir.PrimType
-        The element type with which the memory was declared.
-    level : int
-        How many statements with a body enclose the allocation.
-    is_flat : bool
-        Whether the memory was declared with one dimension.
-    """
-
-    root: int
-    dtype: PrimType
-    level: int
-    is_flat: bool
+    root: int  # Index of the allocation whose memory it names; -1 for memory from outside
+    dtype: PrimType  # The element type with which the memory was declared
+    level: int  # How many statements with a body enclose the allocation
+    is_flat: bool  # Whether the memory was declared with one dimension
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinearAccess:
-    """What one walk over a function finds: statements, allocations, and who touches what.
+    """What one walk over a function finds: statements, allocations, and who touches what."""
 
-    Attributes
-    ----------
-    sequence : list of StmtEntry
-        The statements that touch an allocation, in program order.
-    accesses : list of Access
-        The uses of buffers in program order, for `InplaceOpVerifier`.
-    allocs : list of AllocEntry
-        The allocations, in program order.
-    alloc_stmts : list of tvm.tirx.AllocBuffer
-        Their statements.
-    alloc_keys : list of int
-        The handles of their buffer variables.
-    buffers : dict from int to BufferEntry
-        What each buffer variable stands for, by the handle of the variable.
-    has_opaque : bool
-        Whether a buffer is used other than by a load or store: as the argument
-        of a call, whose accesses are not seen.
-    escaped : set of int
-        Allocations whose address is taken, by that or by `address_of`.
-    plain : set of int
-        Allocations with an access of just the element type that they are declared with.
-    retyped : dict from int to list of (tvm.ir.PrimType, tvm_ffi.Array)
-        The accesses of any other type, such as a vector of it, with their indices,
-        by allocation.
-    has_unclear_types : bool
-        Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
-    calls : list of (str, int)
-        The functions that may be called: global variables, and strings among a call's arguments;
-        each with the position in `sequence` at which the statement that calls it would stand.
-    """
-
-    sequence: list[StmtEntry]
-    accesses: list[Access]
-    allocs: list[AllocEntry]
-    alloc_stmts: list[AllocBuffer]
-    alloc_keys: list[int]
+    sequence: list[StmtEntry]  # The statements that touch an allocation, in program order
+    accesses: list[Access]  # The uses of buffers in program order, for `InplaceOpVerifier`
+    allocs: list[AllocEntry]  # The allocations, in program order
+    alloc_stmts: list[AllocBuffer]  # Their statements
+    alloc_keys: list[int]  # The handles of their buffer variables
+    # What each buffer variable stands for, by the handle of the variable.
     buffers: dict[int, BufferEntry]
+    # Whether a buffer is used other than by a load or store: as the argument of a call, whose
+    # accesses are not seen.
     has_opaque: bool
-    escaped: set[int]
+    escaped: set[int]  # Allocations whose address is taken, by that or by `address_of`
+    # Allocations with an access of just the element type that they are declared with.
     plain: set[int]
+    # The accesses of any other type, such as a vector of it, with their indices, by allocation.
     retyped: dict[int, list[tuple[PrimType, Any]]]
+    # Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
     has_unclear_types: bool
+    # The functions that may be called: global variables, and strings among a call's arguments; each
+    # with the position in `sequence` at which the statement that calls it would stand.
     calls: list[tuple[str, int]]
 
 

@@ -17,20 +17,11 @@ from target_hw.storage_scope import StorageScope
 
 @dataclass(frozen=True)
 class ElementType:
-    """The element type of an allocation.
+    """The element type of an allocation."""
 
-    Attributes
-    ----------
-    scalar : str
-        The type of one lane, as TVM spells it: ``float32``.
-    bits : int
-        Bits of one lane.
-    lanes : int
-        Lanes of one element; negative for a scalable vector, whose count only the chip knows.
-    """
-
-    scalar: str
-    bits: int
+    scalar: str  # The type of one lane, as TVM spells it: ``float32``
+    bits: int  # Bits of one lane
+    # Lanes of one element; negative for a scalable vector, whose count only the chip knows.
     lanes: int
 
     @cached_property
@@ -45,36 +36,18 @@ class ElementType:
 
 
 class AllocEntry(NamedTuple):
-    """One allocation of the function, as the planner sees it.
+    """One allocation of the function, as the planner sees it."""
 
-    Attributes
-    ----------
-    name : str
-        The buffer's name, for messages.
-    level : int
-        How many statements with a body enclose the allocation.
-    scope : StorageScope
-        Where it lives.
-    element : ElementType
-        What it holds.
-    shape : tuple of (int, ElementType), or None
-        Extents in elements, each with the type of its number; None when symbolic.
-    const_nbits : int
-        Its size in bits; 0 when that is not known before the program runs.
-    num_physical_dimensions : int
-        Rank of the allocation's shape; only flat (rank 1) memory is shared.
-    is_volatile : bool
-        Whether others read or write it behind the program's back.
-    """
-
-    name: str
-    level: int
-    scope: StorageScope
-    element: ElementType
+    name: str  # The buffer's name, for messages
+    level: int  # How many statements with a body enclose the allocation
+    scope: StorageScope  # Where it lives
+    element: ElementType  # What it holds
+    # Extents in elements, each with the type of its number; None when symbolic.
     shape: tuple[tuple[int, ElementType], ...] | None
-    const_nbits: int
+    const_nbits: int  # Its size in bits; 0 when that is not known before the program runs
+    # Rank of the allocation's shape; only flat (rank 1) memory is shared.
     num_physical_dimensions: int
-    is_volatile: bool
+    is_volatile: bool  # Whether others read or write it behind the program's back
 
 
 class StmtKind(Enum):
@@ -94,27 +67,16 @@ class StmtEntry:
 
     A leaf statement has one entry. A statement with a body has two, before and
     after its body; what it touched stands in the second.
-
-    Attributes
-    ----------
-    key : int
-        Tells statements apart: the entries of one statement have one key.
-    kind : StmtKind
-        What the planner makes of it.
-    touched : list of int
-        Allocations that it reads or writes, by index, in order, with repeats.
-    scope_pair_offset : int
-        0 for a leaf; else the way from this entry to its other half, in entries.
-    first_access, last_access : int
-        The accesses inside it, as a half-open range of the list of all accesses;
-        of a statement with a body, the first entry has them.
     """
 
-    key: int
-    kind: StmtKind
-    touched: list[int]
+    key: int  # Tells statements apart: the entries of one statement have one key
+    kind: StmtKind  # What the planner makes of it
+    touched: list[int]  # Allocations that it reads or writes, by index, in order, with repeats
+    # The accesses inside it, as a half-open range of the list of all accesses; of a statement with
+    # a body, the first entry has them.
     first_access: int
     last_access: int
+    # 0 for a leaf; else the way from this entry to its other half, in entries.
     scope_pair_offset: int = 0
 
 
@@ -128,55 +90,26 @@ class EventEntry:
 
 @dataclass(slots=True, eq=False)
 class StorageEntry:
-    """One piece of memory, shared by the allocations that live in it one after the other.
+    """One piece of memory, shared by the allocations that live in it one after the other."""
 
-    Attributes
-    ----------
-    attach_scope : int or None
-        Position of the thread scope that owns the memory; None for the whole function.
-    scope : StorageScope
-        Where it lives.
-    element : ElementType
-        The type of the allocation that it was made for.
-    const_nbits : int
-        Size in bits; 0 when symbolic.
-    allocs : list of int
-        The allocations in it, by index, in the order in which they came.
-    is_volatile : bool
-        Whether any of them is.
-    parent : StorageEntry or None
-        The entry into which this one is packed: memory of a special tag is one allocation.
-    bits_offset : int
-        Where it begins in `parent`, in bits.
-    children : list of StorageEntry
-        The entries packed into this one.
-    packed_nbits : int
-        Size in bits with all `children`; 0 when there are none.
-    """
-
+    # Position of the thread scope that owns the memory; None for the whole function.
     attach_scope: int | None
-    scope: StorageScope
-    element: ElementType
-    const_nbits: int
+    scope: StorageScope  # Where it lives
+    element: ElementType  # The type of the allocation that it was made for
+    const_nbits: int  # Size in bits; 0 when symbolic
+    # The allocations in it, by index, in the order in which they came.
     allocs: list[int] = field(default_factory=list)
-    is_volatile: bool = False
+    is_volatile: bool = False  # Whether any of them is
+    # The entry into which this one is packed: memory of a special tag is one allocation.
     parent: StorageEntry | None = None
-    bits_offset: int = 0
-    children: list[StorageEntry] = field(default_factory=list)
-    packed_nbits: int = 0
+    bits_offset: int = 0  # Where it begins in `parent`, in bits
+    children: list[StorageEntry] = field(default_factory=list)  # The entries packed into this one
+    packed_nbits: int = 0  # Size in bits with all `children`; 0 when there are none
 
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """Which storage entry each allocation goes to.
+    """Which storage entry each allocation goes to."""
 
-    Attributes
-    ----------
-    entries : list of StorageEntry
-        In the order in which they were made.
-    entry_of : dict from int to StorageEntry
-        Entry of each allocation that the program uses, by index.
-    """
-
-    entries: list[StorageEntry]
-    entry_of: dict[int, StorageEntry]
+    entries: list[StorageEntry]  # In the order in which they were made
+    entry_of: dict[int, StorageEntry]  # Entry of each allocation that the program uses, by index

@@ -62,21 +62,11 @@ class LayerGroupOptions:
 
 @dataclass(frozen=True, eq=False)
 class PlannedBlock:
-    """One block of a Relax function with its groups.
+    """One block of a Relax function with its groups."""
 
-    Attributes
-    ----------
-    block : BlockNetwork
-        What was read.
-    groups : LayerGroups
-        What was decided.
-    functions : tuple of GroupFunction
-        The kernel of each group.
-    """
-
-    block: BlockNetwork
-    groups: LayerGroups
-    functions: tuple[GroupFunction, ...]
+    block: BlockNetwork  # What was read
+    groups: LayerGroups  # What was decided
+    functions: tuple[GroupFunction, ...]  # The kernel of each group
 
 
 def LayerGroup(  # noqa: N802

@@ -44,15 +44,9 @@ class Places:
 
 @dataclass(frozen=True)
 class Bindings(Places):
-    """The positions of a Relax function are its bindings.
+    """The positions of a Relax function are its bindings."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        The name of the binding at each position.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # The name of the binding at each position
 
     def at(self, position: int) -> str:
         """Return the binding."""
@@ -66,18 +60,11 @@ class Bindings(Places):
 
 @dataclass(frozen=True)
 class TextPlaces(Places):
-    """The positions of a function are lines of its text.
+    """The positions of a function are lines of its text."""
 
-    Parameters
-    ----------
-    lines : tuple of str
-        The text, without line ends.
-    line_of : tuple of int
-        For each position the line that it belongs to, counted from 0. It never goes back. A
-        statement with a body has two positions: its first line, and the last line of its body.
-    """
-
-    lines: tuple[str, ...]
+    lines: tuple[str, ...]  # The text, without line ends
+    # For each position the line that it belongs to, counted from 0. It never goes back. A statement
+    # with a body has two positions: its first line, and the last line of its body.
     line_of: tuple[int, ...]
 
     def span(self, begin: int, end: int) -> tuple[int, int]:

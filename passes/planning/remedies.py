@@ -53,27 +53,15 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change under which a problem fits.
+    """A change under which a problem fits."""
 
-    Parameters
-    ----------
-    change : Change
-        What is changed.
-    buffers : tuple of str
-        The buffers concerned; source and destination of each pair for `Change.IN_PLACE`, and empty
-        where it is all or none.
-    problem : Problem
-        The problem with the change.
-    plan : Plan
-        A plan of it that was verified and fits.
-    parts : int
-        For `Change.ALL_SMALLER`: of `PARTS` parts of its bytes, those that each buffer keeps.
-    """
-
-    change: Change
+    change: Change  # What is changed
+    # The buffers concerned; source and destination of each pair for `Change.IN_PLACE`, and empty
+    # where it is all or none.
     buffers: tuple[str, ...]
-    problem: Problem
-    plan: Plan
+    problem: Problem  # The problem with the change
+    plan: Plan  # A plan of it that was verified and fits
+    # For `Change.ALL_SMALLER`: of `PARTS` parts of its bytes, those that each buffer keeps.
     parts: int = PARTS
 
 

@@ -103,23 +103,13 @@ _TAKE_ADDRESSES = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """One allocation to make.
+    """One allocation to make."""
 
-    Parameters
-    ----------
-    scope : str
-        Its storage scope.
-    size : int
-        Bytes.
-    owner : int or None
-        The handle of the statement in whose body it is made; None for the function's.
-    members : tuple of (Allocation, tuple of int)
-        What lives in it, with the offset of each slot, in bytes.
-    """
-
-    scope: str
-    size: int
+    scope: str  # Its storage scope
+    size: int  # Bytes
+    # The handle of the statement in whose body it is made; None for the function's.
     owner: int | None
+    # What lives in it, with the offset of each slot, in bytes.
     members: tuple[tuple[Allocation, tuple[int, ...]], ...]
 
 

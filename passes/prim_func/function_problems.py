@@ -16,44 +16,24 @@ from passes.prim_func.memory_uses import AllocationUses
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """What stands behind one buffer of a problem.
+    """What stands behind one buffer of a problem."""
 
-    Attributes
-    ----------
-    index : int
-        In ``access.allocs`` of the function.
-    statement : tvm.tirx.AllocBuffer
-        The allocation in the IR.
-    loop : tvm.tirx.For or tvm.tirx.While or None
-        The innermost loop around it, whose iterations take turns with its slots.
-    """
-
-    index: int
-    statement: AllocBuffer
+    index: int  # In ``access.allocs`` of the function
+    statement: AllocBuffer  # The allocation in the IR
+    # The innermost loop around it, whose iterations take turns with its slots.
     loop: For | While | None = None
 
 
 @dataclass(frozen=True)
 class AllocationNote:
-    """What a user should know of one allocation; its string is one line of a log.
+    """What a user should know of one allocation; its string is one line of a log."""
 
-    Attributes
-    ----------
-    index : int
-        In ``access.allocs`` of the function.
-    name, scope : str
-        The buffer's name, and the storage scope that it is in.
-    text : str
-        What there is to say.
-    is_used : bool
-        Whether the function uses it.
-    """
-
-    index: int
+    index: int  # In ``access.allocs`` of the function
+    # The buffer's name, and the storage scope that it is in.
     name: str
     scope: str
-    text: str
-    is_used: bool = True
+    text: str  # What there is to say
+    is_used: bool = True  # Whether the function uses it
 
     def __str__(self) -> str:
         return f"buffer {self.name!r} in {self.scope}: {self.text}"
@@ -61,32 +41,21 @@ class AllocationNote:
 
 @dataclass(frozen=True, eq=False)
 class AttachedProblem:
-    """A problem, and where its memory belongs in the IR.
+    """A problem, and where its memory belongs in the IR."""
 
-    Attributes
-    ----------
-    problem : Problem
-        Its positions are indices of ``access.sequence``.
-    allocations : mapping of str to Allocation
-        What each buffer of the problem stands for, in the problem's order.
-    owner : int or None
-        The handle of the statement that owns the memory; None for the whole function.
-    inside : tuple of int
-        Indices of the problems of the same scope whose memory is there at the same time, because
-        their owners enclose this one's; outermost first.
-    during : (int, int) or None
-        The positions at which the owner runs, if what is not live then leaves its bytes to this
-        problem, as addresses do. None where the memory of enclosing scopes is there all the time.
-    safe : tuple of (str, str)
-        (source, destination): the pairs that may be in place if each iteration finds both in slots
-        of the same number. Those of the problem are among them; see `pairs_in_place`.
-    """
-
-    problem: Problem
+    problem: Problem  # Its positions are indices of ``access.sequence``
+    # What each buffer of the problem stands for, in the problem's order.
     allocations: Mapping[str, Allocation]
+    # The handle of the statement that owns the memory; None for the whole function.
     owner: int | None
+    # Indices of the problems of the same scope whose memory is there at the same time, because
+    # their owners enclose this one's; outermost first.
     inside: tuple[int, ...]
+    # The positions at which the owner runs, if what is not live then leaves its bytes to this
+    # problem, as addresses do. None where the memory of enclosing scopes is there all the time.
     during: LiveRange | None = None
+    # (source, destination): the pairs that may be in place if each iteration finds both in slots of
+    # the same number. Those of the problem are among them; see `pairs_in_place`.
     safe: tuple[tuple[str, str], ...] = ()
 
     def pairs_in_place(
@@ -118,27 +87,12 @@ class AttachedProblem:
 
 @dataclass(frozen=True, eq=False)
 class FunctionProblems:
-    """All that is to plan in a function, and what is not planned.
+    """All that is to plan in a function, and what is not planned."""
 
-    Attributes
-    ----------
-    problems : tuple of AttachedProblem
-        Each stands after those that it is inside of.
-    left_alone : tuple of AllocationNote
-        The allocations that keep memory of their own, and why.
-    remarks : tuple of AllocationNote
-        The allocations that are planned other than they ask to be.
-    bounds : tuple of Bound
-        What the sizes rest on.
-    access : LinearAccess
-        What is known of the function.
-    uses : sequence of AllocationUses
-        What is known of the memory of its allocations, by index.
-    """
-
-    problems: tuple[AttachedProblem, ...]
-    left_alone: tuple[AllocationNote, ...]
+    problems: tuple[AttachedProblem, ...]  # Each stands after those that it is inside of
+    left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own, and why
+    # The allocations that are planned other than they ask to be.
     remarks: tuple[AllocationNote, ...]
-    bounds: tuple[Bound, ...]
-    access: LinearAccess
-    uses: Sequence[AllocationUses]
+    bounds: tuple[Bound, ...]  # What the sizes rest on
+    access: LinearAccess  # What is known of the function
+    uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index

@@ -23,39 +23,21 @@ _MOST = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """An index as a sum over loops.
+    """An index as a sum over loops."""
 
-    Attributes
-    ----------
-    factors : tuple of int
-        For each loop, how far one more of its variable moves the index, in elements.
-    rest : tvm.ir.Expr
-        What the loops do not move.
-    reach : int
-        From the first lane of a vector to its last, in elements.
-    """
-
+    # For each loop, how far one more of its variable moves the index, in elements.
     factors: tuple[int, ...]
-    rest: Any
-    reach: int
+    rest: Any  # What the loops do not move
+    reach: int  # From the first lane of a vector to its last, in elements
 
 
 @dataclass(frozen=True, eq=False)
 class LoopNest:
-    """The loops around two accesses.
+    """The loops around two accesses."""
 
-    Attributes
-    ----------
-    common : sequence of tvm.tirx.For
-        Those around both, outermost first.
-    inner : pair of sequences of tvm.tirx.For
-        Those around each alone.
-    counters : sequence of tvm.ir.Var
-        Variables of loops around all of these, which keep their values meanwhile.
-    """
-
-    common: Sequence[For]
-    inner: tuple[Sequence[For], Sequence[For]]
+    common: Sequence[For]  # Those around both, outermost first
+    inner: tuple[Sequence[For], Sequence[For]]  # Those around each alone
+    # Variables of loops around all of these, which keep their values meanwhile.
     counters: Sequence[Var]
 
     def never_meet(self, one: Any, other: Any) -> bool:

@@ -46,71 +46,41 @@ _READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last
 
 @dataclass(frozen=True, eq=False)
 class StoreSite:
-    """One place where memory is written by a plain store.
+    """One place where memory is written by a plain store."""
 
-    Attributes
-    ----------
-    store : tvm.tirx.BufferStore
-        The statement.
-    key : int
-        The handle of the buffer variable that it writes through.
-    around : tuple of tvm.tirx.Stmt
-        The statements with a body that enclose it, outermost first.
-    """
-
-    store: BufferStore
-    key: int
-    around: tuple[Any, ...]
+    store: BufferStore  # The statement
+    key: int  # The handle of the buffer variable that it writes through
+    around: tuple[Any, ...]  # The statements with a body that enclose it, outermost first
 
 
 @dataclass(frozen=True, eq=False)
 class AllocationUses:
-    """What is known of the memory of one allocation, beyond when it is touched.
+    """What is known of the memory of one allocation, beyond when it is touched."""
 
-    Attributes
-    ----------
-    count : int
-        In how many places of the body its statement stands.
-    owner : int or None
-        The handle of the innermost parallel loop or thread extent around it: each iteration or
-        thread has memory of its own. None for the whole function.
-    by_threads : bool
-        Whether its owner has several threads that run at the same time on this memory. A block of
-        one thread has memory of its own.
-    loop : tvm.tirx.For or tvm.tirx.While or None
-        The innermost loop around it.
-    dtypes : dict from tvm_ffi.dtype to None
-        The types that say what an index means: those of its names and of pointers into it.
-    accessed : dict from tvm_ffi.dtype to None
-        The types of its loads and stores.
-    indexed : dict from tvm_ffi.dtype to None
-        The types of its indices, and of the offsets of pointers into it.
-    aliases : list of tvm.ir.Var
-        Its other names: buffers declared on its memory.
-    stores : list of StoreSite
-        Where it is written by a store.
-    handed_on : list of tuple of tvm.tirx.Stmt
-        Where its address is handed on, so that not all accesses are seen: the statements with a
-        body that enclose each place, outermost first.
-    is_hidden : bool
-        Whether its address is handed on other than by `tvm_access_ptr`, which says what is read and
-        written there.
-    escape : str or None
-        What may keep its address beyond a statement, or go on reading or writing it, for messages;
-        None if nothing does.
-    """
-
-    count: int = 0
+    count: int = 0  # In how many places of the body its statement stands
+    # The handle of the innermost parallel loop or thread extent around it: each iteration or thread
+    # has memory of its own. None for the whole function.
     owner: int | None = None
+    # Whether its owner has several threads that run at the same time on this memory. A block of one
+    # thread has memory of its own.
     by_threads: bool = False
-    loop: For | While | None = None
+    loop: For | While | None = None  # The innermost loop around it
+    # The types that say what an index means: those of its names and of pointers into it.
     dtypes: dict[Any, None] = field(default_factory=dict)
-    accessed: dict[Any, None] = field(default_factory=dict)
+    accessed: dict[Any, None] = field(default_factory=dict)  # The types of its loads and stores
+    # The types of its indices, and of the offsets of pointers into it.
     indexed: dict[Any, None] = field(default_factory=dict)
+    # Its other names: buffers declared on its memory.
     aliases: list[Var] = field(default_factory=list)
-    stores: list[StoreSite] = field(default_factory=list)
+    stores: list[StoreSite] = field(default_factory=list)  # Where it is written by a store
+    # Where its address is handed on, so that not all accesses are seen: the statements with a body
+    # that enclose each place, outermost first.
     handed_on: list[tuple[Any, ...]] = field(default_factory=list)
+    # Whether its address is handed on other than by `tvm_access_ptr`, which says what is read and
+    # written there.
     is_hidden: bool = False
+    # What may keep its address beyond a statement, or go on reading or writing it, for messages;
+    # None if nothing does.
     escape: str | None = None
 
     @property

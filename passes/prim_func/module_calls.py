@@ -23,43 +23,25 @@ from target_hw.memory import ByteRange
 
 @dataclass(frozen=True)
 class Callers:
-    """What a function has to know of those that call it.
+    """What a function has to know of those that call it."""
 
-    Attributes
-    ----------
-    taken : mapping of str to tuple of ByteRange
-        The addresses that hold something of theirs while it runs, by storage scope.
-    at_once : bool
-        Whether several iterations or threads may be in it at the same time.
-    again : bool
-        Whether it may be called while it runs.
-    lasting : frozenset of str
-        The functions that it may call and that may not be done when they return.
-    """
-
+    # The addresses that hold something of theirs while it runs, by storage scope.
     taken: Mapping[str, tuple[ByteRange, ...]] = field(default_factory=dict)
-    at_once: bool = False
-    again: bool = False
+    at_once: bool = False  # Whether several iterations or threads may be in it at the same time
+    again: bool = False  # Whether it may be called while it runs
+    # The functions that it may call and that may not be done when they return.
     lasting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class CallGraph:
-    """Which functions of a module call one another.
+    """Which functions of a module call one another."""
 
-    Attributes
-    ----------
-    calls : mapping of str to tuple of str
-        The functions that each function mentions, by name. One that is named in a string, as
-        extern and packed functions are, may be called too.
-    names : mapping of str to str
-        The function that a name or a ``global_symbol`` stands for.
-    going_on : frozenset of str
-        The functions in which something may go on after they return, seen by themselves.
-    """
-
+    # The functions that each function mentions, by name. One that is named in a string, as extern
+    # and packed functions are, may be called too.
     calls: Mapping[str, tuple[str, ...]]
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # The function that a name or a ``global_symbol`` stands for
+    # The functions in which something may go on after they return, seen by themselves.
     going_on: frozenset[str]
 
     @cached_property

@@ -20,46 +20,34 @@ count on it.
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """What is to be planned, and how.
+    """What is to be planned, and how."""
 
-    Parameters
-    ----------
-    scopes : tuple of str, optional
-        Plan the allocations in these scopes, and all of them. By default every scope, or with
-        `memory` every scope that it describes; but then what a code generator keeps in registers
-        stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all
-        in untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.
-    memory : MemoryHierarchy, optional
-        Capacities, alignments and reserved ranges. A scope that it does not describe has no
-        capacity, and an alignment of `DEFAULT_ALIGNMENT`.
-    upper_bounds : mapping of str to int
-        The most that variables of a symbolic size can be, by name. Those in the function's
-        attribute ``tir_var_upper_bound`` hold as well.
-    detect_inplace : bool
-        Whether a result may take the place of an operand that dies in the same statement.
-    addressed : bool
-        Whether offsets become addresses in the one memory of the chip, rather than places in an
-        allocation that the program makes. Then volatile and bit-packed memory is planned too,
-        but ``global`` memory of a parallel loop or thread is not: it has as many addresses as
-        there are iterations. Elements are as wide as TVM stores them, which may be wider than
-        declared; an arena's views keep their types.
-    is_native : bool
-        Whether the chip has arithmetic for every type in the function, so that all are stored as
-        declared. Functions bound to an ``ext_dev``, which TVM does not build, are taken so too.
-    callers : Callers
-        What is known of the functions that call this one.
-    unequal_slots : bool
-        Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
-        iterations take turns with both: for planners that give one of them more offsets.
-    """
-
+    # Plan the allocations in these scopes, and all of them. By default every scope, or with
+    # `memory` every scope that it describes; but then what a code generator keeps in registers
+    # stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all in
+    # untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.
     scopes: tuple[str, ...] | None = None
+    # Capacities, alignments and reserved ranges. A scope that it does not describe has no capacity,
+    # and an alignment of `DEFAULT_ALIGNMENT`.
     memory: MemoryHierarchy | None = None
+    # The most that variables of a symbolic size can be, by name. Those in the function's attribute
+    # ``tir_var_upper_bound`` hold as well.
     upper_bounds: tuple[tuple[str, int], ...] = ()
+    # Whether a result may take the place of an operand that dies in the same statement.
     detect_inplace: bool = True
+    # Whether offsets become addresses in the one memory of the chip, rather than places in an
+    # allocation that the program makes. Then volatile and bit-packed memory is planned too, but
+    # ``global`` memory of a parallel loop or thread is not: it has as many addresses as there are
+    # iterations. Elements are as wide as TVM stores them, which may be wider than declared; an
+    # arena's views keep their types.
     addressed: bool = True
+    # Whether the chip has arithmetic for every type in the function, so that all are stored as
+    # declared. Functions bound to an ``ext_dev``, which TVM does not build, are taken so too.
     is_native: bool = False
+    # What is known of the functions that call this one.
     callers: Callers = field(default_factory=Callers)
+    # Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
+    # iterations take turns with both: for planners that give one of them more offsets.
     unequal_slots: bool = False
 
     def __post_init__(self) -> None:

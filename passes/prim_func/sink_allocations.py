@@ -61,21 +61,11 @@ def sink_allocations(func: PrimFunc) -> PrimFunc:
 
 @dataclass(frozen=True, eq=False)
 class _Contents:
-    """What stands in a statement or expression.
+    """What stands in a statement or expression."""
 
-    Attributes
-    ----------
-    op : object
-        The statement or expression itself, kept so that its handle is not used again.
-    variables : frozenset of int
-        The handles of all variables in it.
-    keeps_pointers : bool
-        Whether it stores an address, which a later iteration may find.
-    """
-
-    op: Any
-    variables: frozenset[int]
-    keeps_pointers: bool
+    op: Any  # The statement or expression itself, kept so that its handle is not used again
+    variables: frozenset[int]  # The handles of all variables in it
+    keeps_pointers: bool  # Whether it stores an address, which a later iteration may find
 
 
 def _contents_of(op: Any) -> _Contents:

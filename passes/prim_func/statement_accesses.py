@@ -32,27 +32,14 @@ _WITHOUT_BODY = (AllocBuffer, AssertStmt, Bind, DeclBuffer, Evaluate, Return, Se
 
 @dataclass(frozen=True, eq=False)
 class StatementAccess:
-    """One load or store.
+    """One load or store."""
 
-    Attributes
-    ----------
-    number : int
-        Its place in the order of the program; a store comes after the loads of its value.
-    buffer : int
-        The handle of the buffer variable.
-    indices : tvm_ffi.Array
-        Which element.
-    is_store : bool
-        Whether it is a store.
-    path : tuple of (tvm.tirx.Stmt, int)
-        The statements with a body that enclose it, outermost first, with the number of the branch
-        that it stands in: 1 in an ``else``, and else 0.
-    """
-
-    number: int
-    buffer: int
-    indices: Any
-    is_store: bool
+    number: int  # Its place in the order of the program; a store comes after the loads of its value
+    buffer: int  # The handle of the buffer variable
+    indices: Any  # Which element
+    is_store: bool  # Whether it is a store
+    # The statements with a body that enclose it, outermost first, with the number of the branch
+    # that it stands in: 1 in an ``else``, and else 0.
     path: tuple[tuple[Any, int], ...]
 
 

@@ -21,14 +21,10 @@ class StatementLines(TextPlaces):
     """The text of a function, as TVMScript, and where its statements are in it.
 
     The function's target is left out: it is long and says nothing about memory.
-
-    Parameters
-    ----------
-    begins : mapping of int to tuple of int
-        By the handle of a statement, the lines on which it begins: several where the function
-        holds one statement several times.
     """
 
+    # By the handle of a statement, the lines on which it begins: several where the function holds
+    # one statement several times.
     begins: Mapping[int, tuple[int, ...]]
 
 
@@ -79,18 +75,10 @@ def _lines_of_positions(
 
 @dataclass(frozen=True, eq=False)
 class Lines(Places):
-    """The positions of a PrimFunc are lines of its text, which is printed when a message needs it.
+    """Positions of a PrimFunc as lines of its text, printed when a message needs it."""
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The function.
-    found : FunctionProblems
-        What was read off it.
-    """
-
-    func: PrimFunc
-    found: FunctionProblems
+    func: PrimFunc  # The function
+    found: FunctionProblems  # What was read off it
 
     @cached_property
     def _text(self) -> StatementLines:

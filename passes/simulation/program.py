@@ -12,49 +12,27 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Statement:
-    """One instruction of one pipeline.
+    """One instruction of one pipeline."""
 
-    Parameters
-    ----------
-    name : str
-        For people.
-    pipe : str
-        MTE1, MTE2, MTE3, FIX, V, M or S.
-    reads, writes : tuple of str
-        Planned buffers that it reads and that it writes, on the chip or in the workspace. One
-        that it does both to is in both.
-    work : int
-        Bytes that it moves (MTE1, MTE2, MTE3, FIX), elements that it computes (V, S), or
-        multiply-adds (M).
-    element_bits : int
-        Of the elements that it computes on; for M, of those that it multiplies.
-    """
-
-    name: str
-    pipe: str
+    name: str  # For people
+    pipe: str  # MTE1, MTE2, MTE3, FIX, V, M or S
+    # Planned buffers that it reads and that it writes, on the chip or in the workspace. One that it
+    # does both to is in both.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    # Bytes that it moves (MTE1, MTE2, MTE3, FIX), elements that it computes (V, S), or multiply-
+    # adds (M).
     work: int
-    element_bits: int = 8
+    element_bits: int = 8  # Of the elements that it computes on; for M, of those that it multiplies
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A body that runs `extent` times in a row.
+    """A body that runs `extent` times in a row."""
 
-    Parameters
-    ----------
-    number : int
-        The loop's number in `PipelineUse.loop`.
-    extent : int
-        How many iterations there are.
-    body : tuple of Step
-        What one iteration does.
-    """
-
-    number: int
-    extent: int
-    body: tuple[Step, ...]
+    number: int  # The loop's number in `PipelineUse.loop`
+    extent: int  # How many iterations there are
+    body: tuple[Step, ...]  # What one iteration does
 
 
 @dataclass(frozen=True)

@@ -19,93 +19,51 @@ from target_hw.machine import Machine
 
 @dataclass(frozen=True)
 class Operand:
-    """A buffer that an instruction reads or writes.
+    """A buffer that an instruction reads or writes."""
 
-    Parameters
-    ----------
-    buffer : str
-        Its name.
-    cells : tuple of int
-        One a slot, in the order of the plan's offsets.
-    loop : int or None
-        The loop whose iterations take turns with them, where that is known.
-    """
-
-    buffer: str
-    cells: tuple[int, ...]
-    loop: int | None
+    buffer: str  # Its name
+    cells: tuple[int, ...]  # One a slot, in the order of the plan's offsets
+    loop: int | None  # The loop whose iterations take turns with them, where that is known
 
 
 @dataclass(frozen=True)
 class TimedStatement:
-    """A statement on its pipe.
+    """A statement on its pipe."""
 
-    Parameters
-    ----------
-    index : int
-        Its place among the program's statements.
-    name, pipe : str
-        The statement, and the row of the timeline that it is on.
-    cycles : int
-        How long it takes, at least one.
-    reads, writes : tuple of Operand
-        Buffers without bytes are left out.
-    """
-
-    index: int
+    index: int  # Its place among the program's statements
+    # The statement, and the row of the timeline that it is on.
     name: str
     pipe: str
-    cycles: int
+    cycles: int  # How long it takes, at least one
+    # Buffers without bytes are left out.
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]
 
 
 @dataclass(frozen=True)
 class TimedLoop:
-    """A loop, of at least one iteration.
+    """A loop, of at least one iteration."""
 
-    Parameters
-    ----------
-    number, extent : int
-        As in `Loop`.
-    steps : tuple of TimedStatement or TimedLoop
-        Branches are decided.
-    turns : int
-        After so many iterations the slots that take turns with this loop are at the first again.
-    groups : tuple of tuple of str
-        The pipes that the steps use. Pipes in different groups never wait for each other here.
-    cells : tuple of int
-        All that the steps touch, and what overlaps these.
-    """
-
+    # As in `Loop`.
     number: int
     extent: int
-    steps: tuple[TimedStatement | TimedLoop, ...]
+    steps: tuple[TimedStatement | TimedLoop, ...]  # Branches are decided
+    # After so many iterations the slots that take turns with this loop are at the first again.
     turns: int
+    # The pipes that the steps use. Pipes in different groups never wait for each other here.
     groups: tuple[tuple[str, ...], ...]
-    cells: tuple[int, ...]
+    cells: tuple[int, ...]  # All that the steps touch, and what overlaps these
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """What is simulated.
+    """What is simulated."""
 
-    Parameters
-    ----------
-    steps : tuple of TimedStatement or TimedLoop
-        The program.
-    pipes : tuple of str
-        Those that are used, in the machine's order.
-    overlaps : tuple of tuple of int
-        For each cell those that share bytes with it, itself included.
-    owner : tuple of str
-        For each cell its buffer.
-    """
-
-    steps: tuple[TimedStatement | TimedLoop, ...]
-    pipes: tuple[str, ...]
+    steps: tuple[TimedStatement | TimedLoop, ...]  # The program
+    pipes: tuple[str, ...]  # Those that are used, in the machine's order
+    # For each cell those that share bytes with it, itself included.
     overlaps: tuple[tuple[int, ...], ...]
-    owner: tuple[str, ...]
+    owner: tuple[str, ...]  # For each cell its buffer
 
 
 def resolve(

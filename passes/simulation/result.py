@@ -20,30 +20,19 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Stall:
-    """Cycles that a pipe is idle because one statement waits for another, in all.
+    """Cycles that a pipe is idle because one statement waits for another, in all."""
 
-    Parameters
-    ----------
-    cause : Cause
-        What is waited for. A wait that is held by several causes counts for `DATA` until the
-        data are there, then for `SLOT`, and only what is left for `REUSE`.
-    pipe : str
-        The pipe that is idle.
-    statement, buffer : str
-        The statement that waits, and its buffer.
-    other_statement, other_buffer : str
-        The statement that it waits for, and the buffer as that one knows it.
-    cycles : int
-        Idle cycles over the whole run.
-    """
-
+    # What is waited for. A wait that is held by several causes counts for `DATA` until the data are
+    # there, then for `SLOT`, and only what is left for `REUSE`.
     cause: Cause
-    pipe: str
+    pipe: str  # The pipe that is idle
+    # The statement that waits, and its buffer.
     statement: str
     buffer: str
+    # The statement that it waits for, and the buffer as that one knows it.
     other_statement: str
     other_buffer: str
-    cycles: int
+    cycles: int  # Idle cycles over the whole run
 
 
 @dataclass(frozen=True)
@@ -57,60 +46,31 @@ class PipeTime:
 
 @dataclass(frozen=True)
 class Run:
-    """One statement, run once.
+    """One statement, run once."""
 
-    Parameters
-    ----------
-    statement : str
-        Its name.
-    index : int
-        Its place among the program's statements, from 0.
-    pipe : str
-        Where it ran.
-    begin, end : int
-        In cycles, half-open.
-    iteration : tuple of int
-        That of each loop around it, from the outermost.
-    reads, writes : tuple of (str, int)
-        The buffers that it read and wrote, and the slot of each.
-    waits : tuple of (Cause, int)
-        What the pipe was idle for just before, in this order, and for how many cycles.
-    """
-
-    statement: str
-    index: int
-    pipe: str
+    statement: str  # Its name
+    index: int  # Its place among the program's statements, from 0
+    pipe: str  # Where it ran
+    # In cycles, half-open.
     begin: int
     end: int
-    iteration: tuple[int, ...]
+    iteration: tuple[int, ...]  # That of each loop around it, from the outermost
+    # The buffers that it read and wrote, and the slot of each.
     reads: tuple[tuple[str, int], ...]
     writes: tuple[tuple[str, int], ...]
+    # What the pipe was idle for just before, in this order, and for how many cycles.
     waits: tuple[tuple[Cause, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a kernel runs under a plan.
+    """How a kernel runs under a plan."""
 
-    Parameters
-    ----------
-    makespan : int
-        Cycles from the start of the first statement to the end of the last.
-    pipes : tuple of PipeTime
-        In the machine's order; those that have something to do.
-    stalls : tuple of Stall
-        The longest first.
-    runs : int
-        How many statements ran, each as often as it did.
-    timeline : tuple of Run
-        The first of them, in program order.
-    """
-
-    makespan: int
-    pipes: tuple[PipeTime, ...]
-    stalls: tuple[Stall, ...]
-    runs: int
-    timeline: tuple[Run, ...]
+    makespan: int  # Cycles from the start of the first statement to the end of the last
+    pipes: tuple[PipeTime, ...]  # In the machine's order; those that have something to do
+    stalls: tuple[Stall, ...]  # The longest first
+    runs: int  # How many statements ran, each as often as it did
+    timeline: tuple[Run, ...]  # The first of them, in program order
 
     def idle(self, pipe: str) -> int:
         """Return the cycles that a pipe is idle; all of them for a pipe with nothing to do."""

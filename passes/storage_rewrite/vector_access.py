@@ -47,26 +47,13 @@ _TENSOR_LOAD = type_index(TensorLoad)
 
 @dataclass
 class BufferVarInfo:
-    """How a variable's memory is declared and accessed.
+    """How a variable's memory is declared and accessed."""
 
-    Attributes
-    ----------
-    var : tvm.ir.Var
-        The buffer or pointer.
-    element : tvm_ffi.dtype or None
-        Its element type; None for an untyped pointer that nothing has accessed yet.
-    extent : tvm.ir.Expr or int
-        Elements in the last dimension; 0 when unknown.
-    is_internal : bool
-        Whether the function made it: an allocation or a bound pointer.
-    accessed : dict from tvm_ffi.dtype to None
-        The types of the accesses, as an ordered set.
-    """
-
-    var: Var
-    element: Any
-    extent: Any
-    is_internal: bool
+    var: Var  # The buffer or pointer
+    element: Any  # Its element type; None for an untyped pointer that nothing has accessed yet
+    extent: Any  # Elements in the last dimension; 0 when unknown
+    is_internal: bool  # Whether the function made it: an allocation or a bound pointer
+    # The types of the accesses, as an ordered set.
     accessed: dict[Any, None] = field(default_factory=dict)
 
     def access(self, dtype: Any, indices: Any, analyzer: Analyzer) -> None:
@@ -133,36 +120,19 @@ class BufferVarInfo:
 
 @dataclass(frozen=True)
 class Retype:
-    """A new element type for a variable's memory.
+    """A new element type for a variable's memory."""
 
-    Attributes
-    ----------
-    var : tvm.ir.Var
-        The buffer or pointer that declares the memory.
-    element : tvm_ffi.dtype
-        Its new element type.
-    factor : int
-        How many of the old elements make a new one.
-    """
-
-    var: Var
-    element: Any
-    factor: int
+    var: Var  # The buffer or pointer that declares the memory
+    element: Any  # Its new element type
+    factor: int  # How many of the old elements make a new one
 
 
 @dataclass(frozen=True, eq=False)
 class VectorTypes:
-    """New element types for the memory of a function.
+    """New element types for the memory of a function."""
 
-    Attributes
-    ----------
-    retypes : tuple of Retype
-        In the order of declaration.
-    roots : dict from int to int
-        The handle of the variable that declared the memory, for each buffer, by handle.
-    """
-
-    retypes: tuple[Retype, ...]
+    retypes: tuple[Retype, ...]  # In the order of declaration
+    # The handle of the variable that declared the memory, for each buffer, by handle.
     roots: dict[int, int]
 
 

@@ -63,17 +63,10 @@ def check_unused(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Savings:
-    """What groups save of a network on a chip.
+    """What groups save of a network on a chip."""
 
-    Attributes
-    ----------
-    report : LayerGroupReport
-        The groups, and bytes between global and local memory.
-    gmem_before, gmem_after : int
-        Bytes of global memory for activations, planned by ``best``.
-    """
-
-    report: LayerGroupReport
+    report: LayerGroupReport  # The groups, and bytes between global and local memory
+    # Bytes of global memory for activations, planned by ``best``.
     gmem_before: int
     gmem_after: int
 

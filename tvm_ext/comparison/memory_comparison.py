@@ -83,30 +83,16 @@ class SymbolicMemory:
     """The tensors of one function whose bytes are multiples of one symbolic product.
 
     All numbers of bytes are for each of that product.
-
-    Attributes
-    ----------
-    unit : str
-        The product of symbolic dimensions without an upper bound.
-    tensors : int
-        Pieces of memory that are planned.
-    no_reuse : int
-        The sum of the tensors' bytes.
-    stock : int
-        What storages of that unit take after ``StaticPlanBlockMemory``.
-    planned : int
-        What `GMEMAllocate` allocates by its default plan. Where tensors are in the memory of one
-        that the function returns, that one's bytes count too.
-    lower_bound : int
-        Bytes that no plan of these tensors can do with less than.
     """
 
-    unit: str
-    tensors: int
-    no_reuse: int
-    stock: int
+    unit: str  # The product of symbolic dimensions without an upper bound
+    tensors: int  # Pieces of memory that are planned
+    no_reuse: int  # The sum of the tensors' bytes
+    stock: int  # What storages of that unit take after ``StaticPlanBlockMemory``
+    # What `GMEMAllocate` allocates by its default plan. Where tensors are in the memory of one that
+    # the function returns, that one's bytes count too.
     planned: int
-    lower_bound: int
+    lower_bound: int  # Bytes that no plan of these tensors can do with less than
 
 
 @dataclass(frozen=True)

@@ -44,57 +44,31 @@ class ScopeResult:
     """The buffers of one function that compete for one memory, planned in every way.
 
     Bytes that the memory reserves below the last byte count in all numbers.
-
-    Attributes
-    ----------
-    function : str
-        The function's name.
-    scope : str
-        The memory: a storage scope; of a network's tensors, ``tensors, fused`` or
-        ``tensors, not fused``.
-    buffers : int
-        How many there are.
-    capacity : int or None
-        Bytes that there are.
-    no_reuse : int
-        Bytes of all slots of all buffers, each rounded up to its alignment.
-    stock : int or None
-        Bytes after the stock pass; None where that pass does not do the same, because a buffer has
-        several slots, or it lets buffers share that are live together.
-    plans : tuple of PlannedMemory
-        In the order in which the planners were asked.
-    lower_bound : int
-        Bytes that no plan can do with less than.
-    reserved : int
-        Bytes of the capacity that are not for buffers.
     """
 
-    function: str
+    function: str  # The function's name
+    # The memory: a storage scope; of a network's tensors, ``tensors, fused`` or ``tensors, not
+    # fused``.
     scope: str
-    buffers: int
-    capacity: int | None
-    no_reuse: int
+    buffers: int  # How many there are
+    capacity: int | None  # Bytes that there are
+    no_reuse: int  # Bytes of all slots of all buffers, each rounded up to its alignment
+    # Bytes after the stock pass; None where that pass does not do the same, because a buffer has
+    # several slots, or it lets buffers share that are live together.
     stock: int | None
-    plans: tuple[PlannedMemory, ...]
-    lower_bound: int
-    reserved: int = 0
+    plans: tuple[PlannedMemory, ...]  # In the order in which the planners were asked
+    lower_bound: int  # Bytes that no plan can do with less than
+    reserved: int = 0  # Bytes of the capacity that are not for buffers
 
 
 @dataclass(frozen=True)
 class Makespan:
-    """What a kernel for a chip costs under the plans of one planner.
+    """What a kernel for a chip costs under the plans of one planner."""
 
-    Attributes
-    ----------
-    function, planner : str
-        Their names.
-    cycles : int
-        From the first statement's start to the last one's end, simulated.
-    """
-
+    # Their names.
     function: str
     planner: str
-    cycles: int
+    cycles: int  # From the first statement's start to the last one's end, simulated
 
 
 @dataclass(frozen=True)

@@ -19,87 +19,51 @@ from tvm_ext.map.stock import STOCK
 
 @dataclass(frozen=True)
 class Listing(TextPlaces):
-    """The text of a function, and where its positions are in it.
+    """The text of a function, and where its positions are in it."""
 
-    Parameters
-    ----------
-    name : str
-        The function's name.
-    """
-
-    name: str
+    name: str  # The function's name
 
 
 @dataclass(frozen=True)
 class BufferNote:
-    """What is known of a buffer besides its problem.
+    """What is known of a buffer besides its problem."""
 
-    Parameters
-    ----------
-    label : str
-        What to call it where there is little room; empty for its name.
-    what : str
-        The type of its elements and its shape, or which operator makes it; empty if not known.
-    allocated : int or None
-        The line of the listing that allocates it.
-    reads, writes : tuple of int
-        The lines that read and that write it.
-    pipes : tuple of str
-        The pipelines that touch it, sorted.
-    """
-
-    label: str = ""
+    label: str = ""  # What to call it where there is little room; empty for its name
+    # The type of its elements and its shape, or which operator makes it; empty if not known.
     what: str = ""
-    allocated: int | None = None
+    allocated: int | None = None  # The line of the listing that allocates it
+    # The lines that read and that write it.
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
-    pipes: tuple[str, ...] = ()
+    pipes: tuple[str, ...] = ()  # The pipelines that touch it, sorted
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Where a plan is at its highest.
+    """Where a plan is at its highest."""
 
-    Parameters
-    ----------
-    position : int
-        Of the positions at which a buffer reaches the plan's peak, the first one with the most
-        bytes in use; in TVM's own plan, whose peak is the sum of its allocations, of all positions.
-    live : tuple of str
-        The buffers that are live there, largest first, all slots of each counted.
-    occupied : int
-        Bytes of the memory that hold a live buffer there; bytes shared in place count once.
-    places : tuple of int
-        All positions that reach the peak with as many bytes in use, each with other live buffers
-        than the one before it; `position` is the first.
-    below : tuple of int, or None
-        The most bytes in use at any other position, and the first position with them.
-    """
-
+    # Of the positions at which a buffer reaches the plan's peak, the first one with the most bytes
+    # in use; in TVM's own plan, whose peak is the sum of its allocations, of all positions.
     position: int
+    # The buffers that are live there, largest first, all slots of each counted.
     live: tuple[str, ...]
+    # Bytes of the memory that hold a live buffer there; bytes shared in place count once.
     occupied: int
+    # All positions that reach the peak with as many bytes in use, each with other live buffers than
+    # the one before it; `position` is the first.
     places: tuple[int, ...]
+    # The most bytes in use at any other position, and the first position with them.
     below: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A plan, with the problem that it solves.
+    """A plan, with the problem that it solves."""
 
-    Parameters
-    ----------
-    planner : str
-        The planner that was asked. The plan may name another one that this one asked in turn.
-    problem : Problem
-        What the planner was asked.
-    plan : Plan
-        What it decided. It may be above the capacity.
-    """
-
+    # The planner that was asked. The plan may name another one that this one asked in turn.
     planner: str
-    problem: Problem
-    plan: Plan
+    problem: Problem  # What the planner was asked
+    plan: Plan  # What it decided. It may be above the capacity.
 
     @property
     def label(self) -> str:
@@ -129,27 +93,13 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class ScopeMap:
-    """One memory of one function, as each planner fills it.
+    """One memory of one function, as each planner fills it."""
 
-    Parameters
-    ----------
-    function : str
-        The function's name, or the file's.
-    placements : tuple of Placement
-        At least one. All have the same buffers.
-    listing : Listing, optional
-        The function's text, where it has one.
-    notes : mapping of str to BufferNote
-        By the name of the buffer.
-    rules : str
-        Which rules the lower bound rests on, where they are not the problem's alone.
-    """
-
-    function: str
-    placements: tuple[Placement, ...]
-    listing: Listing | None = None
-    notes: Mapping[str, BufferNote] = field(default_factory=dict)
-    rules: str = ""
+    function: str  # The function's name, or the file's
+    placements: tuple[Placement, ...]  # At least one. All have the same buffers.
+    listing: Listing | None = None  # The function's text, where it has one
+    notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
+    rules: str = ""  # Which rules the lower bound rests on, where they are not the problem's alone
 
     @property
     def problem(self) -> Problem:
@@ -198,19 +148,12 @@ class ScopeMap:
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """A function, run in simulation with its buffers where a planner put them.
+    """A function, run in simulation with its buffers where a planner put them."""
 
-    Parameters
-    ----------
-    function, planner : str
-        Which function and which planner.
-    simulation : Simulation
-        How it runs.
-    """
-
+    # Which function and which planner.
     function: str
     planner: str
-    simulation: Simulation
+    simulation: Simulation  # How it runs
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,18 +22,10 @@ STOCK = "stock"
 
 @dataclass
 class Piece:
-    """One allocation that a stock pass leaves.
+    """One allocation that a stock pass leaves."""
 
-    Parameters
-    ----------
-    size : int
-        Bytes.
-    offsets : dict of str to int
-        Where the buffers in it begin, in bytes from its start.
-    """
-
-    size: int
-    offsets: dict[str, int]
+    size: int  # Bytes
+    offsets: dict[str, int]  # Where the buffers in it begin, in bytes from its start
 
 
 def stock_plan(problem: Problem, pieces: Iterable[Piece], stock_pass: str, function: str) -> Plan:

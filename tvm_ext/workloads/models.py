@@ -288,29 +288,14 @@ def _rotate(x: te.Tensor) -> te.Tensor:
 
 @dataclass(frozen=True)
 class Model:
-    """A network and the input that it is exported with.
+    """A network and the input that it is exported with."""
 
-    Attributes
-    ----------
-    description : str
-        One line for people.
-    network : type of nn.Module
-        The class of the network.
-    arguments : tuple of int
-        What it is constructed with.
-    shape : tuple of int or str
-        Shape of the one input; a string is a symbolic dimension.
-    example : tuple of int
-        A static shape of the input, for running it.
-    vocabulary : int, optional
-        The input is token numbers (``int32``) below this; without it, numbers (``float32``).
-    """
-
-    description: str
-    network: type[Any]
-    arguments: tuple[int, ...]
-    shape: tuple[int | str, ...]
-    example: tuple[int, ...]
+    description: str  # One line for people
+    network: type[Any]  # The class of the network
+    arguments: tuple[int, ...]  # What it is constructed with
+    shape: tuple[int | str, ...]  # Shape of the one input; a string is a symbolic dimension
+    example: tuple[int, ...]  # A static shape of the input, for running it
+    # The input is token numbers (``int32``) below this; without it, numbers (``float32``).
     vocabulary: int | None = None
 
     def build(self) -> tvm.IRModule:

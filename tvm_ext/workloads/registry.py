@@ -21,31 +21,19 @@ class UnknownWorkloadError(ValueError):
 
 @dataclass(frozen=True)
 class Workload:
-    """A program, or a family of small ones, that can be built by name.
+    """A program, or a family of small ones, that can be built by name."""
 
-    Attributes
-    ----------
-    name : str
-        What it is found by.
-    description : str
-        One line for people.
-    kind : {"model", "operator", "kernel"}
-        A Relax network; operators as a library describes them, scheduled by the stock rules where
-        the target is a GPU; or functions that say their loops and memory themselves.
-    targets : tuple of str
-        The targets that it is known to lower for, names of
-        :data:`~tvm_ext.lowering.TARGETS`; the first is the default.
-    configs : tuple of mapping
-        Pass context options to lower it with, each a variant; the first is the default.
-    build : callable
-        Make the module to lower for a target.
-    """
-
-    name: str
-    description: str
+    name: str  # What it is found by
+    description: str  # One line for people
+    # A Relax network; operators as a library describes them, scheduled by the stock rules where the
+    # target is a GPU; or functions that say their loops and memory themselves.
     kind: Literal["model", "operator", "kernel"]
+    # The targets that it is known to lower for, names of :data:`~tvm_ext.lowering.TARGETS`; the
+    # first is the default.
     targets: tuple[str, ...]
+    # Make the module to lower for a target.
     build: Callable[[tvm.target.Target], tvm.IRModule] = field(repr=False)
+    # Pass context options to lower it with, each a variant; the first is the default.
     configs: tuple[Config, ...] = ({},)
 
 

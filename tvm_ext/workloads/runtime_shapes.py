@@ -229,24 +229,13 @@ class SizedUNet(UNet):
 
 @dataclass(frozen=True)
 class RuntimeShapes:
-    """A network, and what it is called with.
+    """A network, and what it is called with."""
 
-    Attributes
-    ----------
-    description : str
-        One line for people.
-    build : callable
-        Make the Relax module.
-    sizes : mapping of str to int
-        The symbolic dimensions, and what they are when it is run.
-    calls : tuple of str
-        The functions to call, in order.
-    """
-
-    description: str
-    build: Callable[[], tvm.IRModule]
+    description: str  # One line for people
+    build: Callable[[], tvm.IRModule]  # Make the Relax module
+    # The symbolic dimensions, and what they are when it is run.
     sizes: Mapping[str, int] = field(default_factory=dict)
-    calls: tuple[str, ...] = ("forward",)
+    calls: tuple[str, ...] = ("forward",)  # The functions to call, in order
 
     def arguments(self, function: relax.Function, seed: int) -> list[Any]:
         """Return random arguments: tokens, numbers, weights; caches where they are asked for."""

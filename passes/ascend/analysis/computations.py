@@ -16,71 +16,33 @@ from tvm.tirx import (
 
 @dataclass(frozen=True)
 class Memory:
-    """A buffer as a computation sees it.
+    """A buffer as a computation sees it."""
 
-    Attributes
-    ----------
-    key : int
-        The handle of the variable that it was allocated or passed as.
-    name : str
-        As it is written.
-    scope : str
-        TVM's storage scope.
-    index : int or None
-        Of its allocation in ``access.allocs``; None for memory from outside.
-    bits : int
-        Of one element, of one of its lanes.
-    """
-
-    key: int
-    name: str
-    scope: str
-    index: int | None
-    bits: int
+    key: int  # The handle of the variable that it was allocated or passed as
+    name: str  # As it is written
+    scope: str  # TVM's storage scope
+    index: int | None  # Of its allocation in ``access.allocs``; None for memory from outside
+    bits: int  # Of one element, of one of its lanes
 
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """What becomes one instruction.
+    """What becomes one instruction."""
 
-    Attributes
-    ----------
-    reads, writes : tuple of Memory
-        Without repeats, in the order of their first access. Memory whose elements it writes
-        before it reads them is not in `reads`.
-    elements : int
-        How many elements all of its stores write.
-    moved_bits : int
-        Bits of those elements.
-    element_bits : int
-        Of the widest element that it reads or writes.
-    pipe : str or None
-        What the program says that it runs on.
-    stores : tuple of tvm.tirx.BufferStore
-        Its stores.
-    scalar_loop : bool
-        Whether an operator in their values has no vector instruction.
-    starts : bool
-        Whether it reads no memory.
-    is_unconditional : bool
-        Whether it runs each time that control comes by.
-    is_plain : bool
-        Whether it consists of stores of single elements, without a loop.
-    is_value : bool
-        Whether it only computes a scalar for what follows: a `Bind`, a condition.
-    """
-
+    # Without repeats, in the order of their first access. Memory whose elements it writes before it
+    # reads them is not in `reads`.
     reads: tuple[Memory, ...]
     writes: tuple[Memory, ...]
-    elements: int = 0
-    moved_bits: int = 0
-    element_bits: int = 8
-    pipe: str | None = None
-    stores: tuple[BufferStore, ...] = ()
-    scalar_loop: bool = False
-    starts: bool = False
-    is_unconditional: bool = True
-    is_plain: bool = False
+    elements: int = 0  # How many elements all of its stores write
+    moved_bits: int = 0  # Bits of those elements
+    element_bits: int = 8  # Of the widest element that it reads or writes
+    pipe: str | None = None  # What the program says that it runs on
+    stores: tuple[BufferStore, ...] = ()  # Its stores
+    scalar_loop: bool = False  # Whether an operator in their values has no vector instruction
+    starts: bool = False  # Whether it reads no memory
+    is_unconditional: bool = True  # Whether it runs each time that control comes by
+    is_plain: bool = False  # Whether it consists of stores of single elements, without a loop
+    # Whether it only computes a scalar for what follows: a `Bind`, a condition.
     is_value: bool = False
 
     def times(self, trips: int) -> Computation:
@@ -112,37 +74,22 @@ class Computation:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """A loop that holds more than one computation.
+    """A loop that holds more than one computation."""
 
-    Attributes
-    ----------
-    loop : tvm.tirx.For or tvm.tirx.While
-        The statement.
-    trips : int
-        How often it runs; `UNKNOWN_TRIPS` where that is not known.
-    body : tuple of Node
-        What one iteration does; with the condition of a `While` as its first computation.
-    """
-
-    loop: For | While
-    trips: int
+    loop: For | While  # The statement
+    trips: int  # How often it runs; `UNKNOWN_TRIPS` where that is not known
+    # What one iteration does; with the condition of a `While` as its first computation.
     body: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """An ``if``.
+    """An ``if``."""
 
-    Attributes
-    ----------
-    then, otherwise : tuple of Node
-        The branches.
-    predicated : Computation or None
-        The same as one computation under a predicate, where it can be one.
-    """
-
+    # The branches.
     then: tuple[Node, ...]
     otherwise: tuple[Node, ...]
+    # The same as one computation under a predicate, where it can be one.
     predicated: Computation | None
 
 

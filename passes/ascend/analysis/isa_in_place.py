@@ -49,19 +49,13 @@ _STORES_TO_GLOBAL = "MTE3"
 
 @dataclass(frozen=True)
 class InPlace:
-    """The pairs of one problem that may be in place.
+    """The pairs of one problem that may be in place."""
 
-    Attributes
-    ----------
-    pairs : tuple of (str, str)
-        (source, destination), by the position of the instruction; of one instruction, the source
-        that was allocated first. A result has one source, beside those that stall.
-    stalls : tuple of (str, str)
-        Those of `pairs` that would let the next load wait for a store: both are multi-buffered,
-        one is stored to global memory and the other is loaded from it.
-    """
-
+    # (source, destination), by the position of the instruction; of one instruction, the source that
+    # was allocated first. A result has one source, beside those that stall.
     pairs: tuple[tuple[str, str], ...]
+    # Those of `pairs` that would let the next load wait for a store: both are multi-buffered, one
+    # is stored to global memory and the other is loaded from it.
     stalls: tuple[tuple[str, str], ...]
 
 

@@ -98,53 +98,33 @@ def _is_global(scope: str) -> bool:
 
 @dataclass(frozen=True)
 class StoreContext:
-    """The computation that a store is part of.
+    """The computation that a store is part of."""
 
-    Attributes
-    ----------
-    pipe : str
-        The pipe that runs it.
-    stores : int
-        How many stores it consists of.
-    is_elementwise : bool
-        Whether the vector unit runs it, or would if its operators were not run element by element
-        by the scalar unit.
-    """
-
-    pipe: str
-    stores: int
+    pipe: str  # The pipe that runs it
+    stores: int  # How many stores it consists of
+    # Whether the vector unit runs it, or would if its operators were not run element by element by
+    # the scalar unit.
     is_elementwise: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Pipelines:
-    """A function as the pipelines see it.
+    """A function as the pipelines see it."""
 
-    Attributes
-    ----------
-    program : tuple of Step
-        The statements, with the loops and branches around. Of buffers it names those that are
-        planned, as the function's problems do.
-    uses : mapping of int to PipelineUse
-        By the index of the allocation in ``access.allocs``, for those that are planned.
-    readers, writers : mapping of int to frozenset of str
-        The pipes that read and that write a planned allocation, by index.
-    guesses : tuple of str
-        The statements on planned memory of which neither the program nor the memories say where
-        they run, by name. They are taken to be the scalar unit's.
-    unique : frozenset of int
-        The planned allocations that are annotated to share bytes with no other, by index.
-    stores : mapping of int to StoreContext
-        What each store is part of, by the store's handle.
-    """
-
+    # The statements, with the loops and branches around. Of buffers it names those that are
+    # planned, as the function's problems do.
     program: tuple[Step, ...]
+    # By the index of the allocation in ``access.allocs``, for those that are planned.
     uses: Mapping[int, PipelineUse]
+    # The pipes that read and that write a planned allocation, by index.
     readers: Mapping[int, frozenset[str]]
     writers: Mapping[int, frozenset[str]]
+    # The statements on planned memory of which neither the program nor the memories say where they
+    # run, by name. They are taken to be the scalar unit's.
     guesses: tuple[str, ...]
+    # The planned allocations that are annotated to share bytes with no other, by index.
     unique: frozenset[int]
-    stores: Mapping[int, StoreContext]
+    stores: Mapping[int, StoreContext]  # What each store is part of, by the store's handle
 
 
 def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:

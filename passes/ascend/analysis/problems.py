@@ -30,28 +30,15 @@ _GENERAL = ("global", "local")
 
 @dataclass(frozen=True, eq=False)
 class CoreKernel:
-    """A function for one core: its problems, and its statements on their pipes.
+    """A function for one core: its problems, and its statements on their pipes."""
 
-    Attributes
-    ----------
-    func : tvm.tirx.PrimFunc
-        As it was given.
-    memory : MemoryHierarchy
-        What memory the core has.
-    found : FunctionProblems
-        The problems, of the memories on the chip and of the workspace; see `ascend_problems`. They
-        have the penalties of the reuse levels.
-    pipelines : Pipelines
-        What runs where.
-    restrict_inplace_as_isa : bool
-        As `restrict` of `isa_in_place`.
-    """
-
-    func: PrimFunc
-    memory: MemoryHierarchy
+    func: PrimFunc  # As it was given
+    memory: MemoryHierarchy  # What memory the core has
+    # The problems, of the memories on the chip and of the workspace; see `ascend_problems`. They
+    # have the penalties of the reuse levels.
     found: FunctionProblems
-    pipelines: Pipelines
-    restrict_inplace_as_isa: bool = False
+    pipelines: Pipelines  # What runs where
+    restrict_inplace_as_isa: bool = False  # As `restrict` of `isa_in_place`
 
     @property
     def program(self) -> tuple[Step, ...]:

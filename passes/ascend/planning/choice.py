@@ -19,18 +19,11 @@ Planner = Callable[[Problem, Budget], Plan]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What plans for all memories of a kernel cost.
+    """What plans for all memories of a kernel cost."""
 
-    Parameters
-    ----------
-    cycles : int
-        What the kernel takes.
-    waits : tuple of (str, str)
-        Pairs of buffers of which one waits for bytes that the other still uses, the longest wait
-        first.
-    """
-
-    cycles: int
+    cycles: int  # What the kernel takes
+    # Pairs of buffers of which one waits for bytes that the other still uses, the longest wait
+    # first.
     waits: tuple[tuple[str, str], ...] = ()
 
 
@@ -40,18 +33,11 @@ Judge = Callable[[Sequence[Placed]], Verdict]
 
 @dataclass(frozen=True)
 class Asked:
-    """One memory as a kernel asks for it.
+    """One memory as a kernel asks for it."""
 
-    Parameters
-    ----------
-    problem : Problem
-        With all slots.
-    with_slots : callable
-        From slots by name to the problem in which these buffers have so many; what may be in place
-        can depend on slots.
-    """
-
-    problem: Problem
+    problem: Problem  # With all slots
+    # From slots by name to the problem in which these buffers have so many; what may be in place
+    # can depend on slots.
     with_slots: Callable[[Mapping[str, int]], Problem]
 
     @property
@@ -68,27 +54,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Choice:
-    """One memory with a plan that fits.
+    """One memory with a plan that fits."""
 
-    Parameters
-    ----------
-    slots : tuple of (str, int)
-        Buffers that have fewer slots than they ask for, and how many.
-    lost : int
-        Slots that they lost in all.
-    problem : Problem
-        With these slots.
-    plan : Plan
-        Verified, and within the capacity.
-    verdict : Verdict
-        Of this plan beside those that are chosen for the other memories.
-    """
-
-    slots: Slots
-    lost: int
-    problem: Problem
-    plan: Plan
-    verdict: Verdict
+    slots: Slots  # Buffers that have fewer slots than they ask for, and how many
+    lost: int  # Slots that they lost in all
+    problem: Problem  # With these slots
+    plan: Plan  # Verified, and within the capacity
+    verdict: Verdict  # Of this plan beside those that are chosen for the other memories
 
     @property
     def given_up(self) -> tuple[str, ...]:

@@ -26,21 +26,11 @@ _REORDERED = "local.UB"
 
 @dataclass(frozen=True)
 class Entry:
-    """Buffers that have the same offsets.
+    """Buffers that have the same offsets."""
 
-    Parameters
-    ----------
-    members : tuple of Buffer
-        In the original's order: what was merged last comes first.
-    size : int
-        Bytes of the largest member.
-    slots : int
-        Of the member with most.
-    """
-
-    members: tuple[Buffer, ...]
-    size: int
-    slots: int
+    members: tuple[Buffer, ...]  # In the original's order: what was merged last comes first
+    size: int  # Bytes of the largest member
+    slots: int  # Of the member with most
 
     @cached_property
     def loop(self) -> int | None:

@@ -42,22 +42,13 @@ ANY = 0
 
 @dataclass(frozen=True)
 class Piece:
-    """A contiguous part of the memory.
+    """A contiguous part of the memory."""
 
-    Parameters
-    ----------
-    begin, end : int
-        Bytes.
-    entries : int
-        One bit for each entry that may be in it: its life is the union of theirs.
-    last : Item, optional
-        What was placed there last.
-    """
-
+    # Bytes.
     begin: int
     end: int
-    entries: int = 0
-    last: Item | None = None
+    entries: int = 0  # One bit for each entry that may be in it: its life is the union of theirs
+    last: Item | None = None  # What was placed there last
 
 
 @dataclass(frozen=True)
@@ -81,24 +72,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Mirrored:
-    """What the mirrored search found.
+    """What the mirrored search found."""
 
-    Parameters
-    ----------
-    offsets : dict of Item to int
-        Bytes.
-    added : dict of int to list of int
-        Bytes: for each entry, the offsets that it has on top of those of its slots.
-    levels : dict of Item to int
-        The original's level, 3 to 0, at which each slot was placed last.
-    fits : bool
-        Whether the levels led to an end. If not, it shares wherever lives allow, as if
-        there were no capacity: to say what is needed, or to be used if that is little enough.
-    """
-
-    offsets: dict[Item, int]
+    offsets: dict[Item, int]  # Bytes
+    # Bytes: for each entry, the offsets that it has on top of those of its slots.
     added: dict[int, list[int]]
-    levels: dict[Item, int]
+    levels: dict[Item, int]  # The original's level, 3 to 0, at which each slot was placed last
+    # Whether the levels led to an end. If not, it shares wherever lives allow, as if there were no
+    # capacity: to say what is needed, or to be used if that is little enough.
     fits: bool
 
 

@@ -32,18 +32,10 @@ SET_NODES = 2_000
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard a search tries.
+    """How hard a search tries."""
 
-    Parameters
-    ----------
-    first_nodes : int
-        For a plan that gives up the largest buffers.
-    improved : int
-        Sets, those of the fewest cycles, in which more plans are looked for.
-    """
-
-    first_nodes: int
-    improved: int
+    first_nodes: int  # For a plan that gives up the largest buffers
+    improved: int  # Sets, those of the fewest cycles, in which more plans are looked for
 
 
 WHOLE = Effort(Budget().nodes, 3)

@@ -17,18 +17,12 @@ from passes.planning.problem import LiveRange
 
 @dataclass(eq=False)
 class Block:
-    """A run of bindings: a function's body or one branch.
+    """A run of bindings: a function's body or one branch."""
 
-    Attributes
-    ----------
-    start, end : int
-        Half-open range of positions, with those of all blocks within.
-    touched : dict of int to (Touch, Touch)
-        The first and the last touch of each value that is touched in here or in a block within.
-    """
-
+    # Half-open range of positions, with those of all blocks within.
     start: int
     end: int = 0
+    # The first and the last touch of each value that is touched in here or in a block within.
     touched: dict[int, tuple[Touch, Touch]] = field(default_factory=dict)
 
 

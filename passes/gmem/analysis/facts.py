@@ -27,28 +27,16 @@ Path = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Storage:
-    """Memory for one tensor, or for tensors of different branches that become one value.
+    """Memory for one tensor, or for tensors of different branches that become one value."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the first tensor's binding; made unique within the function.
-    size : int
-        Bytes of the largest tensor, as its shape's upper bounds have it; in a group with a unit,
-        bytes for each of the unit.
-    live : tuple of LiveRange
-        Positions from the first touch to the last, on each path.
-    tensors : tuple of str
-        The names of the bindings that allocate the tensors, in program order.
-    path : Path
-        The branches that all of them stand in.
-    """
-
-    name: str
+    name: str  # The name of the first tensor's binding; made unique within the function
+    # Bytes of the largest tensor, as its shape's upper bounds have it; in a group with a unit,
+    # bytes for each of the unit.
     size: int
-    live: tuple[LiveRange, ...]
+    live: tuple[LiveRange, ...]  # Positions from the first touch to the last, on each path
+    # The names of the bindings that allocate the tensors, in program order.
     tensors: tuple[str, ...]
-    path: Path = ()
+    path: Path = ()  # The branches that all of them stand in
 
     def buffer(self) -> Buffer:
         """Return it as planners see it."""
@@ -57,29 +45,18 @@ class Storage:
 
 @dataclass(frozen=True, eq=False)
 class StorageGroup:
-    """Storages that may share memory.
+    """Storages that may share memory."""
 
-    Attributes
-    ----------
-    device : int
-        The index of the device that they are on.
-    unit : tvm.ir.Expr or None
-        What their sizes are multiples of, where that is known at run time only: a product of
-        symbolic dimensions without an upper bound. None where sizes are constant.
-    storages : tuple of Storage
-        In the order in which they are first touched.
-    returned : tuple of Storage
-        Tensors that the function returns, of this device and unit, and of a known size: from their
-        first touch on they need memory of their own.
-    alone : tuple of Storage
-        Other tensors that the function returns, which the run time allocates in any case: their
-        bytes are known as an upper bound only, a branch makes them, or what is returned is a view.
-    """
-
-    device: int
+    device: int  # The index of the device that they are on
+    # What their sizes are multiples of, where that is known at run time only: a product of symbolic
+    # dimensions without an upper bound. None where sizes are constant.
     unit: Any | None
-    storages: tuple[Storage, ...]
+    storages: tuple[Storage, ...]  # In the order in which they are first touched
+    # Tensors that the function returns, of this device and unit, and of a known size: from their
+    # first touch on they need memory of their own.
     returned: tuple[Storage, ...] = ()
+    # Other tensors that the function returns, which the run time allocates in any case: their bytes
+    # are known as an upper bound only, a branch makes them, or what is returned is a view.
     alone: tuple[Storage, ...] = ()
 
     @property
@@ -95,101 +72,47 @@ class StorageGroup:
 
 @dataclass(frozen=True)
 class LeftToRuntime:
-    """A tensor that is not planned, and why.
+    """A tensor that is not planned, and why."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the binding, or of the parameter.
-    size : int or None
-        Bytes, or their upper bound; None where not even that is known.
-    reason : str
-        In a few words.
-    """
-
-    name: str
-    size: int | None
-    reason: str
+    name: str  # The name of the binding, or of the parameter
+    size: int | None  # Bytes, or their upper bound; None where not even that is known
+    reason: str  # In a few words
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor that is there before the function runs, and stays.
+    """A tensor that is there before the function runs, and stays."""
 
-    Parameters
-    ----------
-    name : str
-        That of the parameter (with the way into it, where it is a tuple), or ``constant_0``,
-        ``constant_1``, ... in the order in which they are first met.
-    size : int
-        Bytes.
-    data : int or None
-        Tells one constant's data from another's, within one process; None for a parameter.
-    """
-
+    # That of the parameter (with the way into it, where it is a tuple), or ``constant_0``,
+    # ``constant_1``, ... in the order in which they are first met.
     name: str
-    size: int
+    size: int  # Bytes
+    # Tells one constant's data from another's, within one process; None for a parameter.
     data: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class RelaxMemory:
-    """What there is to plan in one Relax function.
+    """What there is to plan in one Relax function."""
 
-    Attributes
-    ----------
-    name : str
-        Its global name.
-    mod : tvm.IRModule
-        Its module.
-    func : tvm.relax.Function
-        What was read.
-    groups : tuple of StorageGroup
-        The main one first, also where it is empty.
-    left : tuple of LeftToRuntime
-        In program order.
-    weights : tuple of Weight
-        Parameters first, then constants.
-    bounds : tuple of Bound
-        Of the symbolic dimensions that the sizes of the storages rest on.
-    variables : tuple of str
-        The names of the symbolic dimensions of the signature, sorted.
-    bindings : tuple of str
-        The name of the binding at each position.
-    calls : tuple of str
-        Relax functions of the module that it calls or hands on, sorted.
-    hands_on : tuple of str
-        Those of them that it hands on as values, sorted.
-    calls_unknown : bool
-        Whether it calls something that may call any function that was handed on.
-    allocates : bool
-        Whether it allocates memory of its own, which stays as it is.
-    branches : int
-        How many ``if`` it has.
-    tensors : int
-        How many ``R.builtin.alloc_tensor`` it has, planned or not.
-    unlowered : tuple of LeftToRuntime
-        The results of operators that have yet to be lowered; they stand in `left` too.
-    storage_of : mapping of int to str
-        By handle of the variable of an allocating binding: its storage's name.
-    """
-
-    name: str
-    mod: IRModule
-    func: relax.Function
-    groups: tuple[StorageGroup, ...]
-    left: tuple[LeftToRuntime, ...]
-    weights: tuple[Weight, ...]
-    bounds: tuple[Bound, ...]
-    variables: tuple[str, ...]
-    bindings: tuple[str, ...]
-    calls: tuple[str, ...]
-    hands_on: tuple[str, ...]
-    calls_unknown: bool
-    allocates: bool
-    branches: int
-    tensors: int
+    name: str  # Its global name
+    mod: IRModule  # Its module
+    func: relax.Function  # What was read
+    groups: tuple[StorageGroup, ...]  # The main one first, also where it is empty
+    left: tuple[LeftToRuntime, ...]  # In program order
+    weights: tuple[Weight, ...]  # Parameters first, then constants
+    bounds: tuple[Bound, ...]  # Of the symbolic dimensions that the sizes of the storages rest on
+    variables: tuple[str, ...]  # The names of the symbolic dimensions of the signature, sorted
+    bindings: tuple[str, ...]  # The name of the binding at each position
+    calls: tuple[str, ...]  # Relax functions of the module that it calls or hands on, sorted
+    hands_on: tuple[str, ...]  # Those of them that it hands on as values, sorted
+    calls_unknown: bool  # Whether it calls something that may call any function that was handed on
+    allocates: bool  # Whether it allocates memory of its own, which stays as it is
+    branches: int  # How many ``if`` it has
+    tensors: int  # How many ``R.builtin.alloc_tensor`` it has, planned or not
+    # The results of operators that have yet to be lowered; they stand in `left` too.
     unlowered: tuple[LeftToRuntime, ...]
+    # By handle of the variable of an allocating binding: its storage's name.
     storage_of: Mapping[int, str]
 
     @property

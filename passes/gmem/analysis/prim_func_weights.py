@@ -27,18 +27,11 @@ NUM_INPUT = "num_input"
 
 @dataclass(frozen=True)
 class WeightParameters:
-    """The weights of a function.
+    """The weights of a function."""
 
-    Attributes
-    ----------
-    sizes : tuple of (str, int)
-        Names, unique among themselves, and bytes, in the order of the parameters.
-    left_out : tuple of str
-        One line for each weight without an address: which, and why.
-    """
-
+    # Names, unique among themselves, and bytes, in the order of the parameters.
     sizes: tuple[tuple[str, int], ...]
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # One line for each weight without an address: which, and why
 
 
 def find_weights(func: PrimFunc) -> WeightParameters:

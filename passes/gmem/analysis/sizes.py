@@ -27,21 +27,12 @@ class UnknownSizeError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """What a tensor takes: `count` bytes for each of the `factors`' product.
+    """What a tensor takes: `count` bytes for each of the `factors`' product."""
 
-    Attributes
-    ----------
-    count : int
-        Bytes; of dimensions with an upper bound, the most that they can be.
-    factors : tuple of tvm.ir.Expr
-        Symbolic dimensions without an upper bound; empty where the bytes are a constant.
-    bounds : tuple of Bound
-        What `count` rests on.
-    """
-
-    count: int
+    count: int  # Bytes; of dimensions with an upper bound, the most that they can be
+    # Symbolic dimensions without an upper bound; empty where the bytes are a constant.
     factors: tuple[Any, ...] = ()
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[Bound, ...] = ()  # What `count` rests on
 
 
 class Units:

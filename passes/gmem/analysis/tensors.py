@@ -28,36 +28,16 @@ NO_BYTES = "it has no bytes"
 
 @dataclass(eq=False)
 class Tensor:
-    """One ``R.builtin.alloc_tensor``.
+    """One ``R.builtin.alloc_tensor``."""
 
-    Attributes
-    ----------
-    name : str
-        That of the binding.
-    variable : tvm.relax.Var or None
-        What it is bound to.
-    path : Path
-        The branches that it stands in.
-    size : Size or None
-        None where its shape is known at run time only.
-    device : int
-        The index of its device.
-    left : str or None
-        Why it is left to the run time; None where it is planned.
-    touched : bool
-        Whether anything has read or written it so far.
-    returned_as_it_is : bool
-        Whether the function returns it, and not a view of it.
-    """
-
-    name: str
-    variable: Any
-    path: Path
-    size: Size | None = None
-    device: int = MAIN_DEVICE
-    left: str | None = None
-    touched: bool = False
-    returned_as_it_is: bool = False
+    name: str  # That of the binding
+    variable: Any  # What it is bound to
+    path: Path  # The branches that it stands in
+    size: Size | None = None  # None where its shape is known at run time only
+    device: int = MAIN_DEVICE  # The index of its device
+    left: str | None = None  # Why it is left to the run time; None where it is planned
+    touched: bool = False  # Whether anything has read or written it so far
+    returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
 
 
 class TensorClasses:
@@ -99,21 +79,12 @@ def _are_exclusive(first: Path, second: Path) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Grouped:
-    """What `group_tensors` finds.
+    """What `group_tensors` finds."""
 
-    Attributes
-    ----------
-    groups : tuple of StorageGroup
-        The main one first, also where it is empty.
-    storage_of : dict of int to str
-        By handle of the variable of an allocating binding: its storage's name.
-    bounds : tuple of Bound
-        What the sizes rest on.
-    """
-
-    groups: tuple[StorageGroup, ...]
+    groups: tuple[StorageGroup, ...]  # The main one first, also where it is empty
+    # By handle of the variable of an allocating binding: its storage's name.
     storage_of: dict[int, str]
-    bounds: tuple[Bound, ...]
+    bounds: tuple[Bound, ...]  # What the sizes rest on
 
 
 def group_tensors(

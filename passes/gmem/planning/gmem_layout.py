@@ -23,27 +23,18 @@ from target_hw.memory import MemoryScope, is_byte_count
 class GMEMLayout:
     """What one function has where.
 
-    Parameters
-    ----------
-    planner : str
-        Who placed the activations.
-    alignment : int
-        Bytes that the addresses of weights, and the starts of the regions, are multiples of.
-    weights : Region
-        The coefficient region: that of the whole module, with this function's weights.
-    activations : Region
-        The memory that this function's activations share.
-
     Raises
     ------
     ValueError
         When the two overlap, as they can where the chip says where activations begin.
     """
 
-    planner: str
+    planner: str  # Who placed the activations
+    # Bytes that the addresses of weights, and the starts of the regions, are multiples of.
     alignment: int
+    # The coefficient region: that of the whole module, with this function's weights.
     weights: Region
-    activations: Region
+    activations: Region  # The memory that this function's activations share
 
     def __post_init__(self) -> None:
         first, second = sorted((self.weights, self.activations), key=lambda region: region.start)
@@ -66,26 +57,13 @@ class GMEMLayout:
 
 @dataclass(frozen=True)
 class GMEM:
-    """A chip's global memory, as weights and activations are placed in it.
+    """A chip's global memory, as weights and activations are placed in it."""
 
-    Parameters
-    ----------
-    scope : MemoryScope
-        Its capacity and reserved ranges hold.
-    alignment : int
-        Bytes; what addresses are multiples of.
-    offset_alignment : int
-        Bytes; what the offsets of activations in their region are multiples of.
-    weight_start : int
-        Address of the first weight.
-    activation_base : int or None
-        Address of the first activation; None where it follows the weights.
-    """
-
-    scope: MemoryScope
-    alignment: int
-    offset_alignment: int
-    weight_start: int
+    scope: MemoryScope  # Its capacity and reserved ranges hold
+    alignment: int  # Bytes; what addresses are multiples of
+    offset_alignment: int  # Bytes; what the offsets of activations in their region are multiples of
+    weight_start: int  # Address of the first weight
+    # Address of the first activation; None where it follows the weights.
     activation_base: int | None
 
     def __post_init__(self) -> None:

@@ -99,23 +99,12 @@ class Body:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the machine.
+    """A function of the machine."""
 
-    Parameters
-    ----------
-    parameters : tuple of int
-        Their registers.
-    symbols : mapping of int to str
-        The names of the symbolic dimensions of its signature, by key.
-    body : Body
-        What it does.
-    has_heap : bool
-        Whether it keeps symbolic dimensions in a heap, which is memory of the host.
-    """
-
-    parameters: tuple[int, ...]
-    symbols: Mapping[int, str]
-    body: Body
+    parameters: tuple[int, ...]  # Their registers
+    symbols: Mapping[int, str]  # The names of the symbolic dimensions of its signature, by key
+    body: Body  # What it does
+    # Whether it keeps symbolic dimensions in a heap, which is memory of the host.
     has_heap: bool = False
 
 

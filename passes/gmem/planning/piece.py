@@ -19,18 +19,10 @@ Solver = Callable[[Problem], Plan]
 
 @dataclass(frozen=True)
 class Piece:
-    """One allocation.
+    """One allocation."""
 
-    Parameters
-    ----------
-    size : int
-        Bytes.
-    offsets : mapping of str to int
-        Of each buffer in it, by name, in bytes from its start.
-    """
-
-    size: int
-    offsets: Mapping[str, int]
+    size: int  # Bytes
+    offsets: Mapping[str, int]  # Of each buffer in it, by name, in bytes from its start
 
 
 def checked(name: str, buffers: Sequence[Buffer], pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:

@@ -64,41 +64,21 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """What happened at one position of a problem, and how things stand after it.
+    """What happened at one position of a problem, and how things stand after it."""
 
-    Parameters
-    ----------
-    position : int
-        The position.
-    buffer : str, optional
-        The buffer that was placed, with its slot where it has several; None where buffers only
-        end.
-    decision : Decision, optional
-        Where its bytes come from; None where `buffer` is None.
-    offset : int, optional
-        Its offset in bytes; None where `buffer` is None.
-    source : str, optional
-        The buffer whose record was reused.
-    passed_over : tuple of (str, Condition)
-        The buffers whose records come before in the table, and the first condition that each
-        failed. For new memory these are all records.
-    released : tuple of str
-        The buffers that left ``hold_edges`` after this one was placed.
-    held : tuple of str
-        ``hold_edges`` after that, in the order in which the buffers were placed.
-    in_use : tuple of int
-        ``in_using_addr`` after that: offsets in bytes, ascending.
-    """
-
-    position: int
+    position: int  # The position
+    # The buffer that was placed, with its slot where it has several; None where buffers only end.
     buffer: str | None
-    decision: Decision | None
-    offset: int | None
-    source: str | None
+    decision: Decision | None  # Where its bytes come from; None where `buffer` is None
+    offset: int | None  # Its offset in bytes; None where `buffer` is None
+    source: str | None  # The buffer whose record was reused
+    # The buffers whose records come before in the table, and the first condition that each failed.
+    # For new memory these are all records.
     passed_over: tuple[tuple[str, Condition], ...]
-    released: tuple[str, ...]
+    released: tuple[str, ...]  # The buffers that left ``hold_edges`` after this one was placed
+    # ``hold_edges`` after that, in the order in which the buffers were placed.
     held: tuple[str, ...]
-    in_use: tuple[int, ...]
+    in_use: tuple[int, ...]  # ``in_using_addr`` after that: offsets in bytes, ascending
 
 
 @register("rec_tbl")

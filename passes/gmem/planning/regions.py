@@ -47,40 +47,20 @@ class NewMemory:
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor with its address.
+    """A tensor with its address."""
 
-    Parameters
-    ----------
-    name : str
-        That of a weight or of a storage.
-    address : int
-        Of its first byte.
-    size : int
-        Bytes.
-    """
-
-    name: str
-    address: int
-    size: int
+    name: str  # That of a weight or of a storage
+    address: int  # Of its first byte
+    size: int  # Bytes
 
 
 @dataclass(frozen=True)
 class Region:
-    """Memory from an address on.
+    """Memory from an address on."""
 
-    Parameters
-    ----------
-    start : int
-        Address of the first byte.
-    size : int
-        Bytes.
-    tensors : tuple of PlacedTensor
-        What is in it.
-    """
-
-    start: int
-    size: int
-    tensors: tuple[PlacedTensor, ...] = ()
+    start: int  # Address of the first byte
+    size: int  # Bytes
+    tensors: tuple[PlacedTensor, ...] = ()  # What is in it
 
     @property
     def end(self) -> int:

@@ -20,18 +20,11 @@ NOWHERE = 1 << 40
 
 @dataclass(frozen=True, eq=False)
 class AxisReads:
-    """Which indices of an input's axis are read for each index of an axis of the output.
+    """Which indices of an input's axis are read for each index of an axis of the output."""
 
-    Attributes
-    ----------
-    axis : int
-        The output's axis.
-    first, last : array of int
-        One entry an index of the output's axis: the first and the last index that is read, both
-        included; `NOWHERE` and its negative where nothing is read.
-    """
-
-    axis: int
+    axis: int  # The output's axis
+    # One entry an index of the output's axis: the first and the last index that is read, both
+    # included; `NOWHERE` and its negative where nothing is read.
     first: Ints
     last: Ints
 

@@ -57,24 +57,12 @@ class NotSliceableError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One load.
+    """One load."""
 
-    Attributes
-    ----------
-    buffer : int
-        The number of the buffer in its kernel.
-    indices : tuple of tvm.ir.Expr
-        In the stage's variables.
-    guards : tuple of tvm.ir.Expr
-        The load is executed only where all of these are true.
-    behind_store : bool
-        Whether the block may have stored something for the same element before.
-    """
-
-    buffer: int
-    indices: tuple[Any, ...]
-    guards: tuple[Any, ...]
-    behind_store: bool
+    buffer: int  # The number of the buffer in its kernel
+    indices: tuple[Any, ...]  # In the stage's variables
+    guards: tuple[Any, ...]  # The load is executed only where all of these are true
+    behind_store: bool  # Whether the block may have stored something for the same element before
 
 
 def stores_of(name: str, block: SBlock) -> list[BufferStore]:
@@ -118,31 +106,15 @@ def at_place(indices: Sequence[Any], spatial: Sequence[Var], extents: Sequence[i
 
 @dataclass(eq=False)
 class BodyReader:
-    """Reads a block's initial statement, if it has one, and then its body.
+    """Reads a block's initial statement, if it has one, and then its body."""
 
-    Parameters
-    ----------
-    name : str
-        The block's.
-    number : Mapping of int to int
-        The number of each buffer in its kernel, by handle.
-    writes : collection of int
-        The buffers that the block writes.
-    spatial, extents : sequence
-        The variable and the extent of each axis of those.
-
-    Attributes
-    ----------
-    reads : list of Access
-        What it reads of other buffers, in order.
-    """
-
-    name: str
-    number: Mapping[int, int]
-    writes: Collection[int]
+    name: str  # The block's
+    number: Mapping[int, int]  # The number of each buffer in its kernel, by handle
+    writes: Collection[int]  # The buffers that the block writes
+    # The variable and the extent of each axis of those.
     spatial: Sequence[Var]
     extents: Sequence[int]
-    reads: list[Access] = field(default_factory=list)
+    reads: list[Access] = field(default_factory=list)  # What it reads of other buffers, in order
     _guards: list[Any] = field(default_factory=list)
     _stored: frozenset[int] = frozenset()  # In all cases, so far.
     _behind_store: bool = False

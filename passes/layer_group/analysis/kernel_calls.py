@@ -19,27 +19,13 @@ CUT_LETTERS = "nh"
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
-    """The call behind a layer.
+    """The call behind a layer."""
 
-    Attributes
-    ----------
-    binding : int
-        The number of the binding in its block.
-    reads : KernelReads
-        The kernel and what it reads.
-    parameter : int
-        The number of the kernel's parameter that the layer makes.
-    inputs : tuple of int
-        For each of the layer's inputs, the number of the kernel's parameter.
-    cut : tuple of int
-        Axes of what it makes that a group may cut.
-    """
-
-    binding: int
-    reads: KernelReads
-    parameter: int
-    inputs: tuple[int, ...]
-    cut: tuple[int, ...] = ()
+    binding: int  # The number of the binding in its block
+    reads: KernelReads  # The kernel and what it reads
+    parameter: int  # The number of the kernel's parameter that the layer makes
+    inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
+    cut: tuple[int, ...] = ()  # Axes of what it makes that a group may cut
 
     @property
     def maps(self) -> tuple[InputMap, ...]:

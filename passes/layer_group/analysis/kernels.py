@@ -29,24 +29,12 @@ _TENSOR_LOAD = type_index(TensorLoad)
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One kernel.
+    """One kernel."""
 
-    Attributes
-    ----------
-    func : tvm.tirx.PrimFunc
-        What it was read from, with its moving blocks inlined.
-    buffers : tuple of tvm.ir.Var
-        The parameters in order, then the buffers that the kernel allocates.
-    parameters : int
-        How many parameters there are.
-    stages : tuple of Stage
-        In program order.
-    """
-
-    func: PrimFunc
-    buffers: tuple[Var, ...]
-    parameters: int
-    stages: tuple[Stage, ...]
+    func: PrimFunc  # What it was read from, with its moving blocks inlined
+    buffers: tuple[Var, ...]  # The parameters in order, then the buffers that the kernel allocates
+    parameters: int  # How many parameters there are
+    stages: tuple[Stage, ...]  # In program order
 
     def shape(self, buffer: int) -> tuple[int, ...]:
         """Return the extents of a buffer."""

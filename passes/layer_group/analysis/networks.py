@@ -38,27 +38,13 @@ IN_PLACE = "its block writes a tensor in place"
 
 @dataclass(frozen=True, eq=False)
 class BlockNetwork:
-    """One block of a Relax function.
+    """One block of a Relax function."""
 
-    Attributes
-    ----------
-    function : tvm.ir.GlobalVar
-        The function.
-    block : int
-        The number of the block in the function's body.
-    network : Network
-        Its layers, one for each tensor that a call makes, in the block's order.
-    calls : Mapping of str to KernelCall
-        By the layer's name; without those that cannot be grouped.
-    values : Mapping of str to tvm.relax.Expr
-        What each tensor is in the function, by its name.
-    """
-
-    function: GlobalVar
-    block: int
-    network: Network
-    calls: Mapping[str, KernelCall]
-    values: Mapping[str, Any]
+    function: GlobalVar  # The function
+    block: int  # The number of the block in the function's body
+    network: Network  # Its layers, one for each tensor that a call makes, in the block's order
+    calls: Mapping[str, KernelCall]  # By the layer's name; without those that cannot be grouped
+    values: Mapping[str, Any]  # What each tensor is in the function, by its name
 
 
 def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:

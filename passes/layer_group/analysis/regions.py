@@ -52,17 +52,10 @@ _SMALL = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class KernelReads:
-    """What each stage of a kernel reads.
+    """What each stage of a kernel reads."""
 
-    Attributes
-    ----------
-    kernel : Kernel
-        The kernel.
-    stages : tuple of dict of int to BufferReads
-        For each stage what it reads of each buffer, for the axes of what it writes.
-    """
-
-    kernel: Kernel
+    kernel: Kernel  # The kernel
+    # For each stage what it reads of each buffer, for the axes of what it writes.
     stages: tuple[dict[int, BufferReads], ...]
     _maps: dict[int, dict[int, InputMap]] = field(default_factory=dict, repr=False)
     _found: dict[int, tuple[dict[int, BufferReads], dict[int, BufferReads]]] = field(

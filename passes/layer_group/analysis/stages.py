@@ -37,36 +37,17 @@ _SPATIAL, _SUMMED = int(tvm.tirx.IterVar.DataPar), int(tvm.tirx.IterVar.CommRedu
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One block: for each element of what it writes, a computation.
+    """One block: for each element of what it writes, a computation."""
 
-    Attributes
-    ----------
-    name : str
-        The block's.
-    spatial : tuple of tvm.ir.Var
-        One for each axis of what it writes: the index there.
-    extents : tuple of int
-        How many elements each of those axes has.
-    inner : tuple of (tvm.ir.Var, int)
-        The variables that are summed over, with their extents, outermost first.
-    init : tvm.tirx.Stmt or None
-        What is done for an element before its first summand.
-    body : tvm.tirx.Stmt
-        What is done for an element and each value of the inner variables.
-    writes : tuple of int
-        Numbers of buffers, all of the same shape.
-    reads : tuple of Access
-        Of other buffers than those.
-    """
-
-    name: str
-    spatial: tuple[Var, ...]
-    extents: tuple[int, ...]
+    name: str  # The block's
+    spatial: tuple[Var, ...]  # One for each axis of what it writes: the index there
+    extents: tuple[int, ...]  # How many elements each of those axes has
+    # The variables that are summed over, with their extents, outermost first.
     inner: tuple[tuple[Var, int], ...]
-    init: Any
-    body: Any
-    writes: tuple[int, ...]
-    reads: tuple[Access, ...]
+    init: Any  # What is done for an element before its first summand
+    body: Any  # What is done for an element and each value of the inner variables
+    writes: tuple[int, ...]  # Numbers of buffers, all of the same shape
+    reads: tuple[Access, ...]  # Of other buffers than those
 
     @property
     def operations(self) -> int:

@@ -20,22 +20,13 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class BankConflict:
-    """Two items that one step touches in one bank.
+    """Two items that one step touches in one bank."""
 
-    Parameters
-    ----------
-    row : int
-        The time step.
-    first, second : str
-        Names of the items; the layer touches the first.
-    bank : int
-        The lowest bank that they share.
-    """
-
-    row: int
+    row: int  # The time step
+    # Names of the items; the layer touches the first.
     first: str
     second: str
-    bank: int
+    bank: int  # The lowest bank that they share
 
 
 def banks_of(memory: MemoryScope, begin: int, size: int) -> range:

@@ -32,24 +32,14 @@ TRANSFERS, LANES = "GDMA", "TIU"
 
 @dataclass(frozen=True)
 class GroupCost:
-    """What it takes to run a group.
+    """What it takes to run a group."""
 
-    Parameters
-    ----------
-    cycles : int
-        From the first load to the last store.
-    compute_cycles, transfer_cycles : int
-        The sums over all slices, as if nothing else had to be waited for.
-    moved : int
-        Bytes between global and local memory.
-    repeated_rows : int
-        Rows of the tensors that are computed in the group, each time that they are made again.
-    """
-
-    cycles: int
+    cycles: int  # From the first load to the last store
+    # The sums over all slices, as if nothing else had to be waited for.
     compute_cycles: int
     transfer_cycles: int
-    moved: int
+    moved: int  # Bytes between global and local memory
+    # Rows of the tensors that are computed in the group, each time that they are made again.
     repeated_rows: int
 
 

@@ -32,32 +32,18 @@ ONE_MEMORY = Lanes(1, 1)
 
 @dataclass(frozen=True)
 class FusedGroup:
-    """Consecutive layers that run slice by slice.
+    """Consecutive layers that run slice by slice."""
 
-    Parameters
-    ----------
-    first, last : int
-        Numbers of its first and last layer.
-    cut : Cut
-        How many slices.
-    keep : tuple of (str, str)
-        Names of tensors between its layers, and the letters of the cuts along which their halos
-        are kept.
-    held : int
-        Bytes of what is held of the tensors between its layers.
-    peak : int
-        Bytes with its inputs, outputs and what lives across it.
-    multiply_adds : int
-        With those that are done again.
-    """
-
+    # Numbers of its first and last layer.
     first: int
     last: int
-    cut: Cut
+    cut: Cut  # How many slices
+    # Names of tensors between its layers, and the letters of the cuts along which their halos are
+    # kept.
     keep: tuple[tuple[str, str], ...]
-    held: int
-    peak: int
-    multiply_adds: int
+    held: int  # Bytes of what is held of the tensors between its layers
+    peak: int  # Bytes with its inputs, outputs and what lives across it
+    multiply_adds: int  # With those that are done again
 
 
 @dataclass(frozen=True)
@@ -70,31 +56,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Label:
-    """A way to run the last layers of a group: what it takes, and the slices of what it reads.
+    """A way to run the last layers of a group: what it takes, and the slices of what it reads."""
 
-    Parameters
-    ----------
-    work : int
-        Multiply-adds that are done again.
-    rows, columns : int
-        Which slices of the first tensor are made, as numbers that `_Chain` gives.
-    stays : int
-        Bytes of what is kept, at least in part, from slice to slice.
-    passing : int
-        Bytes of the first tensor, if nothing of it is kept.
-    most_passing : int
-        Bytes of tensors of which nothing is kept, the most that one layer reads and makes.
-    kept : tuple of (str, str)
-        As in `FusedGroup`.
-    """
-
-    work: int
+    work: int  # Multiply-adds that are done again
+    # Which slices of the first tensor are made, as numbers that `_Chain` gives.
     rows: int
     columns: int
-    stays: int = 0
-    passing: int = 0
+    stays: int = 0  # Bytes of what is kept, at least in part, from slice to slice
+    passing: int = 0  # Bytes of the first tensor, if nothing of it is kept
+    # Bytes of tensors of which nothing is kept, the most that one layer reads and makes.
     most_passing: int = 0
-    kept: tuple[tuple[str, str], ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()  # As in `FusedGroup`
 
     @property
     def held(self) -> int:
@@ -318,24 +290,15 @@ class _Chain:
 
 @dataclass(frozen=True)
 class _Choice:
-    """One axis of a tensor: whether its halo is kept, and what that means.
+    """One axis of a tensor: whether its halo is kept, and what that means."""
 
-    Parameters
-    ----------
-    keeps : bool
-        Whether it is.
-    window, kept, covered : int
-        Elements that a slice holds, of which so many stay for the next one, and elements that all
-        slices have together.
-    state : int
-        Which slices of it are made.
-    """
-
-    keeps: bool
+    keeps: bool  # Whether it is
+    # Elements that a slice holds, of which so many stay for the next one, and elements that all
+    # slices have together.
     window: int
     kept: int
     covered: int
-    state: int
+    state: int  # Which slices of it are made
 
 
 def _even(tensor: Tensor, letter: str, count: int) -> Spans:

@@ -80,21 +80,14 @@ class NetworkIndex:
 class Group:
     """Some layers of a network, in the network's order.
 
-    Parameters
-    ----------
-    index : NetworkIndex
-        The network.
-    numbers : tuple of int
-        Numbers of the layers in ``network.layers``, ascending.
-
     Raises
     ------
     ValueError
         If a path between two of the layers leaves the group, so that it cannot run as one.
     """
 
-    index: NetworkIndex
-    numbers: tuple[int, ...]
+    index: NetworkIndex  # The network
+    numbers: tuple[int, ...]  # Numbers of the layers in ``network.layers``, ascending
 
     def __post_init__(self) -> None:
         inside, outside = set(self.numbers), set[str]()

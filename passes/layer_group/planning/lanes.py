@@ -16,21 +16,13 @@ from target_hw.memory import MemoryScope
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes of a chip.
+    """The lanes of a chip."""
 
-    Parameters
-    ----------
-    count : int
-        Number of lanes.
-    eu_bytes : int
-        What the execution units of a lane read at once, in bytes; padded tensors fill these.
-    pack_bytes : int
-        On chips that pack entries of the batch: the bytes in which 4 of 1 byte or 2 of 2 bytes
-        lie side by side. Zero on all others.
-    """
-
-    count: int
+    count: int  # Number of lanes
+    # What the execution units of a lane read at once, in bytes; padded tensors fill these.
     eu_bytes: int
+    # On chips that pack entries of the batch: the bytes in which 4 of 1 byte or 2 of 2 bytes lie
+    # side by side. Zero on all others.
     pack_bytes: int = 0
 
     @classmethod

@@ -35,33 +35,17 @@ HALOS = tuple(KEEPS)
 
 @dataclass(frozen=True)
 class LayerGroups:
-    """A network cut into groups.
+    """A network cut into groups."""
 
-    Parameters
-    ----------
-    network : Network
-        What was cut.
-    groups : tuple of PlannedGroup
-        In the order in which they run.
-    left : Mapping of str to str
-        Names of the layers in no group, and why.
-    cycles : int
-        Of all groups, and of the layers that are left.
-    moved_before : int
-        Bytes between global and local memory if every layer loads its inputs and stores its
-        output, each once.
-    moved_after : int
-        Bytes with the groups.
-    moved_least : int
-        Bytes if every output of the network moves once, and what is read of inputs and weights.
-    """
-
-    network: Network
-    groups: tuple[PlannedGroup, ...]
-    left: Mapping[str, str]
-    cycles: int
+    network: Network  # What was cut
+    groups: tuple[PlannedGroup, ...]  # In the order in which they run
+    left: Mapping[str, str]  # Names of the layers in no group, and why
+    cycles: int  # Of all groups, and of the layers that are left
+    # Bytes between global and local memory if every layer loads its inputs and stores its output,
+    # each once.
     moved_before: int
-    moved_after: int
+    moved_after: int  # Bytes with the groups
+    # Bytes if every output of the network moves once, and what is read of inputs and weights.
     moved_least: int
 
 

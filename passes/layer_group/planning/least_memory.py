@@ -34,24 +34,12 @@ BLOCKS = ((1, 0), (2, 0), (4, 0), (1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8)
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """A network as fused groups.
+    """A network as fused groups."""
 
-    Parameters
-    ----------
-    groups : tuple of FusedGroup
-        In the order in which they run.
-    peak : int
-        Bytes of the largest.
-    multiply_adds : int
-        The sum.
-    factor : float
-        Multiply-adds over those of the network layer by layer.
-    """
-
-    groups: tuple[FusedGroup, ...]
-    peak: int
-    multiply_adds: int
-    factor: float
+    groups: tuple[FusedGroup, ...]  # In the order in which they run
+    peak: int  # Bytes of the largest
+    multiply_adds: int  # The sum
+    factor: float  # Multiply-adds over those of the network layer by layer
 
 
 def memory_frontier(

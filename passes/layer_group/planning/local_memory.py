@@ -21,62 +21,30 @@ WEIGHT, ACTIVATION, OPERATION = "weight", "activation", "operation"
 
 @dataclass(frozen=True)
 class Item:
-    """Something that takes local memory.
+    """Something that takes local memory."""
 
-    Parameters
-    ----------
-    name : str
-        Of the tensor, or of the layer whose working memory it is.
-    lane_bytes : int
-        Bytes a lane; at least one.
-    life : Life
-        When.
-    kind : str
-        ``weight``, ``activation`` or ``operation``.
-    """
-
-    name: str
-    lane_bytes: int
-    life: Life
-    kind: str
+    name: str  # Of the tensor, or of the layer whose working memory it is
+    lane_bytes: int  # Bytes a lane; at least one
+    life: Life  # When
+    kind: str  # ``weight``, ``activation`` or ``operation``
 
 
 @dataclass(frozen=True)
 class RowUse:
-    """Which items one time step touches.
+    """Which items one time step touches."""
 
-    Parameters
-    ----------
-    compute : tuple of str
-        What the step's layer reads, makes and works in.
-    transfer : tuple of str
-        What is loaded or stored meanwhile.
-    """
-
-    compute: tuple[str, ...] = ()
-    transfer: tuple[str, ...] = ()
+    compute: tuple[str, ...] = ()  # What the step's layer reads, makes and works in
+    transfer: tuple[str, ...] = ()  # What is loaded or stored meanwhile
 
 
 @dataclass(frozen=True)
 class LocalMemory:
-    """The items of a group.
+    """The items of a group."""
 
-    Parameters
-    ----------
-    items : tuple of Item
-        In the order of their first use.
-    rows : tuple of RowUse
-        One a time step; lives count these.
-    memory : MemoryScope
-        One lane's local memory.
-    name : str
-        For messages.
-    """
-
-    items: tuple[Item, ...]
-    rows: tuple[RowUse, ...]
-    memory: MemoryScope
-    name: str = "group"
+    items: tuple[Item, ...]  # In the order of their first use
+    rows: tuple[RowUse, ...]  # One a time step; lives count these
+    memory: MemoryScope  # One lane's local memory
+    name: str = "group"  # For messages
 
     @cached_property
     def item(self) -> dict[str, Item]:

@@ -31,20 +31,13 @@ class AxisMap:
     ``first = -p`` and ``last = (k - 1) * d - p``. A transposed convolution has ``divide = s``,
     ``first = p - (k - 1) * d + s - 1`` and ``last = p``, because it needs the input indices at
     which a multiple of its stride meets the kernel.
-
-    Parameters
-    ----------
-    axis : int
-        The axis of the output.
-    stride, divide : int
-        Positive.
-    first, last : int
-        Elements; ``first <= last + divide - 1``.
     """
 
-    axis: int
+    axis: int  # The axis of the output
+    # Positive.
     stride: int = 1
     divide: int = 1
+    # Elements; ``first <= last + divide - 1``.
     first: int = 0
     last: int = 0
 
@@ -62,85 +55,40 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a network.
+    """A tensor of a network."""
 
-    Parameters
-    ----------
-    name : str
-        Unique in its network.
-    shape : tuple of int
-        Elements on each axis.
-    bits : int
-        Bits of one element (32 for float32, 4 for int4).
-    axes : str
-        What each axis is to the hardware, a letter an axis: ``n`` batch, ``c`` channels, which lie
-        across the lanes, ``h`` rows, ``w`` what is left. NCHW is ``nchw``; a sequence of embeddings
-        is ``nhc``. A letter may stand more than once.
-    kind : Kind
-        Weights are there before the network runs.
-    aligned : bool
-        Whether its rows in a lane are padded to the chip's execution unit.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    bits: int
+    name: str  # Unique in its network
+    shape: tuple[int, ...]  # Elements on each axis
+    bits: int  # Bits of one element (32 for float32, 4 for int4)
+    # What each axis is to the hardware, a letter an axis: ``n`` batch, ``c`` channels, which lie
+    # across the lanes, ``h`` rows, ``w`` what is left. NCHW is ``nchw``; a sequence of embeddings
+    # is ``nhc``. A letter may stand more than once.
     axes: str
-    kind: Kind = Kind.ACTIVATION
-    aligned: bool = True
+    kind: Kind = Kind.ACTIVATION  # Weights are there before the network runs
+    aligned: bool = True  # Whether its rows in a lane are padded to the chip's execution unit
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One operator.
+    """One operator."""
 
-    Parameters
-    ----------
-    name : str
-        Unique in its network.
-    operator : str
-        What it is, for people: ``conv2d``, ``add``.
-    inputs : tuple of str
-        Names of tensors, weights among them; one that is read twice stands twice.
-    output : str
-        The name of the tensor that it makes.
-    maps : tuple of InputMap
-        One for each input.
-    multiply_adds : int
-        For the whole output; a slice takes its share.
-    buffer_bits : int
-        Bits of working memory a lane for each element of the output's slice in that lane.
-    reason : str
-        Why it cannot be cut or grouped; empty where it can.
-    """
-
-    name: str
-    operator: str
+    name: str  # Unique in its network
+    operator: str  # What it is, for people: ``conv2d``, ``add``
+    # Names of tensors, weights among them; one that is read twice stands twice.
     inputs: tuple[str, ...]
-    output: str
-    maps: tuple[InputMap, ...]
-    multiply_adds: int = 0
+    output: str  # The name of the tensor that it makes
+    maps: tuple[InputMap, ...]  # One for each input
+    multiply_adds: int = 0  # For the whole output; a slice takes its share
+    # Bits of working memory a lane for each element of the output's slice in that lane.
     buffer_bits: int = 0
-    reason: str = ""
+    reason: str = ""  # Why it cannot be cut or grouped; empty where it can
 
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in an order in which they can run.
+    """Layers in an order in which they can run."""
 
-    Parameters
-    ----------
-    tensors : tuple of Tensor
-        All of them, inputs and weights too.
-    layers : tuple of Layer
-        Each after the layers that make its inputs.
-    outputs : tuple of str
-        Tensors that something outside of the network reads.
-    name : str
-        For messages.
-    """
-
-    tensors: tuple[Tensor, ...]
-    layers: tuple[Layer, ...]
-    outputs: tuple[str, ...]
-    name: str = "network"
+    tensors: tuple[Tensor, ...]  # All of them, inputs and weights too
+    layers: tuple[Layer, ...]  # Each after the layers that make its inputs
+    outputs: tuple[str, ...]  # Tensors that something outside of the network reads
+    name: str = "network"  # For messages

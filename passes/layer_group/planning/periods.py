@@ -17,30 +17,18 @@ from passes.layer_group.planning.time_steps import Life
 
 @dataclass(frozen=True)
 class Period:
-    """When one thing takes local memory.
+    """When one thing takes local memory."""
 
-    Parameters
-    ----------
-    name : str
-        Of the tensor, or of the layer whose working memory it is.
-    id : int
-        Where the walk met it.
-    step : int
-        The time step in which it is loaded, made or computed: one more with each layer, and with
-        each output of the group. A weight that is met after a layer has that layer's step: it is
-        loaded while the layer computes.
-    first, last : int
-        Ids at which it is requested and released.
-    stays : bool
-        Whether it is never released: a weight, if there is more than one slice.
-    """
-
-    name: str
-    id: int
+    name: str  # Of the tensor, or of the layer whose working memory it is
+    id: int  # Where the walk met it
+    # The time step in which it is loaded, made or computed: one more with each layer, and with each
+    # output of the group. A weight that is met after a layer has that layer's step: it is loaded
+    # while the layer computes.
     step: int
+    # Ids at which it is requested and released.
     first: int
     last: int
-    stays: bool = False
+    stays: bool = False  # Whether it is never released: a weight, if there is more than one slice
 
     @property
     def life(self) -> Life:

@@ -49,27 +49,17 @@ GROUP_BUDGET = Budget(nodes=5_000)
 class Chip:
     """What groups run on, and how they are planned.
 
-    Parameters
-    ----------
-    memory : MemoryScope
-        One lane's local memory, with the facts ``lanes`` and ``eu_bytes`` and a capacity.
-    machine : Machine
-        The pipes that `cost` names.
-    planner : str
-        One of `STRATEGIES`, or a general planner.
-    overlap_rule : str, optional
-        One of `OVERLAP_RULES`.
-
     Raises
     ------
     ValueError
         If the memory has no capacity or no lanes, a pipe is missing, or a name is unknown.
     """
 
+    # One lane's local memory, with the facts ``lanes`` and ``eu_bytes`` and a capacity.
     memory: MemoryScope
-    machine: Machine
-    planner: str = "best"
-    overlap_rule: str | None = None
+    machine: Machine  # The pipes that `cost` names
+    planner: str = "best"  # One of `STRATEGIES`, or a general planner
+    overlap_rule: str | None = None  # One of `OVERLAP_RULES`
 
     def __post_init__(self) -> None:
         if self.memory.capacity is None:
@@ -100,27 +90,14 @@ class Chip:
 
 @dataclass(frozen=True)
 class PlannedGroup:
-    """A group with everything that is decided about it.
+    """A group with everything that is decided about it."""
 
-    Parameters
-    ----------
-    slices : GroupSlices
-        The slices of all its tensors.
-    steps : TimeSteps
-        When each layer computes and each transfer runs.
-    local : LocalMemory
-        What takes local memory, and when.
-    plan : Plan
-        Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
-    cost : GroupCost
-        Cycles and bytes moved.
-    """
-
-    slices: GroupSlices
-    steps: TimeSteps
-    local: LocalMemory
+    slices: GroupSlices  # The slices of all its tensors
+    steps: TimeSteps  # When each layer computes and each transfer runs
+    local: LocalMemory  # What takes local memory, and when
+    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
     plan: Plan
-    cost: GroupCost
+    cost: GroupCost  # Cycles and bytes moved
 
     @property
     def group(self) -> Group:

@@ -36,20 +36,14 @@ OVERLAP_RULES = (None, "half")
 
 @dataclass(frozen=True)
 class Cut:
-    """How many slices a group's outputs have on each axis.
+    """How many slices a group's outputs have on each axis."""
 
-    Parameters
-    ----------
-    n, h, w : int
-        Slices of the batch, of the rows and of the columns; positive.
-    inner : str
-        The letter of the axis along which slices follow each other directly, ``h`` or ``w``. The
-        batch is always outermost.
-    """
-
+    # Slices of the batch, of the rows and of the columns; positive.
     n: int = 1
     h: int = 1
     w: int = 1
+    # The letter of the axis along which slices follow each other directly, ``h`` or ``w``. The
+    # batch is always outermost.
     inner: str = "h"
 
     @property
@@ -74,21 +68,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class AxisSlices:
-    """The slices of one axis of a tensor, one entry a slice of the letter that cuts it.
+    """The slices of one axis of a tensor, one entry a slice of the letter that cuts it."""
 
-    Parameters
-    ----------
-    letter : str
-        Which cut it follows.
-    held : tuple of Range
-        What is in local memory during the slice: all that it reads, and what later slices read
-        and is there already, if that is kept.
-    made : tuple of Range
-        What the slice computes or loads: all that it holds, or only what is new if it is kept.
-    """
-
-    letter: str
+    letter: str  # Which cut it follows
+    # What is in local memory during the slice: all that it reads, and what later slices read and is
+    # there already, if that is kept.
     held: tuple[Range, ...]
+    # What the slice computes or loads: all that it holds, or only what is new if it is kept.
     made: tuple[Range, ...]
 
     @cached_property
@@ -129,21 +115,12 @@ class AxisSlices:
 
 @dataclass(frozen=True)
 class TensorSlices:
-    """The slices of one tensor.
+    """The slices of one tensor."""
 
-    Parameters
-    ----------
-    tensor : Tensor
-        Which one.
-    axes : tuple of AxisSlices or None
-        One entry an axis; None where every slice has the whole axis.
-    keep : str
-        Letters of the cuts along which its halo is kept.
-    """
-
-    tensor: Tensor
+    tensor: Tensor  # Which one
+    # One entry an axis; None where every slice has the whole axis.
     axes: tuple[AxisSlices | None, ...]
-    keep: str = ""
+    keep: str = ""  # Letters of the cuts along which its halo is kept
 
     @cached_property
     def letters(self) -> frozenset[str]:
@@ -198,24 +175,13 @@ def _volume(box: Box) -> int:
 
 @dataclass(frozen=True)
 class GroupSlices:
-    """The slices of a group.
+    """The slices of a group."""
 
-    Parameters
-    ----------
-    group : Group
-        The layers.
-    cut : Cut
-        How many slices.
-    tensors : Mapping of str to TensorSlices
-        By name, for every tensor of the group.
-    stored : Mapping of str to TensorSlices
-        By name, for every output of the group: what each slice writes to global memory. It covers
-        the output exactly, each element once.
-    """
-
-    group: Group
-    cut: Cut
-    tensors: Mapping[str, TensorSlices]
+    group: Group  # The layers
+    cut: Cut  # How many slices
+    tensors: Mapping[str, TensorSlices]  # By name, for every tensor of the group
+    # By name, for every output of the group: what each slice writes to global memory. It covers the
+    # output exactly, each element once.
     stored: Mapping[str, TensorSlices]
 
     @cached_property

@@ -32,28 +32,15 @@ from passes.layer_group.planning.spans import (
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the search knows of a group.
+    """What the search knows of a group."""
 
-    Parameters
-    ----------
-    first, last : int
-        Numbers of its first and last layer; it has all layers between them.
-    cut : Cut
-        How many slices.
-    keep : str
-        Letters of the cuts along which halos are kept.
-    cycles : int
-        About as many as `cost.group_cost` says.
-    live_bytes : int
-        Bytes a lane that are live in one step at most.
-    """
-
+    # Numbers of its first and last layer; it has all layers between them.
     first: int
     last: int
-    cut: Cut
-    keep: str
-    cycles: int
-    live_bytes: int
+    cut: Cut  # How many slices
+    keep: str  # Letters of the cuts along which halos are kept
+    cycles: int  # About as many as `cost.group_cost` says
+    live_bytes: int  # Bytes a lane that are live in one step at most
 
 
 class LayerFacts:

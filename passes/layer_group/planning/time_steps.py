@@ -20,56 +20,30 @@ LOAD, COMPUTE, STORE = "load", "compute", "store"
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor's slice that is loaded from global memory, or stored there.
+    """A tensor's slice that is loaded from global memory, or stored there."""
 
-    Parameters
-    ----------
-    tensor : str
-        Its name.
-    kind : str
-        ``load`` or ``store``.
-    stage : int
-        0: it runs for the slice after the one that is computed. 1: for this one. 2: for the one
-        before.
-    """
-
-    tensor: str
-    kind: str
+    tensor: str  # Its name
+    kind: str  # ``load`` or ``store``
+    # 0: it runs for the slice after the one that is computed. 1: for this one. 2: for the one
+    # before.
     stage: int
 
 
 @dataclass(frozen=True)
 class Row:
-    """One time step.
+    """One time step."""
 
-    Parameters
-    ----------
-    layer : int, optional
-        Position in the group's layers of the one that computes; None if none does.
-    transfers : tuple of Transfer
-        What runs beside it.
-    """
-
-    layer: int | None
-    transfers: tuple[Transfer, ...] = ()
+    layer: int | None  # Position in the group's layers of the one that computes; None if none does
+    transfers: tuple[Transfer, ...] = ()  # What runs beside it
 
 
 @dataclass(frozen=True)
 class TimeSteps:
-    """The time steps of a slice.
+    """The time steps of a slice."""
 
-    Parameters
-    ----------
-    group : Group
-        The layers.
-    rows : tuple of Row
-        The steps. All slices run them, in the order of the slices.
-    pipelined : bool
-        Whether slices overlap: then the rows run as often as there are slices and twice more.
-    """
-
-    group: Group
-    rows: tuple[Row, ...]
+    group: Group  # The layers
+    rows: tuple[Row, ...]  # The steps. All slices run them, in the order of the slices.
+    # Whether slices overlap: then the rows run as often as there are slices and twice more.
     pipelined: bool
 
     def row_of(self, tensor: str, kind: str) -> int:
@@ -220,19 +194,13 @@ def _destinations(group: Group, rows: list[Row], source: int, transfer: Transfer
 
 @dataclass(frozen=True)
 class Life:
-    """The rows in which a tensor or buffer takes local memory, both ends included.
+    """The rows in which a tensor or buffer takes local memory, both ends included."""
 
-    Parameters
-    ----------
-    first, last : int
-        Rows. If `last` is before `first`, the life wraps: it goes on in the next turn of the rows,
-        for the next slice.
-    everywhere : bool
-        Whether it stays for all slices: a resident weight, rows that are kept.
-    """
-
+    # Rows. If `last` is before `first`, the life wraps: it goes on in the next turn of the rows,
+    # for the next slice.
     first: int
     last: int
+    # Whether it stays for all slices: a resident weight, rows that are kept.
     everywhere: bool = False
 
     def ranges(self, rows: int) -> tuple[tuple[int, int], ...]:

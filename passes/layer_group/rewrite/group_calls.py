@@ -24,21 +24,11 @@ _GLOBAL_VAR, _VAR = type_index(GlobalVar), type_index(Var)
 
 @dataclass(frozen=True, eq=False)
 class GroupCall:
-    """A group to call.
+    """A group to call."""
 
-    Attributes
-    ----------
-    name : str
-        Of its kernel in the module; a number follows where it is taken.
-    layers : tuple of str
-        Names of the layers that it computes.
-    function : GroupFunction
-        Its kernel.
-    """
-
-    name: str
-    layers: tuple[str, ...]
-    function: GroupFunction
+    name: str  # Of its kernel in the module; a number follows where it is taken
+    layers: tuple[str, ...]  # Names of the layers that it computes
+    function: GroupFunction  # Its kernel
 
 
 def call_groups(

@@ -48,17 +48,10 @@ _OPAQUE = 8
 
 @dataclass(frozen=True, eq=False)
 class GroupFunction:
-    """A group's kernel.
+    """A group's kernel."""
 
-    Attributes
-    ----------
-    function : tvm.tirx.PrimFunc
-        In destination-passing style.
-    inputs, outputs : tuple of str
-        Names of the tensors that its parameters are.
-    """
-
-    function: PrimFunc
+    function: PrimFunc  # In destination-passing style
+    # Names of the tensors that its parameters are.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 

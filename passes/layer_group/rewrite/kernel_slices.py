@@ -24,18 +24,11 @@ _TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
 
 @dataclass(frozen=True)
 class AxisPart:
-    """The part of an axis that each slice computes.
+    """The part of an axis that each slice computes."""
 
-    Attributes
-    ----------
-    ranges : tuple of (int, int)
-        One a slice of the letter; one in all where the axis is not cut.
-    letter : str
-        Which slices it follows; empty where the axis is not cut.
-    """
-
+    # One a slice of the letter; one in all where the axis is not cut.
     ranges: tuple[tuple[int, int], ...]
-    letter: str = ""
+    letter: str = ""  # Which slices it follows; empty where the axis is not cut
 
     @property
     def extent(self) -> int:

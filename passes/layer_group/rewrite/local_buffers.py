@@ -23,21 +23,13 @@ SCOPE = "local.LMEM"
 
 @dataclass(frozen=True, eq=False)
 class LocalBuffer:
-    """A buffer in local memory that holds a part of a tensor.
+    """A buffer in local memory that holds a part of a tensor."""
 
-    Attributes
-    ----------
-    buffer : tvm.ir.Var
-        Its extents are those of the largest part.
-    begins : tuple
-        For each axis the values that the part begins at, with the letter of the slices that they
-        follow, or None where the axis is held from its first element.
-    circular : tuple of bool
-        For each axis whether an element's place is its index modulo the buffer's extent.
-    """
-
-    buffer: Var
+    buffer: Var  # Its extents are those of the largest part
+    # For each axis the values that the part begins at, with the letter of the slices that they
+    # follow, or None where the axis is held from its first element.
     begins: tuple[tuple[tuple[int, ...], str] | None, ...]
+    # For each axis whether an element's place is its index modulo the buffer's extent.
     circular: tuple[bool, ...]
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
@@ -65,21 +57,13 @@ class LocalBuffer:
 
 @dataclass(eq=False)
 class LocalMemory:
-    """The local memory of a group: statements that declare its buffers, at their addresses.
+    """The local memory of a group: statements that declare its buffers, at their addresses."""
 
-    Attributes
-    ----------
-    planned : PlannedGroup
-        Offsets in bytes a lane.
-    lanes : int
-        How many lanes there are. In the arena, which a CPU runs, a lane's byte is as many bytes:
-        tensors lie one after the other there, so that what overlaps in a lane overlaps in it.
-    form : {"address", "arena"}
-        An allocation for each buffer, with its address in a lane; or one allocation for all.
-    """
-
-    planned: PlannedGroup
+    planned: PlannedGroup  # Offsets in bytes a lane
+    # How many lanes there are. In the arena, which a CPU runs, a lane's byte is as many bytes:
+    # tensors lie one after the other there, so that what overlaps in a lane overlaps in it.
     lanes: int
+    # An allocation for each buffer, with its address in a lane; or one allocation for all.
     form: str
     declarations: list[Any] = field(default_factory=list)
     _as_type: dict[tuple[int, str], Var] = field(default_factory=dict)

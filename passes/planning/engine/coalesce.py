@@ -20,18 +20,10 @@ from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
 
 @dataclass(frozen=True)
 class Coalesced:
-    """A problem whose in-place pairs are decided.
+    """A problem whose in-place pairs are decided."""
 
-    Parameters
-    ----------
-    problem : Problem
-        Without in-place pairs; a merged buffer has the name of its first member.
-    leader : dict of str to str
-        For each buffer of the original problem, the buffer that stands for it.
-    """
-
-    problem: Problem
-    leader: dict[str, str]
+    problem: Problem  # Without in-place pairs; a merged buffer has the name of its first member
+    leader: dict[str, str]  # For each buffer of the original problem, the buffer that stands for it
 
     def restore(self, plan: Plan, original: Problem) -> dict[str, tuple[int, ...]]:
         """Return the offsets of every buffer of `original` under a plan of `problem`."""

@@ -35,56 +35,30 @@ CHIP = "ascend/910b"
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A function, what to call it with, and what must come out.
+    """A function, what to call it with, and what must come out."""
 
-    Attributes
-    ----------
-    function : tvm.tirx.PrimFunc
-        Its parameters are the inputs and then one output.
-    draw : callable
-        Makes the inputs.
-    reference : callable
-        Computes the output from the inputs, without TVM.
-    tolerance : float
-        The largest error of an element of the output, relative to the largest element of the
-        expected one; 0 where all sums and products are exact.
-    """
-
-    function: tirx.PrimFunc
-    draw: Draw
-    reference: Reference
+    function: tirx.PrimFunc  # Its parameters are the inputs and then one output
+    draw: Draw  # Makes the inputs
+    reference: Reference  # Computes the output from the inputs, without TVM
+    # The largest error of an element of the output, relative to the largest element of the expected
+    # one; 0 where all sums and products are exact.
     tolerance: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class AscendKernel:
-    """A kernel in one size.
+    """A kernel in one size."""
 
-    Attributes
-    ----------
-    name : str
-        Of the kernel; one of `ascend_kernels`.
-    description : str
-        One line for people.
-    size : {"fits", "reuse", "lowest", "overflow"}
-        On ``ascend/910b`` the sum of all buffers fits each memory; or they fit only where some
-        share bytes, and none that a transfer from or to global memory fills or drains has to; or
-        only where those share too, with buffers that are not live at the same time; or more is
-        live at one time than there is memory.
-    parameters : mapping of str to int or str
-        What the size stands for.
-    mod : tvm.IRModule
-        Not lowered; its function is called `name`.
-    tolerance : float
-        As in `Program`.
-    """
-
-    name: str
-    description: str
+    name: str  # Of the kernel; one of `ascend_kernels`
+    description: str  # One line for people
+    # On ``ascend/910b`` the sum of all buffers fits each memory; or they fit only where some share
+    # bytes, and none that a transfer from or to global memory fills or drains has to; or only where
+    # those share too, with buffers that are not live at the same time; or more is live at one time
+    # than there is memory.
     size: Size
-    parameters: Parameters
-    mod: tvm.IRModule = field(repr=False)
-    tolerance: float
+    parameters: Parameters  # What the size stands for
+    mod: tvm.IRModule = field(repr=False)  # Not lowered; its function is called `name`
+    tolerance: float  # As in `Program`
     _program: Program = field(repr=False)
 
     def lower(self, target: str | Target = f"{CHIP}-llvm") -> tvm.IRModule:

@@ -36,21 +36,11 @@ STEP_WORK = 4_000_000
 
 @dataclass(frozen=True)
 class Attempt:
-    """An order of blocks of equal reach: greatest first by each measure in turn.
+    """An order of blocks of equal reach: greatest first by each measure in turn."""
 
-    Parameters
-    ----------
-    by_load : bool
-        Whether the bytes left where a block is live come before the measures.
-    measures : str
-        ``L`` life, ``A`` area, ``S`` size, ``C`` number of conflicts.
-    seed : int
-        Other than 0, each measure is varied at random by up to 30 %.
-    """
-
-    by_load: bool
-    measures: str
-    seed: int = 0
+    by_load: bool  # Whether the bytes left where a block is live come before the measures
+    measures: str  # ``L`` life, ``A`` area, ``S`` size, ``C`` number of conflicts
+    seed: int = 0  # Other than 0, each measure is varied at random by up to 30 %
 
     def ranks(self, packing: Packing) -> list[int]:
         """Return the rank of each block."""

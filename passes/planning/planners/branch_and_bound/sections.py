@@ -42,46 +42,28 @@ class Packing:
 
     Time is cut into sections: positions between which no block begins or ends, of which only those
     are kept whose set of live blocks is in no neighbour's.
-
-    Attributes
-    ----------
-    blocks : list of int
-        For each block its number in the block list.
-    sizes, alignments : list of int
-        Bytes.
-    weights : list of int
-        Bytes that a block takes of a section at least: its size rounded up to `unit`.
-    unit : int
-        Bytes that every offset is a multiple of.
-    conflicts : Table
-        For each block, those it may not share bytes with.
-    obstacle_begins, obstacle_ends : Table
-        For each block, bytes that it may not take: reserved ranges and pinned blocks, by begin.
-    section_begins, section_ends : Table
-        For each block, the half-open ranges of sections in which it is live.
-    members : Table
-        For each section, the blocks live in it.
-    first, last : list of int
-        For each block, the half-open range of sections that ties it to others: its life and, where
-        it is separated from a block, the gap to that block's life.
-    life : list of int
-        Positions at which a block is live.
     """
 
-    blocks: list[int]
+    blocks: list[int]  # For each block its number in the block list
+    # Bytes.
     sizes: list[int]
     alignments: list[int]
+    # Bytes that a block takes of a section at least: its size rounded up to `unit`.
     weights: list[int]
-    unit: int
-    conflicts: Table
+    unit: int  # Bytes that every offset is a multiple of
+    conflicts: Table  # For each block, those it may not share bytes with
+    # For each block, bytes that it may not take: reserved ranges and pinned blocks, by begin.
     obstacle_begins: Table
     obstacle_ends: Table
+    # For each block, the half-open ranges of sections in which it is live.
     section_begins: Table
     section_ends: Table
-    members: Table
+    members: Table  # For each section, the blocks live in it
+    # For each block, the half-open range of sections that ties it to others: its life and, where it
+    # is separated from a block, the gap to that block's life.
     first: list[int]
     last: list[int]
-    life: list[int]
+    life: list[int]  # Positions at which a block is live
 
     def __len__(self) -> int:
         return len(self.blocks)

@@ -18,35 +18,17 @@ class Relations:
     """The relations of all blocks, row by row.
 
     The relations of block `b` are those from ``begins[b]`` to ``begins[b + 1]``.
-
-    Attributes
-    ----------
-    begins : list of int
-        One more than there are blocks.
-    others : list of int
-        The other block.
-    hard : list of int
-        1 where the two may not share bytes, else 0.
-    partner : list of int
-        1 where the two may all the same have one offset, in place, else 0.
-    equal : list of int
-        1 where one offset for both is worth trying: in place, or in step at less cost.
-    crossed : list of int
-        1 where the two are not equal slots of buffers with equally many, else 0.
-    penalty : list of int
-        The index of the penalty that is due where the two share bytes, or -1.
-    price : list of int
-        What that costs if nothing else makes it due: zero without a penalty.
     """
 
-    begins: list[int]
-    others: list[int]
-    hard: list[int]
-    partner: list[int]
+    begins: list[int]  # One more than there are blocks
+    others: list[int]  # The other block
+    hard: list[int]  # 1 where the two may not share bytes, else 0
+    partner: list[int]  # 1 where the two may all the same have one offset, in place, else 0
+    # 1 where one offset for both is worth trying: in place, or in step at less cost.
     equal: list[int]
-    crossed: list[int]
-    penalty: list[int]
-    price: list[int]
+    crossed: list[int]  # 1 where the two are not equal slots of buffers with equally many, else 0
+    penalty: list[int]  # The index of the penalty that is due where the two share bytes, or -1
+    price: list[int]  # What that costs if nothing else makes it due: zero without a penalty
 
 
 def relations_of(block_list: BlockList) -> Relations:

@@ -58,18 +58,12 @@ GREATEST = [MAX_BEGIN, MAX_END, MAX_SIZE]
 
 @dataclass(frozen=True)
 class Shallow:
-    """Which valleys take only blocks that do not stand out of them.
+    """Which valleys take only blocks that do not stand out of them."""
 
-    Parameters
-    ----------
-    nbytes : int
-        The depth up to which a valley is shallow where all positions weigh `ONE`; up to `EASE`
-        times that where they weigh less.
-    weights : Ints
-        For each place among `BlockList.hull_places` but the last, a weight from 1 to `ONE`.
-    """
-
+    # The depth up to which a valley is shallow where all positions weigh `ONE`; up to `EASE` times
+    # that where they weigh less.
     nbytes: int
+    # For each place among `BlockList.hull_places` but the last, a weight from 1 to `ONE`.
     weights: Ints
 
 

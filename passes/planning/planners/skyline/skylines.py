@@ -26,18 +26,11 @@ LEAST_WEIGHT = 1e-4
 
 @dataclass(frozen=True)
 class Setting:
-    """How deep a shallow valley is, as a share of a block, and where.
+    """How deep a shallow valley is, as a share of a block, and where."""
 
-    Parameters
-    ----------
-    share : float
-        The bytes of `Shallow.nbytes` for each byte of the block that a byte is in on average.
-    eased : bool
-        Whether valleys are deeper and shallow still where positions weigh little.
-    """
-
+    # The bytes of `Shallow.nbytes` for each byte of the block that a byte is in on average.
     share: float
-    eased: bool
+    eased: bool  # Whether valleys are deeper and shallow still where positions weigh little
 
 
 class Skylines:
