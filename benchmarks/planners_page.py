@@ -38,7 +38,7 @@ from passes.planning.engine import compiled
 from passes.planning.planners.branch_and_bound import loop as canonical_loop
 from passes.planning.planners.first_fit import loop as fit_loop
 from passes.planning.planners.neighborhood import loop as relocate_loop
-from passes.planning.planners.skyline.planner import loop as skyline_loop
+from passes.planning.planners.skyline import loop as skyline_loop
 from tvm_ext import __version__
 
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"

@@ -11,16 +11,16 @@ import tvm
 from fixed_groups import chip
 from llvm_level import at_level_2
 from operator_modules import arrays, kernels, lowered, module, run
-from passes.layer_group.transform.analysis import networks
 from test_layer_group_pass import TINY
 from tvm import relax
 from tvm.s_tir import ScheduleError
 
+from passes.layer_group import transform as layer_group_pass
+from passes.layer_group.analysis import networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.slicing import Cut
-from passes.layer_group.transform import transform as layer_group_pass
 from tvm_ext import transform
 from tvm_ext.layer_group_report import layer_groups
 

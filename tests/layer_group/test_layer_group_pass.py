@@ -16,8 +16,8 @@ from tvm.target import Target
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
+from passes.layer_group import transform as layer_group
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
-from passes.layer_group.transform import transform as layer_group
 from passes.planning import check
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.sophgo import MACHINES

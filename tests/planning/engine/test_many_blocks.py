@@ -17,9 +17,9 @@ from passes.planning.engine.orders import ORDERS, Measures, ordered
 from passes.planning.planner import Meter
 from passes.planning.planners.first_fit import loop as fit_loop
 from passes.planning.planners.first_fit.gaps import UNPLACED, place
+from passes.planning.planners.skyline import loop as skyline_loop
 from passes.planning.planners.skyline.loop import ONE
 from passes.planning.planners.skyline.place import Shallow, make_state, place_by_skyline, tops
-from passes.planning.planners.skyline.planner import loop as skyline_loop
 from passes.planning.planners.skyline.skylines import Setting, Skylines
 from target_hw.memory import MemoryScope
 
