@@ -122,19 +122,19 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend: what shares an entry",
         "passes/ascend/planning/entries.py",
         ("Entry.kind", "conflict", "entries_of", "_separated_from_all", "pins_of", "sequential"),
-        ("tests/planning/ascend",),
+        ("tests/ascend",),
     ),
     Rule(
         "Ascend: what sharing costs",
         "passes/ascend/planning/levels.py",
         ("pipes_conflict", "with_level_penalties", "_penalty"),
-        ("tests/planning/ascend",),
+        ("tests/ascend",),
     ),
     Rule(
         "Ascend: the level of a buffer",
         "passes/ascend/planning/levels.py",
         ("reuse_of", "_level", "_in_step", "_crossed", "_meet", "_sharing"),
-        ("tests/planning/ascend",),
+        ("tests/ascend",),
     ),
     Rule(
         "Ascend: what a level allows",
