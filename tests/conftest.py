@@ -42,6 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("any machine")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests that share what takes long to make in one worker, so that it is made once."""
+    for item in items:
+        for shared in ("corpus", "browser"):
+            if shared in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(shared))
+
+
 @pytest.fixture(autouse=True)
 def forget_planners() -> Iterator[None]:
     """Forget the planners that a test registers: others ask for all that there are."""
