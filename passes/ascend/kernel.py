@@ -89,22 +89,10 @@ class AscendOptions:
                 raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
     def read(self, func: PrimFunc, callers: Callers | None = None) -> CoreKernel:
-        """Read a function for planning with these options.
+        """Read a flat function for planning with these options; raises as `read_kernel` does.
 
         A search takes what a loop or a branch alone uses to be allocated there: see
         `sink_allocations`. The original does not, so neither does its mirror.
-
-        Parameters
-        ----------
-        func : tvm.tirx.PrimFunc
-            Flat.
-        callers : Callers, optional
-            What is known of the functions that call it.
-
-        Raises
-        ------
-        ValueError
-            As `read_kernel` does.
         """
         return read_kernel(
             sink_allocations(func) if self.search == "search" else func,
@@ -123,22 +111,8 @@ def printed(scope: str) -> str:
 def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     """Decide where each buffer of a kernel lives, in the memories of one mode.
 
-    Parameters
-    ----------
-    kernel : CoreKernel
-        What `AscendOptions.read` returned.
-    options : AscendOptions
-        Which memories to plan, and how.
-
-    Returns
-    -------
-    AddressPlan
-        Each plan is verified. Those of memories on the chip say each buffer's reuse level.
-
-    Raises
-    ------
-    ValueError
-        As `AscendPlanMemory` does.
+    Each plan is verified. Those of memories on the chip say each buffer's reuse level. Raises
+    `ValueError` as `AscendPlanMemory` does.
     """
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]

@@ -11,13 +11,13 @@ import pytest
 import tvm
 import tvm_ffi
 from address_runs import build, num_arenas, poisoned
+from ascend_programs import ascend_plan
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_ext.pipeline
 from passes.ascend.kernel import AscendOptions
-from passes.ascend.transform import ascend_plan
 from passes.planning.engine import compiled
 from passes.planning.planners.neighborhood import loop
 from target_hw.memory import MemoryHierarchy, MemoryScope

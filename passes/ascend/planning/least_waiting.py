@@ -43,16 +43,10 @@ PEAK_NODES = 20_000
 
 
 def least_waiting(problem: Problem, known: Plan, meter: Meter) -> Plan:
-    """Return the plan of least penalty, then lowest peak, that is found.
+    """Return the plan of least penalty, then lowest peak, that is found; or `known`, if better.
 
-    Parameters
-    ----------
-    problem : Problem
-        In-place pairs are merged, then kept apart; small problems are searched to the end.
-    known : Plan
-        A plan to be better than, if it fits.
-    meter : Meter
-        Half of it is kept for the search to the end where the problem is small.
+    In-place pairs are merged, then kept apart. Small problems are searched to the end, for which
+    half of the meter is kept.
     """
     share = meter.share(2 if sum(b.slots for b in problem.buffers) <= EXACT_BLOCKS else 1)
     plan = on_each_coalescing(problem, lambda block_list: _cheapest(block_list, share))

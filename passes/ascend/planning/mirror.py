@@ -90,20 +90,10 @@ def mirror(
     strategy: str = "default",
     cross_loop: bool = True,
 ) -> Mirrored:
-    """Pack entries as the original does.
+    """Pack a problem's entries, in the order in which they become live, as the original does.
 
-    Parameters
-    ----------
-    problem : Problem
-        Where the entries come from. Penalties are not looked at, but where they tell stall pairs.
-    entries : sequence of Entry
-        In the order in which they become live.
-    meter : Meter
-        A node is one slot tried at one level.
-    strategy : str
-        "default" or "largest-first".
-    cross_loop : bool
-        Whether the level between the document's levels 2 and 1 is tried.
+    Penalties are not looked at, but where they tell stall pairs. A node of the meter is one slot
+    tried at one level. With `cross_loop` the level between the document's 2 and 1 is tried, too.
     """
     facts = _Facts(problem, entries)
     order = _unpinned(problem, facts, strategy)
@@ -126,13 +116,7 @@ def mirror(
 
 
 def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "default") -> int:
-    """Return the bytes that first fit needs without any sharing across pipelines.
-
-    Parameters
-    ----------
-    problem, entries, strategy
-        As in `mirror`.
-    """
+    """Return the bytes that first fit needs without any sharing across pipelines."""
     facts = _Facts(problem, entries)
     trial = _Packer(facts, _unpinned(problem, facts, strategy), ADDRESS_LIMIT, False)
     trial.place_all(TOP)
@@ -171,19 +155,7 @@ def _pack(packer: _Packer, levels: Sequence[int], meter: Meter) -> bool:
 
 
 class _Facts:
-    """What is fixed about the entries of a problem, as one bit for each entry.
-
-    Attributes
-    ----------
-    hard : list of int
-        For each entry, those that it may not share bytes with: live together or kept apart, and
-        itself; and the bit of what is reserved.
-    stalls : list of int
-        Those of them that it may have an offset in common with: a stall pair that touches at one
-        position, and nothing else in the two entries is live together.
-    pipes, loops : list of int
-        Those that pipelines would wait for, and those of the same loop, or of no loop, too.
-    """
+    """What is fixed about the entries of a problem: for each the others, one bit an entry."""
 
     def __init__(self, problem: Problem, entries: Sequence[Entry]) -> None:
         self.problem, self.entries = problem, entries
@@ -193,10 +165,14 @@ class _Facts:
         self.reserved = 1 << len(entries)
         rules = SharingRules(problem, at_a_cost=True)
         count = len(entries)
+        # Those that it may not share bytes with: live together or kept apart, and itself; and the
+        # bit of what is reserved.
         self.hard = [self.reserved | 1 << number for number in range(count)]
+        # Those of them that it may have an offset in common with: a stall pair that touches at one
+        # position, and nothing else in the two entries is live together.
         self.stalls = [0] * count
-        self.pipes = [0] * count
-        self.loops = [1 << number for number in range(count)]
+        self.pipes = [0] * count  # Those that pipelines would wait for
+        self.loops = [1 << number for number in range(count)]  # Of the same loop, or of none, too
         for number, one in enumerate(entries):
             if conflict(one, one):
                 self.pipes[number] |= 1 << number
@@ -229,15 +205,7 @@ def _tie(rules: SharingRules, one: Entry, two: Entry) -> tuple[bool, bool]:
 
 
 class _Packer:
-    """The outline of the memory and the history of placements, for one capacity.
-
-    Attributes
-    ----------
-    order : list of Item
-        What to place.
-    history : list of Record
-        Placements, the latest last.
-    """
+    """The outline of the memory and the history of placements, for one capacity."""
 
     def __init__(self, facts: _Facts, order: Sequence[Item], capacity: int, split: bool) -> None:
         self.facts, self.order, self.capacity = facts, list(order), capacity
@@ -247,7 +215,7 @@ class _Packer:
         self._fixed = [
             (offset, offset + facts.sizes[item.entry], item) for item, offset in facts.pins.items()
         ]
-        self.history: list[Record] = []
+        self.history: list[Record] = []  # The latest last
         self._offsets: dict[Item, int] = {}
         self._added: dict[int, list[int]] = {}
         self._levels: dict[Item, int] = {}
