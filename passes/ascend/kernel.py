@@ -22,7 +22,7 @@ from passes.ascend.analysis.problems import (
     without_pipelines,
 )
 from passes.ascend.degrade import simulated_cost, with_least_cycles
-from passes.ascend.planning.planner import plan_levels
+from passes.ascend.planning.planner import Search, plan_levels
 from passes.ascend.planning.slot_choice import Planner
 from passes.ascend.planning.workspace import plan_workspace
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function
@@ -37,7 +37,6 @@ from target_hw.memory import MemoryHierarchy
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
 Strategy = Literal["default", "largest-first"]
-Search = Literal["search", "mirror"]
 
 WORKSPACE = "global.workspace"
 """The scope of what a kernel's cube and vector parts hand each other."""

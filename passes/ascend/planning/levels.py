@@ -23,12 +23,14 @@ STALL = 2
 """Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot."""
 
 
-def pipes_conflict(one: PipelineUse, two: PipelineUse) -> bool:
-    """Whether sharing bytes makes one pipeline wait for another.
+def pipes_conflict(one: PipelineUse | None, two: PipelineUse | None) -> bool:
+    """Whether sharing bytes makes one pipeline wait for another; not where a use is unknown.
 
     The original's rule: buffers that the scalar unit uses go together, and so do those that only
     vector and cube units use; one that a transfer uses goes with no other. Pipes are not compared.
     """
+    if one is None or two is None:
+        return False
     if one.scalar or two.scalar:
         return one.scalar != two.scalar
     return one.dma or two.dma

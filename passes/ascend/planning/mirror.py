@@ -41,7 +41,7 @@ ANY = 0
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """A contiguous part of the memory."""
 
     # Bytes.
@@ -67,7 +67,7 @@ class Record:
     follows: bool
     first_piece: int
     pieces: int
-    replaced: tuple[Piece, ...]
+    replaced: tuple[Segment, ...]
 
 
 @dataclass(frozen=True)
@@ -334,14 +334,14 @@ class _Packer:
         high = low + self.facts.sizes[item.entry]
         replaced = tuple(pieces[begin : end + 1])
         if self._split:
-            new = [Piece(p.begin, min(p.end, high), p.entries | bit, item) for p in replaced]
+            new = [Segment(p.begin, min(p.end, high), p.entries | bit, item) for p in replaced]
         else:
             entries = bit
             for piece in replaced:
                 entries |= piece.entries
-            new = [Piece(low, high, entries, item)]
+            new = [Segment(low, high, entries, item)]
         if high < replaced[-1].end:
-            new.append(Piece(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
+            new.append(Segment(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
         pieces[begin : end + 1] = new
         record = Record(at, item, low, high, level, follows, begin, len(new), replaced)
         self.history.append(record)
@@ -439,7 +439,7 @@ class _Packer:
         return record.item.slot > 0 and self._levels[first] == record.level
 
 
-def _first_outline(facts: _Facts, capacity: int) -> list[Piece]:
+def _first_outline(facts: _Facts, capacity: int) -> list[Segment]:
     """Return the pieces of the memory before anything is placed but what is pinned or reserved."""
     fixed = [(begin, end, facts.reserved) for begin, end in facts.problem.memory.reserved]
     fixed += [
@@ -459,5 +459,5 @@ def _first_outline(facts: _Facts, capacity: int) -> list[Piece]:
         for low, high, mask in fixed:
             if low < end and begin < high:
                 entries |= mask
-        pieces.append(Piece(begin, end, entries))
+        pieces.append(Segment(begin, end, entries))
     return pieces

@@ -28,7 +28,7 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
 from passes.planning.planners.portfolio import bump_or_best
-from passes.planning.problem import PipelineUse, Problem, widest_alignment
+from passes.planning.problem import Problem, widest_alignment
 
 Search = Literal["search", "mirror"]
 MIRROR_SHARE = 10
@@ -109,11 +109,7 @@ def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
     wrote, and no level says so. The search therefore merges such pairs only where bytes are short.
     """
     use = {buffer.name: buffer.use for buffer in problem.buffers}
-    free = tuple((a, b) for a, b in problem.in_place if not _waits(use[a], use[b]))
+    free = tuple((a, b) for a, b in problem.in_place if not pipes_conflict(use[a], use[b]))
     pinned = pinned_pairs(problem)
     kept = (pinned, (*free, *(pair for pair in pinned if pair not in free)))
     return [entries_of(replace(problem, in_place=pairs)) for pairs in kept]
-
-
-def _waits(one: PipelineUse | None, two: PipelineUse | None) -> bool:
-    return one is not None and two is not None and pipes_conflict(one, two)
