@@ -134,23 +134,18 @@ def _pack(packer: _Packer, levels: Sequence[int], meter: Meter) -> bool:
     while at < len(packer.order):
         if meter.left == 0:
             return False
-        tried = [level for level in levels if level <= cap]
-        found = False
-        for level in tried:
+        for level in [level for level in levels if level <= cap]:
             meter.spend(1)
-            found = packer.try_place(at, level)
-            if found:
+            if packer.try_place(at, level):
+                cap = TOP if at == reset else cap
+                at += 1
                 break
-        if found:
-            if at == reset:
-                cap = TOP
-            at += 1
-            continue
-        reset = max(reset, at)
-        at, cap = packer.roll_back(at)
-        if cap == 0 or at == 0:
-            return False
-        cap -= 1
+        else:
+            reset = max(reset, at)
+            at, cap = packer.roll_back(at)
+            if cap == 0 or at == 0:
+                return False
+            cap -= 1
     return True
 
 
@@ -219,7 +214,7 @@ class _Packer:
         self._offsets: dict[Item, int] = {}
         self._added: dict[int, list[int]] = {}
         self._levels: dict[Item, int] = {}
-        self._banned: tuple[int, int] | None = None
+        self._banned: tuple[int, int] | None = None  # An item's place, and an offset not for it
 
     @property
     def peak(self) -> int:
@@ -247,10 +242,11 @@ class _Packer:
         if size == 0:
             self._offsets[item], self._levels[item] = 0, level
             return True
+        banned = None if self._banned is None or self._banned[0] != at else self._banned[1]
         free = self._free_pieces(item, level) if level > WIDEN else None
         begin = 0
         while begin < len(self._pieces):
-            end, begin = self._grow(at, begin)
+            end, begin = self._grow(item, begin, banned)
             if end < 0:
                 continue  # `begin` is behind what is in the way
             if end == len(self._pieces):
@@ -265,7 +261,7 @@ class _Packer:
                     begin += 1
                 if begin == len(free):
                     return False
-                end, start = self._grow(at, begin)
+                end, start = self._grow(item, begin, banned)
                 if end < 0 or end == len(self._pieces):
                     begin = start if end < 0 else len(self._pieces)
                     continue
@@ -273,16 +269,16 @@ class _Packer:
             return True
         return False
 
-    def _grow(self, at: int, begin: int) -> tuple[int, int]:
+    def _grow(self, item: Item, begin: int, banned: int | None = None) -> tuple[int, int]:
         """Return the last piece of the range from `begin` that an item fits in, and `begin`.
 
         The last piece is -1 if something is in the way, and the second number is then where to go
         on; it is the number of pieces if there are no more.
         """
-        pieces, item = self._pieces, self.order[at]
+        pieces = self._pieces
         size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
         low = pieces[begin].begin
-        if self._banned == (at, low):
+        if low == banned:
             return -1, begin + 1
         for end in range(begin, len(pieces)):
             met = pieces[end].entries & hard
@@ -401,12 +397,9 @@ class _Packer:
 
     def _place_exactly(self, item: Item, low: int) -> bool:
         """Put an item at an offset where a piece begins and all that it needs is free."""
-        at = self._at[Item(item.entry, 0)]
         for begin, piece in enumerate(self._pieces):
             if piece.begin == low:
-                banned, self._banned = self._banned, None
-                end, _ = self._grow(at, begin)
-                self._banned = banned
+                end, _ = self._grow(item, begin)
                 if not 0 <= end < len(self._pieces):
                     return False
                 self._place(self._at[item], item, begin, end, WIDEN, follows=True)
