@@ -13,7 +13,6 @@ _OPTIMUM = f"{_PLANNERS}::test_the_optimum_is_found"
 _MANY = "tests/planning/engine/test_many_blocks.py"
 _MERGED = "tests/planning/engine/test_coalesce.py"
 _CLAIMS = "tests/planning/test_claims.py"
-_LEVELS = ("tests/ascend/test_three_level.py", "tests/ascend/test_ascend_cases.py")
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -123,19 +122,19 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend: what shares an entry",
         "passes/ascend/planning/entries.py",
         ("Entry.kind", "conflict", "entries_of", "_separated_from_all", "pins_of", "sequential"),
-        _LEVELS,
+        ("tests/planning/ascend",),
     ),
     Rule(
         "Ascend: what sharing costs",
         "passes/ascend/planning/levels.py",
         ("pipes_conflict", "with_level_penalties", "_penalty"),
-        _LEVELS,
+        ("tests/planning/ascend",),
     ),
     Rule(
         "Ascend: the level of a buffer",
         "passes/ascend/planning/levels.py",
         ("reuse_of", "_level", "_in_step", "_crossed", "_meet", "_sharing"),
-        _LEVELS,
+        ("tests/planning/ascend",),
     ),
     Rule(
         "Ascend: what a level allows",
