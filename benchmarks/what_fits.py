@@ -35,12 +35,12 @@ from itertools import combinations
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.problems import CoreKernel
-from passes.ascend.choices import asked_of, judge_of
 from passes.ascend.cost import plan_cost
+from passes.ascend.degrade import memory_requests, simulated_cost
 from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
-from passes.ascend.planning.choice import Asked, Placed, Verdict
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.level_limit import at_level
+from passes.ascend.planning.slot_choice import Cost, MemoryRequest, Placed
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from target_hw import MemoryHierarchy
 from tvm_ext.workloads.ascend import CHIP, SIZES, ascend_kernel, ascend_kernels
@@ -72,7 +72,7 @@ class Row:
     cycles: dict[str, int | None]
     sets: int
     gave_up: tuple[str, ...]
-    judged: int
+    simulated: int
     seconds: float
 
     def text(self, mark: str = "") -> str:
@@ -83,7 +83,7 @@ class Row:
             "-" if self.cycles[way] is None else f"{(self.cycles[way] or 0) / self.free:.3f}"
             for way in WAYS
         ]
-        cells += [str(self.sets), str(self.judged), f"{self.seconds:.1f}"]
+        cells += [str(self.sets), str(self.simulated), f"{self.seconds:.1f}"]
         cells += [", ".join(self.gave_up) or "-"]
         if mark:
             return f"| {' | '.join(cells)} |"
@@ -109,23 +109,21 @@ class Case:
         self.func, self.scope, self.capacity = func, scope, capacity
         self.kernel: CoreKernel = AscendOptions(memory=self.memory).read(func)
         local = [one.name for one in self.memory if one.name != WORKSPACE]
-        self.asked = asked_of(self.kernel, local)
-        self.workspace = [
-            (p, solve(p, "bump")) for p in self.kernel.problems if p.memory.name not in local
-        ]
-        self.judged = 0
-        self._judge = judge_of(self.kernel)
+        self.requests = memory_requests(self.kernel, local)
+        self.simulated = 0
+        cost_model = simulated_cost(self.kernel)
+        assert cost_model is not None, "the chip's target describes its pipelines"
+        self._cost_model = cost_model
         self._plans: dict[tuple[str, tuple[str, ...]], tuple[Problem, Plan]] = {}
 
-    def judge(self, placed: Sequence[Placed]) -> Verdict:
+    def cost(self, placed: Sequence[Placed]) -> Cost:
         """Simulate, and count."""
-        self.judged += 1
-        return self._judge(placed)
+        self.simulated += 1
+        return self._cost_model(placed)
 
     def free(self) -> int:
         """Cycles with nothing shared."""
-        roomy = [(one.problem, solve(one.problem, "bump")) for one in self.asked]
-        return self._judge([*self.workspace, *roomy]).cycles
+        return self._cost_model([]).cycles
 
     def mirror(self) -> int | None:
         """Cycles under the original's plan, if it fits."""
@@ -135,59 +133,61 @@ class Case:
         except ValueError:
             return None
 
-    def single(self, asked: Asked, names: tuple[str, ...]) -> Placed:
+    def single(self, request: MemoryRequest, names: tuple[str, ...]) -> Placed:
         """Plan one memory with some buffers single."""
-        key = asked.problem.memory.name, names
+        key = request.problem.memory.name, names
         if key not in self._plans:
-            problem = asked.with_slots(dict.fromkeys(names, 1))
+            problem = request.with_slots(dict.fromkeys(names, 1))
             plan = PLANNER(problem, Budget())
             if plan.fits:
                 check(problem, plan)
             self._plans[key] = problem, plan
         return self._plans[key]
 
-    def fewest(self, asked: Asked, most: int | None = None) -> Placed | None:
+    def fewest(self, request: MemoryRequest, most: int | None = None) -> Placed | None:
         """Plan one memory with the largest buffers single, as few of them as make a plan fit."""
-        for count in range(len(asked.order[:most]) + 1):
-            placed = self.single(asked, asked.order[:count])
+        for count in range(len(request.order[:most]) + 1):
+            placed = self.single(request, request.order[:count])
             if placed[1].fits:
                 return placed
         return None
 
     def largest(self, most: int | None = None) -> int | None:
         """Return the cycles with the largest buffers single, as few of them as fit."""
-        placed = [self.fewest(asked, most) for asked in self.asked]
+        placed = [self.fewest(request, most) for request in self.requests]
         fitting = [one for one in placed if one is not None]
         if len(fitting) < len(placed):
             return None
-        return self._judge([*self.workspace, *fitting]).cycles
+        return self._cost_model(fitting).cycles
 
     def brute(self) -> int | None:
         """Try all sets in the tight memory, with the others as in `largest`; return cycles."""
-        others = [self.fewest(one) for one in self.asked if one.problem.memory.name != self.scope]
+        others = [
+            self.fewest(one) for one in self.requests if one.problem.memory.name != self.scope
+        ]
         fitting = [one for one in others if one is not None]
         if len(fitting) < len(others):
             return None
         placed = [self.single(self.tight(), names) for names in subsets(self.tight().order)]
-        rest = [*self.workspace, *fitting]
         return min(
-            (self._judge([*rest, one]).cycles for one in placed if one[1].fits), default=None
+            (self._cost_model([*fitting, one]).cycles for one in placed if one[1].fits),
+            default=None,
         )
 
-    def tight(self) -> Asked:
+    def tight(self) -> MemoryRequest:
         """Return the memory that is short."""
-        return next(one for one in self.asked if one.problem.memory.name == self.scope)
+        return next(one for one in self.requests if one.problem.memory.name == self.scope)
 
     def ours(self) -> tuple[int | None, tuple[str, ...]]:
         """Cycles that the search finds, and what it gives up."""
-        found = choose(self.asked, self.workspace, PLANNER, self.judge)
+        found = choose(self.requests, PLANNER, self.cost)
         if not all(found):
             return None, ()
         placed = [(choices[0].problem, choices[0].plan) for choices in found]
         for problem, plan in placed:
             check(problem, plan)
         gave_up = tuple(name for choices in found for name in choices[0].given_up)
-        return self._judge([*self.workspace, *placed]).cycles, gave_up
+        return self._cost_model(placed).cycles, gave_up
 
     def row(self, name: str) -> Row:
         """All ways."""
@@ -210,7 +210,7 @@ class Case:
             cycles,
             sets,
             gave_up,
-            self.judged,
+            self.simulated,
             seconds,
         )
 
@@ -301,8 +301,10 @@ def summary(rows: Sequence[Row]) -> None:
         print(f"ours / {way}: {mean(both)}; better {better}, worse {worse}")
     lost = [row.name for row in rows if row.cycles["ours"] is None and any(row.cycles.values())]
     print(f"fits in another way and not in ours: {', '.join(lost) or 'none'}")
-    judged, seconds = sum(row.judged for row in rows), [row.seconds for row in rows]
-    print(f"plans that ours simulated: {judged}; s: {sum(seconds):.0f}, {max(seconds):.1f} at most")
+    simulated, seconds = sum(row.simulated for row in rows), [row.seconds for row in rows]
+    print(
+        f"plans that ours simulated: {simulated}; s: {sum(seconds):.0f}, {max(seconds):.1f} at most"
+    )
 
 
 def main() -> None:

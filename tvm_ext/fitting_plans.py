@@ -11,12 +11,12 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ascend.choices import MemoryChoices, choices_of, judge_of
+from passes.ascend.degrade import memory_requests, simulated_cost
 from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
-from passes.ascend.planning.choice import Choice, Placed, Verdict, front
-from passes.ascend.planning.fewer_slots import single
+from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
-from passes.driver import memory_of, naming, target_of
+from passes.ascend.planning.slot_choice import Cost, MemoryRequest, Placed, SlotChoice
+from passes.driver import memory_of, naming
 from passes.planning import Budget, lower_bound, solve
 from passes.planning.html_table import html_table
 from passes.planning.planner import as_budget
@@ -196,39 +196,42 @@ def what_fits(
             options = AscendOptions()
             kernel = options.read(func)
             scopes = [scope.name for scope in kernel.memory if scope.name != WORKSPACE]
-            own = target_of(func)
-            has_pipes = own is not None and own.features.machine is not None
-            judge = judge_of(kernel) if has_pipes else _by_slots
-            memories = choices_of(
-                kernel, level_planner(options), scopes, limits, smaller=True, judge=judge
+            requests = memory_requests(kernel, scopes)
+            in_cycles = simulated_cost(kernel)
+            choices = choose(
+                requests, level_planner(options), in_cycles or _by_slots, limits, smaller=True
             )
-        found += [_memory(str(var.name_hint), memory, has_pipes) for memory in memories]
+        name = str(var.name_hint)
+        for request, ways in zip(requests, choices, strict=True):
+            found.append(_memory(name, request, ways, in_cycles is not None))
     return tuple(found)
 
 
-def _by_slots(_placed: Sequence[Placed]) -> Verdict:
+def _by_slots(_placed: Sequence[Placed]) -> Cost:
     """Let slots and bytes alone decide, where nobody knows how long anything takes."""
-    return Verdict(0)
+    return Cost(0)
 
 
-def _memory(function: str, memory: MemoryChoices, in_cycles: bool) -> FittingMemory:
-    best = memory.choices[:1]
-    shown = [choice for choice in front(memory.choices) if choice not in best]
-    shown = sorted([*shown, *best], key=lambda choice: (choice.plan.peak, choice.rank))
-    smallest = single(memory.asked)
+def _memory(
+    function: str, request: MemoryRequest, choices: Sequence[SlotChoice], in_cycles: bool
+) -> FittingMemory:
+    smallest = request.single()
     endless = replace(smallest, memory=replace(smallest.memory, capacity=None), penalties=())
     return FittingMemory(
         function,
-        memory.problem.memory.name,
-        memory.problem.capacity,
-        lower_bound(memory.problem),
+        request.problem.memory.name,
+        request.problem.capacity,
+        lower_bound(request.problem),
         lower_bound(smallest),
-        min([solve(endless, "best").peak, *(choice.plan.peak for choice in shown)]),
-        tuple(_plan(choice, choice in best, in_cycles) for choice in shown),
+        min([solve(endless, "best").peak, *(choice.plan.peak for choice in choices)]),
+        tuple(
+            _plan(choice, choice is choices[0], in_cycles)
+            for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank))
+        ),
     )
 
 
-def _plan(choice: Choice, chosen: bool, in_cycles: bool) -> FittingPlan:
+def _plan(choice: SlotChoice, chosen: bool, in_cycles: bool) -> FittingPlan:
     reuse = reuse_of(choice.problem, choice.plan.offsets)
     level = min((one.level for one in reuse.values()), default=2)
     return FittingPlan(

@@ -19,21 +19,10 @@ from target_hw.memory import MemoryHierarchy
 def core_kernel(
     func: PrimFunc, memory: MemoryHierarchy | None = None, restrict_inplace_as_isa: bool = False
 ) -> CoreKernel:
-    """Read a function for the simulator and for planners without TVM.
+    """Read a flat function for the simulator and for planners without TVM.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat.
-    memory : MemoryHierarchy, optional
-        By default that of the function's target.
-    restrict_inplace_as_isa : bool
-        As in `AscendPlanMemory`.
-
-    Raises
-    ------
-    ValueError
-        When neither describes a memory, or as `AscendPlanMemory` does.
+    The memory is by default that of the function's target. Raises `ValueError` when neither
+    describes one, and as `AscendPlanMemory` does.
     """
     memory = memory or memory_of(func)
     if memory is None:
@@ -44,21 +33,10 @@ def core_kernel(
 def plan_cost(
     func: PrimFunc, options: AscendOptions | None = None, machine: Machine | None = None
 ) -> Simulation:
-    """Simulate a function with the places that `AscendPlanMemory` gives its buffers.
+    """Simulate a flat function with the places that `AscendPlanMemory` gives its buffers.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat.
-    options : AscendOptions, optional
-        How the pass plans. Both modes are run; the options' own mode is not looked at.
-    machine : Machine, optional
-        By default that of the function's target.
-
-    Raises
-    ------
-    ValueError
-        As `AscendPlanMemory` does, and when no machine is described.
+    Both modes are run, whatever the options' own. The machine is by default that of the function's
+    target. Raises `ValueError` when no machine is described, and as `AscendPlanMemory` does.
     """
     options = options or AscendOptions()
     if machine is None:

@@ -21,25 +21,22 @@ from passes.ascend.analysis.problems import (
     read_kernel,
     without_pipelines,
 )
-from passes.ascend.choices import with_least_cycles
-from passes.ascend.planning.choice import Planner
-from passes.ascend.planning.planner import plan_levels
+from passes.ascend.degrade import simulated_cost, with_least_cycles
+from passes.ascend.planning.planner import Search, plan_levels
+from passes.ascend.planning.slot_choice import Planner
 from passes.ascend.planning.workspace import plan_workspace
-from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
-from passes.planning import Budget, Plan, Problem, solve
+from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function
+from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.positions import compressed
 from passes.planning.overflow import Cost, Overflow, does_not_fit
 from passes.prim_func.function_problems import AttachedProblem
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import Lines
-from passes.simulation import simulate
-from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
 Strategy = Literal["default", "largest-first"]
-Search = Literal["search", "mirror"]
 
 WORKSPACE = "global.workspace"
 """The scope of what a kernel's cube and vector parts hand each other."""
@@ -91,22 +88,10 @@ class AscendOptions:
                 raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
     def read(self, func: PrimFunc, callers: Callers | None = None) -> CoreKernel:
-        """Read a function for planning with these options.
+        """Read a flat function for planning with these options; raises as `read_kernel` does.
 
         A search takes what a loop or a branch alone uses to be allocated there: see
         `sink_allocations`. The original does not, so neither does its mirror.
-
-        Parameters
-        ----------
-        func : tvm.tirx.PrimFunc
-            Flat.
-        callers : Callers, optional
-            What is known of the functions that call it.
-
-        Raises
-        ------
-        ValueError
-            As `read_kernel` does.
         """
         return read_kernel(
             sink_allocations(func) if self.search == "search" else func,
@@ -125,22 +110,8 @@ def printed(scope: str) -> str:
 def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     """Decide where each buffer of a kernel lives, in the memories of one mode.
 
-    Parameters
-    ----------
-    kernel : CoreKernel
-        What `AscendOptions.read` returned.
-    options : AscendOptions
-        Which memories to plan, and how.
-
-    Returns
-    -------
-    AddressPlan
-        Each plan is verified. Those of memories on the chip say each buffer's reuse level.
-
-    Raises
-    ------
-    ValueError
-        As `AscendPlanMemory` does.
+    Each plan is verified. Those of memories on the chip say each buffer's reuse level. Raises
+    `ValueError` as `AscendPlanMemory` does.
     """
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
@@ -169,9 +140,7 @@ def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[s
     planner, budget = level_planner(options), options.budget or Budget()
     solver: Solver = lambda problem: planner(problem, budget)  # noqa: E731
     if options.degrade:
-        kernel, solver = with_least_cycles(
-            kernel, planner, scopes, budget, cross_loop=options.cross_loop
-        )
+        kernel, solver = with_least_cycles(kernel, planner, scopes, budget, options.cross_loop)
 
     def is_local(attached: AttachedProblem) -> bool:
         return attached.problem.memory.name in scopes
@@ -203,12 +172,6 @@ def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
 
 def _overflow(kernel: CoreKernel) -> Overflow:
     """Return what to say of what does not fit: first what the original says."""
-    explained = partial(
-        does_not_fit,
-        places=Lines(kernel.func, kernel.found),
-        rules=RULES,
-        cost=_cost(kernel),
-    )
 
     def overflow(problem: Problem, plan: Plan, base: int) -> str:
         name, capacity = problem.memory.name, problem.capacity or 0
@@ -219,34 +182,19 @@ def _overflow(kernel: CoreKernel) -> Overflow:
             f"{printed(name)} overflow, requires {needed * 8} bits while {capacity * 8} "
             f"bits available! ({_REASON})"
         )
-        return f"{first}\n  {explained(problem, plan, base)}"
+        places, cost = Lines(kernel.func, kernel.found), _cost(kernel)
+        explained = does_not_fit(problem, plan, base, places=places, rules=RULES, cost=cost)
+        return f"{first}\n  {explained}"
 
     return overflow
 
 
 def _cost(kernel: CoreKernel) -> Cost | None:
-    """Return how to price a change: simulated, with the other memories taken to have no end.
-
-    None where the pipelines of the function's target are not described.
-    """
-    target = target_of(kernel.func)
-    if target is None or target.features.machine is None:
+    """Return how to price a change in one memory; None where pipelines are not described."""
+    cost_model = simulated_cost(kernel)
+    if cost_model is None:
         return None
-    machine = Machine.from_target(target)
-
-    def cycles(changed: Problem | None = None, plan: Plan | None = None) -> int:
-        placed = []
-        for problem in kernel.problems:
-            if changed is not None and plan is not None and is_of(problem, changed):
-                placed.append((changed, plan))
-            else:
-                placed.append((problem, solve(problem, "bump")))
-        return simulate(kernel.program, placed, machine).makespan
-
-    def is_of(problem: Problem, changed: Problem) -> bool:
-        return [b.name for b in problem.buffers] == [b.name for b in changed.buffers]
-
     return lambda changed, plan: (
-        f"{cycles(changed, plan)} cycles in simulation, where memory without end would give "
-        f"{cycles()}"
+        f"{cost_model([(changed, plan)]).cycles} cycles in simulation, where memory without end "
+        f"would give {cost_model([]).cycles}"
     )

@@ -18,7 +18,8 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.problems import CoreKernel
-from passes.ascend.kernel import AscendOptions, Mode, Search, Strategy, plan_kernel, printed
+from passes.ascend.kernel import AscendOptions, Mode, Strategy, plan_kernel, printed
+from passes.ascend.planning.planner import Search
 from passes.driver import (
     AddressPlan,
     Form,
@@ -138,27 +139,9 @@ def AscendPlanMemory(  # noqa: N802
 def ascend_plan_function(
     func: PrimFunc, callers: Callers, options: AscendOptions
 ) -> tuple[PrimFunc, AddressPlan]:
-    """Plan one function and write the plan into it.
+    """Plan one flat function and write the plan into it; raises as `AscendPlanMemory` does.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat; it stays as it is.
-    callers : Callers
-        What is known of the functions that call it.
-    options : AscendOptions
-        What to plan, and how.
-
-    Returns
-    -------
-    tuple of (tvm.tirx.PrimFunc, AddressPlan)
-        The new function, the same one where there is nothing to plan or to move inwards; and its
-        plan.
-
-    Raises
-    ------
-    ValueError
-        As `AscendPlanMemory` does.
+    Returned is the same function where there is nothing to plan or to move inwards.
     """
     kernel = options.read(func, callers)
     if kernel.guesses:
@@ -175,7 +158,9 @@ def ascend_plan_function(
         _log_levels(func, scope)
     func = write_address_plan(kernel.func, plan, options.form)
     if options.mode == "global-work-space-plan":
-        func = func.with_attr(WORKSPACE_BYTES, _workspace_bytes(plan))
+        # Up to the end of the last buffer.
+        needed = max((scope.plan.peak for scope in plan.scopes), default=0)
+        func = func.with_attr(WORKSPACE_BYTES, needed)
     return func, plan
 
 
@@ -204,11 +189,6 @@ def _with_what_callees_need(form: Form) -> Pass:
         return result
 
     return module_pass(transform, opt_level=0, name="tvm_ext.WorkspaceBytes")
-
-
-def ascend_plan(func: PrimFunc, options: AscendOptions) -> AddressPlan:
-    """Decide where each buffer of a function lives; see `plan_kernel`."""
-    return plan_kernel(options.read(func), options)
 
 
 def _log_given_up(kernel: CoreKernel, plan: AddressPlan) -> None:
@@ -249,8 +229,3 @@ def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
                 reuse.level,
                 reuse.reason,
             )
-
-
-def _workspace_bytes(plan: AddressPlan) -> int:
-    """Return the bytes up to the end of the last buffer."""
-    return max((scope.plan.peak for scope in plan.scopes), default=0)

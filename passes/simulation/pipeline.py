@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from passes.planning.plan import Plan
 from passes.planning.problem import Problem
@@ -40,39 +40,26 @@ def simulate(
 ) -> Simulation:
     """Run a kernel's statements on the pipes of a machine, with its buffers where plans put them.
 
-    Of a branch the body with more cycles of work runs, the first if they are equal.
+    Of a branch the body with more cycles of work runs, the first if they are equal. A plan above
+    the capacity is simulated all the same. A buffer with N offsets is at offset ``i % N`` in
+    iteration ``i`` of its `PipelineUse.loop`. The timeline of the result holds as many runs as
+    `timeline` says; nothing else depends on it. The result is the same in every process.
 
-    Parameters
-    ----------
-    program : sequence of Step
-        The kernel.
-    placed : sequence of (Problem, Plan)
-        Where the buffers are, by scope. A plan above the capacity is simulated all the same. A
-        buffer with N offsets is at offset ``i % N`` in iteration ``i`` of its `PipelineUse.loop`.
-    machine : Machine
-        How fast each pipe is.
-    timeline : int
-        Runs that the result's timeline may hold. The other fields do not depend on it.
-
-    Returns
-    -------
-    Simulation
-        The same for the same input, in every process.
-
-    Raises
-    ------
-    ValueError
-        If a statement names a pipe that the machine lacks or a buffer that no problem has, if a
-        buffer is in two problems, has too few offsets, or takes turns with a loop that it is used
-        outside of; the message names the statement and the buffer.
+    Raises `ValueError` if a statement names a pipe that the machine lacks or a buffer that no
+    problem has, if a buffer is in two problems, has too few offsets, or takes turns with a loop
+    that it is used outside of; the message names the statement and the buffer.
     """
     resolved = resolve(program, placed, machine)
     state = _State(resolved, timeline)
     state.run(resolved.steps)
     makespan = max(state.free.values(), default=0)
     pipes = (PipeTime(p, state.busy[p], makespan - state.busy[p]) for p in resolved.pipes)
-    stalls = sorted(_stalls(resolved, state), key=lambda stall: -stall.cycles)
+    stalls = sorted(_stalls(resolved, state.waits), key=lambda stall: -stall.cycles)
     return Simulation(makespan, tuple(pipes), tuple(stalls), state.runs, tuple(state.timeline))
+
+
+_Accesses: TypeAlias = list[tuple[Operand, int]]
+"""Buffers that an instruction reads or writes, and the cell of each."""
 
 
 class _Use(NamedTuple):
@@ -129,11 +116,31 @@ class _State:
             else:
                 self._repeat(step)
 
-    # ------------------------------------------------------------------------ one instruction
-
     def _issue(self, instruction: TimedStatement) -> None:
+        pipe = instruction.pipe
         reads = [(operand, self._cell(operand)) for operand in instruction.reads]
         writes = [(operand, self._cell(operand)) for operand in instruction.writes]
+        begin, waits = self._begin(instruction, reads, writes)
+        end = begin + instruction.cycles
+        if len(self.timeline) < self._timeline_limit:
+            name, iteration = instruction.name, tuple(self._iteration.values())
+            slots = _slots(reads), _slots(writes)
+            run = Run(name, instruction.index, pipe, begin, end, iteration, *slots, tuple(waits))
+            self.timeline.append(run)
+        self.free[pipe] = end
+        self.busy[pipe] += instruction.cycles
+        use = _Use(end, self.runs, instruction)
+        for _, cell in reads:
+            self.read[cell][pipe] = use
+        for _, cell in writes:
+            # Whoever waits for those that read before would wait for this write, which is later.
+            self.written[cell], self.read[cell] = use, {}
+        self.runs += 1
+
+    def _begin(
+        self, instruction: TimedStatement, reads: _Accesses, writes: _Accesses
+    ) -> tuple[int, list[tuple[Cause, int]]]:
+        """Return when an instruction starts, and how long it waits on its free pipe, by cause."""
         begin = free = self.free[instruction.pipe]
         latest: dict[Cause, tuple[_Use, str, int]] = {}
         for cause, use, buffer, cell in self._waited_for(reads, writes):
@@ -141,20 +148,16 @@ class _State:
                 latest[cause] = use, buffer, cell
         waits = []
         for cause in Cause:
-            if cause not in latest:
-                continue
-            use, buffer, cell = latest[cause]
-            if use.end > begin:
+            if cause in latest and latest[cause][0].end > begin:
+                use, buffer, cell = latest[cause]
                 wait = _Wait(cause, instruction, buffer, use.instruction, cell)
                 self.waits[wait] = self.waits.get(wait, 0) + use.end - begin
                 waits.append((cause, use.end - begin))
                 begin = use.end
-        if len(self.timeline) < self._timeline_limit:
-            self.timeline.append(self._run(instruction, begin, reads, writes, tuple(waits)))
-        self._finish(instruction, begin, reads, writes)
+        return begin, waits
 
     def _waited_for(
-        self, reads: list[tuple[Operand, int]], writes: list[tuple[Operand, int]]
+        self, reads: _Accesses, writes: _Accesses
     ) -> Iterator[tuple[Cause, _Use, str, int]]:
         """Yield what an instruction waits for: why, whom, and which buffer and cell are at odds."""
         overlaps, owner = self._resolved.overlaps, self._resolved.owner
@@ -174,54 +177,10 @@ class _State:
                     earlier = Cause.SLOT if use.serial < since else Cause.DATA
                     yield (earlier if own else Cause.REUSE), use, operand.buffer, other
 
-    def _finish(
-        self,
-        instruction: TimedStatement,
-        begin: int,
-        reads: list[tuple[Operand, int]],
-        writes: list[tuple[Operand, int]],
-    ) -> None:
-        pipe, end = instruction.pipe, begin + instruction.cycles
-        self.free[pipe] = end
-        self.busy[pipe] += instruction.cycles
-        use = _Use(end, self.runs, instruction)
-        for _, cell in reads:
-            self.read[cell][pipe] = use
-        for _, cell in writes:
-            # Whoever waits for those that read before would wait for this write, which is later.
-            self.written[cell], self.read[cell] = use, {}
-        self.runs += 1
-
-    def _run(
-        self,
-        instruction: TimedStatement,
-        begin: int,
-        reads: list[tuple[Operand, int]],
-        writes: list[tuple[Operand, int]],
-        waits: tuple[tuple[Cause, int], ...],
-    ) -> Run:
-        slots = [
-            tuple((operand.buffer, operand.cells.index(cell)) for operand, cell in operands)
-            for operands in (reads, writes)
-        ]
-        return Run(
-            instruction.name,
-            instruction.index,
-            instruction.pipe,
-            begin,
-            begin + instruction.cycles,
-            tuple(self._iteration.values()),
-            slots[0],
-            slots[1],
-            waits,
-        )
-
     def _cell(self, operand: Operand) -> int:
         if len(operand.cells) == 1 or operand.loop is None:
             return operand.cells[0]
         return operand.cells[self._iteration[operand.loop] % len(operand.cells)]
-
-    # ------------------------------------------------------------------------------- one loop
 
     def _repeat(self, body: TimedLoop) -> None:
         entered, iteration = self.runs, 0
@@ -243,14 +202,8 @@ class _State:
                 skipped = True
             elif iteration >= next_mark:
                 # Brent's cycle detection: hold each state against the last one at a power of two.
-                mark = _Mark(
-                    signature,
-                    iteration,
-                    dict(self.free),
-                    dict(self.busy),
-                    dict(self.waits),
-                    self.runs,
-                )
+                before = dict(self.free), dict(self.busy), dict(self.waits), self.runs
+                mark = _Mark(signature, iteration, *before)
                 next_mark = 2 * iteration
         del self._iteration[body.number], self._since[body.number]
 
@@ -281,11 +234,8 @@ class _State:
         """Add up whole periods that follow, as many as the loop has; return their iterations."""
         period = iteration - mark.iteration
         times = (body.extent - iteration) // period
-        later = {
-            pipe: times * (self.free[pipe] - mark.free[pipe])
-            for group in body.groups
-            for pipe in group
-        }
+        pipes = [pipe for group in body.groups for pipe in group]
+        later = {pipe: times * (self.free[pipe] - mark.free[pipe]) for pipe in pipes}
         for pipe, cycles in later.items():
             self.free[pipe] += cycles
             self.busy[pipe] += times * (self.busy[pipe] - mark.busy[pipe])
@@ -302,14 +252,11 @@ class _State:
         return times * period
 
 
-def _stalls(resolved: Resolved, state: _State) -> Iterator[Stall]:
-    for wait, cycles in state.waits.items():
-        yield Stall(
-            wait.cause,
-            wait.instruction.pipe,
-            wait.instruction.name,
-            wait.buffer,
-            wait.other.name,
-            resolved.owner[wait.cell],
-            cycles,
-        )
+def _slots(accesses: _Accesses) -> tuple[tuple[str, int], ...]:
+    return tuple((operand.buffer, operand.cells.index(cell)) for operand, cell in accesses)
+
+
+def _stalls(resolved: Resolved, waits: dict[_Wait, int]) -> Iterator[Stall]:
+    for (cause, one, buffer, other, cell), cycles in waits.items():
+        owner = resolved.owner[cell]
+        yield Stall(cause, one.pipe, one.name, buffer, other.name, owner, cycles)

@@ -71,9 +71,15 @@ def resolve(
 ) -> Resolved:
     """Look up every name of a program; see `passes.simulation.simulate` for what is refused."""
     memory = _Memory(placed)
-    rows = _Rows(program, memory, machine)
-    steps = tuple(_Resolver(memory, rows, machine).steps(program, {}))
-    return Resolved(steps, rows.used(steps), memory.overlaps, memory.owner)
+    steps = tuple(_Resolver(program, memory, machine).steps(program, ()))
+    used = {instruction.pipe for instruction in _instructions(steps)}
+    rows = (row for pipe in machine for row in _rows(pipe.name, machine) if row in used)
+    return Resolved(steps, tuple(rows), memory.overlaps, memory.owner)
+
+
+def _rows(pipe: str, machine: Machine) -> tuple[str, ...]:
+    """Return the rows of the timeline that a pipe can have: one, or one for each core."""
+    return (pipe, *(f"{pipe} {core}" for core, _ in machine.cores))
 
 
 class _Memory:
@@ -120,46 +126,33 @@ def _offsets(problem: Problem, plan: Plan, buffer: Buffer) -> tuple[int, ...]:
     return offsets
 
 
-class _Rows:
-    """Which row of the timeline a statement is on: its pipe, and its core where that matters."""
+class _Resolver:
+    """Puts statements on their rows of the timeline, and loops around them."""
 
     def __init__(self, program: Sequence[Step], memory: _Memory, machine: Machine) -> None:
         self._memory, self._machine = memory, machine
+        self._index = count()
+        self._numbers: set[int] = set()
         cores: dict[str, set[str]] = {}
         for statement in _statements(program):
             core = self._core(statement)
             if core is not None:
                 cores.setdefault(statement.pipe, set()).add(core)
-        self._split = {pipe for pipe, names in cores.items() if len(names) > 1}
-
-    def __getitem__(self, statement: Statement) -> str:
-        core = self._core(statement)
-        if statement.pipe not in self._split or core is None:
-            return statement.pipe
-        return f"{statement.pipe} {core}"
+        self._on_several_cores = {pipe for pipe, names in cores.items() if len(names) > 1}
 
     def _core(self, statement: Statement) -> str | None:
         names = (*statement.writes, *statement.reads)
         return self._machine.core_of(tuple(self._memory.scopes.get(name, "") for name in names))
 
-    def used(self, steps: Sequence[TimedStatement | TimedLoop]) -> tuple[str, ...]:
-        """Return the rows of some steps, in the machine's order of pipes, then of cores."""
-        rows = {instruction.pipe for instruction in _instructions(steps)}
-        cores = [core for core, _ in self._machine.cores]
-        named = [(pipe.name, *(f"{pipe.name} {core}" for core in cores)) for pipe in self._machine]
-        return tuple(row for names in named for row in names if row in rows)
-
-
-class _Resolver:
-    def __init__(self, memory: _Memory, rows: _Rows, machine: Machine) -> None:
-        self._memory, self._rows, self._machine = memory, rows, machine
-        self._index = count()
-        self._numbers: set[int] = set()
+    def _row(self, statement: Statement) -> str:
+        core = self._core(statement)
+        is_one = core is None or statement.pipe not in self._on_several_cores
+        return statement.pipe if is_one else f"{statement.pipe} {core}"
 
     def steps(
-        self, steps: Sequence[Step], loops: dict[int, int]
+        self, steps: Sequence[Step], loops: tuple[int, ...]
     ) -> Iterator[TimedStatement | TimedLoop]:
-        """Yield what is run; `loops` are the extents of the loops around, by number."""
+        """Yield what is run; `loops` are the numbers of the loops around."""
         for step in steps:
             if isinstance(step, Statement):
                 yield self._instruction(step, loops)
@@ -170,7 +163,7 @@ class _Resolver:
                 bodies = [tuple(self.steps(body, loops)) for body in (step.then, step.otherwise)]
                 yield from max(bodies, key=_work)
 
-    def _instruction(self, statement: Statement, loops: dict[int, int]) -> TimedStatement:
+    def _instruction(self, statement: Statement, loops: tuple[int, ...]) -> TimedStatement:
         where = f"statement {statement.name!r}"
         try:
             pipe = self._machine[statement.pipe]
@@ -182,20 +175,19 @@ class _Resolver:
                 f"{statement.work} and {statement.element_bits}"
             )
         for name in (*statement.reads, *statement.writes):
-            if name not in self._memory.operands:
+            operand = self._memory.operands.get(name)
+            if operand is None:
                 raise ValueError(f"{where}: no problem has a buffer {name!r}")
-            operand = self._memory.operands[name]
-            loop = operand.loop
-            if len(operand.cells) > 1 and loop not in loops:
+            if len(operand.cells) > 1 and operand.loop not in loops:
                 raise ValueError(
-                    f"{where} uses buffer {name!r} outside of loop {loop}, whose iterations take "
-                    "turns with its slots"
+                    f"{where} uses buffer {name!r} outside of loop {operand.loop}, whose "
+                    "iterations take turns with its slots"
                 )
         scopes = tuple(self._memory.scopes[name] for name in statement.writes)
         return TimedStatement(
             next(self._index),
             statement.name,
-            self._rows[statement],
+            self._row(statement),
             pipe.cycles(statement.work, statement.element_bits, scopes),
             self._operands(statement.reads),
             self._operands(statement.writes),
@@ -205,13 +197,13 @@ class _Resolver:
         operands = (self._memory.operands[name] for name in dict.fromkeys(names))
         return tuple(operand for operand in operands if operand.cells)
 
-    def _loop(self, loop: Loop, loops: dict[int, int]) -> Iterator[TimedLoop]:
+    def _loop(self, loop: Loop, loops: tuple[int, ...]) -> Iterator[TimedLoop]:
         if loop.number in self._numbers:
             raise ValueError(f"loop {loop.number} is in the program twice")
         if loop.extent < 0:
             raise ValueError(f"loop {loop.number}: its extent must not be negative: {loop.extent}")
         self._numbers.add(loop.number)
-        steps = tuple(self.steps(loop.body, {**loops, loop.number: loop.extent}))
+        steps = tuple(self.steps(loop.body, (*loops, loop.number)))
         instructions = list(_instructions(steps))
         if loop.extent == 0 or not instructions:
             return

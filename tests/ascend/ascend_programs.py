@@ -27,11 +27,19 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
+from passes.ascend.kernel import AscendOptions, plan_kernel
+from passes.driver import AddressPlan
+
 LENGTH = 8
 """Elements of a buffer, and of the arguments; there are `FACTORS` times as many in larger ones."""
 
 FACTORS = (1, 1, 2, 3)
 _MODULUS = 1009
+
+
+def ascend_plan(func: tirx.PrimFunc, options: AscendOptions) -> AddressPlan:
+    """Decide where each buffer of a function lives."""
+    return plan_kernel(options.read(func), options)
 
 
 @dataclass

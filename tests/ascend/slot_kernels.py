@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from random import Random
 
-from passes.ascend.planning.choice import Asked, Verdict
 from passes.ascend.planning.levels import with_level_penalties
+from passes.ascend.planning.slot_choice import Cost, MemoryRequest
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw.machine import Machine, Pipe
@@ -34,17 +34,17 @@ class Kernel:
         return with_level_penalties(replace(self.problem, buffers=tuple(buffers), penalties=()))
 
     @property
-    def asked(self) -> Asked:
-        return Asked(self.with_slots({}), self.with_slots)
+    def request(self) -> MemoryRequest:
+        return MemoryRequest(self.with_slots({}), self.with_slots)
 
-    def judge(self, placed: Sequence[tuple[Problem, Plan]]) -> Verdict:
+    def cost(self, placed: Sequence[tuple[Problem, Plan]]) -> Cost:
         found = simulate(self.program, placed, MACHINE, timeline=0)
         waits = [
             (stall.buffer, stall.other_buffer)
             for stall in found.stalls
             if stall.cause is Cause.REUSE and stall.buffer != stall.other_buffer
         ]
-        return Verdict(found.makespan, tuple(dict.fromkeys(waits)))
+        return Cost(found.makespan, tuple(dict.fromkeys(waits)))
 
 
 def random_kernel(random: Random, most_slots: int = 2) -> Kernel:
@@ -137,6 +137,6 @@ def fewest_cycles(kernel: Kernel) -> int | None:
             if key not in seen:
                 seen.add(key)
                 plan = Plan(offsets, 0, 0, "brute force", Status.FEASIBLE)
-                cycles = kernel.judge([(problem, plan)]).cycles
+                cycles = kernel.cost([(problem, plan)]).cycles
                 best = cycles if best is None else min(best, cycles)
     return best

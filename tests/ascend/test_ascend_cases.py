@@ -4,7 +4,8 @@
 import re
 
 import pytest
-from ascend_notation import CASES, expected_of, problems_of
+from ascend_notation import CASES
+from ascend_rules import expected_of, problems_of
 
 from passes.ascend.planning.entries import Item, entries_of, granule, rounded
 from passes.ascend.planning.levels import with_level_penalties

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from address_replay import OverwrittenError, Replay
 from address_runs import build, poisoned
-from ascend_programs import FACTORS, LENGTH, kernels, random_kernel
+from ascend_programs import FACTORS, LENGTH, ascend_plan, kernels, random_kernel
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tvm import tirx
@@ -21,7 +21,7 @@ from tvm.ir.transform import Sequential
 
 from passes.ascend.analysis.problems import ascend_problems
 from passes.ascend.kernel import AscendOptions
-from passes.ascend.transform import WORKSPACE_BYTES, ascend_plan
+from passes.ascend.transform import WORKSPACE_BYTES
 from passes.driver import AddressPlan
 from passes.planning import Budget, lower_bound
 from passes.prim_func.address import drop_addresses

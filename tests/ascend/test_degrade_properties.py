@@ -11,13 +11,12 @@ import pytest
 import tvm
 from address_replay import Replay
 from address_runs import build, poisoned
-from ascend_programs import random_kernel
+from ascend_programs import ascend_plan, random_kernel
 from test_ascend_properties import ROOMY, SCOPES, inputs, unplanned, with_workspace
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from passes.ascend.kernel import AscendOptions
-from passes.ascend.transform import ascend_plan
 from passes.driver import AddressPlan
 from passes.planning import Budget, lower_bound
 from target_hw.memory import MemoryHierarchy, MemoryScope

@@ -10,23 +10,23 @@ from random import Random
 import pytest
 from slot_kernels import Kernel, fewest_cycles, random_kernel
 
-from passes.ascend.planning.choice import Asked, Verdict, front
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.planner import plan_levels
+from passes.ascend.planning.slot_choice import Cost, MemoryRequest, front
 from passes.planning import Budget, Buffer, PipelineUse, Problem, check
 from target_hw.memory import MemoryScope
 
 LOOP = PipelineUse(loop=1)
 
 
-def asked(problem: Problem) -> Asked:
+def request(problem: Problem) -> MemoryRequest:
     """A memory whose pairs and penalties do not depend on slots."""
 
     def with_slots(slots):
         buffers = (replace(b, slots=slots.get(b.name, b.slots)) for b in problem.buffers)
         return replace(problem, buffers=tuple(buffers))
 
-    return Asked(problem, with_slots)
+    return MemoryRequest(problem, with_slots)
 
 
 def problem(capacity: int | None, *sizes: int) -> Problem:
@@ -38,8 +38,8 @@ def problem(capacity: int | None, *sizes: int) -> Problem:
 def slots_cost(prices: dict[str, int]):
     """A kernel that takes so many cycles more for each buffer that has one offset."""
 
-    def judge(placed):
-        return Verdict(
+    def cost(placed):
+        return Cost(
             100
             + sum(
                 prices[name]
@@ -49,7 +49,7 @@ def slots_cost(prices: dict[str, int]):
             )
         )
 
-    return judge
+    return cost
 
 
 def best_sum(capacity: int, sizes: tuple[int, ...], prices: dict[str, int]) -> int | None:
@@ -69,7 +69,7 @@ def best_sum(capacity: int, sizes: tuple[int, ...], prices: dict[str, int]) -> i
 @pytest.mark.parametrize("capacity", [100, 150, 170, 199, 210, 260, 300])
 def test_the_cheapest_set_of_buffers_gives_up_its_slots(capacity: int):
     sizes, prices = (10, 20, 30, 40, 50), {"b0": 9, "b1": 2, "b2": 7, "b3": 6, "b4": 11}
-    (choices,) = choose([asked(problem(capacity, *sizes))], [], plan_levels, slots_cost(prices))
+    (choices,) = choose([request(problem(capacity, *sizes))], plan_levels, slots_cost(prices))
     expected = best_sum(capacity, sizes, prices)
     assert (choices[0].cycles if choices else None) == expected
     for choice in choices:
@@ -81,7 +81,7 @@ def test_many_buffers_are_searched_from_the_largest_on():
     sizes = tuple(range(10, 110, 10))
     prices = {f"b{at}": 1 + (at * 7) % 5 for at in range(len(sizes))}
     capacity = 2 * sum(sizes) - 230
-    (choices,) = choose([asked(problem(capacity, *sizes))], [], plan_levels, slots_cost(prices))
+    (choices,) = choose([request(problem(capacity, *sizes))], plan_levels, slots_cost(prices))
     largest_first = [f"b{at}" for at in (9, 8, 7)]
     assert choices[0].cycles <= 100 + sum(prices[name] for name in largest_first)
     assert choices[0].plan.peak <= capacity
@@ -95,7 +95,7 @@ def test_of_ten_buffers_the_cheapest_set_is_found(seed: int):
     prices = {f"b{at}": random.randint(1, 20) for at in range(len(sizes))}
     capacity = 2 * sum(sizes) - random.randint(1, sum(sizes))
     (choices,) = choose(
-        [asked(problem(capacity, *sizes))], [], plan_levels, slots_cost(prices), Budget(20_000)
+        [request(problem(capacity, *sizes))], plan_levels, slots_cost(prices), Budget(20_000)
     )
     assert choices[0].cycles == best_sum(capacity, sizes, prices)
 
@@ -106,8 +106,7 @@ def test_sixteen_buffers_cost_less_than_the_largest_first():
     prices = {f"b{at}": random.randint(1, 20) for at in range(len(sizes))}
     whole = 2 * sum(sizes)
     (choices,) = choose(
-        [asked(problem(whole - sum(sizes) // 2, *sizes))],
-        [],
+        [request(problem(whole - sum(sizes) // 2, *sizes))],
         plan_levels,
         slots_cost(prices),
         Budget(40_000),
@@ -122,14 +121,14 @@ def test_sixteen_buffers_cost_less_than_the_largest_first():
 
 def test_what_fits_with_all_slots_gives_up_none():
     (choices,) = choose(
-        [asked(problem(None, 10, 20))], [], plan_levels, slots_cost({"b0": 1, "b1": 1})
+        [request(problem(None, 10, 20))], plan_levels, slots_cost({"b0": 1, "b1": 1})
     )
     assert choices[0].given_up == ()
     assert choices[0].cycles == 100
 
 
 def test_where_nothing_fits_there_is_no_choice():
-    found = choose([asked(problem(20, 10, 20))], [], plan_levels, slots_cost({"b0": 1, "b1": 1}))
+    found = choose([request(problem(20, 10, 20))], plan_levels, slots_cost({"b0": 1, "b1": 1}))
     assert found == ((),)
 
 
@@ -140,11 +139,11 @@ def test_memories_are_weighed_together():
         Problem((Buffer("c", 8, ((0, 4),), 1, 2, use=LOOP),), MemoryScope("local.L1", 12)),
     ]
 
-    def judge(placed):
+    def cost(placed):
         lengths = {name: len(o) for _, plan in placed for name, o in plan.offsets.items()}
-        return Verdict(100 + 50 * (min(lengths.values()) == 1) - lengths["c"])
+        return Cost(100 + 50 * (min(lengths.values()) == 1) - lengths.get("c", 2))
 
-    first, second = choose([asked(one) for one in problems], [], plan_levels, judge)
+    first, second = choose([request(one) for one in problems], plan_levels, cost)
     assert first[0].given_up == ("b0",)
     assert second[0].given_up == ("c",)
     assert first[0].cycles == second[0].cycles == 149
@@ -152,17 +151,17 @@ def test_memories_are_weighed_together():
 
 def test_memories_that_are_dear_together_are_chosen_again():
     # Alone, `a` of the first memory and `d` of the second one are given up: both at once are dear.
-    def pair(names: str, scope: str) -> Asked:
+    def pair(names: str, scope: str) -> MemoryRequest:
         buffers = tuple(Buffer(name, 8, ((0, 4),), 1, 2, use=LOOP) for name in names)
-        return asked(Problem(buffers, MemoryScope(scope, 24)))
+        return request(Problem(buffers, MemoryScope(scope, 24)))
 
     prices = {"a": 1, "b": 2, "c": 2, "d": 1}
 
-    def judge(placed):
+    def cost(placed):
         single = {name for _, plan in placed for name, o in plan.offsets.items() if len(o) == 1}
-        return Verdict(100 + sum(prices[name] for name in single) + 20 * ({"a", "d"} <= single))
+        return Cost(100 + sum(prices[name] for name in single) + 20 * ({"a", "d"} <= single))
 
-    found = choose([pair("ab", "local.UB"), pair("cd", "local.L1")], [], plan_levels, judge)
+    found = choose([pair("ab", "local.UB"), pair("cd", "local.L1")], plan_levels, cost)
     assert [choices[0].cycles for choices in found] == [103, 103]
     assert {choices[0].given_up for choices in found} in ({("b",), ("d",)}, {("a",), ("c",)})
 
@@ -170,12 +169,10 @@ def test_memories_that_are_dear_together_are_chosen_again():
 def test_of_three_slots_one_may_go():
     buffers = (Buffer("a", 10, ((0, 4),), 1, 3, use=LOOP), Buffer("b", 10, ((0, 4),), use=LOOP))
 
-    def judge(placed):
-        return Verdict(100 - len(placed[0][1].offsets["a"]))
+    def cost(placed):
+        return Cost(100 - len(placed[0][1].offsets["a"]))
 
-    (choices,) = choose(
-        [asked(Problem(buffers, MemoryScope("local.UB", 30)))], [], plan_levels, judge
-    )
+    (choices,) = choose([request(Problem(buffers, MemoryScope("local.UB", 30)))], plan_levels, cost)
     assert choices[0].slots == (("a", 2),)
     assert choices[0].cycles == 98
 
@@ -183,7 +180,7 @@ def test_of_three_slots_one_may_go():
 def test_the_front_has_what_nothing_beats_in_bytes_and_cycles():
     sizes, prices = (10, 20, 30), {"b0": 9, "b1": 2, "b2": 7}
     (choices,) = choose(
-        [asked(problem(119, *sizes))], [], plan_levels, slots_cost(prices), smaller=True
+        [request(problem(119, *sizes))], plan_levels, slots_cost(prices), smaller=True
     )
     kept = front(choices)
     assert [c.plan.peak for c in kept] == sorted({c.plan.peak for c in kept})
@@ -194,13 +191,13 @@ def test_the_front_has_what_nothing_beats_in_bytes_and_cycles():
 
 def best_of(kernel: Kernel, budget: Budget | None = None) -> int | None:
     """What our search finds, checked."""
-    ((*choices,),) = choose([kernel.asked], [], plan_levels, kernel.judge, budget)
+    ((*choices,),) = choose([kernel.request], plan_levels, kernel.cost, budget)
     for choice in choices:
         check(choice.problem, choice.plan)
         assert choice.problem == replace(
             kernel.with_slots(dict(choice.slots)), memory=kernel.problem.memory
         )
-        assert kernel.judge([(choice.problem, choice.plan)]) == choice.verdict
+        assert kernel.cost([(choice.problem, choice.plan)]) == choice.cost
     return choices[0].cycles if choices else None
 
 
@@ -238,5 +235,5 @@ def test_a_small_budget_is_kept_and_still_finds_what_fits():
 def test_the_same_choice_is_made_each_time():
     for seed in range(5):
         kernel = random_kernel(Random(seed))
-        once, again = (choose([kernel.asked], [], plan_levels, kernel.judge) for _ in range(2))
+        once, again = (choose([kernel.request], plan_levels, kernel.cost) for _ in range(2))
         assert once == again

@@ -3,66 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import tvm
-from tvm import tirx
+from pipe_outlines import MEMORY, outline, pipelines, program, statements, uses
 from tvm.script import tirx as T
 
 from passes.ascend.analysis.pipes import PIPES, find_pipelines, route
 from passes.planning.problem import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.program import Branch, Loop, Statement, Step
-from target_hw.ascend import CHIPS
+from passes.simulation.program import Loop, Statement
 from tvm_ext import workloads
 
-MEMORY = CHIPS["ascend/910b"]
 UB, L1, L0A, L0B, L0C = (f"local.{name}" for name in ("UB", "L1", "L0A", "L0B", "L0C"))
-
-
-def pipelines(func: tirx.PrimFunc):
-    """Return what is found in a function, lowered to where storage is planned."""
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
-    found = find_problems(mod["main"], ProblemOptions(memory=MEMORY))
-    return found, find_pipelines(mod["main"], found)
-
-
-def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:
-    found, made = pipelines(func)
-    return {
-        name: made.uses[allocation.index]
-        for attached in found.problems
-        for name, allocation in attached.allocations.items()
-    }
-
-
-def program(func: tirx.PrimFunc) -> tuple[Step, ...]:
-    return pipelines(func)[1].program
-
-
-def statements(steps: tuple[Step, ...]) -> Iterator[Statement]:
-    for step in steps:
-        if isinstance(step, Loop):
-            yield from statements(step.body)
-        elif isinstance(step, Branch):
-            yield from statements(step.then)
-            yield from statements(step.otherwise)
-        else:
-            yield step
-
-
-def outline(steps: tuple[Step, ...]) -> list:
-    """Return the pipes of a program, lists for loops and sets of two tuples for branches."""
-    made: list = []
-    for step in steps:
-        if isinstance(step, Loop):
-            made.append([step.extent, *outline(step.body)])
-        elif isinstance(step, Branch):
-            made.append((tuple(outline(step.then)), tuple(outline(step.otherwise))))
-        else:
-            made.append(step.pipe)
-    return made
 
 
 # Pipes

@@ -25,6 +25,7 @@ from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory
 
 TWIN = "ascend/910b-llvm"
+BUDGET = 20_000
 KERNELS = {
     "normalised": ("local.UB", kernels.normalised_by_numpy),
     "weighted": ("local.UB", kernels.weighted_by_numpy),
@@ -132,7 +133,8 @@ def test_the_kernel_computes_what_numpy_does(name: str):
     for capacity in capacities(func, scope)[1:]:
         memory = with_capacity(scope, capacity)
         target = tvm_ext.with_memory(TWIN, memory)
-        plan = poisoned(AscendPlanMemory(degrade=True, form="arena", target=target))
+        options = {"form": "arena", "target": target, "budget": BUDGET}
+        plan = poisoned(AscendPlanMemory(degrade=True, **options))
         arrays = [tvm.runtime.tensor(array) for array in (*sources, result)]
         build(mod, plan, TWIN)[name](*arrays)
         np.testing.assert_allclose(arrays[-1].numpy(), reference(*sources), rtol=1e-6)
@@ -150,6 +152,6 @@ def test_what_fits_already_is_shown_beside_plans_of_fewer_bytes():
 def test_of_three_slots_two_may_stay():
     func = flat("weighted")
     memory = with_capacity("local.UB", capacities(func, "local.UB")[2])
-    (found,) = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory))
+    (found,) = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory), budget=BUDGET)
     assert any(("row", 2) in plan.slots for plan in found.plans)
     assert "row (2)" in str(found)

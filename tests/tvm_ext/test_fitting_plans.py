@@ -73,7 +73,7 @@ def test_cycles_decide_also_where_everything_fits_somehow():
 )
 def test_the_kernel_computes_the_same(name: str, size: str):
     made = workloads.ascend_kernel(name, size)
-    plan = AscendPlanMemory(degrade=True, form="arena")
+    plan = AscendPlanMemory(degrade=True, form="arena", budget=20_000)
     built = build(made.mod, plan, TWIN)
     for seed in (0, 1):
         inputs = made.inputs(seed)

@@ -58,15 +58,9 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
     any other                                              none
     ================================= ==================== ====
 
-    A product that reads L1 itself is an instruction that loads L0A and L0B on its way.
-
-    Parameters
-    ----------
-    reads : iterable of str
-        Storage scopes; without the one that is written where it is only added to. Registers do
-        not count.
-    writes : iterable of str
-        Storage scopes. ``global`` stands for all scopes of that rank.
+    A product that reads L1 itself is an instruction that loads L0A and L0B on its way. Memories are
+    storage scopes, of which ``global`` stands for all of that rank. Registers do not count among
+    `reads`, nor does what is written and only added to.
     """
     sources, targets = ({_GM if _is_global(s) else s for s in scopes} for scopes in (reads, writes))
     sources -= {_REGISTER}
@@ -128,28 +122,14 @@ class Pipelines:
 
 
 def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
-    """Find the pipe of each statement, and what the buffers have to do with them.
+    """Find the pipe of each statement of a flat function, and what buffers have to do with them.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat.
-    found : FunctionProblems
-        The function's problems; only buffers that are planned get a `PipelineUse`.
-
-    Returns
-    -------
-    Pipelines
-        `passes.ascend.analysis.find_computations` says what a statement is. It runs on the pipe
-        that the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that
-        key; else on the one of `route`. Of what would run on the vector unit, the scalar unit
-        runs what writes one element only, or has an operator that the vector unit lacks: see
-        `passes.ascend.analysis.scalar_loops`.
-
-    Raises
-    ------
-    ValueError
-        When a named pipe is not in `PIPES`; the message names what the statement writes.
+    `passes.ascend.analysis.find_computations` says what a statement is. It runs on the pipe that
+    the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that key; else on
+    the one of `route`. Of what would run on the vector unit, the scalar unit runs what writes one
+    element only, or has an operator that the vector unit lacks: see
+    `passes.ascend.analysis.scalar_loops`. Only buffers that are planned get a `PipelineUse`. Raises
+    `ValueError` when a named pipe is not in `PIPES`.
     """
     names = {
         allocation.index: name
@@ -173,10 +153,7 @@ def _route(computation: Computation) -> str:
 def pipe_of(computation: Computation) -> str:
     """Return the pipe that runs a computation: the scalar unit where nothing decides it.
 
-    Raises
-    ------
-    ValueError
-        When the program names a pipe that there is not.
+    Raises `ValueError` when the program names a pipe that there is not.
     """
     if computation.pipe is not None:
         if computation.pipe not in PIPES:

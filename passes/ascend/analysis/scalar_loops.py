@@ -47,11 +47,6 @@ def needs_scalar_loop(value: Any) -> bool:
     These are arithmetic and shifts of elements of 64 bits, a comparison of integers other than
     ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Indices do not
     count.
-
-    Parameters
-    ----------
-    value : tvm.ir.Expr
-        Of a store.
     """
     found: list[Any] = []
 
@@ -63,10 +58,7 @@ def needs_scalar_loop(value: Any) -> bool:
     def leave_out(_load: Any, _visitor: Any) -> None:
         """Skip the index of a load."""
 
-    structural_visit(
-        value,
-        [(_TENSOR_LOAD, leave_out), (_EXPR, visit)],
-    )
+    structural_visit(value, [(_TENSOR_LOAD, leave_out), (_EXPR, visit)])
     return bool(found)
 
 

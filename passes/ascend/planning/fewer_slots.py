@@ -2,7 +2,7 @@
 """What to give up where double buffers do not fit: slots, weighed in cycles.
 
 Kernel authors choose by hand which double buffers become single ones. Here each choice is planned,
-and what a plan costs is asked of a judge, such as a simulator: penalties guide the planners, cycles
+and a cost model, such as a simulator, says what a plan costs: penalties guide the planners, cycles
 decide between their plans.
 
 Each memory is chosen with the others as if they had no end. Where all of these together take more
@@ -12,143 +12,94 @@ as they stand, until none changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from passes.ascend.planning.choice import Asked, Choice, Judge, Placed, Planner, front
-from passes.ascend.planning.slot_sets import QUICK, Cycles, SlotSearch
+from passes.ascend.planning.slot_choice import (
+    Cost,
+    CostModel,
+    MemoryRequest,
+    Placed,
+    Planner,
+    SlotChoice,
+    front,
+)
+from passes.ascend.planning.slot_search import QUICK, SlotSearch
 from passes.planning.bound import lower_bound
-from passes.planning.planner import Budget, Meter, solve
-from passes.planning.problem import Problem
+from passes.planning.planner import Budget, Meter
 
 RUNGS = 4
 """Smaller capacities at which a memory is planned for plans of fewer bytes."""
 
 
 def choose(
-    memories: Sequence[Asked],
-    others: Sequence[Placed],
+    memories: Sequence[MemoryRequest],
     planner: Planner,
-    judge: Judge,
+    cost_model: CostModel,
     budget: Budget | None = None,
     *,
     smaller: bool = False,
-) -> tuple[tuple[Choice, ...], ...]:
+) -> tuple[tuple[SlotChoice, ...], ...]:
     """Return for each memory the plan with which the kernel takes the fewest cycles, and others.
 
-    Parameters
-    ----------
-    memories : sequence of Asked
-        Those in which slots may be given up.
-    others : sequence of (Problem, Plan)
-        The kernel's other memories.
-    planner : callable
-        What seeks the plan of the least penalty.
-    judge : callable
-        What plans for all memories cost.
-    budget : Budget, optional
-        For all plans together.
-    smaller : bool
-        Whether to look for plans of fewer bytes than the chosen one has, at more cycles: with as
-        much budget again.
-
-    Returns
-    -------
-    tuple of tuple of Choice
-        For each memory the chosen one first; then others to which none that was found is better
-        in both bytes and cycles. The cycles are those beside the chosen plans of the other
-        memories. Empty where no plan that was found fits.
+    The chosen plan comes first; then come others to which none that was found is better in both
+    bytes and cycles. The cycles are those beside the chosen plans of the other memories. There are
+    none where no plan that was found fits. `planner` seeks the plan of the least penalty of each
+    problem, and `budget` pays for all plans. With `smaller` plans of fewer bytes than the chosen
+    one has are looked for, too, with as much budget again.
     """
-    search = _Search(memories, others, planner, judge, budget or Budget())
-    search.run()
+    budget = budget or Budget()
+    meter = Meter(budget)
+    searches = [SlotSearch(memory, planner, meter) for memory in memories]
+    found = [search.search(lambda placed: cost_model([placed])) for search in searches]
+
+    def beside_others(at: int) -> Callable[[Placed], Cost]:
+        """Return what a plan of one memory costs with what is chosen for the others."""
+        others = [(c.problem, c.plan) for f in (*found[:at], *found[at + 1 :]) for c in f[:1]]
+        return lambda placed: cost_model([*others, placed])
+
+    chosen = [choices[0] for choices in found if choices]
+    together = [(choice.problem, choice.plan) for choice in chosen]
+    cycles, rounds = cost_model(together).cycles if len(chosen) > 1 else 0, len(memories)
+    changed = cycles > max((choice.cycles for choice in chosen), default=0)
+    while changed and rounds:
+        changed, rounds = False, rounds - 1
+        for at, search in enumerate(searches):
+            again = search.search(beside_others(at))
+            if again and again[0].cycles < cycles:
+                found[at], cycles, changed = again, again[0].cycles, True
     if smaller:
-        search.look_below()
-    return tuple(map(search.listed, range(len(memories))))
+        meter = Meter(budget)
+        for at, memory in enumerate(memories):
+            for capacity in _smaller_capacities(memory, found[at]):
+                if meter.left:
+                    search = SlotSearch(memory, planner, meter, QUICK, capacity)
+                    found[at] += search.search(beside_others(at))
+    return tuple(
+        _worth_a_look(memory, found[at], beside_others(at)) for at, memory in enumerate(memories)
+    )
 
 
-class _Search:
-    """The memories of a kernel, and what is chosen for them."""
+def _smaller_capacities(memory: MemoryRequest, choices: Sequence[SlotChoice]) -> Iterator[int]:
+    """Yield capacities below the chosen plan's peak, down to what one slot each needs."""
+    if choices:
+        peak, least = choices[0].plan.peak, lower_bound(memory.single())
+        yield from range(least, peak, max(-(-(peak - least) // RUNGS), 1))
 
-    def __init__(
-        self,
-        memories: Sequence[Asked],
-        others: Sequence[Placed],
-        planner: Planner,
-        judge: Judge,
-        budget: Budget,
-    ) -> None:
-        self._memories, self._others, self._judge = memories, others, judge
-        self._planner, self._budget, self._meter = planner, budget, Meter(budget)
-        self._placed: list[Placed] = [(m.problem, solve(m.problem, "bump")) for m in memories]
-        self._chosen: list[Choice | None] = [None] * len(memories)
-        self._found: list[list[Choice]] = [[] for _ in memories]
 
-    def run(self) -> None:
-        """Choose a plan for each memory."""
-        searches = [
-            SlotSearch(memory, memory.problem.capacity, self._planner, self._meter)
-            for memory in self._memories
-        ]
-        alone = [search.search(self._beside(at)) for at, search in enumerate(searches)]
-        for at, found in enumerate(alone):
-            self._take(at, found)
-        least = max((found[0].cycles for found in alone if found), default=0)
-        cycles = self._judge([*self._others, *self._placed]).cycles
-        for _ in self._memories if cycles > least else ():
-            before = cycles
-            for at, search in enumerate(searches):
-                found = search.search(self._beside(at))
-                if found and found[0].cycles < cycles:
-                    self._take(at, found)
-                    cycles = found[0].cycles
-            if cycles == before:
-                break
-
-    def look_below(self) -> None:
-        """Look for plans of fewer bytes for each memory, beside what is chosen for the others."""
-        meter = Meter(self._budget)
-        for at, (memory, choice) in enumerate(zip(self._memories, self._chosen, strict=True)):
-            if choice is not None:
-                for capacity in _rungs(memory, choice.plan.peak):
-                    if not meter.left:
-                        return
-                    search = SlotSearch(memory, capacity, self._planner, meter, QUICK)
-                    self._found[at] += search.search(self._beside(at))
-
-    def listed(self, at: int) -> tuple[Choice, ...]:
-        """Return the chosen plan of a memory, and those of the others that are worth a look."""
-        chosen, cycles = self._chosen[at], self._beside(at)
-        if chosen is None:
-            return ()
-        others = [one for one in front(self._found[at]) if one.plan is not chosen.plan]
-        memory = self._memories[at].problem.memory
-        return tuple(
-            replace(
-                one,
-                problem=replace(one.problem, memory=memory),
-                verdict=cycles((one.problem, one.plan)),
-            )
-            for one in (chosen, *others)
+def _worth_a_look(
+    memory: MemoryRequest, choices: Sequence[SlotChoice], cost: Callable[[Placed], Cost]
+) -> tuple[SlotChoice, ...]:
+    """Return the first choice and those that it does not beat, at what they cost by now."""
+    if not choices:
+        return ()
+    others = [one for one in front(choices) if one is not choices[0]]
+    chosen, *others = (
+        replace(
+            one,
+            problem=replace(one.problem, memory=memory.problem.memory),
+            cost=cost((one.problem, one.plan)),
         )
-
-    def _take(self, at: int, found: Sequence[Choice]) -> None:
-        self._found[at] = list(found)
-        if found:
-            self._chosen[at] = found[0]
-            self._placed[at] = found[0].problem, found[0].plan
-
-    def _beside(self, at: int) -> Cycles:
-        rest = [*self._others, *self._placed[:at], *self._placed[at + 1 :]]
-        return lambda placed: self._judge([*rest, placed])
-
-
-def _rungs(memory: Asked, peak: int) -> Iterator[int]:
-    """Yield capacities below the peak of a plan, down to what the buffers need with one slot."""
-    least = lower_bound(single(memory))
-    step = -(-max(peak - least, 0) // RUNGS)
-    yield from range(least, peak, max(step, 1))
-
-
-def single(memory: Asked) -> Problem:
-    """Return the problem of a memory in which each buffer that can has one slot."""
-    return memory.with_slots(dict.fromkeys(memory.order, 1))
+        for one in (choices[0], *others)
+    )
+    return (chosen, *(one for one in front([chosen, *others]) if one is not chosen))

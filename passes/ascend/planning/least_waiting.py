@@ -11,9 +11,8 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
 
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.ranking import on_each_coalescing, rank
@@ -31,6 +30,7 @@ from passes.planning.planners.search import (
     minimise,
 )
 from passes.planning.problem import Penalty, Problem
+from passes.planning.verify import verify
 
 NAME = "three_level"
 LIMIT_NODES = 40_000
@@ -43,16 +43,10 @@ PEAK_NODES = 20_000
 
 
 def least_waiting(problem: Problem, known: Plan, meter: Meter) -> Plan:
-    """Return the plan of least penalty, then lowest peak, that is found.
+    """Return the plan of least penalty, then lowest peak, that is found; or `known`, if better.
 
-    Parameters
-    ----------
-    problem : Problem
-        In-place pairs are merged, then kept apart; small problems are searched to the end.
-    known : Plan
-        A plan to be better than, if it fits.
-    meter : Meter
-        Half of it is kept for the search to the end where the problem is small.
+    In-place pairs are merged, then kept apart. Small problems are searched to the end, for which
+    half of the meter is kept.
     """
     share = meter.share(2 if sum(b.slots for b in problem.buffers) <= EXACT_BLOCKS else 1)
     plan = on_each_coalescing(problem, lambda block_list: _cheapest(block_list, share))
@@ -160,11 +154,9 @@ def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
     """Return a better plan in which a buffer has all offsets of one that it stalls, or None."""
     block_list = BlockList(problem)
     for single, multiple in _stalled(problem, plan):
-        offsets = {**plan.offsets, single: plan.offsets[multiple]}
-        if _is_free(block_list, offsets, single):
-            wider = block_list.plan_of(offsets, NAME)
-            if rank(problem, wider) < rank(problem, plan):
-                return wider
+        wider = block_list.plan_of({**plan.offsets, single: plan.offsets[multiple]}, NAME)
+        if rank(problem, wider) < rank(problem, plan) and not verify(problem, wider, limit=1):
+            return wider
     return None
 
 
@@ -184,24 +176,6 @@ def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
         ):
             found.append((single, multiple))
     return found
-
-
-def _is_free(block_list: BlockList, offsets: Mapping[str, tuple[int, ...]], name: str) -> bool:
-    """Whether a buffer is within the capacity and meets none that it must not meet."""
-    problem, block = block_list.problem, block_list.blocks_of(name)[0]
-    size, alignment = block_list.sizes[block], block_list.alignments[block]
-    met = {block_list.buffer_of[other] for other in block_list.conflicts[block].tolist()}
-    others = [problem.buffers[index] for index in sorted(met - {problem.index[name]})]
-    taken = list(problem.memory.reserved)
-    taken += [(low, low + other.size) for other in others for low in offsets[other.name]]
-    # Offsets of a smaller buffer may be too close to one another for this one.
-    ours = sorted(offsets[name])
-    return (
-        all(low % alignment == 0 for low in ours)
-        and all(low + size <= high for low, high in pairwise(ours))
-        and (problem.capacity is None or ours[-1] + size <= problem.capacity)
-        and not any(a < low + size and low < b for low in ours for a, b in taken)
-    )
 
 
 def _lowered(problem: Problem, plan: Plan, meter: Meter) -> Plan:

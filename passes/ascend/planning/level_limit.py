@@ -21,13 +21,9 @@ LEVELS = (2, 1, 0)
 def at_level(problem: Problem, lowest: int) -> Problem:
     """Return `problem` where its penalized pairs may share only as a level allows.
 
-    Parameters
-    ----------
-    problem : Problem
-        With the penalties of its levels, as from `with_level_penalties`.
-    lowest : int
-        At 2 no penalized pair shares bytes, in place neither. At 1 those may that do so in step,
-        slot by slot. At 0 all may, and at no cost. What pinned buffers share stays as it is.
+    At 2 no penalized pair shares bytes, in place neither. At 1 those may that do so in step, slot
+    by slot. At 0 all may, and at no cost. What pinned buffers share stays as it is. The penalties
+    are those of `with_level_penalties`.
     """
     if lowest not in LEVELS:
         raise ValueError(f"{problem.name}: there are levels 2, 1 and 0, got {lowest!r}")
@@ -61,20 +57,8 @@ def plan_at_level(problem: Problem, lowest: int, budget: Budget | None = None) -
     """Return the best plan that is found in which no buffer falls below a level.
 
     At levels 2 and 1 nothing is shared where everything fits without. At level 0 pipelines are
-    ignored: the plan is the one of the lowest peak.
-
-    Parameters
-    ----------
-    problem, lowest
-        As in `at_level`.
-    budget : Budget, optional
-        Of the search.
-
-    Returns
-    -------
-    Plan
-        With the penalty that `problem` puts on it. Where no plan at this level was found, its
-        status says so, also when its bytes would fit.
+    ignored: the plan is the one of the lowest peak. It has the penalty that `problem` puts on it.
+    Where no plan at this level was found, its status says so, also when its bytes would fit.
     """
     limited = at_level(problem, lowest)
     found = solve(limited, "bump_or_best" if lowest else "best", budget)

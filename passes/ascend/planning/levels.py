@@ -10,7 +10,7 @@ planner can weigh them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, product
 
 from passes.planning.live_ranges import live_together
@@ -23,12 +23,14 @@ STALL = 2
 """Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot."""
 
 
-def pipes_conflict(one: PipelineUse, two: PipelineUse) -> bool:
-    """Whether sharing bytes makes one pipeline wait for another.
+def pipes_conflict(one: PipelineUse | None, two: PipelineUse | None) -> bool:
+    """Whether sharing bytes makes one pipeline wait for another; not where a use is unknown.
 
     The original's rule: buffers that the scalar unit uses go together, and so do those that only
     vector and cube units use; one that a transfer uses goes with no other. Pipes are not compared.
     """
+    if one is None or two is None:
+        return False
     if one.scalar or two.scalar:
         return one.scalar != two.scalar
     return one.dma or two.dma
@@ -46,11 +48,6 @@ def with_level_penalties(problem: Problem) -> Problem:
     another, directly or over others: that is decided before levels are. A pair that has a penalty
     keeps the one it has. So an in-place pair that has one (of two multi-buffered buffers, one
     loaded and one stored, which would stall) is no reason for the pairs around it to be free.
-
-    Parameters
-    ----------
-    problem : Problem
-        Each buffer's `use` says what is known.
     """
     decided = {frozenset((p.first, p.second)) for p in problem.penalties}
     decided.update(frozenset(pair) for pair in problem.separations)
@@ -91,15 +88,6 @@ def _in_place_groups(problem: Problem) -> dict[str, int]:
     return group
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """A buffer's level where it takes bytes that another one had before."""
-
-    level: int
-    other: str
-    why: str
-
-
 def reuse_of(
     problem: Problem,
     offsets: Mapping[str, tuple[int, ...]],
@@ -108,40 +96,24 @@ def reuse_of(
 ) -> dict[str, Reuse]:
     """Return the level of each buffer under a plan: that of the worst sharing that it began.
 
-    Of two buffers that share, it is the one that becomes live later.
-
-    Parameters
-    ----------
-    problem : Problem
-        What was planned.
-    offsets : mapping of str to tuple of int
-        Bytes, one a slot or more.
-    cross_loop : bool
-        Whether buffers of different loops may share across pipelines at level 2; else that is
-        level 0.
-    without : str
-        What is known of plans that would not have to share, for the reasons.
+    Of two buffers that share, it is the one that becomes live later. Offsets are in bytes, one a
+    slot or more. With `cross_loop` buffers of different loops may share across pipelines at level
+    2; else that is level 0. The reasons also say what is known of plans `without` such sharing.
     """
     groups = _in_place_groups(problem)
     penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
-    worst: dict[str, _Taken] = {}
+    known = f"; {without}" if without else ""
+    worst = {buffer.name: Reuse(2) for buffer in problem.buffers}
     for first, second in _sharing(problem, offsets):
         paid = frozenset((first.name, second.name)) in penalized
         if not paid and groups[first.name] == groups[second.name]:
             continue
-        taken = _level(first, second, offsets, paid, cross_loop)
-        if taken is not None:
-            known = worst.get(second.name)
-            if known is None or taken.level < known.level or (not known.why and taken.why):
-                worst[second.name] = taken
-    return {buffer.name: _reuse(worst.get(buffer.name), without) for buffer in problem.buffers}
-
-
-def _reuse(taken: _Taken | None, without: str) -> Reuse:
-    if taken is None:
-        return Reuse(2)
-    reason = f"takes bytes of {taken.other!r}, {taken.why}"
-    return Reuse(taken.level, f"{reason}; {without}" if without and taken.level < 2 else reason)
+        level, why = _level(first, second, offsets, paid, cross_loop)
+        before = worst[second.name]
+        if why and (level < before.level or not before.reason):
+            reason = f"takes bytes of {first.name!r}, {why}{known if level < 2 else ''}"
+            worst[second.name] = Reuse(level, reason)
+    return worst
 
 
 def _level(
@@ -150,20 +122,18 @@ def _level(
     offsets: Mapping[str, tuple[int, ...]],
     paid: bool,
     cross_loop: bool,
-) -> _Taken | None:
-    """Return what it means that `second` takes bytes of `first`; None if nothing."""
+) -> tuple[int, str]:
+    """Return the level at which `second` takes bytes of `first`, and why; no reason if none."""
     one, two = first.use, second.use
     if live_together(first.live, second.live):
-        return _Taken(0, first.name, "in place although both are multi-buffered")
-    if one is None or two is None:
-        return _Taken(0, first.name, "at a cost") if paid else None
-    if not pipes_conflict(one, two):
-        return _Taken(0, first.name, "at a cost") if paid else None
+        return 0, "in place although both are multi-buffered"
+    if one is None or two is None or not pipes_conflict(one, two):
+        return (0, "at a cost") if paid else (2, "")
     if one.loop != two.loop:
-        return _Taken(2 if cross_loop else 0, first.name, "which another loop uses")
+        return 2 if cross_loop else 0, "which another loop uses"
     if one.loop is not None and _in_step(first, second, offsets):
-        return _Taken(1, first.name, "slot by slot, in the same loop on another pipeline")
-    return _Taken(0, first.name, "in the same loop on another pipeline")
+        return 1, "slot by slot, in the same loop on another pipeline"
+    return 0, "in the same loop on another pipeline"
 
 
 def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -> bool:

@@ -41,7 +41,7 @@ ANY = 0
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """A contiguous part of the memory."""
 
     # Bytes.
@@ -67,7 +67,7 @@ class Record:
     follows: bool
     first_piece: int
     pieces: int
-    replaced: tuple[Piece, ...]
+    replaced: tuple[Segment, ...]
 
 
 @dataclass(frozen=True)
@@ -90,20 +90,10 @@ def mirror(
     strategy: str = "default",
     cross_loop: bool = True,
 ) -> Mirrored:
-    """Pack entries as the original does.
+    """Pack a problem's entries, in the order in which they become live, as the original does.
 
-    Parameters
-    ----------
-    problem : Problem
-        Where the entries come from. Penalties are not looked at, but where they tell stall pairs.
-    entries : sequence of Entry
-        In the order in which they become live.
-    meter : Meter
-        A node is one slot tried at one level.
-    strategy : str
-        "default" or "largest-first".
-    cross_loop : bool
-        Whether the level between the document's levels 2 and 1 is tried.
+    Penalties are not looked at, but where they tell stall pairs. A node of the meter is one slot
+    tried at one level. With `cross_loop` the level between the document's 2 and 1 is tried, too.
     """
     facts = _Facts(problem, entries)
     order = _unpinned(problem, facts, strategy)
@@ -126,13 +116,7 @@ def mirror(
 
 
 def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "default") -> int:
-    """Return the bytes that first fit needs without any sharing across pipelines.
-
-    Parameters
-    ----------
-    problem, entries, strategy
-        As in `mirror`.
-    """
+    """Return the bytes that first fit needs without any sharing across pipelines."""
     facts = _Facts(problem, entries)
     trial = _Packer(facts, _unpinned(problem, facts, strategy), ADDRESS_LIMIT, False)
     trial.place_all(TOP)
@@ -150,40 +134,23 @@ def _pack(packer: _Packer, levels: Sequence[int], meter: Meter) -> bool:
     while at < len(packer.order):
         if meter.left == 0:
             return False
-        tried = [level for level in levels if level <= cap]
-        found = False
-        for level in tried:
+        for level in [level for level in levels if level <= cap]:
             meter.spend(1)
-            found = packer.try_place(at, level)
-            if found:
+            if packer.try_place(at, level):
+                cap = TOP if at == reset else cap
+                at += 1
                 break
-        if found:
-            if at == reset:
-                cap = TOP
-            at += 1
-            continue
-        reset = max(reset, at)
-        at, cap = packer.roll_back(at)
-        if cap == 0 or at == 0:
-            return False
-        cap -= 1
+        else:
+            reset = max(reset, at)
+            at, cap = packer.roll_back(at)
+            if cap == 0 or at == 0:
+                return False
+            cap -= 1
     return True
 
 
 class _Facts:
-    """What is fixed about the entries of a problem, as one bit for each entry.
-
-    Attributes
-    ----------
-    hard : list of int
-        For each entry, those that it may not share bytes with: live together or kept apart, and
-        itself; and the bit of what is reserved.
-    stalls : list of int
-        Those of them that it may have an offset in common with: a stall pair that touches at one
-        position, and nothing else in the two entries is live together.
-    pipes, loops : list of int
-        Those that pipelines would wait for, and those of the same loop, or of no loop, too.
-    """
+    """What is fixed about the entries of a problem: for each the others, one bit an entry."""
 
     def __init__(self, problem: Problem, entries: Sequence[Entry]) -> None:
         self.problem, self.entries = problem, entries
@@ -193,10 +160,14 @@ class _Facts:
         self.reserved = 1 << len(entries)
         rules = SharingRules(problem, at_a_cost=True)
         count = len(entries)
+        # Those that it may not share bytes with: live together or kept apart, and itself; and the
+        # bit of what is reserved.
         self.hard = [self.reserved | 1 << number for number in range(count)]
+        # Those of them that it may have an offset in common with: a stall pair that touches at one
+        # position, and nothing else in the two entries is live together.
         self.stalls = [0] * count
-        self.pipes = [0] * count
-        self.loops = [1 << number for number in range(count)]
+        self.pipes = [0] * count  # Those that pipelines would wait for
+        self.loops = [1 << number for number in range(count)]  # Of the same loop, or of none, too
         for number, one in enumerate(entries):
             if conflict(one, one):
                 self.pipes[number] |= 1 << number
@@ -229,15 +200,7 @@ def _tie(rules: SharingRules, one: Entry, two: Entry) -> tuple[bool, bool]:
 
 
 class _Packer:
-    """The outline of the memory and the history of placements, for one capacity.
-
-    Attributes
-    ----------
-    order : list of Item
-        What to place.
-    history : list of Record
-        Placements, the latest last.
-    """
+    """The outline of the memory and the history of placements, for one capacity."""
 
     def __init__(self, facts: _Facts, order: Sequence[Item], capacity: int, split: bool) -> None:
         self.facts, self.order, self.capacity = facts, list(order), capacity
@@ -247,11 +210,11 @@ class _Packer:
         self._fixed = [
             (offset, offset + facts.sizes[item.entry], item) for item, offset in facts.pins.items()
         ]
-        self.history: list[Record] = []
+        self.history: list[Record] = []  # The latest last
         self._offsets: dict[Item, int] = {}
         self._added: dict[int, list[int]] = {}
         self._levels: dict[Item, int] = {}
-        self._banned: tuple[int, int] | None = None
+        self._banned: tuple[int, int] | None = None  # An item's place, and an offset not for it
 
     @property
     def peak(self) -> int:
@@ -279,10 +242,11 @@ class _Packer:
         if size == 0:
             self._offsets[item], self._levels[item] = 0, level
             return True
+        banned = None if self._banned is None or self._banned[0] != at else self._banned[1]
         free = self._free_pieces(item, level) if level > WIDEN else None
         begin = 0
         while begin < len(self._pieces):
-            end, begin = self._grow(at, begin)
+            end, begin = self._grow(item, begin, banned)
             if end < 0:
                 continue  # `begin` is behind what is in the way
             if end == len(self._pieces):
@@ -297,7 +261,7 @@ class _Packer:
                     begin += 1
                 if begin == len(free):
                     return False
-                end, start = self._grow(at, begin)
+                end, start = self._grow(item, begin, banned)
                 if end < 0 or end == len(self._pieces):
                     begin = start if end < 0 else len(self._pieces)
                     continue
@@ -305,16 +269,16 @@ class _Packer:
             return True
         return False
 
-    def _grow(self, at: int, begin: int) -> tuple[int, int]:
+    def _grow(self, item: Item, begin: int, banned: int | None = None) -> tuple[int, int]:
         """Return the last piece of the range from `begin` that an item fits in, and `begin`.
 
         The last piece is -1 if something is in the way, and the second number is then where to go
         on; it is the number of pieces if there are no more.
         """
-        pieces, item = self._pieces, self.order[at]
+        pieces = self._pieces
         size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
         low = pieces[begin].begin
-        if self._banned == (at, low):
+        if low == banned:
             return -1, begin + 1
         for end in range(begin, len(pieces)):
             met = pieces[end].entries & hard
@@ -366,14 +330,14 @@ class _Packer:
         high = low + self.facts.sizes[item.entry]
         replaced = tuple(pieces[begin : end + 1])
         if self._split:
-            new = [Piece(p.begin, min(p.end, high), p.entries | bit, item) for p in replaced]
+            new = [Segment(p.begin, min(p.end, high), p.entries | bit, item) for p in replaced]
         else:
             entries = bit
             for piece in replaced:
                 entries |= piece.entries
-            new = [Piece(low, high, entries, item)]
+            new = [Segment(low, high, entries, item)]
         if high < replaced[-1].end:
-            new.append(Piece(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
+            new.append(Segment(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
         pieces[begin : end + 1] = new
         record = Record(at, item, low, high, level, follows, begin, len(new), replaced)
         self.history.append(record)
@@ -433,12 +397,9 @@ class _Packer:
 
     def _place_exactly(self, item: Item, low: int) -> bool:
         """Put an item at an offset where a piece begins and all that it needs is free."""
-        at = self._at[Item(item.entry, 0)]
         for begin, piece in enumerate(self._pieces):
             if piece.begin == low:
-                banned, self._banned = self._banned, None
-                end, _ = self._grow(at, begin)
-                self._banned = banned
+                end, _ = self._grow(item, begin)
                 if not 0 <= end < len(self._pieces):
                     return False
                 self._place(self._at[item], item, begin, end, WIDEN, follows=True)
@@ -471,7 +432,7 @@ class _Packer:
         return record.item.slot > 0 and self._levels[first] == record.level
 
 
-def _first_outline(facts: _Facts, capacity: int) -> list[Piece]:
+def _first_outline(facts: _Facts, capacity: int) -> list[Segment]:
     """Return the pieces of the memory before anything is placed but what is pinned or reserved."""
     fixed = [(begin, end, facts.reserved) for begin, end in facts.problem.memory.reserved]
     fixed += [
@@ -491,5 +452,5 @@ def _first_outline(facts: _Facts, capacity: int) -> list[Piece]:
         for low, high, mask in fixed:
             if low < end and begin < high:
                 entries |= mask
-        pieces.append(Piece(begin, end, entries))
+        pieces.append(Segment(begin, end, entries))
     return pieces

@@ -28,7 +28,7 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
 from passes.planning.planners.portfolio import bump_or_best
-from passes.planning.problem import PipelineUse, Problem, widest_alignment
+from passes.planning.problem import Problem, widest_alignment
 
 Search = Literal["search", "mirror"]
 MIRROR_SHARE = 10
@@ -64,34 +64,10 @@ def plan_levels(
     strategy: str = "default",
     cross_loop: bool = True,
 ) -> Plan:
-    """Plan with levels of reuse.
+    """Plan with levels of reuse; the plan says each buffer's level.
 
-    Parameters
-    ----------
-    problem : Problem
-        What to place.
-    budget : Budget, optional
-        Of placements tried; a slot tried at one level is one.
-    search : str
-        "search" or "mirror". Where everything fits side by side, the first shares nothing; the
-        second still puts in place what may be, as the original does.
-    strategy : str
-        How `mirror` orders entries of the unified buffer: "default", by the units that use them, or
-        "largest-first".
-    cross_loop : bool
-        Whether buffers that are used in different loops may share across pipelines at level 2: the
-        wait is for once a loop, not once an iteration. The original does so, which its document
-        does not say. If not, that is level 0.
-
-    Returns
-    -------
-    Plan
-        With each buffer's level.
-
-    Raises
-    ------
-    ValueError
-        If `search` or `strategy` is none of these.
+    `search`, `strategy` and `cross_loop` are as in `AscendPlanMemory`; any other value is a
+    `ValueError`. A node of the budget is a slot tried at one level.
     """
     if search not in get_args(Search):
         raise ValueError(f"{problem.name}: search must be 'search' or 'mirror', got {search!r}")
@@ -106,7 +82,7 @@ def plan_levels(
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
     meter = Meter(budget or Budget())
     block_list, entries = BlockList(problem), entries_of(problem)
-    apart = [] if search == "mirror" else _with_less_in_place(problem)
+    apart = [] if search == "mirror" else _entries_with_fewer_pairs(problem)
     for laid_out in (*apart, entries):
         plan = block_list.plan_of(by_buffer(laid_out, sequential(problem, laid_out)), name)
         if plan.fits and (search == "mirror" or plan.penalty == 0):
@@ -125,7 +101,7 @@ def plan_levels(
     return replace(plan, nodes=meter.used, reuse=reuse, apart=needed)
 
 
-def _with_less_in_place(problem: Problem) -> list[list[Entry]]:
+def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
     """Return the entries with nothing in place, then with pairs in place that wait for nothing.
 
     The original merges all that may be in place before it looks at the capacity. But the next
@@ -133,11 +109,7 @@ def _with_less_in_place(problem: Problem) -> list[list[Entry]]:
     wrote, and no level says so. The search therefore merges such pairs only where bytes are short.
     """
     use = {buffer.name: buffer.use for buffer in problem.buffers}
-    free = tuple((a, b) for a, b in problem.in_place if not _waits(use[a], use[b]))
+    free = tuple((a, b) for a, b in problem.in_place if not pipes_conflict(use[a], use[b]))
     pinned = pinned_pairs(problem)
     kept = (pinned, (*free, *(pair for pair in pinned if pair not in free)))
     return [entries_of(replace(problem, in_place=pairs)) for pairs in kept]
-
-
-def _waits(one: PipelineUse | None, two: PipelineUse | None) -> bool:
-    return one is not None and two is not None and pipes_conflict(one, two)

@@ -20,18 +20,10 @@ from passes.planning.problem import Problem, widest_alignment
 def plan_workspace(
     problem: Problem, budget: Budget | None = None, *, reuse: bool = False, search: str = "search"
 ) -> Plan:
-    """Lay buffers out one after the other, or by life.
+    """Lay buffers out one after the other; with `reuse` those not live together may share bytes.
 
-    Parameters
-    ----------
-    problem : Problem
-        What to place; a capacity of its memory is not looked at.
-    budget : Budget, optional
-        Limits for the search.
-    reuse : bool
-        Whether buffers that are not live together may share bytes.
-    search : str
-        With `reuse`, "search" for the lowest peak, or "mirror" the original: first fit.
+    Then "search" looks for the lowest peak, and "mirror" is the original: first fit. A capacity of
+    the memory is not looked at.
     """
     problem = replace(problem, memory=replace(problem.memory, capacity=None))
     if reuse and search == "search":

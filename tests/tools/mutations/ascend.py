@@ -40,7 +40,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend problems: what is separated and what is refused",
         f"{_ANALYSIS}/problems.py",
         ("_check_scopes", "_check_annotations", "check_is_planned", "_separations"),
-        (_IN_PLACE, _KERNELS),
+        (_IN_PLACE, _KERNELS, "tests/ascend/test_ascend_refusals.py"),
     ),
     Rule(
         "Ascend computations: what joins",

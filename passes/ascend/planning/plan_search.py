@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of one problem that a judge is shown: penalties guide the planners, cycles decide.
+"""Plans of one problem for a cost model: penalties guide the planners, cycles decide.
 
 First come the plan of the least penalty and those of the reuse levels. From there pairs of buffers
-are kept apart that the judge says wait for one another, the longest wait first, and the problem is
-planned again.
+are kept apart that the cost model says wait for one another, the longest wait first, and the
+problem is planned again.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from passes.ascend.planning.choice import Planner, Verdict
 from passes.ascend.planning.level_limit import LEVELS, plan_at_level
+from passes.ascend.planning.slot_choice import Cost, Planner
 from passes.planning.bound import lower_bound
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
@@ -37,7 +37,7 @@ MOST_APART = 16
 WAITS = 3
 """Pairs that wait longest in a plan, each of which is kept apart in a next one."""
 
-Judged = tuple[Plan, Verdict]
+Pairs = frozenset[frozenset[str]]
 
 
 def may_fit(problem: Problem) -> bool:
@@ -50,25 +50,16 @@ def is_right(problem: Problem, plan: Plan) -> bool:
     return plan.fits and not verify(problem, plan, limit=1)
 
 
-def waits_in(problem: Problem, verdict: Verdict) -> list[tuple[str, str]]:
+def waits_in(problem: Problem, cost: Cost) -> list[tuple[str, str]]:
     """Return the pairs of a problem's own buffers that wait for one another and can be moved."""
     movable = {buffer.name for buffer in problem.buffers if buffer.pinned is None}
-    return [pair for pair in verdict.waits if movable.issuperset(pair)]
+    return [pair for pair in cost.waits if movable.issuperset(pair)]
 
 
 def first_plans(problem: Problem, planner: Planner, meter: Meter, nodes: int) -> Iterator[Plan]:
     """Yield plans that fit, no two alike: of the least penalty, and of the reuse levels.
 
-    Parameters
-    ----------
-    problem : Problem
-        With the penalties of the levels.
-    planner : callable
-        What seeks the least penalty.
-    meter : Meter
-        Pays for all of them.
-    nodes : int
-        The most that `planner` may try.
+    `planner` seeks the least penalty, within `nodes`; `meter` pays for all.
     """
     seen = []
     for plan in _planned(problem, planner, meter, nodes):
@@ -86,39 +77,25 @@ def _planned(problem: Problem, planner: Planner, meter: Meter, nodes: int) -> It
 
 def plans_apart(
     problem: Problem,
-    known: list[Judged],
+    known: Sequence[Cost],
     planner: Planner,
-    judge: Callable[[Plan], Verdict],
+    price: Callable[[Plan], Cost],
     meter: Meter,
     enough: int,
-) -> Iterator[Judged]:
-    """Yield plans in which pairs are kept apart that wait for one another in other plans.
+) -> None:
+    """Price plans in which pairs are kept apart that wait for one another in other plans.
 
-    The plan of the fewest cycles comes first, and the next ones are made from it.
-
-    Parameters
-    ----------
-    problem : Problem
-        What the plans are for.
-    known : list of (Plan, Verdict)
-        To start from.
-    planner : callable
-        What plans the problem with pairs kept apart.
-    judge : callable
-        From a plan of `problem` to what it costs.
-    meter : Meter
-        Pays for the plans.
-    enough : int
-        Cycles that no plan is below.
+    The next ones are made from the plan of the fewest cycles, beginning with those whose costs are
+    `known`, until one takes `enough` cycles, below which no plan is.
     """
     serial = count()
-    waiting = [(v.cycles, next(serial), v, frozenset[frozenset[str]]()) for _, v in known]
+    waiting = [(cost.cycles, next(serial), cost, Pairs()) for cost in known]
     heapq.heapify(waiting)
-    best = min((verdict.cycles for _, verdict in known), default=enough)
-    asked: set[frozenset[frozenset[str]]] = set()
+    best = min((cost.cycles for cost in known), default=enough)
+    asked: set[Pairs] = set()
     while waiting and best > enough:
-        _, _, verdict, apart = heapq.heappop(waiting)
-        for pair in waits_in(problem, verdict)[:WAITS]:
+        _, _, cost, apart = heapq.heappop(waiting)
+        for pair in waits_in(problem, cost)[:WAITS]:
             pairs = apart | {frozenset(pair)}
             if pairs in asked:
                 continue
@@ -127,32 +104,18 @@ def plans_apart(
             asked.add(pairs)
             plan = _plan_apart(problem, pairs, planner, meter)
             if plan is not None:
-                found = judge(plan)
-                yield plan, found
+                found = price(plan)
                 best = min(best, found.cycles)
                 heapq.heappush(waiting, (found.cycles, next(serial), found, pairs))
 
 
-def _plan_apart(
-    problem: Problem, pairs: frozenset[frozenset[str]], planner: Planner, meter: Meter
-) -> Plan | None:
+def _plan_apart(problem: Problem, pairs: Pairs, planner: Planner, meter: Meter) -> Plan | None:
     """Return a plan of `problem` in which some pairs share nothing, if one is found."""
-    changed = _apart(problem, pairs)
-    if not may_fit(changed):
-        return None
-    found = planner(changed, meter.share(1, at_most=APART_NODES).rest())
-    meter.spend(found.nodes)
-    plan = BlockList(problem).plan_of(found.offsets, found.planner, found.nodes)
-    return plan if is_right(problem, plan) else None
-
-
-def _apart(problem: Problem, pairs: frozenset[frozenset[str]]) -> Problem:
-    """Return a problem in which some pairs are separated, in place neither."""
     known = {frozenset(pair) for pair in problem.separations}
-    added = sorted(tuple(sorted(pair)) for pair in pairs - known)
-    return replace(
+    first_and_second = sorted(sorted(pair) for pair in pairs - known)
+    changed = replace(
         problem,
-        separations=(*problem.separations, *((first, second) for first, second in added)),
+        separations=(*problem.separations, *((one, two) for one, two in first_and_second)),
         in_place=tuple(pair for pair in problem.in_place if frozenset(pair) not in pairs),
         penalties=tuple(
             penalty
@@ -160,3 +123,9 @@ def _apart(problem: Problem, pairs: frozenset[frozenset[str]]) -> Problem:
             if frozenset((penalty.first, penalty.second)) not in pairs
         ),
     )
+    if not may_fit(changed):
+        return None
+    found = planner(changed, meter.share(1, at_most=APART_NODES).rest())
+    meter.spend(found.nodes)
+    plan = BlockList(problem).plan_of(found.offsets, found.planner, found.nodes)
+    return plan if is_right(problem, plan) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be chosen for one memory, and who judges it."""
+"""A memory as a kernel requests it, a plan of it with fewer slots, and what plans cost."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from passes.planning.problem import Problem
 
 Placed = tuple[Problem, Plan]
 Slots = tuple[tuple[str, int], ...]
-"""Buffers that have fewer slots than they ask for, and how many, in the order of `Asked.order`."""
+"""Buffers that have fewer slots than they ask for, and how many, in `MemoryRequest.order`."""
 Planner = Callable[[Problem, Budget], Plan]
 """From a problem to a complete plan, also when that does not fit."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What plans for all memories of a kernel cost."""
+class Cost:
+    """What plans for the memories of a kernel cost."""
 
     cycles: int  # What the kernel takes
     # Pairs of buffers of which one waits for bytes that the other still uses, the longest wait
@@ -27,13 +27,16 @@ class Verdict:
     waits: tuple[tuple[str, str], ...] = ()
 
 
-Judge = Callable[[Sequence[Placed]], Verdict]
-"""From plans for all memories to what they cost. To share fewer bytes never costs more."""
+CostModel = Callable[[Sequence[Placed]], Cost]
+"""From plans for some memories of a kernel to their cost, as if the other memories had no end.
+
+To share fewer bytes never costs more.
+"""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One memory as a kernel asks for it."""
+class MemoryRequest:
+    """One memory as a kernel requests it."""
 
     problem: Problem  # With all slots
     # From slots by name to the problem in which these buffers have so many; what may be in place
@@ -47,20 +50,20 @@ class Asked:
         several.sort(key=lambda b: (-b.size * (b.slots - 1), b.name))
         return tuple(buffer.name for buffer in several)
 
-    def slots_of(self, name: str) -> int:
-        """Return how many slots a buffer asks for."""
-        return self.problem.buffers[self.problem.index[name]].slots
+    def single(self) -> Problem:
+        """Return the problem in which each buffer that can has one slot."""
+        return self.with_slots(dict.fromkeys(self.order, 1))
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One memory with a plan that fits."""
+class SlotChoice:
+    """Slots for the buffers of one memory, with a plan that fits."""
 
     slots: Slots  # Buffers that have fewer slots than they ask for, and how many
     lost: int  # Slots that they lost in all
     problem: Problem  # With these slots
     plan: Plan  # Verified, and within the capacity
-    verdict: Verdict  # Of this plan beside those that are chosen for the other memories
+    cost: Cost  # Of this plan beside those that are chosen for the other memories
 
     @property
     def given_up(self) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ class Choice:
     @property
     def cycles(self) -> int:
         """What the kernel takes."""
-        return self.verdict.cycles
+        return self.cost.cycles
 
     @property
     def rank(self) -> tuple[int, int, int, Slots]:
@@ -78,9 +81,9 @@ class Choice:
         return (self.cycles, self.lost, self.plan.peak, self.slots)
 
 
-def front(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def front(choices: Sequence[SlotChoice]) -> tuple[SlotChoice, ...]:
     """Return the choices to which none is better in both bytes and cycles, fewest bytes first."""
-    kept: list[Choice] = []
+    kept: list[SlotChoice] = []
     for choice in sorted(choices, key=lambda c: (c.plan.peak, c.rank)):
         if not kept or choice.cycles < kept[-1].cycles:
             kept.append(choice)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found of a function's pipelines: statements, uses of buffers, an outline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tvm
+from tvm import tirx
+
+from passes.ascend.analysis.pipes import find_pipelines
+from passes.planning.problem import PipelineUse
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.simulation.program import Branch, Loop, Statement, Step
+from target_hw.ascend import CHIPS
+from tvm_ext import workloads
+
+MEMORY = CHIPS["ascend/910b"]
+
+
+def pipelines(func: tirx.PrimFunc):
+    """Return what is found in a function, lowered to where storage is planned."""
+    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
+    found = find_problems(mod["main"], ProblemOptions(memory=MEMORY))
+    return found, find_pipelines(mod["main"], found)
+
+
+def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:
+    """Return how the planned buffers of a function meet the pipelines."""
+    found, made = pipelines(func)
+    return {
+        name: made.uses[allocation.index]
+        for attached in found.problems
+        for name, allocation in attached.allocations.items()
+    }
+
+
+def program(func: tirx.PrimFunc) -> tuple[Step, ...]:
+    """Return the statements of a function, on their pipes."""
+    return pipelines(func)[1].program
+
+
+def statements(steps: tuple[Step, ...]) -> Iterator[Statement]:
+    """Yield the statements of a program, without loops and branches."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from statements(step.body)
+        elif isinstance(step, Branch):
+            yield from statements(step.then)
+            yield from statements(step.otherwise)
+        else:
+            yield step
+
+
+def outline(steps: tuple[Step, ...]) -> list:
+    """Return the pipes of a program, lists for loops and sets of two tuples for branches."""
+    made: list = []
+    for step in steps:
+        if isinstance(step, Loop):
+            made.append([step.extent, *outline(step.body)])
+        elif isinstance(step, Branch):
+            made.append((tuple(outline(step.then)), tuple(outline(step.otherwise))))
+        else:
+            made.append(step.pipe)
+    return made

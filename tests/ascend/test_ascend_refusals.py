@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `AscendPlanMemory` refuses, and how it says so."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from ascend_modules import SEARCHES, TWIN, WORKSPACE, chip, message, module, planned, uses_scope
+from tvm import tirx
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from tvm_ext.transform import AscendPlanMemory
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mode": "plan"}, "mode must be one of local-mem-plan, global-work-space-plan"),
+        ({"strategy": "best"}, "strategy must be one of default, largest-first, got 'best'"),
+        ({"search": "three_level"}, "search must be one of search, mirror, got 'three_level'"),
+        ({"form": "text"}, "form must be one of address, arena, got 'text'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], text: str):
+    with pytest.raises(ValueError, match=f"AscendPlanMemory: {text}"):
+        AscendPlanMemory(**options)
+
+
+def test_a_scope_that_the_target_does_not_have():
+    text = message(uses_scope("local.UBX"))
+    assert text.startswith("buffer 'a': scope 'local.UBX' is not in the memory of the target")
+    assert "local.UB, local.L1" in text
+
+
+def test_a_target_without_memory():
+    with pytest.raises(ValueError, match=r"scope 'local\.UB' is not .* which describes none"):
+        AscendPlanMemory()(module(uses_scope("local.UB"), "llvm"))
+
+
+@pytest.mark.parametrize("mode", ["local-mem-plan", WORKSPACE])
+def test_a_buffer_that_is_read_before_it_is_written(mode: str):
+    scope = "global.workspace" if mode == WORKSPACE else "local.L1"
+    text = message(uses_scope(scope, reads_first=True), mode=mode)
+    assert text == f"buffer 'a' in {scope}: error: read before first write"
+
+
+def test_a_symbolic_size():
+    func = uses_scope("local.UB", size=tirx.Var("n", "int32")).with_attr("target", Target(TWIN))
+    with pytest.raises(ValueError, match=r"buffer 'a' in local\.UB: its size is symbolic"):
+        AscendPlanMemory()(tvm.IRModule({"main": func}))
+
+
+def test_a_symbolic_size_that_is_at_most_so_much_in_itself_is_planned():
+    # TVM's own lowering cuts the buffer down to what is used: the lesser of n and 64.
+    assert planned(uses_scope("local.UB", size=tirx.Var("n", "int32"))) == {"a": (0,)}
+
+
+def test_a_symbolic_size_with_a_bound_is_planned():
+    func = uses_scope("local.UB", size=tirx.Var("n", "int32"))
+    assert planned(func.with_attr("tir_var_upper_bound", {"n": 64})) == {"a": (0,)}
+
+
+@pytest.mark.parametrize("form", ["address", "arena"])
+def test_slots_without_a_loop(form: str):
+    text = message(uses_scope("local.UB", annotations={"multi_buffer": 2}), form=form)
+    assert text.startswith("buffer 'a' in local.UB: no loop is around its allocation")
+
+
+@pytest.mark.parametrize("slots", [0, -2])
+def test_less_than_one_slot(slots: int):
+    text = message(uses_scope("local.UB", annotations={"multi_buffer": slots}, looped=True))
+    assert text == f"buffer 'a' in local.UB: multi_buffer must be a positive integer, got {slots}"
+
+
+def test_an_unknown_pipe():
+    @T.prim_func(s_tir=True)
+    def wrong(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in T.serial(64, annotations={"pipe": "MTE4"}):
+            a[i] = x[i]
+        for i in range(64):
+            y[i] = a[i]
+
+    assert message(wrong).startswith("unknown pipe 'MTE4' of a statement on 'a' in local.UB")
+
+
+def test_a_workspace_of_each_parallel_iteration():
+    func = uses_scope("global.workspace", looped=True)
+    body = func.body
+    loop = tirx.For(body.loop_var, body.min, body.extent, tirx.ForKind.PARALLEL, body.body)
+    text = message(func.with_body(loop), mode=WORKSPACE, form="arena")
+    assert "each iteration of the parallel loop around it needs its own" in text
+    assert "allocate it outside of that loop, with a part for each iteration" in text
+    text = message(func.with_body(loop), mode=WORKSPACE, form="address")
+    assert text.startswith("buffer 'a' in global.workspace: each iteration or thread has its own")
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_overflow_says_what_the_original_says_and_more(search: str):
+    text = message(uses_scope("local.UB"), search=search, target=chip(UB=128))
+    planner = "three_level" if search == "search" else "three_level_mirror"
+    assert text.splitlines() == [
+        "ub overflow, requires 2048 bits while 1024 bits available! (possible reason: tiling basic "
+        "block is too large or block number is more than what user expect due to multi-buffer "
+        "feature is enabled and some ops need extra local buffer.)",
+        f"  scope 'local.UB' needs 256 bytes as planned by {planner!r}, and has 128",
+        "  most is live at line 6 (for i in range(64):), 256 bytes:",
+        "    a: 256 bytes, live on lines 6 to 9",
+        "  no plan needs less than 256 bytes where only what the instruction set allows is in "
+        "place; it is proven that no plan fits",
+        "  it fits with one of these changes, each of which was planned:",
+        "    a smaller 'a', at most 128 of its 256 bytes: 128 bytes",
+        "    smaller tiles, every buffer at most 1/2 of its bytes: 128 bytes",
+        "  lines are those of the function's script, as it is planned, without target",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "printed"), [("L1", "cbuf"), ("L0C", "cc"), ("L0A", "ca"), ("L0B", "cb")]
+)
+def test_overflow_prints_scopes_as_the_original_does(scope: str, printed: str):
+    text = message(uses_scope(f"local.{scope}"), target=chip(**{scope: 64}))
+    assert text.startswith(f"{printed} overflow, requires 2048 bits while 512 bits available!")
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_bits_of_an_overflow_are_those_of_whole_units(search: str):
+    func = uses_scope("local.UB", size=60001).with_attr("target", Target(TWIN))
+    with pytest.raises(ValueError, match="ub overflow, requires 1920256 bits while 1572864 bits"):
+        AscendPlanMemory(search=search)(tvm.IRModule({"main": func}))
