@@ -114,27 +114,3 @@ def verdict(problem: Problem, plan: Plan) -> str:
         return "does not fit, as no plan does" if proven else "does not fit"
     proof = what_is_proven(problem, plan)
     return f"{proof} (proven)" if proof else "a better plan may exist"
-
-
-def end_of(problems: Sequence[Problem], nbytes: int) -> int:
-    """Return where allocations end in a memory, as a plan's peak says it: above what is reserved.
-
-    Parameters
-    ----------
-    problems : sequence of Problem
-        Of one memory, as in `plan_memory`.
-    nbytes : int
-        What is allocated for all of them together. Each but the last is taken to have as much of
-        that as it needs at least.
-    """
-    total = 0
-    for number, problem in enumerate(problems, 1):
-        bound, part = lower_bound(problem), nbytes
-        if number < len(problems):
-            reserved = problem.memory.reserved
-            part = min(nbytes, bound - sum(max(0, min(bound, e) - b) for b, e in reserved))
-        nbytes -= part
-        for begin, end in problem.memory.reserved:
-            part += end - begin if begin < part else 0
-        total += part
-    return total

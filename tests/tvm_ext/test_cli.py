@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tvm
 from tvm import tirx
+from tvm_ext.comparison.tables import render, render_memory
 
 from tvm_ext import Allocations, Comparison, FunctionComparison, compare
 from tvm_ext.__main__ import main
@@ -21,7 +22,6 @@ from tvm_ext.comparison.memory_comparison import (
     PlannedMemory,
     SymbolicMemory,
 )
-from tvm_ext.comparison.tables import render, render_memory
 from tvm_ext.transform import StorageRewrite
 
 CHAIN = """

@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tvm
 from tvm.script import tirx as T
+from tvm_ext.comparison.planner_tables import summary, tables
 
 import tvm_ext
 from passes.planning import Buffer, Problem, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.many_programs import Failure, compare_many, programs_in
-from tvm_ext.comparison.planner_tables import summary, tables
 from tvm_ext.comparison.planners import (
     Makespan,
     PlannerComparison,

@@ -14,7 +14,6 @@ from tvm.script import tirx as T
 import tvm_ext
 from passes.planning.html_table import ROW_LIMIT, html_table
 from tvm_ext import Buffer, Problem
-from tvm_ext.map.html import html_page
 
 HOSTILE = '</td></table><script>alert("1")</script>&amp;'
 
@@ -90,7 +89,7 @@ def test_a_map_is_a_table_and_its_page_in_a_frame(problem):
     memory_map = tvm_ext.map_of_problem(problem)
     seen = shown(memory_map)
     (frame,) = seen.frames
-    assert frame["srcdoc"] == html_page(memory_map)
+    assert frame["srcdoc"] == memory_map.page()
     assert frame["sandbox"] == "allow-scripts"
     assert f"{memory_map.scopes[0].placements[0].plan.peak:,}" in seen.rows[1]
     assert "\n" not in str(memory_map)

@@ -19,8 +19,9 @@ from passes.planning import Budget, Problem
 from passes.planning.files.csv_format import read_problem
 from passes.planning.planner import as_budget
 from target_hw.memory import MemoryScope
-from tvm_ext.comparison.memory_comparison import SEARCH_NODES
-from tvm_ext.comparison.planners import PlannerComparison, compare_problem, compare_program
+from tvm_ext.comparison.plan_scope import SEARCH_NODES
+from tvm_ext.comparison.planner_results import PlannerComparison
+from tvm_ext.comparison.planners import compare_problem, compare_program
 from tvm_ext.named_planners import EVERY, known_planners
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import load_program, program_of

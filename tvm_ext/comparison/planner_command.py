@@ -22,7 +22,7 @@ from tvm_ext.comparison.many_programs import (
     compare_planners,
     programs_in,
 )
-from tvm_ext.comparison.planner_tables import render_planners, summary
+from tvm_ext.comparison.planner_results import render_planners, summary
 from tvm_ext.named_planners import known_planners
 
 

@@ -4,35 +4,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-
-from tvm_ext.map.model import MemoryMap
-from tvm_ext.map.page_data import page_data
+from typing import Any
 
 _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 """The parts of the page's script, in the order in which they build upon each other."""
 
 
-def html_page(shown: MemoryMap) -> str:
-    """Write a memory map as a page.
+def html_page(title: str, data: Mapping[str, Any]) -> str:
+    """Write a memory map's `page_data` as a whole page, with its style, script and data.
 
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to show.
-
-    Returns
-    -------
-    str
-        The whole page, with its style, script and data. Names of buffers and lines of programs
-        are data to it, whatever they say.
+    Names of buffers and lines of programs are data to it, whatever they say.
     """
     parts = {
-        "{{TITLE}}": escape(f"Memory of {shown.title}"),
+        "{{TITLE}}": escape(f"Memory of {title}"),
         "{{STYLE}}": _part("page.css"),
         "{{SCRIPT}}": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
-        "{{DATA}}": _inert(json.dumps(page_data(shown), separators=(",", ":"))),
+        "{{DATA}}": _inert(json.dumps(data, separators=(",", ":"))),
     }
     page = _part("page.html")
     # From the end: what is put in is not searched again.
@@ -42,21 +32,15 @@ def html_page(shown: MemoryMap) -> str:
     return page
 
 
-def in_a_frame(shown: MemoryMap) -> str:
-    """Write a memory map as an element of another page, such as a notebook.
+def in_a_frame(title: str, page: str) -> str:
+    """Write a map's page as an element of another page, such as a notebook.
 
     The frame has no part in the page around it: its scripts run, and can reach nothing there. A
     notebook that does not trust what it shows leaves it out.
-
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to show.
     """
-    page = escape(html_page(shown))
     return (
-        f'<iframe sandbox="allow-scripts" title="{escape(f"Memory of {shown.title}")}" '
-        f'style="width:100%;height:640px;border:1px solid" srcdoc="{page}"></iframe>'
+        f'<iframe sandbox="allow-scripts" title="{escape(f"Memory of {title}")}" '
+        f'style="width:100%;height:640px;border:1px solid" srcdoc="{escape(page)}"></iframe>'
     )
 
 

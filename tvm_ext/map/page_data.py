@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from passes.planning.verify import charge
 from passes.simulation import Simulation
-from tvm_ext.map.model import BufferNote, MemoryMap, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
 from tvm_ext.map.stock import STOCK, remark
 
 MOST_STALLS = 200
@@ -17,34 +17,26 @@ MOST_STALLS = 200
 Plain = dict[str, Any]
 
 
-def page_data(shown: MemoryMap) -> Plain:
-    """Return all that the page shows.
+def page_data(
+    title: str, scopes: Sequence[ScopeMap], runs: Sequence[PlannedRun], left: Sequence[str]
+) -> Plain:
+    """Return all that the page shows of a memory map.
 
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to show.
-
-    Returns
-    -------
-    dict
-        Bytes and positions are integers. Buffers are named by their place in ``buffers`` of
-        their scope, lines by their number from 0.
+    Bytes and positions are integers. Buffers are named by their place in ``buffers`` of their
+    scope, lines by their number from 0.
     """
-    listings = list(
-        {id(s.listing): s.listing for s in shown.scopes if s.listing is not None}.values()
-    )
+    listings = list({id(s.listing): s.listing for s in scopes if s.listing is not None}.values())
     places = {id(listing): at for at, listing in enumerate(listings)}
-    spans = {(run.function, run.planner): run.simulation.makespan for run in shown.runs}
+    spans = {(run.function, run.planner): run.simulation.makespan for run in runs}
     return {
-        "title": shown.title,
-        "functions": len({scope.function for scope in shown.scopes}),
+        "title": title,
+        "functions": len({scope.function for scope in scopes}),
         "listings": [
             {"name": one.name, "lines": one.lines, "lineOf": one.line_of} for one in listings
         ],
-        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in shown.scopes],
-        "runs": [_run(run) for run in shown.runs],
-        "left": shown.left,
+        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in scopes],
+        "runs": [_run(run) for run in runs],
+        "left": left,
     }
 
 

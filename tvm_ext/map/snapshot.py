@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from passes.planning import Buffer
-from tvm_ext.map.model import BufferNote, MemoryMap, Placement, ScopeMap
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import BufferNote, Placement, ScopeMap
 
 PROTOCOL = 4
 """The newest pickle protocol that the visualiser reads."""

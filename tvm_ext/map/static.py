@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import INK, need_matplotlib
-from tvm_ext.map.model import MemoryMap, Placement, ScopeMap
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import Placement, ScopeMap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,8 @@ from typing import Any
 
 from passes.planning import live_bytes
 from passes.simulation import Cause, Run, Stall
-from tvm_ext.map.model import BufferNote, MemoryMap, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
 
 Event = dict[str, Any]
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tvm_ext.drawing.picture import save
-from tvm_ext.map.html import html_page
-from tvm_ext.map.model import MemoryMap
+from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.snapshot import write_snapshot
 from tvm_ext.map.static import picture
 from tvm_ext.map.trace import write_trace
@@ -47,7 +46,7 @@ def known_suffix(path: str | Path) -> str:
 
 
 def _page(shown: MemoryMap, path: Path) -> None:
-    path.write_text(html_page(shown), encoding="utf-8")
+    path.write_text(shown.page(), encoding="utf-8")
 
 
 def _picture(shown: MemoryMap, path: Path) -> None:
