@@ -43,21 +43,9 @@ def plan_memory(
 ) -> tuple[PlannedMemory, tuple[Plan, ...]]:
     """Plan the problems of a memory with one planner; a plan that fits is verified.
 
-    Parameters
-    ----------
-    problems : sequence of Problem
-        One for each point of a function at which there is memory; their bytes are added up.
-    planner : str
-        Its name.
-    budget : Budget, optional
-        What it may spend on each.
-
-    Raises
-    ------
-    ValueError
-        When the planner is not known, fails, or returns no plan.
-    PlanError
-        When its plan is wrong.
+    There is one problem for each point of a function at which there is memory; their bytes are
+    added up, and the budget is for each. Raises ValueError when the planner is not known, fails, or
+    returns no plan; PlanError when its plan is wrong.
     """
     begin = time.perf_counter()
     plans = tuple(solve(problem, planner, budget) for problem in problems)
@@ -81,13 +69,10 @@ def plan_memory(
 
 
 def what_is_proven(problem: Problem, plan: Plan) -> str:
-    """Say in which regard it is proven that no plan is better.
+    """Say in which regard it is proven that no plan is better; empty if nothing is proven.
 
-    Returns
-    -------
-    str
-        ``lowest peak``; ``least penalty``, for which a plan may need a higher peak; ``least penalty
-        and peak``; ``nothing fits``; empty if nothing is proven.
+    It is ``lowest peak``; ``least penalty``, for which a plan may need a higher peak; ``least
+    penalty and peak``; or ``nothing fits``.
     """
     if plan.status is Status.INFEASIBLE:
         return "nothing fits"

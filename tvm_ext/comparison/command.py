@@ -63,13 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if all functions are equal, 1 if one is not.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0 if all functions are equal, 1 if one is not."""
     if args.list:
         _print_workloads()
         return 0

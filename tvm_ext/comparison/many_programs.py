@@ -96,15 +96,7 @@ def compare_planners(
 def programs_in(folder: Path) -> list[str]:
     """List the programs and tables of a folder and of the folders in it, in alphabetical order.
 
-    Parameters
-    ----------
-    folder : Path
-        Where to look.
-
-    Raises
-    ------
-    ValueError
-        When there is none.
+    Raises ValueError when there is none.
     """
     endings = (*SUFFIXES, TABLE)
     found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
@@ -122,24 +114,11 @@ def compare_many(
     executor: Executor | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Outcome]:
-    """Plan many programs with every planner.
+    """Plan many programs with every planner; return what came of each, in their order.
 
-    Parameters
-    ----------
-    programs : sequence of str
-        Each as `compare_planners` takes it.
-    planners, target, budget
-        As in `compare_planners`.
-    executor : concurrent.futures.Executor, optional
-        Runs the comparisons, each of which is a call of a function of a module with plain
-        arguments; without one they run here.
-    progress : callable
-        Called with the number of programs that are done, each time that one is.
-
-    Returns
-    -------
-    list of PlannerComparison or Failure
-        One for each program, in their order.
+    Programs, planners, target and budget are as in `compare_planners`. With an executor, the
+    comparisons run there: each is a call of a function of a module with plain arguments. `progress`
+    is called with the number of programs that are done, each time that one is.
     """
     run = partial(_outcome, planners=tuple(planners), target=target, budget=budget)
     if executor is None:

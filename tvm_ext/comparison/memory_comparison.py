@@ -307,15 +307,10 @@ def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicM
 
 
 def allocated_memory(func: relax.Function) -> AllocatedMemory:
-    """Read off a function what a call of it allocates.
+    """Read off a function whose memory was planned what a call of it allocates.
 
     Of the two sides of an ``if``, one runs: the one that allocates more counts. A storage counts
-    from the beginning of the call to its end.
-
-    Parameters
-    ----------
-    func : tvm.relax.Function
-        After its memory was planned, and before allocations are lowered to calls of the runtime.
+    from the beginning of the call to its end. Allocations must not yet be calls of the runtime.
     """
     return _allocated(func.body, Sizes(func, {}))
 

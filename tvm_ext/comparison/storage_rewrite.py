@@ -67,25 +67,10 @@ def compare(
 def compare_function(
     mod: IRModule, *, ours: Pass | None = None, repeats: int = 5
 ) -> FunctionComparison:
-    """Run both passes on a module with one function.
+    """Run both passes on a module with one function, as `split` gives it, and compare them.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        One of those that `split` gives.
-    ours, repeats
-        As in `compare`.
-
-    Returns
-    -------
-    FunctionComparison
-        The function's row.
-
-    Raises
-    ------
-    ValueError
-        When `repeats` is less than 1, or a pass fails; the message names the function and
-        what it still needs, if that is known.
+    Raises ValueError when `repeats` is less than 1, or a pass fails; the message names the function
+    and what it still needs, if that is known.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, and is {repeats}")
@@ -110,18 +95,7 @@ def compare_function(
 
 
 def allocations(mod: IRModule) -> dict[str, Allocations]:
-    """Count the allocations of the PrimFuncs of a module.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Any.
-
-    Returns
-    -------
-    dict from str to Allocations
-        By storage scope, in alphabetical order.
-    """
+    """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
     found: list[ByScope] = []
 
     def visit(stmt: AllocBuffer) -> None:

@@ -29,18 +29,8 @@ After Paul Tol's light colours (SRON/EPS/TN/09-002).
 def role_finder(problem: Problem, plan: Plan) -> Callable[[int, int, int], Role]:
     """Return what tells the role of a rectangle on the map of a plan.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its live bytes say when the most are live. That may be at several times.
-    plan : Plan
-        Its peak is the end, in bytes, of the highest buffer.
-
-    Returns
-    -------
-    callable
-        It takes the first position of a live range, the one past its last, and the byte past the
-        end of the buffer.
+    It takes the first position of a live range, the one past its last, and the byte past the end of
+    the buffer. The most bytes may be live at several times.
     """
     changes = live_bytes(problem)
     most = max((live for _, live in changes), default=0)

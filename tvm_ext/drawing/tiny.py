@@ -11,17 +11,9 @@ from tvm_ext.drawing.panel import Slot
 def gathered(slots: Iterable[Slot], gap_across: float, gap_up: float) -> Iterator[tuple[Slot, ...]]:
     """Yield groups of slots that are close enough for one mark to stand for them.
 
-    A group is a run of slots in one band of addresses, in the order in which they become live. A
-    band holds slots of which each begins at most `gap_up` above all those below it.
-
-    Parameters
-    ----------
-    slots : iterable of Slot
-        In any order.
-    gap_across : float
-        Most positions between a slot and those before it in its group.
-    gap_up : float
-        Bytes between slots that one band may hold.
+    A group is a run of slots in one band of addresses, in the order in which they become live, with
+    at most `gap_across` positions between one and those before it. A band holds slots of which each
+    begins at most `gap_up` bytes above all those below it.
     """
     for band in _bands(sorted(slots, key=lambda slot: (slot.low, slot.begin)), gap_up):
         group: list[Slot] = []

@@ -71,13 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if every plan fits, 1 if one does not.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0 if every plan fits, 1 if one does not."""
     known_suffix(args.output)
     check_writable(Path(args.output))
     planners = () if args.planners is None else args.planners

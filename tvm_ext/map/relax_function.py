@@ -34,29 +34,11 @@ def relax_maps(
 ) -> tuple[tuple[ScopeMap, ...], tuple[str, ...]]:
     """Plan the activations of each Relax function with every planner.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        It is lowered by the stock pipeline up to the planning of its memory.
-    target : tvm.target.Target
-        What it is lowered for.
-    planners_of : callable
-        Which planners are asked to solve such a problem.
-    budget : Budget, optional
-        Limits for planners that search.
-
-    Returns
-    -------
-    scopes : tuple of ScopeMap
-        One for each function with tensors to plan, in alphabetical order.
-    left : tuple of str
-        One line for each tensor that is left to the runtime: which and why; and one for all those
-        of a function whose sizes only the running program knows.
-
-    Raises
-    ------
-    ValueError
-        When the module cannot be lowered or read, or nothing fits the target's memory.
+    The module is lowered by the stock pipeline up to the planning of its memory. Returned are a
+    memory for each function with tensors to plan, in alphabetical order; and a line for each tensor
+    that is left to the runtime, and one for all those of a function whose sizes only the running
+    program knows. Raises ValueError when the module cannot be lowered or read, or nothing fits the
+    target's memory.
     """
     maps, left = [], []
     for found in plan_gmem(
@@ -100,23 +82,10 @@ def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
 
 
 def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
-    """Read off the storages that `StaticPlanBlockMemory` makes for a function.
+    """Read off the storages that `StaticPlanBlockMemory` makes for a function, in program order.
 
-    Parameters
-    ----------
-    found : FunctionPlan
-        Its module is one that the stock pass takes; it stays as it is.
-
-    Returns
-    -------
-    list of Piece
-        In program order, with the names of the problem's buffers. A tensor that the pass leaves
-        alone is a piece of its own.
-
-    Raises
-    ------
-    ValueError
-        When the tensors of one buffer come to lie in different storages.
+    They have the names of the problem's buffers. A tensor that the pass leaves alone is a piece of
+    its own. Raises ValueError when the tensors of one buffer come to lie in different storages.
     """
     memory = found.memory
     sizes = {storage.name: storage.size for storage in memory.storages}

@@ -22,23 +22,7 @@ _TITLE = 0.5
 
 
 def picture(shown: MemoryMap) -> Figure:
-    """Draw a memory map.
-
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to draw.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        `tvm_ext.save_picture` writes it to a file.
-
-    Raises
-    ------
-    ImportError
-        If there is no matplotlib.
-    """
+    """Draw a memory map with matplotlib; raise ImportError if that is not there."""
     if len(shown.scopes) == 1:
         (scope,) = shown.scopes
         return memory_maps(

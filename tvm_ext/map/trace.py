@@ -29,22 +29,12 @@ _MOST_NAMED = 3
 
 
 def trace(shown: MemoryMap) -> dict[str, Any]:
-    """Return a memory map as a trace.
+    """Return a memory map as a trace, for `json.dumps`.
 
     Each plan of each memory is a process: a counter of the live bytes, and the buffers on as few
     tracks as they need, a position being a microsecond. Each simulation is a process with a track
     for each pipeline, a cycle being a microsecond; before a statement stands what its pipeline
     waited for.
-
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to show.
-
-    Returns
-    -------
-    dict
-        For `json.dumps`.
     """
     events: list[Event] = []
     process = 0

@@ -51,35 +51,15 @@ def names() -> list[str]:
 
 
 def description(name: str) -> str:
-    """Say in one line what a workload is.
-
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no workload of this name.
-    """
+    """Say in one line what a workload is; raise `UnknownWorkloadError` if there is none."""
     return find(name).description
 
 
 def load(name: str, target: str | Target | None = None) -> tvm.IRModule:
     """Lower a workload and give its whole module as it stands right before ``StorageRewrite``.
 
-    Parameters
-    ----------
-    name : str
-        One of :func:`names`.
-    target : str or Target, optional
-        The first of the workload's ``targets`` by default.
-
-    Returns
-    -------
-    tvm.IRModule
-        All functions of the workload.
-
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no workload of this name.
+    By default it is lowered for the first of its targets. Raises `UnknownWorkloadError` if there is
+    no workload of this name.
     """
     workload = find(name)
     resolved = resolve_target(workload.targets[0] if target is None else target)
@@ -89,10 +69,7 @@ def load(name: str, target: str | Target | None = None) -> tvm.IRModule:
 def model(name: str) -> tvm.IRModule:
     """Build the Relax module of a network, whose one function is ``forward``.
 
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no network of this name.
+    Raises `UnknownWorkloadError` if there is no network of this name.
     """
     return _model(name).build()
 
@@ -100,10 +77,7 @@ def model(name: str) -> tvm.IRModule:
 def inputs(name: str, seed: int = 0) -> list[npt.NDArray[Any]]:
     """Make random arguments of a network's ``forward``: the input first, then every weight.
 
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no network of this name.
+    Raises `UnknownWorkloadError` if there is no network of this name.
     """
     return _model(name).inputs(seed)
 
