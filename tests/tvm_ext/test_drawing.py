@@ -356,7 +356,7 @@ def test_the_legend_is_below_the_name_of_the_axis(height):
     assert ax.get_legend().get_window_extent().y1 <= ax.xaxis.label.get_window_extent().y0 + 1
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 500, RASTER_SLOTS + 1, 20_000])
+@pytest.mark.parametrize("count", [0, 1, 2, RASTER_SLOTS + 1])
 def test_any_number_of_buffers(count, tmp_path):
     problem, plan = stacked(count)
     figure = memory_map(problem, plan if count else replace(plan, offsets={}, peak=0))
@@ -451,9 +451,10 @@ write_pictures(sys.argv[1])
 
 
 def write_pictures(folder):
+    maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
+    figure = tvm_ext.memory_maps(maps)
     for suffix in ("svg", "png", "pdf"):
-        maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
-        save(tvm_ext.memory_maps(maps), Path(folder) / f"maps.{suffix}")
+        save(figure, Path(folder) / f"maps.{suffix}")
 
 
 def test_another_process_writes_the_same_bytes(tmp_path):
