@@ -8,7 +8,8 @@ any target, whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import tvm
@@ -92,6 +93,20 @@ def as_module(what: object) -> tvm.IRModule:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its type where it has none."""
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
+@contextmanager
+def lowering_relax(target: Target) -> Iterator[None]:
+    """Turn what any pass of a pipeline may raise into a ValueError that names the target kind."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
+            f"{first_line(error)}"
+        ) from error
 
 
 class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering that has served

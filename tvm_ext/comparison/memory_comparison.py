@@ -21,11 +21,11 @@ from target_hw.memory import MemoryScope
 from tvm_ext.columns import Table
 from tvm_ext.comparison.plan_scope import SEARCH_NODES, end_of, plan_scope
 from tvm_ext.comparison.planner_results import ScopeResult, scope_table
-from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target
+from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
 
-_READER = "best"
+READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
 
@@ -235,7 +235,7 @@ def activation_memory(
     options = GMEMOptions(target=resolved, budget=budget, upper_bounds=upper_bounds or {})
     asked = planner_names() if names is None else listed(names)
     rows = []
-    for found in plan_gmem(lowered, _READER, options):
+    for found in plan_gmem(lowered, READER, options):
         if any(group.storages for group in found.memory.groups):
             allocated = allocated_memory(stock[found.memory.name])
             rows.append(_row(found, fuse, allocated, sorted(asked), budget))
@@ -246,7 +246,7 @@ def _lowered(
     mod: IRModule, target: Target, fuse: bool, upper_bounds: Mapping[str, int]
 ) -> tuple[IRModule, IRModule]:
     """Return a module as the stock pass is given it, and as it leaves it."""
-    try:
+    with lowering_relax(target):
         lowered = capture_relax(mod, target, fuse=fuse)
         for variable in lowered.get_global_vars():
             func = lowered[variable]
@@ -254,13 +254,6 @@ def _lowered(
                 own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
                 lowered[variable] = func.with_attr(UPPER_BOUND, {**upper_bounds, **own})
         return lowered, relax.transform.StaticPlanBlockMemory()(lowered)
-    except ValueError:
-        raise
-    except Exception as error:  # any pass of the pipeline may raise anything
-        raise ValueError(
-            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
-            f"{first_line(error)}"
-        ) from error
 
 
 def _row(

@@ -19,6 +19,7 @@ from tvm_ext.drawing.picture import (
     FONT_SIZE,
     INK,
     RASTER_SLOTS,
+    draw_boxes,
     text_width,
     write_above,
 )
@@ -79,48 +80,38 @@ def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
 
 
 def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) -> None:
-    from matplotlib.collections import PolyCollection
-
     ranges = [Slot("", scale.begin, scale.end, low, high) for low, high in reserved]
     if ranges:
-        ax.add_collection(
-            PolyCollection(
-                [r.corners for r in ranges],
-                facecolor="none",
-                edgecolor=FAINT,
-                hatch="////",
-                linewidth=0.5,
-                label="reserved",
-                zorder=1,
-            ),
-            autolim=False,
+        draw_boxes(
+            ax,
+            [r.corners for r in ranges],
+            facecolor="none",
+            edgecolor=FAINT,
+            hatch="////",
+            linewidth=0.5,
+            label="reserved",
+            zorder=1,
         )
 
 
 def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
-    from matplotlib.collections import PolyCollection
-
     many = len(slots) > RASTER_SLOTS
     width = min(0.7, 8 / math.sqrt(1 + len(slots)))
-    ax.add_collection(
-        PolyCollection(
-            [slot.corners for slot in slots],
-            facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
-            edgecolors="none" if many else EDGE,
-            # The edges of a rectangle without an inside would be all that is seen of it.
-            linewidths=[width if min(room(slot)) >= TINY else 0 for slot in slots] or width,
-            rasterized=many,
-            label="slots",
-            zorder=2,
-        ),
-        autolim=False,
+    draw_boxes(
+        ax,
+        [slot.corners for slot in slots],
+        facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
+        edgecolors="none" if many else EDGE,
+        # The edges of a rectangle without an inside would be all that is seen of it.
+        linewidths=[width if min(room(slot)) >= TINY else 0 for slot in slots] or width,
+        rasterized=many,
+        label="slots",
+        zorder=2,
     )
 
 
 def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None:
     """Draw one mark over each group of slots that are too low to be seen."""
-    from matplotlib.collections import PolyCollection
-
     across, up = room(Slot("", 0, 1, 0, 1))
     marks = []
     for group in gathered(tiny, LINE_HEIGHT / across, TINY / up):
@@ -132,34 +123,28 @@ def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None
         left, right = group[0].begin, max(slot.end for slot in group)
         marks.append([(left, base), (right, base), (right, base + least), (left, base + least)])
     if marks:
-        ax.add_collection(
-            PolyCollection(
-                marks,
-                facecolor=TINY_COLOUR,
-                edgecolor="none",
-                label="too low to be seen",
-                zorder=3,
-            ),
-            autolim=False,
+        draw_boxes(
+            ax,
+            marks,
+            facecolor=TINY_COLOUR,
+            edgecolor="none",
+            label="too low to be seen",
+            zorder=3,
         )
 
 
 def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
-    from matplotlib.collections import PolyCollection
-
     if not shared:
         return
-    ax.add_collection(
-        PolyCollection(
-            [place.corners for place in shared],
-            facecolor="none",
-            edgecolor=EDGE,
-            hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
-            linewidth=0.5,
-            label="in place",
-            zorder=2.5,
-        ),
-        autolim=False,
+    draw_boxes(
+        ax,
+        [place.corners for place in shared],
+        facecolor="none",
+        edgecolor=EDGE,
+        hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
+        linewidth=0.5,
+        label="in place",
+        zorder=2.5,
     )
     ax.scatter(
         [(place.begin + place.end) / 2 for place in shared],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from passes.planning.verify import charge
@@ -60,7 +61,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
                 "alignment": problem.alignment_of(buffer),
                 "live": buffer.live,
                 "pinned": buffer.pinned,
-                **_note(scope.notes.get(buffer.name, BufferNote())),
+                **asdict(scope.notes.get(buffer.name, BufferNote())),
             }
             for buffer in problem.buffers
         ],
@@ -72,17 +73,6 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
             }
             for placement in scope.placements
         ],
-    }
-
-
-def _note(note: BufferNote) -> Plain:
-    return {
-        "label": note.label,
-        "what": note.what,
-        "allocated": note.allocated,
-        "reads": note.reads,
-        "writes": note.writes,
-        "pipes": note.pipes,
     }
 
 

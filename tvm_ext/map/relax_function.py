@@ -17,13 +17,11 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
 from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, Problem, solve
-from tvm_ext.lowering import capture_relax, first_line
+from tvm_ext.comparison.memory_comparison import READER
+from tvm_ext.lowering import capture_relax, lowering_relax
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, Piece, stock_plan
 from tvm_ext.tensor_names import bindings_of, operator_of
-
-_READER = "best"
-"""The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
 
 def relax_maps(
@@ -41,9 +39,9 @@ def relax_maps(
     target's memory.
     """
     maps, left = [], []
-    for found in plan_gmem(
-        _lowered(mod, target), _READER, GMEMOptions(target=target, budget=budget)
-    ):
+    with lowering_relax(target):
+        lowered = capture_relax(mod, target)
+    for found in plan_gmem(lowered, READER, GMEMOptions(target=target, budget=budget)):
         symbolic = sum(len(g.storages) for g in found.memory.groups if g.unit is not None)
         if symbolic:
             left.append(
@@ -59,18 +57,6 @@ def relax_maps(
         )
         maps.append(ScopeMap(found.memory.name, placements, listing, notes))
     return tuple(maps), tuple(left)
-
-
-def _lowered(mod: IRModule, target: Target) -> IRModule:
-    try:
-        return capture_relax(mod, target)
-    except ValueError:
-        raise
-    except Exception as error:  # any pass of the pipeline may raise anything
-        raise ValueError(
-            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
-            f"{first_line(error)}"
-        ) from error
 
 
 def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:

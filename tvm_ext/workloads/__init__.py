@@ -10,9 +10,6 @@ chosen for what they ask of them; :func:`ascend_kernel` builds one.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
 import tvm
 from tvm.target import Target
 
@@ -20,7 +17,7 @@ from . import models, networks  # isort: skip # noqa: F401
 from tvm_ext.lowering import TARGETS, capture, capture_relax, resolve_target
 
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
-from .models import MODELS, Model
+from .models import MODELS
 from .networks import NETWORKS
 from .registry import WORKLOADS, UnknownWorkloadError, Workload, find
 
@@ -35,9 +32,7 @@ __all__ = [
     "ascend_kernels",
     "capture",
     "capture_relax",
-    "description",
     "find",
-    "inputs",
     "load",
     "model",
     "names",
@@ -48,11 +43,6 @@ __all__ = [
 def names() -> list[str]:
     """List the names of all workloads, in the order in which they were registered."""
     return list(WORKLOADS)
-
-
-def description(name: str) -> str:
-    """Say in one line what a workload is; raise `UnknownWorkloadError` if there is none."""
-    return find(name).description
 
 
 def load(name: str, target: str | Target | None = None) -> tvm.IRModule:
@@ -71,20 +61,8 @@ def model(name: str) -> tvm.IRModule:
 
     Raises `UnknownWorkloadError` if there is no network of this name.
     """
-    return _model(name).build()
-
-
-def inputs(name: str, seed: int = 0) -> list[npt.NDArray[Any]]:
-    """Make random arguments of a network's ``forward``: the input first, then every weight.
-
-    Raises `UnknownWorkloadError` if there is no network of this name.
-    """
-    return _model(name).inputs(seed)
-
-
-def _model(name: str) -> Model:
     if find(name).kind != "model":
         raise UnknownWorkloadError(
             f"workload {name!r} is not a model; the models are {', '.join(MODELS)}"
         )
-    return MODELS[name]
+    return MODELS[name].build()
