@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passes.planning.html_table import html_table
-from tvm_ext.map.html import html_page, in_a_frame
+from tvm_ext.map.html_page import html_page, in_a_frame, page_data
 from tvm_ext.map.model import PlannedRun, ScopeMap
-from tvm_ext.map.page_data import page_data
 
 
 @dataclass(frozen=True, eq=False)
