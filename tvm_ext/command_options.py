@@ -52,11 +52,7 @@ def add_limits(
             f"--{option}", type=byte_count, default=default, metavar="BYTES", help=what
         )
     parser.add_argument(
-        "--time-limit",
-        type=float,
-        default=seconds,
-        metavar="SECONDS",
-        help=limited,
+        "--time-limit", type=float, default=seconds, metavar="SECONDS", help=limited
     )
 
 

@@ -11,15 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.drawing.panel import (
-    ROLE_COLOURS,
-    Level,
-    Panel,
-    Scale,
-    Slot,
-    gathered,
-    uncovered,
-)
+from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, gathered, uncovered
 from tvm_ext.drawing.picture import (
     EDGE,
     FAINT,
@@ -140,12 +132,7 @@ def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None
         marks.append([(left, base), (right, base), (right, base + least), (left, base + least)])
     if marks:
         draw_boxes(
-            ax,
-            marks,
-            facecolor=TINY_COLOUR,
-            edgecolor="none",
-            label="too low to be seen",
-            zorder=3,
+            ax, marks, facecolor=TINY_COLOUR, edgecolor="none", label="too low to be seen", zorder=3
         )
 
 

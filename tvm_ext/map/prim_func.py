@@ -13,14 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule, TensorLoad, Var
 from tvm.ir.expr import Call
-from tvm.tirx import (
-    AllocBuffer,
-    BufferStore,
-    DeclBuffer,
-    PrimFunc,
-    Stmt,
-    is_buffer_var,
-)
+from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, PrimFunc, Stmt, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.driver import EXACT_DTYPE_TARGETS, above, taken_around, target_of

@@ -91,9 +91,7 @@ class _Entry:
 _KERNELS: dict[str, _Entry] = {}
 
 
-def ascend(
-    **sizes: Parameters,
-) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
+def ascend(**sizes: Parameters) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
     """Register a builder as the kernel of its name, with its arguments for each of `SIZES`."""
     if set(sizes) != set(SIZES):
         raise ValueError(f"ascend: needs the sizes {', '.join(SIZES)}, got {', '.join(sizes)}")
