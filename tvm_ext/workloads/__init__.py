@@ -17,7 +17,7 @@ from . import models, networks  # isort: skip # noqa: F401
 from tvm_ext.lowering import TARGETS, capture, capture_relax, resolve_target
 
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
-from .models import MODELS
+from .models import MODELS, Model
 from .networks import NETWORKS
 from .registry import WORKLOADS, UnknownWorkloadError, Workload, find
 
@@ -26,6 +26,7 @@ __all__ = [
     "NETWORKS",
     "TARGETS",
     "AscendKernel",
+    "Model",
     "UnknownWorkloadError",
     "Workload",
     "ascend_kernel",
