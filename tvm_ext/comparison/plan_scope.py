@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Plan, Problem, lower_bound
 from tvm_ext.comparison.planner_results import ScopeResult
 from tvm_ext.planned_memory import plan_memory
@@ -51,12 +52,7 @@ def plan_scope(
 
 
 def _without_reuse(problem: Problem) -> int:
-    return sum(padded(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
-
-
-def padded(size: int, alignment: int) -> int:
-    """Return a number of bytes, rounded up to a multiple of an alignment."""
-    return -(-size // alignment) * alignment
+    return sum(aligned(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
 
 
 def end_of(problems: Sequence[Problem], nbytes: int) -> int:

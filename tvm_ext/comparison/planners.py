@@ -16,6 +16,7 @@ from tvm_ffi import structural_walk
 
 from passes.ascend.cost import core_kernel
 from passes.driver import memory_of, target_of
+from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Problem
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -23,7 +24,7 @@ from passes.simulation import simulate
 from target_hw.machine import Machine
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.plan_scope import SEARCH_NODES, padded, plan_scope
+from tvm_ext.comparison.plan_scope import SEARCH_NODES, plan_scope
 from tvm_ext.comparison.planner_results import Makespan, PlannerComparison, ScopeResult
 from tvm_ext.named_planners import EVERY, planners_for
 from tvm_ext.programs import Program
@@ -165,7 +166,7 @@ def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
         dtype = ty.dtype.dtype
         nbits = math.prod(int(extent) for extent in extents) * dtype.bits * dtype.lanes
         if scope.tag or nbits > REGISTER_BITS:
-            total[str(scope)] += padded(-(-nbits // 8), units[str(scope)])
+            total[str(scope)] += aligned(-(-nbits // 8), units[str(scope)])
 
     for func in tvm.tirx.transform.StorageRewrite()(mod).functions.values():
         structural_walk(func.body, (AllocBuffer, add))
