@@ -134,7 +134,7 @@ def test_lowers_a_file_for_a_target(run, write, text):
 
 
 def test_compares_a_workload(run):
-    status, out, _ = run("compare", "elements", "--target", "c")
+    status, out, _ = run("compare", "ascend:vector_add")
     assert status == 0
     assert "local.UB" in out
 

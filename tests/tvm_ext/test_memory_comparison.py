@@ -277,4 +277,4 @@ def test_a_pass_that_fails(small: tvm.IRModule, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_module_without_relax():
     with pytest.raises(ValueError, match="there is no Relax function"):
-        activation_memory(workloads.load("chain"))
+        activation_memory(workloads.ascend_kernel("vector_add").lower())
