@@ -27,21 +27,17 @@ from statistics import geometric_mean
 
 import numpy as np
 import tvm
+from measured_memory import allocated_at, vm_bytes
+from runtime_shapes import RUNTIME_SHAPES, RuntimeShapes
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
 from passes.planning import Budget, planner_names
 from tvm_ext import workloads
-from tvm_ext.comparison.memory_comparison import (
-    SEARCH_NODES,
-    ActivationMemory,
-    activation_memory,
-    allocated_at,
-)
-from tvm_ext.comparison.vm_memory import vm_bytes
+from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
+from tvm_ext.comparison.plan_scope import SEARCH_NODES
 from tvm_ext.pipeline import before_planning, relax_passes
 from tvm_ext.transform import GMEMAllocate
-from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES, RuntimeShapes
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, ActivationMemory]]:

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import tvm
 from marked_lines import with_lines
+from runtime_shapes import RUNTIME_SHAPES
 
 from tvm_ext import activation_memory, workloads
-from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
 
 PAGE = Path(__file__).parents[1] / "README.md"
 NAME = "saved"

@@ -9,16 +9,18 @@ how long that kernel takes on the chip.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from target_hw.memory import is_byte_count, target_label
+from target_hw.memory import is_byte_count, read_feature, refuse_others
 
 UNITS = ("bytes", "elements", "multiply-adds")
 """What the work of a pipe can be counted in."""
 
 Rates = tuple[tuple[str, int], ...]
 """Rates that hold in special cases: the case and the units of work in a cycle."""
+
+_RATES = ("to_scope", "at_bits")
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Pipe:
                 raise ValueError(
                     f"{where}: {field} must be an integer of at least {least}, got {value!r}"
                 )
-        for field in ("to_scope", "at_bits"):
+        for field in _RATES:
             object.__setattr__(self, field, _checked_rates(where, field, getattr(self, field)))
         for bits, _ in self.at_bits:
             if not bits.isdecimal() or int(bits) < 1:
@@ -164,12 +166,9 @@ class Machine:
         return {
             "pipes": {
                 pipe.name: {
-                    "unit": pipe.unit,
-                    "rate": pipe.rate,
-                    "startup": pipe.startup,
-                    "to_scope": dict(pipe.to_scope),
-                    "at_bits": dict(pipe.at_bits),
-                    "basis": pipe.basis,
+                    field: dict(value) if field in _RATES else value
+                    for field, value in vars(pipe).items()
+                    if field != "name"
                 }
                 for pipe in self.pipes
             },
@@ -186,19 +185,18 @@ class Machine:
             When this is no description of a machine; the message names the pipe and the field.
         """
         plain = _as_map("machine", feature)
-        _refuse_others("machine", plain, ("pipes", "cores"))
+        refuse_others("machine", plain, ("pipes", "cores"))
         pipes = []
         for name, entry in _as_map("machine: pipes", plain.get("pipes", {})).items():
-            fields = _as_map(f"pipe {name!r}", entry)
-            known = ("unit", "rate", "startup", "to_scope", "at_bits", "basis")
-            _refuse_others(f"pipe {name!r}", fields, known)
+            given = _as_map(f"pipe {name!r}", entry)
+            refuse_others(f"pipe {name!r}", given, [f.name for f in fields(Pipe)[1:]])
             for field in ("unit", "rate"):
-                if field not in fields:
+                if field not in given:
                     raise ValueError(f"pipe {name!r}: {field} is missing")
-            for field in ("to_scope", "at_bits"):
-                rates = _as_map(f"pipe {name!r}: {field}", fields.get(field, {}))
-                fields[field] = tuple(rates.items())
-            pipes.append(Pipe(name, **fields))
+            for field in _RATES:
+                rates = _as_map(f"pipe {name!r}: {field}", given.get(field, {}))
+                given[field] = tuple(rates.items())
+            pipes.append(Pipe(name, **given))
         cores = _as_map("machine: cores", plain.get("cores", {}))
         return cls(
             tuple(pipes),
@@ -221,20 +219,11 @@ class Machine:
         ValueError
             When the target carries no such map, or one that describes no possible machine.
         """
-        # What a Target has is looked up by name, so that simulations can do without TVM.
-        features = getattr(target, "features", None)
-        if features is None:
-            raise TypeError(f"machine: needs a tvm.target.Target, got {target!r}")
-        feature = features.machine
-        if feature is None:
-            raise ValueError(
-                f"target {target_label(target)}: carries no description of its pipelines "
-                "(feature.machine); add one with target_hw.with_machine"
-            )
-        try:
-            return cls.from_feature(feature)
-        except ValueError as error:
-            raise ValueError(f"target {target_label(target)}: {error}") from error
+        hint = (
+            "carries no description of its pipelines (feature.machine); "
+            "add one with target_hw.with_machine"
+        )
+        return read_feature(target, "machine", "machine", hint, cls.from_feature)
 
 
 def _checked_rates(where: str, field: str, rates: Rates) -> Rates:
@@ -254,9 +243,3 @@ def _as_map(where: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: must be a map, got {value!r}")
     return {str(name): entry for name, entry in value.items()}
-
-
-def _refuse_others(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for field in given:
-        if field not in known:
-            raise ValueError(f"{where}: no field {field!r}; there are: {', '.join(known)}")

@@ -9,10 +9,10 @@ offsets and ranges are in bytes, and every range is half-open: ``(begin, end)`` 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from target_hw.storage_scope import parse_storage_scope
 
@@ -22,6 +22,8 @@ ByteRange = tuple[int, int]
 Facts = tuple[tuple[str, int], ...]
 """What a chip's own passes need to know of a memory: named integers."""
 
+
+Feature = TypeVar("Feature")
 
 _LIMIT = 1 << 62
 """Numbers of bytes stay below this: a target holds them as signed words of 64 bits."""
@@ -72,12 +74,12 @@ class MemoryScope:
         for field in ("capacity", "alignment", "bank_count", "bank_bytes", "base"):
             object.__setattr__(self, field, as_plain(getattr(self, field)))
         _check_name(self.name)
-        _check_alignment(self)
-        _check_capacity(self)
-        _check_banks(self)
-        object.__setattr__(self, "reserved", _checked_reserved(self))
-        _check_base(self)
-        object.__setattr__(self, "facts", _checked_facts(self))
+        fault = next(_faults(self), None)
+        if fault is not None:
+            raise ValueError(f"memory scope {self.name!r}: {fault}")
+        for field in ("reserved", "facts"):
+            pairs = sorted((first, second) for first, second in getattr(self, field))
+            object.__setattr__(self, field, tuple(pairs))
 
     def fact(self, name: str) -> int:
         """Return the fact called `name`; ValueError with the known names otherwise."""
@@ -122,10 +124,7 @@ class MemoryScope:
         if not isinstance(description, Mapping):
             raise ValueError(f"{where}: must be a map of fields, got {description!r}")
         given = {str(field): value for field, value in description.items()}
-        known = [field.name for field in fields(cls) if field.name != "name"]
-        for field in given:
-            if field not in known:
-                raise ValueError(f"{where}: no field {field!r}; there are: {', '.join(known)}")
+        refuse_others(where, given, [field.name for field in fields(cls) if field.name != "name"])
         if isinstance(given.get("facts"), Mapping):
             given["facts"] = tuple((str(fact), value) for fact, value in given["facts"].items())
         return cls(name, **given)
@@ -185,12 +184,9 @@ class MemoryHierarchy:
         )
 
     def to_feature(self) -> dict[str, dict[str, Any]]:
-        """Return plain data for a target's ``feature.memory``: scope name to fields.
+        """Return plain data for a target's ``feature.memory``; `from_feature` reads it.
 
-        Returns
-        -------
-        dict of str to dict
-            In the order of `scopes`; a field at its default is left out. `from_feature` reads it.
+        It is the fields by scope, in their order, without those at their default.
         """
         return {scope.name: scope.to_feature() for scope in self.scopes}
 
@@ -223,11 +219,6 @@ class MemoryHierarchy:
         target : tvm.target.Target
             With a ``feature.memory`` map, such as `to_feature` writes.
 
-        Returns
-        -------
-        MemoryHierarchy
-            The memories of that target.
-
         Raises
         ------
         TypeError
@@ -236,20 +227,35 @@ class MemoryHierarchy:
             When the target carries no such map, or one that describes no possible memory; the
             message names the target, and the scope and field that are wrong.
         """
-        # What a Target has is looked up by name, so that planners can do without TVM.
-        features = getattr(target, "features", None)
-        if features is None:
-            raise TypeError(f"memory hierarchy: needs a tvm.target.Target, got {target!r}")
-        feature = features.memory
+        hint = (
+            "carries no memory description (feature.memory); take a chip's target such as "
+            "'ascend/910b', or add one with target_hw.with_memory"
+        )
+        return read_feature(target, "memory", "memory hierarchy", hint, cls.from_feature)
+
+
+def read_feature(
+    target: Any, name: str, what: str, missing: str, read: Callable[[object], Feature]
+) -> Feature:
+    """Read a feature of a target; errors name it, and say what is `missing` where it has none."""
+    # What a Target has is looked up by name, so that planners can do without TVM.
+    features = getattr(target, "features", None)
+    if features is None:
+        raise TypeError(f"{what}: needs a tvm.target.Target, got {target!r}")
+    try:
+        feature = getattr(features, name)
         if feature is None:
-            raise ValueError(
-                f"target {target_label(target)}: carries no memory description (feature.memory); "
-                "take a chip's target such as 'ascend/910b', or add one with target_hw.with_memory"
-            )
-        try:
-            return cls.from_feature(feature)
-        except ValueError as error:
-            raise ValueError(f"target {target_label(target)}: {error}") from error
+            raise ValueError(missing)
+        return read(feature)
+    except ValueError as error:
+        raise ValueError(f"target {target_label(target)}: {error}") from error
+
+
+def refuse_others(where: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ValueError on a field that is not known."""
+    for field in given:
+        if field not in known:
+            raise ValueError(f"{where}: no field {field!r}; there are: {', '.join(known)}")
 
 
 def is_byte_count(value: object) -> bool:
@@ -287,111 +293,85 @@ def _check_name(name: object) -> None:
         raise ValueError(f"{where}: it must be a rank such as 'local', or 'rank.tag'")
 
 
-def _check_positive(scope: MemoryScope, field: str, value: object) -> None:
-    if not is_byte_count(value):
-        raise ValueError(f"memory scope {scope.name!r}: {field} must be an integer, got {value!r}")
-    if isinstance(value, int) and value <= 0:
-        raise ValueError(f"memory scope {scope.name!r}: {field} must be positive, got {value}")
-    if isinstance(value, int) and value >= _LIMIT:
-        raise ValueError(f"memory scope {scope.name!r}: {field} must be below 2**62, got {value}")
-
-
-def _check_alignment(scope: MemoryScope) -> None:
-    _check_positive(scope, "alignment", scope.alignment)
+def _faults(scope: MemoryScope) -> Iterator[str]:
+    """Yield what cannot be true of any memory; what comes behind a fault may follow from it."""
+    yield from _not_positive("alignment", scope.alignment)
     if scope.alignment & (scope.alignment - 1):
-        raise ValueError(
-            f"memory scope {scope.name!r}: alignment must be a power of two, got {scope.alignment}"
-        )
-
-
-def _check_capacity(scope: MemoryScope) -> None:
-    if scope.capacity is None:
-        return
-    _check_positive(scope, "capacity", scope.capacity)
-    if scope.capacity < scope.alignment:
-        raise ValueError(
-            f"memory scope {scope.name!r}: capacity of {scope.capacity} bytes is below its "
-            f"alignment of {scope.alignment} bytes"
-        )
-
-
-def _check_banks(scope: MemoryScope) -> None:
-    _check_positive(scope, "bank_count", scope.bank_count)
-    if scope.bank_bytes is None:
-        if scope.bank_count > 1:
-            raise ValueError(
-                f"memory scope {scope.name!r}: {scope.bank_count} banks need bank_bytes"
+        yield f"alignment must be a power of two, got {scope.alignment}"
+    if scope.capacity is not None:
+        yield from _not_positive("capacity", scope.capacity)
+        if scope.capacity < scope.alignment:
+            yield (
+                f"capacity of {scope.capacity} bytes is below its alignment of "
+                f"{scope.alignment} bytes"
             )
-        return
-    _check_positive(scope, "bank_bytes", scope.bank_bytes)
-    if scope.capacity is None:
-        raise ValueError(f"memory scope {scope.name!r}: banks need a capacity")
-    total = scope.bank_count * scope.bank_bytes
-    if total != scope.capacity:
-        raise ValueError(
-            f"memory scope {scope.name!r}: {scope.bank_count} banks of {scope.bank_bytes} bytes "
-            f"are {total} bytes, the capacity is {scope.capacity}"
-        )
+    yield from _not_positive("bank_count", scope.bank_count)
+    if scope.bank_bytes is not None:
+        yield from _not_positive("bank_bytes", scope.bank_bytes)
+        if scope.capacity is None:
+            yield "banks need a capacity"
+        total = scope.bank_count * scope.bank_bytes
+        if total != scope.capacity:
+            yield (
+                f"{scope.bank_count} banks of {scope.bank_bytes} bytes are {total} bytes, "
+                f"the capacity is {scope.capacity}"
+            )
+    elif scope.bank_count > 1:
+        yield f"{scope.bank_count} banks need bank_bytes"
+    yield from _faults_of_reserved(scope.reserved, scope.capacity)
+    if not is_byte_count(scope.base) or scope.base < 0:
+        yield f"base must be an integer of at least 0, got {scope.base!r}"
+    if scope.base >= _LIMIT:
+        yield f"base must be below 2**62, got {scope.base}"
+    if scope.base % scope.alignment:
+        yield (f"base {scope.base} is not a multiple of its alignment of {scope.alignment} bytes")
+    yield from _faults_of_facts(scope.facts)
 
 
-def _checked_reserved(scope: MemoryScope) -> tuple[ByteRange, ...]:
-    """Return the reserved ranges sorted, or say which one is wrong."""
-    where = f"memory scope {scope.name!r}: reserved range"
-    if not _is_list(scope.reserved):
-        raise ValueError(f"{where}s must be a list of (begin, end), got {scope.reserved!r}")
-    ranges = []
-    for entry in scope.reserved:
+def _not_positive(field: str, value: object) -> Iterator[str]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        yield f"{field} must be an integer, got {value!r}"
+    elif value <= 0:
+        yield f"{field} must be positive, got {value}"
+    elif value >= _LIMIT:
+        yield f"{field} must be below 2**62, got {value}"
+
+
+def _faults_of_reserved(ranges: Any, capacity: int | None) -> Iterator[str]:
+    what = "reserved range"
+    if not _is_list(ranges):
+        yield f"{what}s must be a list of (begin, end), got {ranges!r}"
+    for entry in ranges:
         if not _is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
-            raise ValueError(f"{where} must be two integers (begin, end), got {entry!r}")
+            yield f"{what} must be two integers (begin, end), got {entry!r}"
         begin, end = entry
         if begin < 0 or end <= begin:
-            raise ValueError(f"{where} [{begin}, {end}) is empty or negative")
+            yield f"{what} [{begin}, {end}) is empty or negative"
         if end >= _LIMIT:
-            raise ValueError(f"{where} [{begin}, {end}) must end below 2**62")
-        if scope.capacity is not None and end > scope.capacity:
-            raise ValueError(f"{where} [{begin}, {end}) ends above the capacity {scope.capacity}")
-        ranges.append((begin, end))
-    ranges.sort()
-    for (begin, end), (next_begin, next_end) in pairwise(ranges):
+            yield f"{what} [{begin}, {end}) must end below 2**62"
+        if capacity is not None and end > capacity:
+            yield f"{what} [{begin}, {end}) ends above the capacity {capacity}"
+    for (begin, end), (next_begin, next_end) in pairwise(sorted(map(tuple, ranges))):
         if next_begin < end:
-            raise ValueError(f"{where}s [{begin}, {end}) and [{next_begin}, {next_end}) overlap")
-    return tuple(ranges)
+            yield f"{what}s [{begin}, {end}) and [{next_begin}, {next_end}) overlap"
+
+
+def _faults_of_facts(facts: Any) -> Iterator[str]:
+    if not _is_list(facts):
+        yield f"facts must map names to integers, got {facts!r}"
+    names = []
+    for entry in facts:
+        if not _is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
+            yield f"facts must map names to integers, got {entry!r}"
+        name, value = entry
+        if not is_byte_count(value):
+            yield f"facts: {name!r} must be an integer, got {value!r}"
+        if not -(1 << 63) <= value < 1 << 63:
+            yield f"facts: {name!r} must fit a word of 64 bits, got {value}"
+        if name in names:
+            yield f"facts: {name!r} is given twice"
+        names.append(name)
 
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _check_base(scope: MemoryScope) -> None:
-    if not is_byte_count(scope.base) or scope.base < 0:
-        raise ValueError(
-            f"memory scope {scope.name!r}: base must be an integer of at least 0, "
-            f"got {scope.base!r}"
-        )
-    if scope.base >= _LIMIT:
-        raise ValueError(f"memory scope {scope.name!r}: base must be below 2**62, got {scope.base}")
-    if scope.base % scope.alignment:
-        raise ValueError(
-            f"memory scope {scope.name!r}: base {scope.base} is not a multiple of its alignment "
-            f"of {scope.alignment} bytes"
-        )
-
-
-def _checked_facts(scope: MemoryScope) -> Facts:
-    """Return the facts sorted by name, or say which one is wrong."""
-    where = f"memory scope {scope.name!r}: facts"
-    if not _is_list(scope.facts):
-        raise ValueError(f"{where} must map names to integers, got {scope.facts!r}")
-    facts: dict[str, int] = {}
-    for entry in scope.facts:
-        if not _is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
-            raise ValueError(f"{where} must map names to integers, got {entry!r}")
-        name, value = entry
-        if not is_byte_count(value):
-            raise ValueError(f"{where}: {name!r} must be an integer, got {value!r}")
-        if not -(1 << 63) <= value < 1 << 63:
-            raise ValueError(f"{where}: {name!r} must fit a word of 64 bits, got {value}")
-        if name in facts:
-            raise ValueError(f"{where}: {name!r} is given twice")
-        facts[name] = value
-    return tuple(sorted(facts.items()))

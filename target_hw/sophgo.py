@@ -169,12 +169,7 @@ def _machine(memory: MemoryHierarchy, global_rate: int) -> Machine:
     BM1684X, MICRO 2024: 64 pairs of INT8 each; product brief: 32 TOPS, 16 and 2 TFLOPS). Other
     chips are taken to be alike.
 
-    Parameters
-    ----------
-    memory : MemoryHierarchy
-        The chip's memories.
-    global_rate : int
-        Bytes a cycle between global and local memory.
+    `global_rate` is in bytes a cycle between global and local memory.
     """
     local = memory["local.LMEM"]
     lane_bytes = local.fact("lanes") * local.fact("eu_bytes")

@@ -37,18 +37,10 @@ _OWN_TAGS = ("", ".dyn", ".workspace", ".vtcm")
 
 @dataclass(frozen=True)
 class StorageScope:
-    """A parsed storage scope such as ``global``, ``shared.dyn`` or ``local.UB``.
+    """A parsed storage scope such as ``global``, ``shared.dyn`` or ``local.UB``."""
 
-    Attributes
-    ----------
-    rank : str
-        The part that TVM knows: ``global``, ``shared``, ``warp``, ``local``, ...
-    tag : str
-        The rest, with its leading dot: ``.UB``; empty for none.
-    """
-
-    rank: str
-    tag: str
+    rank: str  # The part that TVM knows: ``global``, ``shared``, ``warp``, ``local``, ...
+    tag: str  # The rest, with its leading dot: ``.UB``; empty for none
 
     def __str__(self) -> str:
         """Return the scope as TVM spells it."""
@@ -72,22 +64,9 @@ class StorageScope:
 
 @cache
 def parse_storage_scope(text: str) -> StorageScope:
-    """Split a storage scope into rank and tag.
+    """Split a storage scope, as TVM spells it, into rank and tag; empty text means ``global``.
 
-    Parameters
-    ----------
-    text : str
-        As TVM spells it; the empty string means ``global``.
-
-    Returns
-    -------
-    StorageScope
-        The parts.
-
-    Raises
-    ------
-    ValueError
-        When no rank that TVM knows begins the text.
+    Raises ValueError when no rank that TVM knows begins the text.
     """
     if not text:
         return StorageScope("global", "")

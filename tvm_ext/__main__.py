@@ -36,18 +36,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command, by default with the arguments of the process; return its exit status.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The arguments after the program's name; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit status: 0; 1 when the command found what it looks for; 2 on bad input, with one
-        line on the standard error stream.
+    That is 0; 1 when the command found what it looks for; 2 on bad input, with one line on the
+    standard error stream.
     """
     given = sys.argv[1:] if argv is None else list(argv)
     prog = _typed()

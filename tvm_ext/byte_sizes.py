@@ -22,17 +22,9 @@ def format_bytes(value: int) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Read a number of bytes: ``4096``, ``192KiB``, ``1.5 MiB``.
+    """Read a number of bytes: ``4096``, ``192KiB``, ``1.5 MiB``; case does not count.
 
-    Parameters
-    ----------
-    text : str
-        Digits, and a binary unit from ``B`` to ``EiB`` where it is not bytes; case does not count.
-
-    Raises
-    ------
-    ValueError
-        When it is none, or no whole number of bytes.
+    Raises ValueError when it is none, or no whole number of bytes.
     """
     units = {unit.lower(): 1 << 10 * power for power, unit in enumerate(_UNITS)}
     found = _SIZE.fullmatch(text.strip())

@@ -1,31 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of cells as lines of text."""
+"""Rows of cells as a table: lines of text, Markdown or HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from passes.planning.html_table import html_table
+
+Rows = Sequence[Sequence[str]]
 
 
-def in_columns(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
-    """Lay rows out in columns two spaces apart.
+@dataclass(frozen=True)
+class Table:
+    """A title, and rows of cells; a column in which no row has anything is not shown."""
 
-    Parameters
-    ----------
-    rows : sequence of sequence of str
-        Equally long.
-    left : sequence of int
-        The columns that are flush left; the others are flush right.
+    title: str
+    rows: Rows  # Equally long; the first names the columns
+    notes: Sequence[str] = ()  # Lines below
+    left: int = 1  # So many columns are flush left, the others flush right
 
-    Returns
-    -------
-    list of str
-        A line for each row.
+    def text(self, width: int | None = None) -> list[str]:
+        """Return lines; those of the rows are at most `width` characters long, if that is given."""
+        below = ["", *self.notes] if self.notes else []
+        rows = in_columns(self._filled(), left=range(self.left), width=width)
+        return [self.title, "", *rows, *below]
+
+    def markdown(self) -> list[str]:
+        """Return lines of Markdown."""
+        header, *rows = self._filled()
+        rule = ["---" if column < self.left else "---:" for column in range(len(header))]
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, rule, *rows)]
+        below = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return [f"**{self.title}**", "", *(f"| {' | '.join(row)} |" for row in cells), *below]
+
+    def html(self) -> str:
+        """Return an element of HTML."""
+        header, *rows = self._filled()
+        return html_table(self.title, header, rows, notes=self.notes)
+
+    def _filled(self) -> Rows:
+        kept = [
+            i for i in range(len(self.rows[0])) if not i or any(row[i] for row in self.rows[1:])
+        ]
+        return [[row[i] for i in kept] for row in self.rows]
+
+
+def in_columns(rows: Rows, *, left: Sequence[int] = (0,), width: int | None = None) -> list[str]:
+    """Lay equally long rows out as lines, the columns of `left` flush left, the others right.
+
+    Columns are two spaces apart. Where the lines would be longer than `width` they are one apart,
+    and cells of columns of `left` are shortened.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap = 2
+    if width is not None:
+        gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
+        spare = width - sum(widths) - gap * (len(widths) - 1)
+        for least in (16, 4):
+            for column in left:
+                change = min(0, max(spare, least - widths[column]))
+                widths[column] += change
+                spare -= change
     return [
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        (" " * gap)
+        .join(
+            _shortened(cell, n).ljust(n) if column in left else cell.rjust(n)
+            for column, (cell, n) in enumerate(zip(row, widths, strict=True))
+        )
+        .rstrip()
         for row in rows
     ]
+
+
+def _shortened(text: str, width: int) -> str:
+    """Take out the middle of a text: both ends of a function's name tell it from others."""
+    if len(text) <= width:
+        return text
+    tail = (width - 2) // 2
+    return f"{text[: width - 2 - tail]}..{text[len(text) - tail :]}"
+
+
+def format_sizes(*nbytes: int) -> str:
+    """Write numbers of bytes in the one unit that suits the largest: ``1.5/2/0 MiB``."""
+    return _scaled(nbytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def format_seconds(*seconds: float) -> str:
+    """Write times in the one unit that suits the longest: ``12/9.5 ms``."""
+    return _scaled([t * 1e6 for t in seconds], 1000, ("us", "ms", "s"))
+
+
+def _scaled(values: Sequence[float], step: int, units: Sequence[str]) -> str:
+    power = 0
+    while max(values) >= step ** (power + 1) and power + 1 < len(units):
+        power += 1
+    scaled = [value / step**power for value in values]
+    return "/".join(f"{v:.0f}" if v >= 1000 else f"{v:.3g}" for v in scaled) + f" {units[power]}"

@@ -26,15 +26,7 @@ TARGET = (
 
 
 def add_planners(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add ``--planners``.
-
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        Of a command.
-    what : str
-        What the command does with them.
-    """
+    """Add ``--planners``; `what` says what the command does with them."""
     parser.add_argument(
         "--planners",
         metavar="NAME[,NAME...]",
@@ -50,14 +42,7 @@ def add_limits(
 ) -> None:
     """Add ``--capacity`` and ``--alignment`` of a table's memory, and ``--time-limit``.
 
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        Of a command.
-    limited : str
-        What the limit of time is for, and its default.
-    seconds : float, optional
-        That default.
+    `limited` says what the limit of time is for and its default, which is `seconds`.
     """
     for option, default, what in (
         ("capacity", None, "what the offsets of a table's buffers must not exceed (default: none)"),
@@ -67,11 +52,7 @@ def add_limits(
             f"--{option}", type=byte_count, default=default, metavar="BYTES", help=what
         )
     parser.add_argument(
-        "--time-limit",
-        type=float,
-        default=seconds,
-        metavar="SECONDS",
-        help=limited,
+        "--time-limit", type=float, default=seconds, metavar="SECONDS", help=limited
     )
 
 
@@ -87,14 +68,9 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse a file that cannot be written.
+    """Refuse a file that cannot be written: raise ValueError, which says why.
 
     That is done before the work, which may be long; what it misses is found on writing.
-
-    Raises
-    ------
-    ValueError
-        The message says why.
     """
     if path is None:
         return

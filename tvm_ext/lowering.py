@@ -8,7 +8,8 @@ any target, whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import tvm
@@ -50,18 +51,7 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def resolve_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name of :data:`TARGETS`, or whatever else TVM understands, into a target.
-
-    Parameters
-    ----------
-    target : str or Target
-        A name such as ``"cuda"``, a target tag, or a target.
-
-    Returns
-    -------
-    Target
-        The target; a :class:`Target` is returned as it is.
-    """
+    """Turn a name of `TARGETS`, a tag, or whatever else TVM understands, into a target."""
     if isinstance(target, Target):
         return target
     named = TARGETS.get(target) if isinstance(target, str) else target
@@ -69,22 +59,9 @@ def resolve_target(target: str | Mapping[str, Any] | Target) -> Target:
 
 
 def known_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name such as ``cuda``, a tag or a JSON object into a target.
+    """Turn a name such as ``cuda``, a tag or a JSON object into a target, as `resolve_target` does.
 
-    Parameters
-    ----------
-    target : str or tvm.target.Target
-        A target is given back as it is.
-
-    Returns
-    -------
-    tvm.target.Target
-        The target; names in :data:`TARGETS` get the limits listed there.
-
-    Raises
-    ------
-    ValueError
-        When TVM does not know it.
+    Raises ValueError when TVM does not know it.
     """
     if isinstance(target, Target):
         return target
@@ -97,17 +74,7 @@ def known_target(target: str | Mapping[str, Any] | Target) -> Target:
 def target_for(mod: tvm.IRModule, target: str | Target | None) -> Target | None:
     """Return what a module is lowered for: `DEFAULT_TARGET` for a network without a target.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        The module.
-    target : str or tvm.target.Target, optional
-        What the user named.
-
-    Raises
-    ------
-    ValueError
-        As `known_target` does.
+    Raises ValueError as `known_target` does.
     """
     if target is None and has_relax(mod):
         target = DEFAULT_TARGET
@@ -115,13 +82,7 @@ def target_for(mod: tvm.IRModule, target: str | Target | None) -> Target | None:
 
 
 def as_module(what: object) -> tvm.IRModule:
-    """Return a module; of one function, the module that has it alone.
-
-    Raises
-    ------
-    TypeError
-        When it is neither.
-    """
+    """Return a module; of one function, the module that has it alone; else raise TypeError."""
     if isinstance(what, tvm.tirx.PrimFunc | relax.Function):
         return tvm.IRModule.from_expr(what)
     if not isinstance(what, tvm.IRModule):
@@ -134,6 +95,20 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
+@contextmanager
+def lowering_relax(target: Target) -> Iterator[None]:
+    """Turn what any pass of a pipeline may raise into a ValueError that names the target kind."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
+            f"{first_line(error)}"
+        ) from error
+
+
 class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering that has served
     """Raised inside the pass instrument to leave the pipeline early."""
 
@@ -142,14 +117,8 @@ class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering tha
 class _Capture:
     """Record each module that ``StorageRewrite`` is about to see.
 
-    Attributes
-    ----------
-    modules : list of tvm.IRModule
-        What was recorded, in the order of the runs.
-    stop : bool
-        Leave the pipeline at the next recording.
-    stopped : bool
-        The pipeline was left, so the error that comes out of it is ours.
+    The pipeline is left at the next recording once it is to `stop`; where it `stopped`, the error
+    that comes out of it is ours.
     """
 
     def __init__(self) -> None:
@@ -176,32 +145,15 @@ def capture(
 ) -> list[tvm.IRModule]:
     """Lower a program by the stock pipelines up to storage planning.
 
-    A TIR module takes the road of :func:`tvm.tirx.build`. A Relax module first goes through the
-    Relax pipeline of its target. The lowering ends when ``StorageRewrite`` is reached, so no
-    device compiler is needed. The pass context in force applies, except for its instruments.
+    A TIR module takes the road of `tvm.tirx.build`. A Relax module first goes through the Relax
+    pipeline of its target, or the one given: `tvm.relax.get_default_pipeline` fuses operators, and
+    ``tvm.compile`` uses ``get_pipeline("default")`` for a CPU, which does not. The lowering ends
+    when ``StorageRewrite`` is reached, so no device compiler is needed. The pass context in force
+    applies, with the options of `config` added, but without its instruments.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule or tvm.tirx.PrimFunc
-        The program; it is not changed.
-    target : str or Target
-        A name of :data:`TARGETS`, or what TVM understands.
-    config : mapping, optional
-        Options to add to those of the pass context in force.
-    relax_pipeline : tvm.transform.Pass, optional
-        In place of :func:`tvm.relax.get_default_pipeline`, which fuses operators. Note that
-        ``tvm.compile`` uses ``tvm.relax.get_pipeline("default")`` for a CPU, which does not.
-
-    Returns
-    -------
-    list of tvm.IRModule
-        Each module that storage planning is given, in order. The last is the program. Those
-        before it, if any, are the functions that Relax evaluates to fold constants.
-
-    Raises
-    ------
-    ValueError
-        If the lowering never reaches storage planning.
+    Returned is each module that storage planning is given, in order: the last is the program, those
+    before it are the functions that Relax evaluates to fold constants. Raises ValueError if the
+    lowering never gets there.
     """
     target = resolve_target(target)
     outer = tvm.transform.PassContext.current()
@@ -241,24 +193,8 @@ def _default_pipeline(target: Target) -> tvm.transform.Pass:
 def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True) -> tvm.IRModule:
     """Lower a Relax module by the target's stock pipeline up to the planning of its memory.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        With at least one Relax function; it is not changed.
-    target : str or Target
-        A name of :data:`TARGETS`, or what TVM understands.
-    fuse : bool
-        Whether to fuse operators, as :func:`tvm.relax.get_default_pipeline` does.
-
-    Returns
-    -------
-    tvm.IRModule
-        The module as ``StaticPlanBlockMemory`` is given it.
-
-    Raises
-    ------
-    ValueError
-        If there is no Relax function, or TVM has no Relax pipeline for the target.
+    Returned is what ``StaticPlanBlockMemory`` is given; `fuse` is whether operators are fused.
+    Raises ValueError if there is no Relax function, or TVM has no Relax pipeline for the target.
     """
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")

@@ -28,15 +28,7 @@ _WITHOUT_REUSE = ("bump", "bump_or_best")
 def listed(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return names in the order in which they were given, each once; commas separate them.
 
-    Parameters
-    ----------
-    names : str or sequence of str
-        One text, or several.
-
-    Raises
-    ------
-    ValueError
-        When one is no text.
+    Raises ValueError when one is no text.
     """
     texts = [names] if isinstance(names, str) else names
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
@@ -48,10 +40,7 @@ def listed(names: str | Sequence[str]) -> tuple[str, ...]:
 def known_planners(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return the planners that a user names, with `EVERY` as it is.
 
-    Raises
-    ------
-    ValueError
-        When there is none, or one is not known.
+    Raises ValueError when there is none, or one is not known.
     """
     found = tuple(name if name == EVERY else known_planner(name) for name in listed(names))
     if not found:
@@ -62,16 +51,8 @@ def known_planners(names: str | Sequence[str]) -> tuple[str, ...]:
 def known_planner(name: str) -> str:
     """Return the name of a planner; ``module:function`` is imported and registered under it.
 
-    Parameters
-    ----------
-    name : str
-        A planner's name, or a function that takes a problem and a budget and returns a plan; its
-        module is looked for in the working directory too.
-
-    Raises
-    ------
-    ValueError
-        When there is no such planner, module or function.
+    The module is looked for in the working directory too; its function takes a problem and a budget
+    and returns a plan. Raises ValueError when there is no such planner, module or function.
     """
     known = planner_names()
     if name in known:
@@ -94,21 +75,10 @@ def known_planner(name: str) -> str:
 
 
 def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False) -> list[str]:
-    """Return which planners are asked to solve a problem.
+    """Return which planners are asked to solve a problem: `EVERY` stands for those made for it.
 
-    Parameters
-    ----------
-    problem : Problem
-        What is to be solved.
-    asked : sequence of str
-        Names; `EVERY` stands for all those that are made for such a problem.
-    graph : bool
-        Whether the buffers are the tensors between the operators of a network.
-
-    Raises
-    ------
-    ValueError
-        When a planner is not known.
+    `graph` is whether the buffers are the tensors between the operators of a network. Raises
+    ValueError when a planner is not known.
     """
     if EVERY not in asked:
         return [known_planner(name) for name in asked]

@@ -16,14 +16,9 @@ _onnx_lock = Lock()
 
 
 def with_onnx_names(importer: Any, read: Callable[[], IRModule]) -> IRModule:
-    """Read a network, and name its tensors by the nodes that make them.
+    """Call `read`, TVM's frontend, and name the tensors of the network by the nodes that make them.
 
-    Parameters
-    ----------
-    importer : type
-        TVM's ``ONNXGraphImporter``, which drops the names. While `read` runs, it notes them.
-    read : callable
-        Calls TVM's frontend.
+    The importer is TVM's ``ONNXGraphImporter``, which drops the names; meanwhile it notes them.
     """
     convert = importer._convert_operator
     made: list[tuple[str, Any]] = []

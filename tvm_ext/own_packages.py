@@ -10,15 +10,10 @@ _NAMES = ("passes", "target_hw")
 
 
 def check_own_packages() -> None:
-    """Check that Python finds our packages where `tvm_ext` is.
+    """Raise ImportError, which names the place, unless our packages are found where `tvm_ext` is.
 
-    A folder or file called ``passes`` or ``target_hw`` in the working directory, or elsewhere
-    early on Python's path, is found before ours.
-
-    Raises
-    ------
-    ImportError
-        When another one is found, or none; the message names its place.
+    A folder or file called ``passes`` or ``target_hw`` in the working directory, or elsewhere early
+    on Python's path, is found before ours.
     """
     root = Path(__file__).resolve().parents[1]
     for name in _NAMES:

@@ -14,17 +14,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def takes_options_of(
     make_pass: Callable[..., Any], *, without: Collection[str] = ()
 ) -> Callable[[Function], Function]:
-    """Return a decorator for a function whose ``**options`` are those of a pass.
+    """Return a decorator for a function whose ``**options`` are those of a pass but for `without`.
 
-    The options stand in one place, the signature of the pass; ``help`` shows them for the
-    function too, and one that the pass does not have is an error when the function is called.
-
-    Parameters
-    ----------
-    make_pass : callable
-        What makes the pass.
-    without : collection of str
-        Parameters of it that are not handed on.
+    The options stand in one place, the signature of the pass; ``help`` shows them for the function
+    too, and one that the pass does not have is an error when the function is called.
     """
 
     def decorate(function: Function) -> Function:

@@ -53,15 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return 0 if the plan fits, 1 if not.
-
-    Raises
-    ------
-    OSError
-        When a file cannot be read or written.
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0 if the plan fits, 1 if not."""
     if arguments.output is not None and _is_same_file(arguments.table, arguments.output):
         raise ValueError(f"--output would overwrite the input, {arguments.table}")
     check_writable(arguments.json)

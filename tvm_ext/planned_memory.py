@@ -43,21 +43,9 @@ def plan_memory(
 ) -> tuple[PlannedMemory, tuple[Plan, ...]]:
     """Plan the problems of a memory with one planner; a plan that fits is verified.
 
-    Parameters
-    ----------
-    problems : sequence of Problem
-        One for each point of a function at which there is memory; their bytes are added up.
-    planner : str
-        Its name.
-    budget : Budget, optional
-        What it may spend on each.
-
-    Raises
-    ------
-    ValueError
-        When the planner is not known, fails, or returns no plan.
-    PlanError
-        When its plan is wrong.
+    There is one problem for each point of a function at which there is memory; their bytes are
+    added up, and the budget is for each. Raises ValueError when the planner is not known, fails, or
+    returns no plan; PlanError when its plan is wrong.
     """
     begin = time.perf_counter()
     plans = tuple(solve(problem, planner, budget) for problem in problems)
@@ -81,13 +69,10 @@ def plan_memory(
 
 
 def what_is_proven(problem: Problem, plan: Plan) -> str:
-    """Say in which regard it is proven that no plan is better.
+    """Say in which regard it is proven that no plan is better; empty if nothing is proven.
 
-    Returns
-    -------
-    str
-        ``lowest peak``; ``least penalty``, for which a plan may need a higher peak; ``least penalty
-        and peak``; ``nothing fits``; empty if nothing is proven.
+    It is ``lowest peak``; ``least penalty``, for which a plan may need a higher peak; ``least
+    penalty and peak``; or ``nothing fits``.
     """
     if plan.status is Status.INFEASIBLE:
         return "nothing fits"
@@ -114,27 +99,3 @@ def verdict(problem: Problem, plan: Plan) -> str:
         return "does not fit, as no plan does" if proven else "does not fit"
     proof = what_is_proven(problem, plan)
     return f"{proof} (proven)" if proof else "a better plan may exist"
-
-
-def end_of(problems: Sequence[Problem], nbytes: int) -> int:
-    """Return where allocations end in a memory, as a plan's peak says it: above what is reserved.
-
-    Parameters
-    ----------
-    problems : sequence of Problem
-        Of one memory, as in `plan_memory`.
-    nbytes : int
-        What is allocated for all of them together. Each but the last is taken to have as much of
-        that as it needs at least.
-    """
-    total = 0
-    for number, problem in enumerate(problems, 1):
-        bound, part = lower_bound(problem), nbytes
-        if number < len(problems):
-            reserved = problem.memory.reserved
-            part = min(nbytes, bound - sum(max(0, min(bound, e) - b) for b, e in reserved))
-        nbytes -= part
-        for begin, end in problem.memory.reserved:
-            part += end - begin if begin < part else 0
-        total += part
-    return total

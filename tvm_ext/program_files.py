@@ -40,22 +40,11 @@ def split_name(what: str) -> tuple[Path, str | None]:
 
 
 def read_program(path: Path, chosen: str | None = None) -> IRModule:
-    """Read a module or function from a file of TVMScript, JSON or ONNX.
+    """Read a module or function from a file of TVMScript, JSON or ONNX; its suffix says which.
 
-    Parameters
-    ----------
-    path : Path
-        Its suffix, one of `SUFFIXES`, says which. A ``.py`` file is run, as Python runs it.
-    chosen : str, optional
-        Of a ``.py`` file, the name of the module or function that is meant.
-
-    Raises
-    ------
-    ValueError
-        When there is no such program in it; the message names the file and, where that is known,
-        the line.
-    ImportError
-        When the package ``onnx`` is needed and not there.
+    A ``.py`` file is run, as Python runs it; `chosen` names the module or function of it that is
+    meant. Raises ValueError when there is no such program in it; the message names the file and,
+    where that is known, the line; ImportError when the package ``onnx`` is needed and not there.
     """
     if not path.exists():
         raise ValueError(f"{path}: no such file")
@@ -92,14 +81,9 @@ def _read_json(path: Path, text: str) -> IRModule:
 
 
 def _check_graph(graph: Any) -> None:
-    """Refuse a graph of objects that has a cycle: TVM crashes on one.
+    """Raise ValueError on a graph of objects that has a cycle: TVM crashes on one.
 
     `tvm.ir.save_json` writes each node after those that it refers to.
-
-    Raises
-    ------
-    ValueError
-        When it is not such a graph.
     """
     if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
         raise ValueError("it has no list of nodes")

@@ -40,13 +40,7 @@ class Program:
 
 
 def is_file(what: str) -> bool:
-    """Return whether a user means a file: by its ending, by a folder in it, or because it is one.
-
-    Parameters
-    ----------
-    what : str
-        What the user wrote.
-    """
+    """Return whether a file is meant: by its ending, by a folder in it, or because it is one."""
     path, _ = split_name(what)
     return path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists()
 
@@ -54,15 +48,7 @@ def is_file(what: str) -> bool:
 def read_module(what: str) -> IRModule:
     """Return the module of a file, or of a network that is a workload, as it stands there.
 
-    Parameters
-    ----------
-    what : str
-        As in `load_program`.
-
-    Raises
-    ------
-    ValueError
-        When there is none.
+    Raises ValueError when there is none.
     """
     if is_file(what):
         return read_program(*split_name(what))
@@ -75,20 +61,14 @@ def read_module(what: str) -> IRModule:
 def load_program(what: str, target: str | Target | None = None) -> Program:
     """Read and lower a program.
 
-    Parameters
-    ----------
-    what : str
-        The name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
-        `tvm_ext.program_files.read_program` reads, ``FILE.py:NAME`` for one module of several.
-    target : str or tvm.target.Target, optional
-        What it is lowered for; a ``.py`` file may register it. By default the first target of a
-        workload, the chip of an Ascend kernel, and `DEFAULT_TARGET` for a file with Relax
-        functions. One of PrimFuncs without a target has to stand right before ``StorageRewrite``.
+    It is the name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
+    `tvm_ext.program_files.read_program` reads, ``FILE.py:NAME`` for one module of several. By
+    default it is lowered for the first target of a workload, the chip of an Ascend kernel, and
+    `DEFAULT_TARGET` for a file with Relax functions; a ``.py`` file may register the target.
+    PrimFuncs without a target have to stand right before ``StorageRewrite``.
 
-    Raises
-    ------
-    ValueError
-        When there is no such program, it cannot be read or lowered, or has no PrimFunc.
+    Raises ValueError when there is no such program, it cannot be read or lowered, or has no
+    PrimFunc.
     """
     if is_file(what):
         return program_of(read_module(what), target, name=what)
@@ -116,23 +96,9 @@ def _check_known(what: str) -> None:
 def program_of(
     mod: IRModule | PrimFunc | relax.Function, target: str | Target | None = None, *, name: str
 ) -> Program:
-    """Lower a module.
+    """Lower a module, or a function of one, for a target as `split` does; messages call it `name`.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule or a function of one
-        It stays as it is.
-    target : str or tvm.target.Target, optional
-        As in `split`.
-    name : str
-        What messages call it.
-
-    Raises
-    ------
-    TypeError
-        When it is no module and no function.
-    ValueError
-        As `split` does; the message begins with the name.
+    Raises TypeError when it is no module and no function, ValueError as `split` does.
     """
     mod = as_module(mod)
     resolved = target_for(mod, target)

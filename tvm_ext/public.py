@@ -30,15 +30,14 @@ from tvm_ext.comparison.memory_comparison import (
     AllocatedMemory,
     activation_memory,
 )
-from tvm_ext.comparison.planner_tables import render_planners
-from tvm_ext.comparison.planners import PlannerComparison
-from tvm_ext.comparison.storage_rewrite import (
+from tvm_ext.comparison.pass_results import (
     Allocations,
     Comparison,
     FunctionComparison,
     Totals,
-    compare,
 )
+from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
+from tvm_ext.comparison.storage_rewrite import compare
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines

@@ -45,18 +45,9 @@ _Run = Callable[[IRModule, PassContext], IRModule]
 
 
 def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
-    """Return a list of Relax passes that keeps the names of tensors.
+    """Return a list of Relax passes, as TVM lists them, that keeps the names of tensors.
 
-    Parameters
-    ----------
-    passes : iterable of tvm.transform.Pass
-        As TVM lists them.
-
-    Returns
-    -------
-    list of tvm.transform.Pass
-        The same by their names. What they make is structurally the same, too, and differs in names
-        of variables only.
+    What they make is structurally the same, and differs in names of variables only.
     """
     naming = {
         "LegalizeOps": _naming_modules,
@@ -73,15 +64,7 @@ def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
 
 
 def renamed(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
-    """Return a function with new names for some of its variables.
-
-    Parameters
-    ----------
-    func : tvm.relax.Function
-        It stays as it is.
-    names : mapping of int to str
-        By the handles of the variables.
-    """
+    """Return a function with new names for some of its variables, by their handles."""
     made: dict[int, Any] = {}
 
     def rename(variable: Any) -> Any:
@@ -117,15 +100,7 @@ def operator_of(call: relax.Call) -> str:
 
 
 def with_names(mod: IRModule, names_of: Callable[[GlobalVar, relax.Function], Names]) -> IRModule:
-    """Return the module with new names for variables of its Relax functions.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        It stays as it is.
-    names_of : callable
-        From a function's global variable and the function to the new names.
-    """
+    """Return the module with new names for variables of its Relax functions, by `names_of`."""
     result = mod
     for variable, func in mod.functions.items():
         names = names_of(variable, func) if _is_graph(func) else {}
@@ -169,12 +144,8 @@ def _naming_modules(legalize: Pass) -> _Run:
 def named_by_modules(legalized: IRModule, mod: IRModule) -> IRModule:
     """Name what has no name of its own by the module whose parameters it reads.
 
-    Parameters
-    ----------
-    legalized : tvm.IRModule
-        The module after `LegalizeOps`, which keeps the variables.
-    mod : tvm.IRModule
-        The module before it, with the operators and parameters that names are read from.
+    `legalized` is the module after `LegalizeOps`, which keeps the variables; `mod` is that before
+    it, with the operators and parameters that names are read from.
     """
     names = {
         handle: name
@@ -328,17 +299,10 @@ def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
 def group_name(members: list[tuple[str, str]]) -> str:
     """Name a group of fused operators by its members: first the last one that has a place.
 
-    Parameters
-    ----------
-    members : list of (str, str)
-        Their names, each with its operator, in program order.
-
-    Returns
-    -------
-    str
-        Such as ``blocks.0.mlp.up.add+gelu``: a place is a module or a path of ONNX; where none has
-        one, the last with a name of its own comes first. Of several members of one module the last
-        stands for all, and what the others have in common with the first is not said again.
+    Members are names with their operators, in program order. The result is such as
+    ``blocks.0.mlp.up.add+gelu``: a place is a module or a path of ONNX; where none has one, the
+    last with a name of its own comes first. Of several members of one module the last stands for
+    all, and what the others have in common with the first is not said again.
     """
     latest = members[::-1]
     own = [name for name, operator in latest if not _is_operators(name, operator)]

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from measured_memory import allocated_at
 from relax_runs import lower, planned
+from runtime_shapes import RUNTIME_SHAPES
 from tvm import relax
 
 import tvm_ext
@@ -16,9 +18,7 @@ from passes.gmem.planning.rec_tbl import Decision, trace
 from passes.planning import Buffer, Problem, lower_bound, solve
 from target_hw import MemoryScope
 from tvm_ext import workloads
-from tvm_ext.comparison.memory_comparison import allocated_at
 from tvm_ext.transform import GMEMAllocate
-from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
 
 PAGE = Path(__file__).parents[2] / "docs" / "gmem.md"
 KIB = 1024

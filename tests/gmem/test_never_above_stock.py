@@ -10,15 +10,14 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured_memory import allocated_at, vm_bytes
 from relax_programs import SIZES, parse, relax_sources
 from relax_runs import build, build_together, flat, lower, planned, run
+from runtime_shapes import RUNTIME_SHAPES
 from symbolic_programs import symbolic_sources
 from tvm import relax
 
-from tvm_ext.comparison.memory_comparison import allocated_at
-from tvm_ext.comparison.vm_memory import vm_bytes
 from tvm_ext.transform import GMEMAllocate
-from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
 
 STOCK = relax.transform.StaticPlanBlockMemory()
 

@@ -5,40 +5,16 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tvm
+from chain import CHAIN
 from tvm import tirx
 
-from tvm_ext import Allocations, Comparison, FunctionComparison, compare
-from tvm_ext.__main__ import main
+from tvm_ext import compare, workloads
 from tvm_ext.comparison import storage_rewrite
-from tvm_ext.comparison.memory_comparison import (
-    ActivationMemory,
-    AllocatedMemory,
-    PlannedMemory,
-    SymbolicMemory,
-)
-from tvm_ext.comparison.tables import render, render_memory
 from tvm_ext.transform import StorageRewrite
-
-CHAIN = """
-@T.prim_func(s_tir=True)
-def chain(a: T.Buffer((N,), "float32"), b: T.Buffer((N,), "float32")):
-    x = T.alloc_buffer((N,), "float32")
-    y = T.alloc_buffer((N,), "float32")
-    z = T.alloc_buffer((N,), "float32")
-    for i in range(N):
-        x[i] = a[N - 1 - i]
-    for i in range(N):
-        y[i] = x[N - 1 - i]
-    for i in range(N):
-        z[i] = y[N - 1 - i]
-    for i in range(N):
-        b[i] = z[N - 1 - i]
-""".replace("N", "64")
 
 COPY = """
 @T.prim_func(s_tir=True)
@@ -100,25 +76,6 @@ def parse(text: str) -> tvm.IRModule:
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write_file(name: str, text: str | bytes) -> str:
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return str(path)
-
-    return write_file
-
-
-@pytest.fixture
-def run(capsys):
-    def run_main(*args: str) -> tuple[int, str, str]:
-        status = main(args)
-        return status, *capsys.readouterr()
-
-    return run_main
-
-
-@pytest.fixture
 def other_pass(monkeypatch):
     """Compare the stock pass with one that lets nothing share memory."""
     monkeypatch.setattr(
@@ -177,17 +134,15 @@ def test_lowers_a_file_for_a_target(run, write, text):
 
 
 def test_compares_a_workload(run):
-    status, out, _ = run("compare", "elements", "--target", "c")
+    status, out, _ = run("compare", "ascend:vector_add")
     assert status == 0
     assert "local.UB" in out
 
 
-def test_compares_resnet_by_default(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_compares_resnet_by_default(run, tmp_path):
     out_path = tmp_path / "out.json"
     status, out, err = run("compare", "--json", str(out_path))
     assert (status, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= 80
     data = json.loads(out_path.read_text())
     rows = rows_of(out)
     assert len(data["functions"]) == len([row for row in rows if "yes" in row])
@@ -195,27 +150,20 @@ def test_compares_resnet_by_default(run, tmp_path, monkeypatch):
     totals = data["totals"]
     assert totals["equal"] == totals["functions"] == len(data["functions"])
     counts = [totals[when]["global"]["count"] for when in ("before", "stock", "ours")]
-    assert f"global: {'/'.join(map(str, counts))} allocations, " in out
     assert counts[0] > counts[1] == counts[2]
     fused, plain = data["activation_memory"]
     assert (fused["fused"], plain["fused"]) == (True, False)
-    for name, key in (("no reuse", "no_reuse"), ("lower bound", "lower_bound")):
-        (line,) = (line for line in out.splitlines() if line.startswith(name))
-        assert re.findall(r"[\d,]{4,}", line) == [f"{row[key]:,}" for row in (fused, plain)]
     for row in (fused, plain):
         assert {"best", "rec_tbl"} <= {plan["planner"] for plan in row["plans"]}
-        saved = row["stock"]["nbytes"] - row["lower_bound"]
-        assert saved > 0
-        assert f"best saves {saved:,} bytes against the stock pass" in out
-    assert f"weights: 62 in a region of {fused['weight_bytes']:,} bytes" in out
+        assert row["stock"]["nbytes"] > row["lower_bound"]
+        assert f" {row['lower_bound']:,} " in out
 
 
 def test_a_relax_file_with_a_target_is_lowered(run, write, tmp_path):
     out_path = tmp_path / "out.json"
     source = write("chain.py", IMPORTS + RELAX_CHAIN)
-    status, out, err = run("compare", source, "--target", "llvm", "--json", str(out_path))
+    status, _out, err = run("compare", source, "--target", "llvm", "--json", str(out_path))
     assert (status, err) == (0, "")
-    assert "\nmain's tensors: bytes, and their share of the stock pass's\n" in out
     data = json.loads(out_path.read_text())
     assert [row["fused"] for row in data["activation_memory"]] == [False]  # fused, none is left
     (memory,) = data["activation_memory"]
@@ -241,12 +189,11 @@ def test_json_is_what_compare_gives(run, write, tmp_path):
     assert written == expected
 
 
-def test_lists_workloads(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_lists_workloads(run):
     status, out, _ = run("compare", "--list")
     assert status == 0
-    assert re.search(r"^resnet18 +ResNet-18 .*\[llvm, cuda\]$", out, re.MULTILINE)
-    assert max(map(len, out.splitlines())) <= 80
+    found = {line.split()[0] for line in out.splitlines() if line[:1].strip()}
+    assert found >= {*workloads.names(), *(f"ascend:{k}" for k in workloads.ascend_kernels())}
 
 
 # ---------------------------------------------------------------------------------- difference
@@ -391,82 +338,11 @@ def test_the_file_is_not_written_on_bad_input(run, write, tmp_path):
     assert not out.exists()
 
 
-# ----------------------------------------------------------------------------------- the table
-
-
-def row(name: str, difference: str | None = None) -> FunctionComparison:
-    scopes = {
-        "global": Allocations(count=1234, nbytes=5 << 40, symbolic=12),
-        "shared.a_very_long_tag_of_some_chip": Allocations(count=17, nbytes=1023),
-    }
-    return FunctionComparison(name, scopes, scopes, scopes, difference, 12.3456, 123.456)
-
-
-def memory(name: str, fused: bool, nbytes: int) -> ActivationMemory:
-    plans = (
-        PlannedMemory("best", nbytes, True, "lowest peak", None, 0.1),
-        PlannedMemory("bump", 2 * nbytes, False, "", None, 0.0),
-    )
-    stock = AllocatedMemory(nbytes=3 * nbytes, left=4, left_bytes=4, symbolic=2)
-    symbolic = (SymbolicMemory("n", 2, no_reuse=64, stock=48, planned=32, lower_bound=32),)
-    return ActivationMemory(name, fused, 5, 1, 6 * nbytes, stock, plans, nbytes, 7, 4096, symbolic)
-
-
-@pytest.mark.parametrize("width", [80, 200])
-def test_memory_table_fits(width):
-    long = "forward_" * 30
-    lines = render_memory([memory(long, True, 1 << 50), memory(long, False, 1)], width)
-    assert max(map(len, lines)) <= width
-    rows = {line[:11].strip(): line[11:].split() for line in lines[2:] if line[:1] != "f"}
-    assert rows["stock"] == [f"{3 << 50:,}", "100.0%", "3", "100.0%"]
-    assert rows["best"] == [f"{1 << 50:,}", "33.3%", "1", "33.3%"]
-    assert "not fused: best saves 2 bytes against the stock pass" in lines
-    assert "fused: above the memory's capacity: bump" in lines
-    assert "fused: 1 tensors are left to the runtime, by the stock pass 4" in lines
-    times = "32 bytes planned for each, 48 by the stock pass"
-    notes = " ".join(line.strip() for line in lines)
-    assert f"not fused: 2 tensors of n times some bytes: {times}" in notes
-
-
-def test_memory_table_without_anything_that_the_stock_pass_plans():
-    nothing = replace(memory("f", True, 64), stock=AllocatedMemory(left=5))
-    lines = render_memory([nothing])
-    assert [line.split() for line in lines if line.startswith("stock")] == [["stock", "0"]]
-
-
-@pytest.mark.parametrize("width", [80, 100, 200])
-def test_table_fits(width):
-    names = ["f", "fused_conv2d_" * 8 + "_first", "fused_conv2d_" * 8 + "_second"]
-    lines = render(Comparison(tuple(map(row, names))), width)
-    assert max(map(len, lines)) <= width
-    assert any(line.rstrip().startswith("f ") for line in lines)
-
-
-def test_shortened_names_keep_both_ends():
-    # As wide as the first column may get, and no wider.
-    lines = render(Comparison((row("begin" + "_" * 200 + "end"),)), 100)
-    assert any(re.match(r"begin_+\.\._*end ", line) for line in lines)
-
-
-def test_sizes_are_human_readable():
-    def one(nbytes: int) -> str:
-        use = {"global": Allocations(1, nbytes)}
-        return "\n".join(render(Comparison((FunctionComparison("f", use, use, {}, None, 1, 1),))))
-
-    assert "1023/1023/0 B" in one(1023)
-    assert "1023/1023/0 KiB" in one(1023 << 10)
-    assert "1/1/0 KiB" in one(1024)
-    assert "1.5/1.5/0 MiB" in one(3 << 19)
-
-
 def test_runs_as_a_module(write):
     def python(*args: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tvm_ext", *args]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    good = python("compare", write("chain.py", IMPORTS + CHAIN))
-    assert (good.returncode, good.stderr) == (0, "")
-    assert "1 functions: 1 equal, 0 different" in good.stdout
     bad = python("compare", write("blocks.py", IMPORTS + BLOCKS))
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("python -m tvm_ext: error: ")

@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 import tvm
+from chain import CHAIN
 from tvm.ir import IRModule
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -18,20 +19,7 @@ from tvm_ext.comparison.single_functions import split
 from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.transform import StorageRewrite
 
-
-@T.prim_func(s_tir=True)
-def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32")
-    y = T.alloc_buffer((64,), "float32")
-    z = T.alloc_buffer((64,), "float32")
-    for i in range(64):
-        x[i] = a[63 - i]
-    for i in range(64):
-        y[i] = x[63 - i]
-    for i in range(64):
-        z[i] = y[63 - i]
-    for i in range(64):
-        b[i] = z[63 - i]
+chain = tvm.script.from_source(CHAIN)
 
 
 @T.prim_func(s_tir=True)

@@ -24,7 +24,7 @@ from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
 from target_hw.memory import MemoryScope
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
-from tvm_ext.drawing.panel import Slot
+from tvm_ext.drawing.panel import ROLE_COLOURS, Role, Slot, gathered, role_finder
 from tvm_ext.drawing.picture import (
     BOUND_INK,
     FAINT,
@@ -34,8 +34,6 @@ from tvm_ext.drawing.picture import (
     RASTER_SLOTS,
     save,
 )
-from tvm_ext.drawing.roles import ROLE_COLOURS, Role, role_finder
-from tvm_ext.drawing.tiny import gathered
 
 ROOT = Path(__file__).resolve().parents[2]
 SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))
@@ -356,7 +354,7 @@ def test_the_legend_is_below_the_name_of_the_axis(height):
     assert ax.get_legend().get_window_extent().y1 <= ax.xaxis.label.get_window_extent().y0 + 1
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 500, RASTER_SLOTS + 1, 20_000])
+@pytest.mark.parametrize("count", [0, 1, 2, RASTER_SLOTS + 1])
 def test_any_number_of_buffers(count, tmp_path):
     problem, plan = stacked(count)
     figure = memory_map(problem, plan if count else replace(plan, offsets={}, peak=0))
@@ -451,9 +449,10 @@ write_pictures(sys.argv[1])
 
 
 def write_pictures(folder):
+    maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
+    figure = tvm_ext.memory_maps(maps)
     for suffix in ("svg", "png", "pdf"):
-        maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
-        save(tvm_ext.memory_maps(maps), Path(folder) / f"maps.{suffix}")
+        save(figure, Path(folder) / f"maps.{suffix}")
 
 
 def test_another_process_writes_the_same_bytes(tmp_path):

@@ -117,12 +117,14 @@ def test_corpus_spans_targets_and_types(corpus: list[Entry]):
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_building_twice_gives_the_same(name: str):
-    first, second = functions.entries([name]), functions.entries([name])
-    assert [entry.name for entry in first] == [entry.name for entry in second]
-    for a, b in zip(first, second, strict=True):
-        tvm.ir.assert_structural_equal(a.mod, b.mod, map_free_vars=True)
-        assert a.config == b.config
+def test_building_twice_gives_the_same(corpus: list[Entry], name: str):
+    again = {entry.name: entry for entry in functions.entries([name])}
+    # Of functions that are equal in several workloads, the corpus has the first.
+    first = [entry for entry in corpus if entry.name.startswith(f"{name}[")]
+    assert first
+    for entry in first:
+        tvm.ir.assert_structural_equal(entry.mod, again[entry.name].mod, map_free_vars=True)
+        assert entry.config == again[entry.name].config
 
 
 @pytest.mark.slow
@@ -139,23 +141,11 @@ def test_another_process_builds_the_same(corpus: list[Entry]):
     assert process.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("name", "functions"),
-    # As many as the fused network has different operators: a change of TVM may change them.
-    [("resnet18", 15), ("mobilenet_v2", 25), ("bert_layer", 10), ("llama_layer", 12)],
-)
-@pytest.mark.parametrize("target", ["llvm", "cuda"])
-def test_models_lower(name: str, functions: int, target: str):
-    mod = workloads.load(name, target)
-    assert len(mod.functions) >= functions
-    assert all(isinstance(function, tirx.PrimFunc) for function in mod.functions.values())
-
-
 def test_every_workload_is_described_and_has_targets():
     for name in workloads.names():
         workload = workloads.find(name)
         assert workload.name == name
-        assert workloads.description(name)
+        assert workload.description
         assert workload.targets
         assert set(workload.targets) <= set(workloads.TARGETS)
 
@@ -222,21 +212,23 @@ def test_unknown_name_lists_close_ones():
     with pytest.raises(workloads.UnknownWorkloadError, match=r"'resnet18'.*names\(\)"):
         workloads.load("resnet")
     with pytest.raises(workloads.UnknownWorkloadError, match=r"unknown workload 'qqq': tvm_ext"):
-        workloads.description("qqq")
+        workloads.find("qqq")
     with pytest.raises(ValueError, match="'softmax' is not a model"):
         workloads.model("softmax")
     with pytest.raises(workloads.UnknownWorkloadError):
         functions.entries(["resnet"])
 
 
-def test_a_model_runs():
-    _run("llama_layer_dynamic")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "bert_layer", "llama_layer"])
-def test_all_models_run(name: str):
-    _run(name)
+@pytest.mark.parametrize("name", functions.MODELS)
+def test_a_model_runs(name: str):
+    executable = tvm.compile(workloads.model(name), "llvm")
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(value) for value in workloads.MODELS[name].inputs(0)]
+    out = machine["forward"](*arguments).numpy()
+    assert np.isfinite(out).all()
+    # Neither did the signal die on the way nor did it blow up.
+    assert 0.01 < out.std() < 100.0
 
 
 def convolutions(*widths: int, kernel: int = 9, norm: int = 2) -> int:
@@ -317,13 +309,3 @@ def test_capture_relax_without_fusion_keeps_each_operator():
 def test_capture_relax_says_when_there_is_no_relax():
     with pytest.raises(ValueError, match="capture_relax: there is no Relax function"):
         workloads.capture_relax(workloads.load("chain"), "llvm")
-
-
-def _run(name: str) -> None:
-    executable = tvm.compile(workloads.model(name), "llvm")
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    arguments = [tvm.runtime.tensor(value) for value in workloads.inputs(name, seed=0)]
-    out = machine["forward"](*arguments).numpy()
-    assert np.isfinite(out).all()
-    # Neither did the signal die on the way nor did it blow up.
-    assert 0.01 < out.std() < 100.0

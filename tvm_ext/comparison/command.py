@@ -10,7 +10,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 
 from tvm.ir import IRModule
 
@@ -18,8 +17,8 @@ from passes.planning import Problem
 from tvm_ext.command_options import PROGRAM, TARGET, add_json, check_writable
 from tvm_ext.comparison import layer_group_command, planner_command
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
-from tvm_ext.comparison.tables import render, render_memory
+from tvm_ext.comparison.pass_results import Comparison, FunctionComparison
+from tvm_ext.comparison.storage_rewrite import compare_function
 from tvm_ext.named_planners import EVERY, planners_for
 from tvm_ext.programs import ASCEND, load_program
 
@@ -64,13 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if all functions are equal, 1 if one is not.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0 if all functions are equal, 1 if one is not."""
     if args.list:
         _print_workloads()
         return 0
@@ -105,10 +98,9 @@ def run(args: argparse.Namespace) -> int:
     width = shutil.get_terminal_size().columns
     if program.assumed:
         print(f"{program.title}\n")
-    print("\n".join(render(comparison, width, seconds)))
-    for name in dict.fromkeys(memory.function for memory in memories):
-        chosen = [memory for memory in memories if memory.function == name]
-        print("\n" + "\n".join(render_memory(chosen, width)))
+    print("\n".join(comparison.table(seconds).text(width)))
+    for memory in sorted(memories, key=lambda memory: memory.function):
+        print("\n" + "\n".join(memory.table().text(width)))
     if args.fail_on_difference and not comparison.equal:
         print(f"\nthe first function that differs: {rows[-1].name}\n{rows[-1].difference}")
     return 0 if comparison.equal else 1
@@ -117,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 def _to_json(comparison: Comparison, memories: Sequence[ActivationMemory]) -> str:
     data = json.loads(comparison.to_json())
     if memories:
-        data["activation_memory"] = [asdict(memory) for memory in memories]
+        data["activation_memory"] = [memory.to_dict() for memory in memories]
     return json.dumps(data, indent=2)
 
 

@@ -19,8 +19,9 @@ from passes.planning import Budget, Problem
 from passes.planning.files.csv_format import read_problem
 from passes.planning.planner import as_budget
 from target_hw.memory import MemoryScope
-from tvm_ext.comparison.memory_comparison import SEARCH_NODES
-from tvm_ext.comparison.planners import PlannerComparison, compare_problem, compare_program
+from tvm_ext.comparison.plan_scope import SEARCH_NODES
+from tvm_ext.comparison.planner_results import PlannerComparison
+from tvm_ext.comparison.planners import compare_problem, compare_program
 from tvm_ext.named_planners import EVERY, known_planners
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import load_program, program_of
@@ -95,15 +96,7 @@ def compare_planners(
 def programs_in(folder: Path) -> list[str]:
     """List the programs and tables of a folder and of the folders in it, in alphabetical order.
 
-    Parameters
-    ----------
-    folder : Path
-        Where to look.
-
-    Raises
-    ------
-    ValueError
-        When there is none.
+    Raises ValueError when there is none.
     """
     endings = (*SUFFIXES, TABLE)
     found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
@@ -121,24 +114,11 @@ def compare_many(
     executor: Executor | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Outcome]:
-    """Plan many programs with every planner.
+    """Plan many programs with every planner; return what came of each, in their order.
 
-    Parameters
-    ----------
-    programs : sequence of str
-        Each as `compare_planners` takes it.
-    planners, target, budget
-        As in `compare_planners`.
-    executor : concurrent.futures.Executor, optional
-        Runs the comparisons, each of which is a call of a function of a module with plain
-        arguments; without one they run here.
-    progress : callable
-        Called with the number of programs that are done, each time that one is.
-
-    Returns
-    -------
-    list of PlannerComparison or Failure
-        One for each program, in their order.
+    Programs, planners, target and budget are as in `compare_planners`. With an executor, the
+    comparisons run there: each is a call of a function of a module with plain arguments. `progress`
+    is called with the number of programs that are done, each time that one is.
     """
     run = partial(_outcome, planners=tuple(planners), target=target, budget=budget)
     if executor is None:

@@ -4,30 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tvm import DataType, relax
 from tvm.ir import IRModule, Op
-from tvm.sym import Analyzer
 from tvm.target import Target
-from tvm.tirx import IntImm
-from tvm.tirx.analysis import undefined_vars
 
 from passes.gmem.analysis.facts import SCOPE, StorageGroup
-from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, element_bytes, product
+from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, product
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.storages import FunctionPlan
 from passes.planning import Budget, lower_bound, planner_names
 from target_hw.memory import MemoryScope
-from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target
+from tvm_ext.columns import Table
+from tvm_ext.comparison.plan_scope import SEARCH_NODES, end_of, plan_scope
+from tvm_ext.comparison.planner_results import ScopeResult, scope_table
+from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
 from tvm_ext.named_planners import listed
-from tvm_ext.planned_memory import PlannedMemory, end_of, plan_memory
+from tvm_ext.planned_memory import PlannedMemory
 
-SEARCH_NODES = 100_000
-"""Placements that a planner may try by default: an answer within seconds."""
-
-_READER = "best"
+READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
 
@@ -101,23 +99,15 @@ class ActivationMemory:
 
     Attributes
     ----------
-    function : str
-        Its name in the module.
+    planned : ScopeResult
+        What the tensors take, planned in every way. A tensor and a reshape of it are one.
     fused : bool
         Whether operators were fused before.
-    tensors : int
-        Pieces of memory that are planned. A tensor and a reshape of it are one.
     left : int
         Tensors that are left to the runtime: the caller gets them, or their size is not known.
-    no_reuse : int
-        The sum of the planned tensors' bytes, each rounded up to the alignment.
     stock : AllocatedMemory
         What there is after ``StaticPlanBlockMemory``. Bytes that the memory reserves below count
         as in the others.
-    plans : tuple of PlannedMemory
-        In alphabetical order of the planners' names.
-    lower_bound : int
-        Bytes that no plan can do with less than.
     weights : int
         Parameters and constants that lie in the region of weights.
     weight_bytes : int
@@ -126,33 +116,60 @@ class ActivationMemory:
         The tensors whose sizes are known at run time only; none of them is in the numbers above.
     """
 
-    function: str
+    planned: ScopeResult
     fused: bool
-    tensors: int
     left: int
-    no_reuse: int
     stock: AllocatedMemory
-    plans: tuple[PlannedMemory, ...]
-    lower_bound: int
     weights: int
     weight_bytes: int
     symbolic: tuple[SymbolicMemory, ...] = ()
+
+    @property
+    def function(self) -> str:
+        """The function's name in the module."""
+        return self.planned.function
+
+    @property
+    def tensors(self) -> int:
+        """Pieces of memory that are planned."""
+        return self.planned.buffers
+
+    @property
+    def no_reuse(self) -> int:
+        """The sum of the planned tensors' bytes, each rounded up to the alignment."""
+        return self.planned.no_reuse
+
+    @property
+    def plans(self) -> tuple[PlannedMemory, ...]:
+        """One for each planner, in alphabetical order of their names."""
+        return self.planned.plans
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes that no plan can do with less than."""
+        return self.planned.lower_bound
 
     def bytes_of(self, planner: str) -> int:
         """Return the peak of a planner's plan; KeyError if the planner was not asked."""
         return {plan.planner: plan.nbytes for plan in self.plans}[planner]
 
+    def table(self) -> Table:
+        """Return a row for each planner, with what the numbers leave out below."""
+        weights = f"weights: {self.weights} in a region of {self.weight_bytes:,} bytes"
+        return scope_table([self.planned], [*self.not_counted(), weights])
+
     def __str__(self) -> str:
         """Return the table that the command ``compare`` prints."""
-        from tvm_ext.comparison.tables import render_memory  # It needs this module.
-
-        return "\n".join(render_memory((self,)))
+        return "\n".join(self.table().text())
 
     def _repr_html_(self) -> str:
         """Return it for a notebook."""
-        from tvm_ext.comparison.tables import html_of_memory
+        return self.table().html()
 
-        return html_of_memory(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Return all that is known as plain data, the keys named as the attributes."""
+        data = asdict(self)
+        return {**data.pop("planned"), **data, "tensors": self.tensors}
 
     def not_counted(self) -> list[str]:
         """Say what the numbers of bytes leave out, a line for each kind."""
@@ -218,11 +235,10 @@ def activation_memory(
     options = GMEMOptions(target=resolved, budget=budget, upper_bounds=upper_bounds or {})
     asked = planner_names() if names is None else listed(names)
     rows = []
-    for found in plan_gmem(lowered, _READER, options):
+    for found in plan_gmem(lowered, READER, options):
         if any(group.storages for group in found.memory.groups):
-            plans = tuple(plan_memory((found.problem,), name, budget)[0] for name in sorted(asked))
             allocated = allocated_memory(stock[found.memory.name])
-            rows.append(_row(found, fuse, allocated, plans))
+            rows.append(_row(found, fuse, allocated, sorted(asked), budget))
     return tuple(rows)
 
 
@@ -230,7 +246,7 @@ def _lowered(
     mod: IRModule, target: Target, fuse: bool, upper_bounds: Mapping[str, int]
 ) -> tuple[IRModule, IRModule]:
     """Return a module as the stock pass is given it, and as it leaves it."""
-    try:
+    with lowering_relax(target):
         lowered = capture_relax(mod, target, fuse=fuse)
         for variable in lowered.get_global_vars():
             func = lowered[variable]
@@ -238,36 +254,28 @@ def _lowered(
                 own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
                 lowered[variable] = func.with_attr(UPPER_BOUND, {**upper_bounds, **own})
         return lowered, relax.transform.StaticPlanBlockMemory()(lowered)
-    except ValueError:
-        raise
-    except Exception as error:  # any pass of the pipeline may raise anything
-        raise ValueError(
-            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
-            f"{first_line(error)}"
-        ) from error
 
 
 def _row(
     found: FunctionPlan,
     fused: bool,
     stock: AllocatedMemory,
-    plans: tuple[PlannedMemory, ...],
+    planners: Sequence[str],
+    budget: Budget,
 ) -> ActivationMemory:
-    problem, weights = found.problem, found.layout.weights
+    scope = "tensors, fused" if fused else "tensors, not fused"
+    planned, _ = plan_scope(
+        found.memory.name, scope, (found.problem,), planners, budget, stock.nbytes
+    )
+    weights = found.layout.weights
     return ActivationMemory(
-        function=found.memory.name,
-        fused=fused,
-        tensors=len(problem.buffers),
-        left=len(found.memory.left),
-        no_reuse=end_of(
-            (problem,), sum(padded(b.size, problem.alignment_of(b)) for b in problem.buffers)
-        ),
-        stock=replace(stock, nbytes=end_of((problem,), stock.nbytes)),
-        plans=plans,
-        lower_bound=lower_bound(problem),
-        weights=len(weights.tensors),
-        weight_bytes=weights.size,
-        symbolic=tuple(_symbolic(found, stock)),
+        planned,
+        fused,
+        len(found.memory.left),
+        replace(stock, nbytes=end_of((found.problem,), stock.nbytes)),
+        len(weights.tensors),
+        weights.size,
+        tuple(_symbolic(found, stock)),
     )
 
 
@@ -291,52 +299,13 @@ def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicM
         )
 
 
-def padded(size: int, alignment: int) -> int:
-    """Return a number of bytes, rounded up to a multiple of an alignment."""
-    return -(-size // alignment) * alignment
-
-
 def allocated_memory(func: relax.Function) -> AllocatedMemory:
-    """Read off a function what a call of it allocates.
+    """Read off a function whose memory was planned what a call of it allocates.
 
     Of the two sides of an ``if``, one runs: the one that allocates more counts. A storage counts
-    from the beginning of the call to its end.
-
-    Parameters
-    ----------
-    func : tvm.relax.Function
-        After its memory was planned, and before allocations are lowered to calls of the runtime.
+    from the beginning of the call to its end. Allocations must not yet be calls of the runtime.
     """
     return _allocated(func.body, Sizes(func, {}))
-
-
-def allocated_at(func: relax.Function, sizes: Mapping[str, int]) -> int:
-    """Return the bytes that a call of a function allocates, where its dimensions have values.
-
-    Parameters
-    ----------
-    func : tvm.relax.Function
-        As `allocated_memory` takes it, without branches.
-    sizes : mapping of str to int
-        The value of each symbolic dimension, by name.
-    """
-    analyzer = Analyzer()
-    total, bound = 0, set()
-    for block in func.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.Call) and value.op in (_ALLOC_STORAGE, _ALLOC_TENSOR):
-                width = 1
-                if value.op == _ALLOC_TENSOR:
-                    width = element_bytes(DataType(value.args[1].value))
-                for extent in value.args[0].values:
-                    for variable in undefined_vars(extent):
-                        if variable.__chandle__() not in bound:
-                            bound.add(variable.__chandle__())
-                            analyzer.bind(variable, IntImm("int64", sizes[str(variable.name)]))
-                    width *= int(analyzer.simplify(extent))
-                total += width
-    return total
 
 
 _ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")

@@ -22,7 +22,7 @@ from tvm_ext.comparison.many_programs import (
     compare_planners,
     programs_in,
 )
-from tvm_ext.comparison.planner_tables import render_planners, summary
+from tvm_ext.comparison.planner_results import render_planners, summary
 from tvm_ext.named_planners import known_planners
 
 
@@ -41,13 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_unused(arguments: argparse.Namespace) -> None:
-    """Refuse options that only ``--planners`` gives a meaning.
-
-    Raises
-    ------
-    ValueError
-        When there is one.
-    """
+    """Raise ValueError on an option that only ``--planners`` gives a meaning."""
     for option in ("markdown", "jobs"):
         if getattr(arguments, option):
             raise ValueError(f"--{option} needs --planners")
@@ -59,13 +53,7 @@ def check_unused(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return 0, or 2 if a program of a folder could not be compared.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0, or 2 if a program of a folder could not be compared."""
     if arguments.fail_on_difference:
         raise ValueError("--fail-on-difference compares passes, and --planners planners: drop one")
     if arguments.jobs is not None and arguments.jobs < 1:

@@ -17,30 +17,15 @@ from tvm_ext.lowering import as_module, capture, first_line, has_relax, target_f
 def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
     """Give each PrimFunc of a module a module of its own, as it stands before ``StorageRewrite``.
 
-    Those of a Relax module are there once it is lowered; functions of other kinds are left out.
+    They are in alphabetical order. Those of a Relax module are there once it is lowered; functions
+    of other kinds are left out. Without Relax functions and without a target, every function has to
+    stand where the pass does: flat, with blocks and vectorized loops lowered. Otherwise the whole
+    module is lowered for the target by the stock pipeline, one with Relax functions by default for
+    `DEFAULT_TARGET`. Where all stand there, the target is noted on the functions that name none.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule or a function of one
-        Without Relax functions and without a target, every function has to stand where the pass
-        does: flat, with blocks and vectorized loops lowered.
-    target : str or tvm.target.Target, optional
-        Where a function does not stand there yet, or the module has Relax functions, the whole
-        module is lowered for this target by the stock pipeline; one with Relax functions by
-        default for `DEFAULT_TARGET`. Otherwise the target is noted on the functions that name none.
-
-    Returns
-    -------
-    list of tvm.IRModule
-        In alphabetical order of the functions' names.
-
-    Raises
-    ------
-    ValueError
-        When there is no PrimFunc, a function has blocks and there is no target to lower
-        them for, TVM does not know the target, or the lowering fails.
-    TypeError
-        When `mod` is no module and no function.
+    Raises ValueError when there is no PrimFunc, a function has blocks and there is no target to
+    lower them for, TVM does not know the target, or the lowering fails; TypeError on what is no
+    module and no function.
     """
     mod = as_module(mod)
     functions = prim_funcs(mod)

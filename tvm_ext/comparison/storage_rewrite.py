@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import tvm
@@ -20,158 +17,15 @@ from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ir.buffers import constant_shape, element_type
 from passes.storage_rewrite.transform import StorageRewrite
+from tvm_ext.comparison.pass_results import (
+    Allocations,
+    ByScope,
+    Comparison,
+    FunctionComparison,
+    sum_of,
+)
 from tvm_ext.comparison.single_functions import left_to_lower, not_lowered, prim_funcs, split
 from tvm_ext.lowering import first_line
-
-
-@dataclass(frozen=True)
-class Allocations:
-    """The allocations in one storage scope, as they stand in the IR.
-
-    Attributes
-    ----------
-    count : int
-        Allocations of constant size.
-    nbytes : int
-        Their bytes, each allocation rounded up to a whole byte. An allocation in a loop
-        or a thread counts once.
-    symbolic : int
-        Allocations of a size that only the running program knows; they are not in the others.
-    """
-
-    count: int = 0
-    nbytes: int = 0
-    symbolic: int = 0
-
-    def __add__(self, other: Allocations) -> Allocations:
-        """Count two groups as one."""
-        return Allocations(
-            self.count + other.count, self.nbytes + other.nbytes, self.symbolic + other.symbolic
-        )
-
-
-ByScope = Mapping[str, Allocations]
-
-
-@dataclass(frozen=True)
-class FunctionComparison:
-    """What both passes made of one function.
-
-    Attributes
-    ----------
-    name : str
-        The function's name in its module.
-    before, stock, ours : mapping from str to Allocations
-        By storage scope, in alphabetical order: in the input, after the stock pass, after ours.
-    difference : str or None
-        The first place where the two results differ, in words; None when they are
-        structurally equal.
-    stock_seconds, ours_seconds : float
-        Median time of a run on a module with this function only.
-    """
-
-    name: str
-    before: ByScope
-    stock: ByScope
-    ours: ByScope
-    difference: str | None
-    stock_seconds: float
-    ours_seconds: float
-
-    @property
-    def equal(self) -> bool:
-        """Whether both passes give the same IR."""
-        return self.difference is None
-
-    @property
-    def ratio(self) -> float:
-        """Our time over the stock pass's."""
-        return self.ours_seconds / self.stock_seconds
-
-
-@dataclass(frozen=True)
-class Totals:
-    """What the functions of a comparison come to.
-
-    Attributes
-    ----------
-    functions, equal : int
-        How many functions there are, and for how many of them the results are equal.
-    before, stock, ours : mapping from str to Allocations
-        By storage scope, in alphabetical order.
-    stock_seconds, ours_seconds : float
-        Sums of the functions' times.
-    ratio : float
-        Ratio of the sums.
-    median_ratio : float
-        Median of the functions' ratios.
-    """
-
-    functions: int
-    equal: int
-    before: ByScope
-    stock: ByScope
-    ours: ByScope
-    stock_seconds: float
-    ours_seconds: float
-    ratio: float
-    median_ratio: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Both passes on every PrimFunc of a module.
-
-    Attributes
-    ----------
-    functions : tuple of FunctionComparison
-        At least one, in alphabetical order of the names.
-    """
-
-    functions: tuple[FunctionComparison, ...]
-
-    @property
-    def equal(self) -> bool:
-        """Whether both passes give the same IR for every function."""
-        return all(function.equal for function in self.functions)
-
-    @property
-    def totals(self) -> Totals:
-        """Sums over the functions."""
-        rows = self.functions
-        stock_seconds = sum(row.stock_seconds for row in rows)
-        ours_seconds = sum(row.ours_seconds for row in rows)
-        return Totals(
-            functions=len(rows),
-            equal=sum(row.equal for row in rows),
-            before=_sum(row.before for row in rows),
-            stock=_sum(row.stock for row in rows),
-            ours=_sum(row.ours for row in rows),
-            stock_seconds=stock_seconds,
-            ours_seconds=ours_seconds,
-            ratio=ours_seconds / stock_seconds,
-            median_ratio=statistics.median(row.ratio for row in rows),
-        )
-
-    def __str__(self) -> str:
-        """Return the table that the command ``compare`` prints."""
-        from tvm_ext.comparison.tables import render  # It needs this module.
-
-        return "\n".join(render(self))
-
-    def _repr_html_(self) -> str:
-        """Return it for a notebook."""
-        from tvm_ext.comparison.tables import html_of
-
-        return html_of(self)
-
-    def to_json(self) -> str:
-        """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
-
-        The keys are the names of the attributes. Bytes are exact, times are in seconds.
-        """
-        rows = [{**asdict(row), "equal": row.equal, "ratio": row.ratio} for row in self.functions]
-        return json.dumps({"functions": rows, "totals": asdict(self.totals)}, indent=2)
 
 
 def compare(
@@ -213,25 +67,10 @@ def compare(
 def compare_function(
     mod: IRModule, *, ours: Pass | None = None, repeats: int = 5
 ) -> FunctionComparison:
-    """Run both passes on a module with one function.
+    """Run both passes on a module with one function, as `split` gives it, and compare them.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        One of those that `split` gives.
-    ours, repeats
-        As in `compare`.
-
-    Returns
-    -------
-    FunctionComparison
-        The function's row.
-
-    Raises
-    ------
-    ValueError
-        When `repeats` is less than 1, or a pass fails; the message names the function and
-        what it still needs, if that is known.
+    Raises ValueError when `repeats` is less than 1, or a pass fails; the message names the function
+    and what it still needs, if that is known.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, and is {repeats}")
@@ -256,18 +95,7 @@ def compare_function(
 
 
 def allocations(mod: IRModule) -> dict[str, Allocations]:
-    """Count the allocations of the PrimFuncs of a module.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Any.
-
-    Returns
-    -------
-    dict from str to Allocations
-        By storage scope, in alphabetical order.
-    """
+    """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
     found: list[ByScope] = []
 
     def visit(stmt: AllocBuffer) -> None:
@@ -276,7 +104,7 @@ def allocations(mod: IRModule) -> dict[str, Allocations]:
 
     for func in prim_funcs(mod).values():
         tvm_ffi.structural_walk(func.body, ((AllocBuffer, visit),))
-    return _sum(found)
+    return sum_of(found)
 
 
 def _one_allocation(ty: Any) -> Allocations:
@@ -285,14 +113,6 @@ def _one_allocation(ty: Any) -> Allocations:
         return Allocations(symbolic=1)
     nbits = math.prod(extent for extent, _ in extents) * element.nbits
     return Allocations(count=1, nbytes=-(-nbits // 8))
-
-
-def _sum(parts: Iterable[ByScope]) -> dict[str, Allocations]:
-    sums: dict[str, Allocations] = {}
-    for part in parts:
-        for scope, group in part.items():
-            sums[scope] = sums.get(scope, Allocations()) + group
-    return dict(sorted(sums.items()))
 
 
 def _difference(stock: IRModule, ours: IRModule) -> str | None:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from passes.planning import Plan, Problem
-from tvm_ext.drawing.legend import LEGEND_LINE, LEGEND_LINES
 from tvm_ext.drawing.panel import Panel, common_scale
-from tvm_ext.drawing.panel_axes import GAP, draw_panel
+from tvm_ext.drawing.panel_axes import GAP, LEGEND_LINE, LEGEND_LINES, draw_panel
 from tvm_ext.drawing.picture import need_matplotlib, text_width
 
 if TYPE_CHECKING:

@@ -3,15 +3,52 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
 
-from passes.planning import Plan, Problem, lower_bound
+from passes.planning import Plan, Problem, live_bytes, lower_bound
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.picture import BOUND_INK, INK, PEAK_INK
-from tvm_ext.drawing.roles import Role, role_finder
 from tvm_ext.planned_memory import verdict
+
+
+class Role(Enum):
+    """The part of a buffer in the height of a plan; the value is what a legend says of it."""
+
+    FULLEST = "live when the most bytes are live"
+    TOP = "reaches the peak at another time"
+    OTHER = "all other buffers"
+
+
+ROLE_COLOURS = {Role.FULLEST: "#ee8866", Role.TOP: "#eedd88", Role.OTHER: "#8cc8ee"}
+"""Colours that carry black text, and differ for colour-blind readers and in grey.
+
+After Paul Tol's light colours (SRON/EPS/TN/09-002).
+"""
+
+
+def role_finder(problem: Problem, plan: Plan) -> Callable[[int, int, int], Role]:
+    """Return what tells the role of a rectangle on the map of a plan.
+
+    It takes the first position of a live range, the one past its last, and the byte past the end of
+    the buffer. The most bytes may be live at several times.
+    """
+    changes = live_bytes(problem)
+    most = max((live for _, live in changes), default=0)
+    fullest = [(begin, end) for (begin, live), (end, _) in pairwise(changes) if live == most]
+    ends = [end for _, end in fullest]
+
+    def role(begin: int, end: int, high: int) -> Role:
+        at = bisect_left(ends, begin + 1)  # The first fullest time that ends after `begin`.
+        if at < len(fullest) and fullest[at][0] < end:
+            return Role.FULLEST
+        return Role.TOP if high == plan.peak else Role.OTHER
+
+    return role
 
 
 @dataclass(frozen=True)
@@ -206,3 +243,36 @@ def _ratio(value: int, bound: int) -> str:
     while f"{ratio:.{digits}f}" == f"{1:.{digits}f}" and digits < 6:
         digits += 1
     return f"{ratio:.{digits}f}"
+
+
+def gathered(slots: Iterable[Slot], gap_across: float, gap_up: float) -> Iterator[tuple[Slot, ...]]:
+    """Yield groups of slots that are close enough for one mark to stand for them.
+
+    A group is a run of slots in one band of addresses, in the order in which they become live, with
+    at most `gap_across` positions between one and those before it. A band holds slots of which each
+    begins at most `gap_up` bytes above all those below it.
+    """
+    for band in _bands(sorted(slots, key=lambda slot: (slot.low, slot.begin)), gap_up):
+        group: list[Slot] = []
+        reached = 0
+        for slot in sorted(band, key=lambda slot: (slot.begin, slot.low)):
+            if group and slot.begin > reached + gap_across:
+                yield tuple(group)
+                group = []
+            reached = max(reached, slot.end) if group else slot.end
+            group.append(slot)
+        yield tuple(group)
+
+
+def _bands(slots: Iterable[Slot], gap: float) -> Iterator[list[Slot]]:
+    """Split slots, sorted by offset, where more than `gap` bytes are between two of them."""
+    band: list[Slot] = []
+    reached = 0
+    for slot in slots:
+        if band and slot.low > reached + gap:
+            yield band
+            band = []
+        reached = max(reached, slot.high) if band else slot.high
+        band.append(slot)
+    if band:
+        yield band

@@ -11,22 +11,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.drawing.legend import TINY_COLOUR, draw_legend
-from tvm_ext.drawing.panel import Level, Panel, Scale, Slot, uncovered
+from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, gathered, uncovered
 from tvm_ext.drawing.picture import (
     EDGE,
     FAINT,
     FONT_SIZE,
     INK,
     RASTER_SLOTS,
+    draw_boxes,
     text_width,
     write_above,
 )
-from tvm_ext.drawing.roles import ROLE_COLOURS
-from tvm_ext.drawing.tiny import gathered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
 LINE_HEIGHT = 1.25 * FONT_SIZE
 GAP = 9.0
@@ -39,6 +39,15 @@ SMALL = 6.0
 """Points, of names where the usual size does not fit."""
 SHORTEST = 4
 """Letters of a name that still say something."""
+
+LEGEND_LINE = 0.18
+"""Inches of a line of a legend."""
+_BELOW = 0.52
+"""Inches between a map and its legend: room for the numbers and the name of the axis."""
+_COLUMNS = 2
+LEGEND_LINES = 3
+"""Most lines of a legend: three roles, tiny buffers, in-place pairs and reserved ranges."""
+TINY_COLOUR = "#8f949c"
 
 Room = Callable[["Slot"], tuple[float, float]]
 """What gives the width and the height of a slot on a map, in points."""
@@ -55,7 +64,7 @@ def draw_panel(ax: Axes, panel: Panel, scale: Scale) -> None:
     _draw_in_place(ax, panel.shared)
     _draw_names(ax, list(uncovered(panel.slots, panel.shared)))
     _draw_levels(ax, panel.levels, scale)
-    draw_legend(ax, panel, tiny)
+    _draw_legend(ax, panel, tiny)
 
 
 def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
@@ -79,48 +88,38 @@ def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
 
 
 def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) -> None:
-    from matplotlib.collections import PolyCollection
-
     ranges = [Slot("", scale.begin, scale.end, low, high) for low, high in reserved]
     if ranges:
-        ax.add_collection(
-            PolyCollection(
-                [r.corners for r in ranges],
-                facecolor="none",
-                edgecolor=FAINT,
-                hatch="////",
-                linewidth=0.5,
-                label="reserved",
-                zorder=1,
-            ),
-            autolim=False,
+        draw_boxes(
+            ax,
+            [r.corners for r in ranges],
+            facecolor="none",
+            edgecolor=FAINT,
+            hatch="////",
+            linewidth=0.5,
+            label="reserved",
+            zorder=1,
         )
 
 
 def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
-    from matplotlib.collections import PolyCollection
-
     many = len(slots) > RASTER_SLOTS
     width = min(0.7, 8 / math.sqrt(1 + len(slots)))
-    ax.add_collection(
-        PolyCollection(
-            [slot.corners for slot in slots],
-            facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
-            edgecolors="none" if many else EDGE,
-            # The edges of a rectangle without an inside would be all that is seen of it.
-            linewidths=[width if min(room(slot)) >= TINY else 0 for slot in slots] or width,
-            rasterized=many,
-            label="slots",
-            zorder=2,
-        ),
-        autolim=False,
+    draw_boxes(
+        ax,
+        [slot.corners for slot in slots],
+        facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
+        edgecolors="none" if many else EDGE,
+        # The edges of a rectangle without an inside would be all that is seen of it.
+        linewidths=[width if min(room(slot)) >= TINY else 0 for slot in slots] or width,
+        rasterized=many,
+        label="slots",
+        zorder=2,
     )
 
 
 def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None:
     """Draw one mark over each group of slots that are too low to be seen."""
-    from matplotlib.collections import PolyCollection
-
     across, up = room(Slot("", 0, 1, 0, 1))
     marks = []
     for group in gathered(tiny, LINE_HEIGHT / across, TINY / up):
@@ -132,34 +131,23 @@ def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None
         left, right = group[0].begin, max(slot.end for slot in group)
         marks.append([(left, base), (right, base), (right, base + least), (left, base + least)])
     if marks:
-        ax.add_collection(
-            PolyCollection(
-                marks,
-                facecolor=TINY_COLOUR,
-                edgecolor="none",
-                label="too low to be seen",
-                zorder=3,
-            ),
-            autolim=False,
+        draw_boxes(
+            ax, marks, facecolor=TINY_COLOUR, edgecolor="none", label="too low to be seen", zorder=3
         )
 
 
 def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
-    from matplotlib.collections import PolyCollection
-
     if not shared:
         return
-    ax.add_collection(
-        PolyCollection(
-            [place.corners for place in shared],
-            facecolor="none",
-            edgecolor=EDGE,
-            hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
-            linewidth=0.5,
-            label="in place",
-            zorder=2.5,
-        ),
-        autolim=False,
+    draw_boxes(
+        ax,
+        [place.corners for place in shared],
+        facecolor="none",
+        edgecolor=EDGE,
+        hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
+        linewidth=0.5,
+        label="in place",
+        zorder=2.5,
     )
     ax.scatter(
         [(place.begin + place.end) / 2 for place in shared],
@@ -269,3 +257,45 @@ def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
             if shown and middle - at > 1
             else None,
         )
+
+
+def _draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
+    """Draw below a map what is on it; `tiny` are the slots that are too low to be seen."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
+    handles: list[Line2D | Patch] = [
+        Patch(facecolor=ROLE_COLOURS[role], edgecolor=EDGE, linewidth=0.7, label=role.value)
+        for role in panel.roles
+    ]
+    if tiny:
+        handles.append(Patch(facecolor=TINY_COLOUR, label=_tiny_text(tiny)))
+    if panel.shared:
+        triangle = Line2D([], [], marker=">", linestyle="none", markersize=6, color=EDGE)
+        triangle.set_markerfacecolor("white")
+        triangle.set_label("in place over its source")
+        handles.append(triangle)
+    if panel.problem.memory.reserved:
+        handles.append(Patch(facecolor="none", edgecolor=FAINT, hatch="////", label="reserved"))
+    if handles:
+        ax.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(0, 0),
+            bbox_transform=ax.transAxes
+            + ScaledTranslation(-3 / 72, -_BELOW, ax.figure.figure.dpi_scale_trans),
+            ncols=_COLUMNS,
+            frameon=False,
+            fontsize=FONT_SIZE,
+            labelcolor=INK,
+            borderaxespad=0,
+            columnspacing=1.2,
+            handlelength=1.2,
+        )
+
+
+def _tiny_text(tiny: Sequence[Slot]) -> str:
+    largest = format_bytes(max(slot.high - slot.low for slot in tiny))
+    count = len({slot.buffer for slot in tiny})
+    return f"{count:,} too low to be seen ({'up to ' if count > 1 else ''}{largest})"

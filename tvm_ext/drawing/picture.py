@@ -7,6 +7,7 @@ so nothing global changes and no window opens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,13 @@ def write_above(ax: Axes, text: str, points: float, **style: Any) -> None:
         annotation_clip=False,
         **style,
     )
+
+
+def draw_boxes(ax: Axes, corners: Sequence[Sequence[tuple[float, float]]], **style: Any) -> None:
+    """Draw rectangles by their corners as one collection, which does not change the scale."""
+    from matplotlib.collections import PolyCollection
+
+    ax.add_collection(PolyCollection(corners, **style), autolim=False)
 
 
 @cache

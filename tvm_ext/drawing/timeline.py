@@ -19,6 +19,7 @@ from tvm_ext.drawing.picture import (
     INK,
     PALETTE,
     RASTER_SLOTS,
+    draw_boxes,
     need_matplotlib,
     text_width,
     write_above,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 WAIT_COLOURS = {Cause.DATA: "#f2f2f2", Cause.SLOT: "#d5d5d5", Cause.REUSE: "#d9a0a6"}
 """What a pipe waits for. Only a wait for bytes that another buffer uses is the plan's doing."""
 
-_WAIT_NAMES = {
+WAIT_NAMES = {
     Cause.DATA: "waits for data",
     Cause.SLOT: "waits for a slot",
     Cause.REUSE: "waits for reused bytes",
@@ -153,8 +154,6 @@ def _colours(problems: Sequence[Problem], simulations: Sequence[Simulation]) -> 
 def _draw(
     ax: Axes, simulation: Simulation, colours: Mapping[str, str], end: int, title: str | None
 ) -> None:
-    from matplotlib.collections import PolyCollection
-
     rows = {time.pipe: row for row, time in enumerate(reversed(simulation.pipes))}
     runs = [run for run in simulation.timeline if run.begin < end]
     _draw_frame(ax, simulation, rows, end, title)
@@ -165,28 +164,24 @@ def _draw(
             for found, begin, cycles in _gaps(run)
             if found is cause
         ]
-        ax.add_collection(
-            PolyCollection(
-                boxes,
-                facecolor=WAIT_COLOURS[cause],
-                edgecolor="none",
-                label=_WAIT_NAMES[cause],
-                zorder=1,
-            ),
-            autolim=False,
+        draw_boxes(
+            ax,
+            boxes,
+            facecolor=WAIT_COLOURS[cause],
+            edgecolor="none",
+            label=WAIT_NAMES[cause],
+            zorder=1,
         )
     many = len(runs) > RASTER_SLOTS
-    ax.add_collection(
-        PolyCollection(
-            [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
-            facecolors=[colours.get(_buffer(run)[0], _NO_BUFFER) for run in runs],
-            edgecolors="none" if many else EDGE,
-            linewidths=min(0.7, 12 / (1 + len(runs))) if len(runs) > 40 else 0.7,
-            rasterized=many,
-            label="runs",
-            zorder=2,
-        ),
-        autolim=False,
+    draw_boxes(
+        ax,
+        [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
+        facecolors=[colours.get(_buffer(run)[0], _NO_BUFFER) for run in runs],
+        edgecolors="none" if many else EDGE,
+        linewidths=min(0.7, 12 / (1 + len(runs))) if len(runs) > 40 else 0.7,
+        rasterized=many,
+        label="runs",
+        zorder=2,
     )
     _draw_names(ax, simulation, runs, rows, end)
 
@@ -283,7 +278,7 @@ def _draw_legend(figure: Figure) -> None:
 
     figure.legend(
         handles=[
-            Patch(facecolor=WAIT_COLOURS[cause], edgecolor="#999999", label=_WAIT_NAMES[cause])
+            Patch(facecolor=WAIT_COLOURS[cause], edgecolor="#999999", label=WAIT_NAMES[cause])
             for cause in Cause
         ]
         + [Patch(facecolor="none", edgecolor="none", label="boxes: each buffer has its colour")],

@@ -5,15 +5,8 @@
 `write_map` writes it as a page, a picture, a snapshot or a trace.
 """
 
-from tvm_ext.map.model import (
-    BufferNote,
-    Listing,
-    MemoryMap,
-    Peak,
-    Placement,
-    PlannedRun,
-    ScopeMap,
-)
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import BufferNote, Listing, Peak, Placement, PlannedRun, ScopeMap
 from tvm_ext.map.source import MapOptions, map_of_module, map_of_problem, memory_map_of
 from tvm_ext.map.write import write_map
 

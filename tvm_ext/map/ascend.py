@@ -42,30 +42,9 @@ def ascend_maps(
 ) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
     """Plan every memory of a kernel with every planner, and run the kernel under each.
 
-    Parameters
-    ----------
-    name : str
-        The function's name.
-    func : tvm.tirx.PrimFunc
-        Flat, with the target of a chip.
-    planners_of : callable
-        Which planners are asked to solve such a problem.
-    budget : Budget, optional
-        Limits for planners that search.
-
-    Returns
-    -------
-    scopes : tuple of ScopeMap
-        One for each memory that it uses.
-    runs : tuple of PlannedRun
-        One for each planner; none where the chip's pipelines are not described.
-    left : list of str
-        One line for each allocation that is not planned.
-
-    Raises
-    ------
-    ValueError
-        When the function cannot be read.
+    The function is flat, with the target of a chip. Returned are the memories that it uses; a run
+    for each planner, none where the chip's pipelines are not described; and a line for each
+    allocation that is not planned. Raises ValueError when the function cannot be read.
     """
     kernel = AscendOptions().read(func)
     left = [f"{name}: {note}" for note in kernel.found.left_alone]

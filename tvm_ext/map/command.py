@@ -15,7 +15,7 @@ from tvm_ext.command_options import (
     budget_of,
     check_writable,
 )
-from tvm_ext.map.model import MemoryMap
+from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.source import MapOptions, memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
 from tvm_ext.planned_memory import verdict
@@ -71,13 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if every plan fits, 1 if one does not.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0 if every plan fits, 1 if one does not."""
     known_suffix(args.output)
     check_writable(Path(args.output))
     planners = () if args.planners is None else args.planners

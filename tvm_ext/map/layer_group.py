@@ -26,31 +26,10 @@ def layer_group_maps(
 ) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
     """Plan the local memory of each group of layers with every planner.
 
-    Bytes are those in one lane. Positions are the time steps of a slice.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        A Relax module.
-    target : tvm.target.Target
-        A chip with local memory.
-    planners_of : callable
-        Which planners are asked to solve such a problem.
-
-    Returns
-    -------
-    scopes : tuple of ScopeMap
-        One for each group.
-    runs : tuple of PlannedRun
-        Each group in simulation, with transfers and lanes as two pipes, under the plan that
-        `LayerGroup` makes.
-    left : list of str
-        One line for each layer that is in no group: which and why.
-
-    Raises
-    ------
-    ValueError
-        When the target has no such memory, or as `LayerGroup` does.
+    Bytes are those in one lane. Positions are the time steps of a slice. Returned are a memory for
+    each group; each group in simulation, with transfers and lanes as two pipes, under the plan that
+    `LayerGroup` makes; and a line for each layer that is in no group. Raises ValueError when the
+    target has no such memory, or as `LayerGroup` does.
     """
     check_local_memory(target)
     options = checked_options(LayerGroupOptions(target))

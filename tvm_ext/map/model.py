@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory map as data: the placement of each buffer, beside the lines of the program.
+"""What a memory map is made of: placements of buffers, beside the lines of the program.
 
-Nothing here knows TVM; how a map is shown is asked for where a notebook shows one.
+Nothing here knows TVM.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from passes.planning import Buffer, Plan, Problem, lower_bound
-from passes.planning.html_table import html_table
 from passes.planning.overflow import TextPlaces, does_not_fit
 from passes.simulation import Simulation
 from tvm_ext.map.stock import STOCK
@@ -154,66 +153,6 @@ class PlannedRun:
     function: str
     planner: str
     simulation: Simulation  # How it runs
-
-
-@dataclass(frozen=True, eq=False)
-class MemoryMap:
-    """All that is shown of a program's memory.
-
-    Parameters
-    ----------
-    title : str
-        What the program is called.
-    scopes : tuple of ScopeMap
-        At least one.
-    runs : tuple of PlannedRun
-        Simulations, for chips whose pipelines are described.
-    left : tuple of str
-        One line for each allocation that is not planned: which and why.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to show.
-    """
-
-    title: str
-    scopes: tuple[ScopeMap, ...]
-    runs: tuple[PlannedRun, ...] = ()
-    left: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.scopes:
-            left = f": {'; '.join(self.left)}" if self.left else ""
-            raise ValueError(f"{self.title}: there is no buffer to plan{left}")
-
-    @property
-    def planners(self) -> tuple[str, ...]:
-        """The planners, in the order in which they were asked."""
-        return tuple(dict.fromkeys(p.planner for scope in self.scopes for p in scope.placements))
-
-    def __str__(self) -> str:
-        """Say in a line what the map shows."""
-        memories = f"{len(self.scopes)} memor{'y' if len(self.scopes) == 1 else 'ies'}"
-        return f"memory map of {self.title}: {memories}, by {', '.join(self.planners)}"
-
-    def _repr_html_(self) -> str:
-        """Return a table of the memories, and the page in a frame, for a notebook."""
-        from tvm_ext.map.html import in_a_frame  # It needs this module.
-
-        rows = (
-            (
-                f"{scope.function}, {scope.name}",
-                placement.label,
-                f"{placement.plan.peak:,}",
-                f"{scope.bound():,}",
-                "" if scope.capacity is None else f"{scope.capacity:,}",
-            )
-            for scope in self.scopes
-            for placement in scope.placements
-        )
-        header = ("memory", "planner", "bytes", "lower bound", "capacity")
-        return html_table(str(self), header, rows) + in_a_frame(self)
 
 
 def _bytes_in_use(problem: Problem, plan: Plan) -> Iterator[tuple[int, int, bool]]:

@@ -13,14 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule, TensorLoad, Var
 from tvm.ir.expr import Call
-from tvm.tirx import (
-    AllocBuffer,
-    BufferStore,
-    DeclBuffer,
-    PrimFunc,
-    Stmt,
-    is_buffer_var,
-)
+from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, PrimFunc, Stmt, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.driver import EXACT_DTYPE_TARGETS, above, taken_around, target_of
@@ -43,26 +36,10 @@ def scope_maps(
     solvers: Mapping[str, Solver],
     pipes: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[ScopeMap, ...]:
-    """Plan every memory of a function with every planner.
+    """Plan every memory of a flat function with every solver, which are by their planners' names.
 
-    Parameters
-    ----------
-    name : str
-        The function's name.
-    func : tvm.tirx.PrimFunc
-        Flat.
-    found : FunctionProblems
-        Its problems.
-    solvers : mapping of str to callable
-        By the name of the planner: from a problem to a complete plan, also when that does not fit.
-    pipes : mapping of str to sequence of str, optional
-        The pipelines that touch each buffer, by its name.
-
-    Returns
-    -------
-    tuple of ScopeMap
-        One for each problem. Memory of a parallel loop lies behind that of the function around it,
-        as each planner planned that.
+    `pipes` has the pipelines that touch each buffer. Memory of a parallel loop lies behind that of
+    the function around it, as each planner planned that.
     """
     text = statement_lines(func, found)
     listing, uses = Listing(text.lines, text.line_of, name), _uses(func, text.begins)
@@ -86,20 +63,8 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
     """Return what gives the plan of the stock `StorageRewrite` for each of a function's problems.
 
     Our mirror of that pass says which allocation a buffer is in, once its result is the same IR.
-
-    Parameters
-    ----------
-    name : str
-        The function's name.
-    func : tvm.tirx.PrimFunc
-        As the stock pass takes it; it stays as it is.
-    found : FunctionProblems
-        Of the same function; allocations may have been moved in it.
-
-    Raises
-    ------
-    ValueError
-        When the stock pass does not take the function, or our mirror makes other IR of it.
+    The function is as the stock pass takes it; in `found`, allocations may have been moved. Raises
+    ValueError when the stock pass does not take the function, or our mirror makes other IR of it.
     """
     target = target_of(func)
     exact = target is not None and target.kind.name in EXACT_DTYPE_TARGETS

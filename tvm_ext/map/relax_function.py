@@ -17,13 +17,11 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
 from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, Problem, solve
-from tvm_ext.lowering import capture_relax, first_line
+from tvm_ext.comparison.memory_comparison import READER
+from tvm_ext.lowering import capture_relax, lowering_relax
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, Piece, stock_plan
 from tvm_ext.tensor_names import bindings_of, operator_of
-
-_READER = "best"
-"""The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
 
 def relax_maps(
@@ -34,34 +32,16 @@ def relax_maps(
 ) -> tuple[tuple[ScopeMap, ...], tuple[str, ...]]:
     """Plan the activations of each Relax function with every planner.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        It is lowered by the stock pipeline up to the planning of its memory.
-    target : tvm.target.Target
-        What it is lowered for.
-    planners_of : callable
-        Which planners are asked to solve such a problem.
-    budget : Budget, optional
-        Limits for planners that search.
-
-    Returns
-    -------
-    scopes : tuple of ScopeMap
-        One for each function with tensors to plan, in alphabetical order.
-    left : tuple of str
-        One line for each tensor that is left to the runtime: which and why; and one for all those
-        of a function whose sizes only the running program knows.
-
-    Raises
-    ------
-    ValueError
-        When the module cannot be lowered or read, or nothing fits the target's memory.
+    The module is lowered by the stock pipeline up to the planning of its memory. Returned are a
+    memory for each function with tensors to plan, in alphabetical order; and a line for each tensor
+    that is left to the runtime, and one for all those of a function whose sizes only the running
+    program knows. Raises ValueError when the module cannot be lowered or read, or nothing fits the
+    target's memory.
     """
     maps, left = [], []
-    for found in plan_gmem(
-        _lowered(mod, target), _READER, GMEMOptions(target=target, budget=budget)
-    ):
+    with lowering_relax(target):
+        lowered = capture_relax(mod, target)
+    for found in plan_gmem(lowered, READER, GMEMOptions(target=target, budget=budget)):
         symbolic = sum(len(g.storages) for g in found.memory.groups if g.unit is not None)
         if symbolic:
             left.append(
@@ -79,18 +59,6 @@ def relax_maps(
     return tuple(maps), tuple(left)
 
 
-def _lowered(mod: IRModule, target: Target) -> IRModule:
-    try:
-        return capture_relax(mod, target)
-    except ValueError:
-        raise
-    except Exception as error:  # any pass of the pipeline may raise anything
-        raise ValueError(
-            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
-            f"{first_line(error)}"
-        ) from error
-
-
 def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
     if planner == STOCK:
         return stock_plan(
@@ -100,23 +68,10 @@ def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
 
 
 def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
-    """Read off the storages that `StaticPlanBlockMemory` makes for a function.
+    """Read off the storages that `StaticPlanBlockMemory` makes for a function, in program order.
 
-    Parameters
-    ----------
-    found : FunctionPlan
-        Its module is one that the stock pass takes; it stays as it is.
-
-    Returns
-    -------
-    list of Piece
-        In program order, with the names of the problem's buffers. A tensor that the pass leaves
-        alone is a piece of its own.
-
-    Raises
-    ------
-    ValueError
-        When the tensors of one buffer come to lie in different storages.
+    They have the names of the problem's buffers. A tensor that the pass leaves alone is a piece of
+    its own. Raises ValueError when the tensors of one buffer come to lie in different storages.
     """
     memory = found.memory
     sizes = {storage.name: storage.size for storage in memory.storages}

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from passes.planning import Buffer
-from tvm_ext.map.model import BufferNote, MemoryMap, Placement, ScopeMap
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import BufferNote, Placement, ScopeMap
 
 PROTOCOL = 4
 """The newest pickle protocol that the visualiser reads."""
@@ -24,26 +25,16 @@ Entry = dict[str, Any]
 
 
 def snapshot(shown: MemoryMap) -> Entry:
-    """Return a memory map in the format of a PyTorch memory snapshot.
+    """Return a memory map in the format of a PyTorch memory snapshot, for `pickle.dumps`.
 
     Each plan of each memory is a device, in the order of the map; ``devices`` names them. Its
     memory is one segment, as large as the memory's capacity, or as the plan where that is more or
-    there is no capacity. A slot of a buffer is allocated where a live range begins and freed where
-    it ends; ``time_us`` is the position. Frames are the lines of the program: the line that
-    allocates the buffer, and those that write it.
+    there is no capacity. A slot of a buffer with bytes is allocated where a live range begins and
+    freed where it ends; ``time_us`` is the position. Frames are the lines of the program: the line
+    that allocates the buffer, and those that write it.
 
     The visualiser knows one allocation an address. So the source of an in-place pair is freed right
     before its result is allocated, not at the end of the statement in which both are live.
-
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to show. Buffers without bytes are left out.
-
-    Returns
-    -------
-    dict
-        For `pickle.dumps`.
     """
     devices = [(scope, placement) for scope in shown.scopes for placement in scope.placements]
     return {

@@ -23,7 +23,8 @@ from target_hw.memory import MemoryScope
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.ascend import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
-from tvm_ext.map.model import MemoryMap, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import Placement, PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import scope_maps, stock_solver
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.stock import STOCK

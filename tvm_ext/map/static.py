@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import INK, need_matplotlib
-from tvm_ext.map.model import MemoryMap, Placement, ScopeMap
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import Placement, ScopeMap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,23 +22,7 @@ _TITLE = 0.5
 
 
 def picture(shown: MemoryMap) -> Figure:
-    """Draw a memory map.
-
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to draw.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        `tvm_ext.save_picture` writes it to a file.
-
-    Raises
-    ------
-    ImportError
-        If there is no matplotlib.
-    """
+    """Draw a memory map with matplotlib; raise ImportError if that is not there."""
     if len(shown.scopes) == 1:
         (scope,) = shown.scopes
         return memory_maps(

@@ -29,21 +29,10 @@ class Piece:
 
 
 def stock_plan(problem: Problem, pieces: Iterable[Piece], stock_pass: str, function: str) -> Plan:
-    """Lay the allocations with a problem's buffers one after another.
+    """Lay the allocations that a stock pass left with a problem's buffers one after another.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its capacity says whether the plan fits. Whether the plan keeps its rules is not looked at.
-    pieces : iterable of Piece
-        Together they have every buffer of the problem.
-    stock_pass, function : str
-        The pass that left them, and in which function.
-
-    Raises
-    ------
-    ValueError
-        When a buffer has several slots, which TVM's passes do not know.
+    Whether the plan keeps the problem's rules is not looked at, only whether it fits. Raises
+    ValueError when a buffer has several slots, which TVM's passes do not know.
     """
     for buffer in problem.buffers:
         if buffer.slots > 1:

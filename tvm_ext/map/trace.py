@@ -14,36 +14,23 @@ from typing import Any
 
 from passes.planning import live_bytes
 from passes.simulation import Cause, Run, Stall
-from tvm_ext.map.model import BufferNote, MemoryMap, Placement, PlannedRun, ScopeMap
+from tvm_ext.drawing.timeline import WAIT_NAMES
+from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
 
 Event = dict[str, Any]
 
-_WAITS = {
-    Cause.DATA: "waits for data",
-    Cause.SLOT: "waits for a slot",
-    Cause.REUSE: "waits for reused bytes",
-}
 _MOST_NAMED = 3
 """What a wait is for is in its name if it can be no more things than these."""
 
 
 def trace(shown: MemoryMap) -> dict[str, Any]:
-    """Return a memory map as a trace.
+    """Return a memory map as a trace, for `json.dumps`.
 
     Each plan of each memory is a process: a counter of the live bytes, and the buffers on as few
     tracks as they need, a position being a microsecond. Each simulation is a process with a track
     for each pipeline, a cycle being a microsecond; before a statement stands what its pipeline
     waited for.
-
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to show.
-
-    Returns
-    -------
-    dict
-        For `json.dumps`.
     """
     events: list[Event] = []
     process = 0
@@ -148,7 +135,7 @@ def _pipelines(process: int, run: PlannedRun) -> Iterator[Event]:
         for cause, cycles in ran.waits:
             found = _stalls(simulation.stalls, ran, cause)
             waited: Event = {"statement": ran.statement, "for": [_why(stall) for stall in found]}
-            label = _WAITS[cause]
+            label = WAIT_NAMES[cause]
             if found and len(found) <= _MOST_NAMED:
                 label += ": " + " or ".join(_why(stall) for stall in found)
             yield _complete(process, track, label, "stall", begin, begin + cycles, waited)

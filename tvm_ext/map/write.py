@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tvm_ext.drawing.picture import save
-from tvm_ext.map.html import html_page
-from tvm_ext.map.model import MemoryMap
+from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.snapshot import write_snapshot
 from tvm_ext.map.static import picture
 from tvm_ext.map.trace import write_trace
@@ -46,27 +45,15 @@ def known_suffix(path: str | Path) -> str:
     return suffix
 
 
-def _page(shown: MemoryMap, path: Path) -> None:
-    path.write_text(html_page(shown), encoding="utf-8")
-
-
 def _picture(shown: MemoryMap, path: Path) -> None:
     save(picture(shown), path)
 
 
-def _snapshot(shown: MemoryMap, path: Path) -> None:
-    path.write_bytes(write_snapshot(shown))
-
-
-def _trace(shown: MemoryMap, path: Path) -> None:
-    path.write_text(write_trace(shown), encoding="utf-8")
-
-
-_WRITERS: dict[str, Callable[[MemoryMap, Path], None]] = {
-    ".html": _page,
+_WRITERS: dict[str, Callable[[MemoryMap, Path], object]] = {
+    ".html": lambda shown, path: path.write_text(shown.page(), encoding="utf-8"),
     ".svg": _picture,
     ".png": _picture,
     ".pdf": _picture,
-    ".pickle": _snapshot,
-    ".json": _trace,
+    ".pickle": lambda shown, path: path.write_bytes(write_snapshot(shown)),
+    ".json": lambda shown, path: path.write_text(write_trace(shown), encoding="utf-8"),
 }

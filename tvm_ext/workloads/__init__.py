@@ -10,9 +10,6 @@ chosen for what they ask of them; :func:`ascend_kernel` builds one.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
 import tvm
 from tvm.target import Target
 
@@ -29,15 +26,14 @@ __all__ = [
     "NETWORKS",
     "TARGETS",
     "AscendKernel",
+    "Model",
     "UnknownWorkloadError",
     "Workload",
     "ascend_kernel",
     "ascend_kernels",
     "capture",
     "capture_relax",
-    "description",
     "find",
-    "inputs",
     "load",
     "model",
     "names",
@@ -50,36 +46,11 @@ def names() -> list[str]:
     return list(WORKLOADS)
 
 
-def description(name: str) -> str:
-    """Say in one line what a workload is.
-
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no workload of this name.
-    """
-    return find(name).description
-
-
 def load(name: str, target: str | Target | None = None) -> tvm.IRModule:
     """Lower a workload and give its whole module as it stands right before ``StorageRewrite``.
 
-    Parameters
-    ----------
-    name : str
-        One of :func:`names`.
-    target : str or Target, optional
-        The first of the workload's ``targets`` by default.
-
-    Returns
-    -------
-    tvm.IRModule
-        All functions of the workload.
-
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no workload of this name.
+    By default it is lowered for the first of its targets. Raises `UnknownWorkloadError` if there is
+    no workload of this name.
     """
     workload = find(name)
     resolved = resolve_target(workload.targets[0] if target is None else target)
@@ -89,28 +60,10 @@ def load(name: str, target: str | Target | None = None) -> tvm.IRModule:
 def model(name: str) -> tvm.IRModule:
     """Build the Relax module of a network, whose one function is ``forward``.
 
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no network of this name.
+    Raises `UnknownWorkloadError` if there is no network of this name.
     """
-    return _model(name).build()
-
-
-def inputs(name: str, seed: int = 0) -> list[npt.NDArray[Any]]:
-    """Make random arguments of a network's ``forward``: the input first, then every weight.
-
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no network of this name.
-    """
-    return _model(name).inputs(seed)
-
-
-def _model(name: str) -> Model:
     if find(name).kind != "model":
         raise UnknownWorkloadError(
             f"workload {name!r} is not a model; the models are {', '.join(MODELS)}"
         )
-    return MODELS[name]
+    return MODELS[name].build()

@@ -167,19 +167,10 @@ def _global_mean(x: nn.Tensor) -> nn.Tensor:
 
 
 def attention(query: nn.Tensor, key: nn.Tensor, value: nn.Tensor, *, causal: bool) -> nn.Tensor:
-    """Scaled dot product attention.
+    """Scaled dot product attention of tensors of shape ``(batch, sequence, heads, head_size)``.
 
-    Parameters
-    ----------
-    query, key, value : nn.Tensor
-        Shape ``(batch, sequence, heads, head_size)``.
-    causal : bool
-        Let a position see only itself and those before it.
-
-    Returns
-    -------
-    nn.Tensor
-        Shape ``(batch, sequence, heads * head_size)``.
+    The result has the shape ``(batch, sequence, heads * head_size)``. Where it is causal, a
+    position sees only itself and those before it.
     """
     batch, length, heads, head_size = query.shape
     query, key, value = (op.permute_dims(x, [0, 2, 1, 3]) for x in (query, key, value))

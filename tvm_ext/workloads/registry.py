@@ -50,10 +50,7 @@ def register(workload: Workload) -> None:
 def find(name: str) -> Workload:
     """Look a workload up by its name.
 
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is none; the message lists names that are close.
+    Raises `UnknownWorkloadError` if there is none; the message lists names that are close.
     """
     if name in WORKLOADS:
         return WORKLOADS[name]

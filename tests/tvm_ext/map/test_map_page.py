@@ -11,7 +11,6 @@ import pytest
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
 from tvm_ext.map import MemoryMap, Placement, ScopeMap
-from tvm_ext.map.html import html_page
 
 
 def table_of(buffers, capacity=None, planners=("best",)) -> MemoryMap:
@@ -358,7 +357,7 @@ def test_a_plan_above_the_capacity_says_so(open_page, overflow):
 
 
 def test_the_page_needs_nothing_else(kernel):
-    text = html_page(kernel)
+    text = kernel.page()
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     read = json.loads(data[1])
     assert [s["name"] for s in read["scopes"]] == [scope.name for scope in kernel.scopes]

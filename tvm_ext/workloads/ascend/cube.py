@@ -223,8 +223,7 @@ def conv2d(
         multi_buffer(sch, block, slots)
     sch.unroll(half)
     draw = draws(
-        whole((height, width, depth), dtype, 1),
-        whole((_TAPS, _TAPS, depth, out), dtype, 1),
+        whole((height, width, depth), dtype, 1), whole((_TAPS, _TAPS, depth, out), dtype, 1)
     )
     return Program(lower_blocks(sch), draw, _conv2d)
 

@@ -91,16 +91,8 @@ class _Entry:
 _KERNELS: dict[str, _Entry] = {}
 
 
-def ascend(
-    **sizes: Parameters,
-) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
-    """Register a builder as the kernel of its name.
-
-    Parameters
-    ----------
-    **sizes : mapping of str to int or str
-        The builder's arguments for each of `SIZES`.
-    """
+def ascend(**sizes: Parameters) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
+    """Register a builder as the kernel of its name, with its arguments for each of `SIZES`."""
     if set(sizes) != set(SIZES):
         raise ValueError(f"ascend: needs the sizes {', '.join(SIZES)}, got {', '.join(sizes)}")
 
@@ -117,26 +109,15 @@ def ascend_kernels() -> list[str]:
 
 
 def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> AscendKernel:
-    """Build a kernel for the memory of an Ascend 910B core.
+    """Build a kernel, one of `ascend_kernels`, for the memory of an Ascend 910B core.
 
-    Parameters
-    ----------
-    name : str
-        One of `ascend_kernels`.
-    size : {"fits", "reuse", "lowest", "overflow"}
-        What its buffers ask of the memory; see `AscendKernel`.
-    **parameters : int or str
-        Arguments of the kernel's builder, such as ``tiles``, ``slots`` or ``dtype``, in the place
-        of those that the size stands for: the result may then be of another size.
+    The size is what its buffers ask of the memory; see `AscendKernel`. Parameters are arguments of
+    the kernel's builder, such as ``tiles``, ``slots`` or ``dtype``, in the place of those that the
+    size stands for: the result may then be of another size.
 
-    Raises
-    ------
-    UnknownWorkloadError
-        If there is no kernel of this name.
-    ValueError
-        If the size is none of the four, or a parameter does not go with the others.
-    TypeError
-        If the kernel has no such parameter.
+    Raises `UnknownWorkloadError` if there is no kernel of this name, ValueError if there is no such
+    size or a parameter does not go with the others, and TypeError if the kernel has no such
+    parameter.
     """
     if name not in _KERNELS:
         close = difflib.get_close_matches(name, _KERNELS, n=3) or list(_KERNELS)

@@ -18,11 +18,7 @@ from .kernel import Array, Program, ascend, draws, normal, whole
     overflow={"rows": 16, "columns": 2304, "slots": 1},
 )
 def softmax(
-    rows: int,
-    columns: int,
-    tiles: int = 2,
-    slots: int = 2,
-    dtype: str = "float16",
+    rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
 ) -> Program:
     """Softmax of rows, computed in float32."""
     loaded = {"multi_buffer": slots}
@@ -30,8 +26,7 @@ def softmax(
 
     @T.prim_func(s_tir=True)
     def function(
-        x: T.Buffer((tiles * rows, columns), dtype),
-        y: T.Buffer((tiles * rows, columns), dtype),
+        x: T.Buffer((tiles * rows, columns), dtype), y: T.Buffer((tiles * rows, columns), dtype)
     ):
         for tile in range(tiles):
             row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=loaded)
@@ -82,11 +77,7 @@ def _softmax(x: Array) -> Array:
     overflow={"rows": 16, "columns": 1536},
 )
 def layer_norm(
-    rows: int,
-    columns: int,
-    tiles: int = 2,
-    slots: int = 2,
-    dtype: str = "float16",
+    rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
 ) -> Program:
     """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
     loaded = {"multi_buffer": slots}
@@ -167,11 +158,7 @@ def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
     overflow={"columns": 12800},
 )
 def reduction(
-    columns: int,
-    rows: int = 5,
-    tiles: int = 2,
-    slots: int = 2,
-    dtype: str = "float16",
+    columns: int, rows: int = 5, tiles: int = 2, slots: int = 2, dtype: str = "float16"
 ) -> Program:
     """Mean step between consecutive rows: a sum, and the row before, that a loop carries on."""
     if rows < 2:
@@ -180,8 +167,7 @@ def reduction(
 
     @T.prim_func(s_tir=True)
     def function(
-        x: T.Buffer((rows, tiles * columns), dtype),
-        y: T.Buffer((tiles * columns,), dtype),
+        x: T.Buffer((rows, tiles * columns), dtype), y: T.Buffer((tiles * columns,), dtype)
     ):
         for tile in range(tiles):
             first = T.alloc_buffer((columns,), dtype, scope="local.UB")

@@ -39,12 +39,7 @@ def lower_blocks(sch: Schedule) -> tirx.PrimFunc:
     """Turn the blocks of a schedule into loops with allocations in them.
 
     Loops that the schedule unrolls are unrolled here, before memory is planned: each copy of the
-    body has allocations of its own.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        With ``multi_buffer`` among the annotations of the allocations.
+    body has allocations of its own, with ``multi_buffer`` among their annotations.
     """
     lower = tvm.transform.Sequential(
         [

@@ -45,18 +45,8 @@ def _through_ub(inputs: Sequence[te.Tensor], output: te.Tensor, tile: int, slots
     return lower_blocks(sch)
 
 
-@ascend(
-    fits={"tile": 4096},
-    reuse={"tile": 9216},
-    lowest={"tile": 14336},
-    overflow={"tile": 18432},
-)
-def vector_add(
-    tile: int,
-    tiles: int = 3,
-    slots: int = 2,
-    dtype: str = "float16",
-) -> Program:
+@ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
+def vector_add(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
     """Add two vectors, in float32."""
     shape = (tiles * tile,)
     x, y = tensor(shape, dtype, "x"), tensor(shape, dtype, "y")
@@ -67,18 +57,8 @@ def vector_add(
     return Program(function, draw, lambda x, y: x + y)
 
 
-@ascend(
-    fits={"tile": 4096},
-    reuse={"tile": 8192},
-    lowest={"tile": 18432},
-    overflow={"tile": 28672},
-)
-def gelu(
-    tile: int,
-    tiles: int = 3,
-    slots: int = 2,
-    dtype: str = "float16",
-) -> Program:
+@ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
+def gelu(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
     """GELU by its usual approximation with tanh, computed in float32."""
     shape = (tiles * tile,)
     x = tensor(shape, dtype, "x")

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory map as plain data for the page: what `json.dumps` takes."""
+"""A memory map as one page: HTML that needs neither a network nor a server, and its data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from html import escape
+from importlib.resources import files
 from typing import Any
 
 from passes.planning.verify import charge
 from passes.simulation import Simulation
-from tvm_ext.map.model import BufferNote, MemoryMap, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
 from tvm_ext.map.stock import STOCK, remark
+
+_SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
+"""The parts of the page's script, in the order in which they build upon each other."""
+
 
 MOST_STALLS = 200
 """Stalls of a simulation that are listed, the longest first."""
@@ -17,34 +25,66 @@ MOST_STALLS = 200
 Plain = dict[str, Any]
 
 
-def page_data(shown: MemoryMap) -> Plain:
-    """Return all that the page shows.
+def html_page(title: str, data: Mapping[str, Any]) -> str:
+    """Write a memory map's `page_data` as a whole page, with its style, script and data.
 
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to show.
-
-    Returns
-    -------
-    dict
-        Bytes and positions are integers. Buffers are named by their place in ``buffers`` of
-        their scope, lines by their number from 0.
+    Names of buffers and lines of programs are data to it, whatever they say.
     """
-    listings = list(
-        {id(s.listing): s.listing for s in shown.scopes if s.listing is not None}.values()
+    parts = {
+        "{{TITLE}}": escape(f"Memory of {title}"),
+        "{{STYLE}}": _part("page.css"),
+        "{{SCRIPT}}": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
+        "{{DATA}}": _inert(json.dumps(data, separators=(",", ":"))),
+    }
+    page = _part("page.html")
+    # From the end: what is put in is not searched again.
+    places = sorted(((page.index(place), place) for place in parts), reverse=True)
+    for at, place in places:
+        page = page[:at] + parts[place] + page[at + len(place) :]
+    return page
+
+
+def in_a_frame(title: str, page: str) -> str:
+    """Write a map's page as an element of another page, such as a notebook.
+
+    The frame has no part in the page around it: its scripts run, and can reach nothing there. A
+    notebook that does not trust what it shows leaves it out.
+    """
+    return (
+        f'<iframe sandbox="allow-scripts" title="{escape(f"Memory of {title}")}" '
+        f'style="width:100%;height:640px;border:1px solid" srcdoc="{escape(page)}"></iframe>'
     )
+
+
+def _part(name: str) -> str:
+    return (files("tvm_ext.map") / "page" / name).read_text(encoding="utf-8")
+
+
+def _inert(text: str) -> str:
+    """Return JSON in which nothing can end the element that it stands in."""
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def page_data(
+    title: str, scopes: Sequence[ScopeMap], runs: Sequence[PlannedRun], left: Sequence[str]
+) -> Plain:
+    """Return all that the page shows of a memory map.
+
+    Bytes and positions are integers. Buffers are named by their place in ``buffers`` of their
+    scope, lines by their number from 0.
+    """
+    listings = list({id(s.listing): s.listing for s in scopes if s.listing is not None}.values())
     places = {id(listing): at for at, listing in enumerate(listings)}
-    spans = {(run.function, run.planner): run.simulation.makespan for run in shown.runs}
+    spans = {(run.function, run.planner): run.simulation.makespan for run in runs}
     return {
-        "title": shown.title,
-        "functions": len({scope.function for scope in shown.scopes}),
+        "title": title,
+        "functions": len({scope.function for scope in scopes}),
         "listings": [
             {"name": one.name, "lines": one.lines, "lineOf": one.line_of} for one in listings
         ],
-        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in shown.scopes],
-        "runs": [_run(run) for run in shown.runs],
-        "left": shown.left,
+        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in scopes],
+        "runs": [_run(run) for run in runs],
+        "left": left,
     }
 
 
@@ -68,7 +108,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
                 "alignment": problem.alignment_of(buffer),
                 "live": buffer.live,
                 "pinned": buffer.pinned,
-                **_note(scope.notes.get(buffer.name, BufferNote())),
+                **asdict(scope.notes.get(buffer.name, BufferNote())),
             }
             for buffer in problem.buffers
         ],
@@ -80,17 +120,6 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
             }
             for placement in scope.placements
         ],
-    }
-
-
-def _note(note: BufferNote) -> Plain:
-    return {
-        "label": note.label,
-        "what": note.what,
-        "allocated": note.allocated,
-        "reads": note.reads,
-        "writes": note.writes,
-        "pipes": note.pipes,
     }
 
 

@@ -24,8 +24,8 @@ from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
 from tvm.sym import Analyzer
 
-from .models import ConvNorm
-from .networks import Embedding, UNet
+from tvm_ext.workloads.models import ConvNorm
+from tvm_ext.workloads.networks import Embedding, UNet
 
 Array = npt.NDArray[Any]
 Shape = tuple[Any, ...]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of cells as text, Markdown and HTML: the same cells, whatever they say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tvm_ext.columns import Table, format_seconds, format_sizes
+
+ROWS = (("", "bytes", "nothing", "a|b"), ("first", "1", "", "x y"), ("second", "22", "", "z"))
+TABLE = Table("title", ROWS, notes=("a note",))
+SHOWN = [["first", "1", "x y"], ["second", "22", "z"]]
+
+
+def test_text_has_the_cells_in_columns():
+    title, _, header, *rows, _, note = TABLE.text()
+    assert (title, note) == ("title", "a note")
+    end = header.index("bytes") + len("bytes")
+    cells = [(row[: end - 5], row[end - 5 : end], row[end:]) for row in rows]
+    assert [[cell.strip() for cell in row] for row in cells] == SHOWN
+    assert "nothing" not in header
+
+
+def test_markdown_has_as_many_cells_in_each_row():
+    lines = [line.replace("\\|", "/") for line in TABLE.markdown() if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {4}
+    assert [line.strip("| ").split(" | ") for line in lines[2:]] == SHOWN
+
+
+def test_html_has_the_cells_and_the_notes():
+    text = TABLE.html()
+    for cell in ("title", "a note", *SHOWN[0], *SHOWN[1]):
+        assert f">{cell}</" in text
+
+
+def test_what_is_too_long_keeps_both_ends():
+    long = "begin" + "_" * 200 + "end"
+    table = Table("", (("name", "bytes"), (long, "123"), ("short", "4")))
+    (cell, number), other = (line.split() for line in table.text(60)[3:])
+    assert cell.startswith("begin")
+    assert cell.endswith("end")
+    assert (number, other) == ("123", ["short", "4"])
+    assert long in table.text()[3]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [((1023, 0), "1023/0 B"), ((1023 << 10, 0), "1023/0 KiB"), ((1024, 512), "1/0.5 KiB")],
+)
+def test_sizes_have_one_unit(nbytes, text):
+    assert format_sizes(*nbytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [((0.5, 0.25), "500/250 ms"), ((2.0, 0.5), "2/0.5 s"), ((5e-6,), "5 us")]
+)
+def test_times_have_one_unit(seconds, text):
+    assert format_seconds(*seconds) == text

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planners made of the memories of programs, as data and as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from passes.planning.html_table import html_table
+from tvm_ext.byte_sizes import format_bytes
+from tvm_ext.columns import Table, format_seconds
+from tvm_ext.planned_memory import PlannedMemory
+
+_HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
+
+
+@dataclass(frozen=True)
+class ScopeResult:
+    """The buffers of one function that compete for one memory, planned in every way.
+
+    Bytes that the memory reserves below the last byte count in all numbers.
+    """
+
+    function: str  # The function's name
+    # The memory: a storage scope; of a network's tensors, ``tensors, fused`` or ``tensors, not
+    # fused``.
+    scope: str
+    buffers: int  # How many there are
+    capacity: int | None  # Bytes that there are
+    no_reuse: int  # Bytes of all slots of all buffers, each rounded up to its alignment
+    # Bytes after the stock pass; None where that pass does not do the same, because a buffer has
+    # several slots, or it lets buffers share that are live together.
+    stock: int | None
+    plans: tuple[PlannedMemory, ...]  # In the order in which the planners were asked
+    lower_bound: int  # Bytes that no plan can do with less than
+    reserved: int = 0  # Bytes of the capacity that are not for buffers
+
+
+@dataclass(frozen=True)
+class Makespan:
+    """What a kernel for a chip costs under the plans of one planner."""
+
+    # Their names.
+    function: str
+    planner: str
+    cycles: int  # From the first statement's start to the last one's end, simulated
+
+
+@dataclass(frozen=True)
+class PlannerComparison:
+    """All planners on one program.
+
+    Attributes
+    ----------
+    program : str
+        What it is called.
+    scopes : tuple of ScopeResult
+        In the order of the functions' names; the tensors of a network come first.
+    makespans : tuple of Makespan
+        Of the functions whose target describes its pipelines, for planners whose plans fit.
+    notes : tuple of str
+        What was assumed, and what the numbers leave out: a line each.
+    """
+
+    program: str
+    scopes: tuple[ScopeResult, ...]
+    makespans: tuple[Makespan, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def tables(self) -> list[Table]:
+        """Return one for each memory, over all functions, and one for what each kernel costs."""
+        scopes = dict.fromkeys(result.scope for result in self.scopes)
+        found = [scope_table([r for r in self.scopes if r.scope == scope]) for scope in scopes]
+        functions = dict.fromkeys(makespan.function for makespan in self.makespans)
+        return [*found, *(_makespan_table(f, self.makespans) for f in functions)]
+
+    def __str__(self) -> str:
+        """Return the tables of `render_planners`."""
+        return render_planners(self)
+
+    def _repr_html_(self) -> str:
+        """Return the same tables for a notebook."""
+        notes = html_table(self.program, ("notes",), ((note,) for note in self.notes))
+        parts = [table.html() for table in self.tables()]
+        return "".join([*parts, notes] if self.notes or not parts else parts)
+
+
+def render_planners(comparison: PlannerComparison, *, markdown: bool = False) -> str:
+    """Write a comparison of planners as tables.
+
+    Parameters
+    ----------
+    comparison : PlannerComparison
+        What `tvm_ext.compare_planners` returned.
+    markdown : bool
+        Whether as Markdown, and not as plain text.
+
+    Returns
+    -------
+    str
+        A table for each memory, over all functions, and one of what kernels cost in time; and what
+        they leave out.
+    """
+    parts = ["\n".join(t.markdown() if markdown else t.text()) for t in comparison.tables()]
+    if not parts:
+        parts.append(f"{comparison.program}: there is nothing to plan")
+    if comparison.notes:
+        parts.append("\n".join(f"- {note}" for note in comparison.notes))
+    return "\n\n".join(parts)
+
+
+def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Table:
+    """Sum up one memory over functions."""
+    buffers = sum(result.buffers for result in results)
+    where = f"of {results[0].function}" if len(results) == 1 else f"of {len(results)} functions"
+    title = f"{results[0].scope}: {buffers} buffer{'s' * (buffers != 1)} {where}"
+    if results[0].capacity is not None:
+        title += f", capacity {format_bytes(results[0].capacity)}"
+    if results[0].reserved:
+        title += f", {format_bytes(results[0].reserved)} reserved"
+    bound = sum(result.lower_bound for result in results)
+    known = [result.stock for result in results if result.stock is not None]
+    stock = sum(known) if len(known) == len(results) else None
+
+    def row(name: str, nbytes: int, *more: str) -> tuple[str, ...]:
+        of_stock = f"{nbytes / stock:.1%}" if stock else ""
+        of_bound = f"{nbytes / bound:.3f}" if bound else ""
+        return name, f"{nbytes:,}", of_stock, of_bound, *(more or ("",) * 4)
+
+    rows: list[tuple[str, ...]] = [_HEADER]
+    rows.append(row("no reuse", sum(result.no_reuse for result in results)))
+    if stock is not None:
+        rows.append(row("stock", stock))
+    for planner in dict.fromkeys(plan.planner for result in results for plan in result.plans):
+        plans = [plan for result in results for plan in result.plans if plan.planner == planner]
+        if len(plans) == len(results):
+            penalty = sum(plan.penalty or 0 for plan in plans)
+            fits = "" if results[0].capacity is None else _count([plan.fits for plan in plans])
+            rows.append(
+                row(
+                    planner,
+                    sum(plan.nbytes for plan in plans),
+                    fits,
+                    _proofs([plan.proven for plan in plans]),
+                    f"{penalty:,}" if penalty else "",
+                    format_seconds(sum(plan.seconds for plan in plans)),
+                )
+            )
+    rows.append(row("lower bound", bound))
+    return Table(title, rows, notes)
+
+
+def _count(answers: Sequence[bool]) -> str:
+    """Say how many are true: ``yes``, ``no``, or ``3/7``."""
+    if len(set(answers)) == 1:
+        return "yes" if answers[0] else "no"
+    return f"{sum(answers)}/{len(answers)}"
+
+
+def _proofs(proofs: Sequence[str]) -> str:
+    """Say what is proven of all, or of how many something is."""
+    if len(set(proofs)) == 1:
+        return proofs[0] or "no"
+    return f"{sum(map(bool, proofs))}/{len(proofs)}"
+
+
+def _makespan_table(function: str, makespans: Sequence[Makespan]) -> Table:
+    chosen = [makespan for makespan in makespans if makespan.function == function]
+    least = min(makespan.cycles for makespan in chosen)
+    rows = [("", "cycles", "of least")]
+    rows += [(m.planner, f"{m.cycles:,}", f"{m.cycles / least:.3f}") for m in chosen]
+    return Table(f"{function}: makespan, simulated", rows)
+
+
+def summary(comparisons: Sequence[PlannerComparison]) -> Table:
+    """Return a row for each program, with each planner's share of the stock pass, or of no reuse.
+
+    The last row is the geometric mean over the programs that a planner planned.
+    """
+    planners = dict.fromkeys(
+        plan.planner for c in comparisons for result in c.scopes for plan in result.plans
+    )
+    rows = [("", "bytes", *planners)]
+    shares: dict[str, list[float]] = {planner: [] for planner in planners}
+    for comparison in comparisons:
+        base = sum(r.no_reuse if r.stock is None else r.stock for r in comparison.scopes)
+        cells = []
+        for planner in planners:
+            nbytes = _bytes_of(planner, comparison.scopes)
+            if nbytes is None or not base or not nbytes:
+                cells.append("")
+            else:
+                shares[planner].append(nbytes / base)
+                cells.append(f"{nbytes / base:.1%}")
+        rows.append((comparison.program, f"{base:,}", *cells))
+    means = (math.exp(math.fsum(map(math.log, s)) / len(s)) if s else None for s in shares.values())
+    rows.append(("geometric mean", "", *("" if m is None else f"{m:.1%}" for m in means)))
+    return Table("all programs: bytes of the stock pass, and each planner's share", rows)
+
+
+def _bytes_of(planner: str, results: Sequence[ScopeResult]) -> int | None:
+    found = [plan.nbytes for r in results for plan in r.plans if plan.planner == planner]
+    return sum(found) if found and len(found) == len(results) else None
