@@ -12,6 +12,7 @@ from tvm.tirx import AllocBuffer, IntImm, Ramp
 
 from passes.ir.storage_entries import ElementType
 
+IF_THEN_ELSE = Op.get("prim.if_then_else")
 _ADDRESS_OF = Op.get("tirx.address_of")
 _BUFFER_DATA = Op.get("tirx.buffer_data")
 _MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tvm.tirx import AllocBuffer, For, While
 
 from passes.ir.linear_access import LinearAccess
+from passes.ir.statements import Records
 from passes.ir.symbolic_bounds import Bound
 from passes.planning.problem import LiveRange, Problem
 from passes.prim_func.memory_uses import AllocationUses
@@ -94,5 +95,6 @@ class FunctionProblems:
     # The allocations that are planned other than they ask to be.
     remarks: tuple[AllocationNote, ...]
     bounds: tuple[Bound, ...]  # What the sizes rest on
-    access: LinearAccess  # What is known of the function
+    statements: Records  # The function, as it was read
+    access: LinearAccess  # Which statement of it touches which allocation
     uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index

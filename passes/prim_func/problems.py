@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.ir.linear_access import find_linear_access
+from passes.ir.statements import read_statements
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
@@ -77,7 +78,9 @@ class _ProblemBuilder:
         self._options = options
         self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
-        self._uses = find_memory_uses(func, self._access, options.callers.lasting)
+        self._statements = read_statements(func.body)
+        lasting = options.callers.lasting
+        self._uses = find_memory_uses(self._statements, self._access, lasting)
         self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
@@ -118,6 +121,7 @@ class _ProblemBuilder:
             tuple(self._left_alone),
             tuple(self._remarks),
             tuple(self._used_bounds.values()),
+            self._statements,
             self._access,
             self._uses,
         )

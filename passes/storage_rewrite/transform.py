@@ -15,6 +15,7 @@ from tvm_ffi import structural_walk
 
 from passes.driver import EXACT_DTYPE_TARGETS, naming, target_of
 from passes.ir.linear_access import LinearAccess, find_linear_access
+from passes.ir.statements import read_statements
 from passes.ir.storage_entries import StmtEntry, StoragePlan
 from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import variables_of_params
@@ -175,7 +176,7 @@ def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
     for index, (alloc, uses) in enumerate(
-        zip(access.allocs, find_memory_uses(func, access), strict=True)
+        zip(access.allocs, find_memory_uses(read_statements(func.body), access), strict=True)
     ):
         if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
             apart.add(index)
