@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From problems to verified plans, and from plans into functions: the road of every placing pass.
+"""The shared driver of the placement passes: from problems to verified plans, and into functions.
 
 A pass reads problems off a function, and says how each is solved. What all passes share is here:
 a plan is checked before anything is written, a plan that does not fit is an error that says what
@@ -85,15 +85,12 @@ def place(
 
 
 @contextmanager
-def naming(pass_name: str, function: str | Callable[[], str] | None = None) -> Iterator[None]:
-    """Let a `ValueError` from inside name the pass, and the function where one is given.
+def error_context(
+    pass_name: str, function: str | Callable[[], str] | None = None
+) -> Iterator[None]:
+    """Let a `ValueError` raised within name the pass, and the function where one is given.
 
-    Parameters
-    ----------
-    pass_name : str
-        What users call the pass.
-    function : str or callable, optional
-        The name of the function, or what finds it once it is needed.
+    The name of the function may be what finds it once it is needed.
     """
     try:
         yield
@@ -138,7 +135,7 @@ def per_function(
             callers = Callers(lasting=graph.lasting)
             if form == "address":
                 callers = _callers_of(name, graph, planned, functions)
-            with naming(pass_name, name):
+            with error_context(pass_name, name):
                 changed, planned[name] = transform(func, callers)
             if not changed.same_as(func):
                 result[mod.get_global_var(name)] = changed
@@ -272,7 +269,7 @@ def place_function(
     planned: dict[int, ScopePlan] = {}
     for number, attached in enumerate(found.problems):
         if where(attached):
-            around = [(planned[outer].problem, planned[outer].plan) for outer in attached.inside]
+            around = [(planned[outer].problem, planned[outer].plan) for outer in attached.enclosing]
             taken = taken_around(attached, around)
             problem, base = above(attached.problem, taken)
             plan = place(problem, solver, base=base, overflow=overflow)
@@ -322,15 +319,15 @@ def taken_around(attached: AttachedProblem, around: Sequence[tuple[Problem, Plan
     attached : AttachedProblem
         The problem.
     around : sequence of (Problem, Plan)
-        Those that it is inside of, with their plans.
+        Those that enclose it, with their plans.
     """
-    during = attached.during
+    owner_range = attached.owner_range
     return max(
         (
             offset + buffer.size
             for problem, plan in around
             for buffer in problem.buffers
-            if during is None or live_together(buffer.live, (during,))
+            if owner_range is None or live_together(buffer.live, (owner_range,))
             for offset in plan.offsets[buffer.name]
         ),
         default=0,

@@ -20,9 +20,9 @@ from passes.driver import (
     FORMS,
     AddressPlan,
     Form,
+    error_context,
     memory_of,
     name_of,
-    naming,
     per_function,
     place_function,
     write_address_plan,
@@ -107,7 +107,7 @@ def PlanAddresses(  # noqa: N802
         When an option is wrong.
     """
     get_planner(planner)
-    with naming("PlanAddresses"):
+    with error_context("PlanAddresses"):
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
         if target is not None and memory is not None:

@@ -102,7 +102,7 @@ class LoopNest:
         return True
 
     def _as_sum(self, index: Any, inner: Sequence[For], ranges: Analyzer) -> _Sum | None:
-        """Return an index as a sum over the common loops; None where it is none that is known."""
+        """Return an index as a sum over the common loops; None if it is not affine."""
         reach = 0
         if isinstance(index, Ramp):
             if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):

@@ -281,7 +281,7 @@ class _ProblemBuilder:
         placed: list[tuple[LiveRange, str]] = []
         for (owner, scope), members in ordered:
             begin, end = ranges[owner]
-            inside = tuple(
+            enclosing = tuple(
                 at
                 for at, (around, other) in enumerate(placed)
                 if other == scope and around[0] <= begin and end <= around[1]
@@ -300,14 +300,16 @@ class _ProblemBuilder:
                 separations=racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
-            during = (begin, end) if addressed else None
+            owner_range = (begin, end) if addressed else None
             separated = {frozenset(pair) for pair in racing}
-            safe = tuple(
+            safe_pairs = tuple(
                 pair
                 for pair in (self._in_place(allocations) if self._options.detect_inplace else ())
                 if frozenset(pair) not in separated
             )
-            attached = AttachedProblem(problem, allocations, owner, inside, during, safe)
+            attached = AttachedProblem(
+                problem, allocations, owner, enclosing, owner_range, safe_pairs
+            )
             slots = {buffer.name: buffer.slots for buffer in problem.buffers}
             pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
             yield replace(attached, problem=replace(problem, in_place=pairs))

@@ -13,7 +13,7 @@ from tvm.tirx import IntImm, PrimFunc
 from tvm.tirx.transform import prim_func_pass
 from tvm_ffi import structural_walk
 
-from passes.driver import EXACT_DTYPE_TARGETS, naming, target_of
+from passes.driver import EXACT_DTYPE_TARGETS, error_context, target_of
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.statements import read_statements
 from passes.ir.storage_entries import StmtEntry, StoragePlan
@@ -66,13 +66,13 @@ def StorageRewrite(  # noqa: N802
         A function pass; it raises `ValueError`, naming the function and the
         buffer, where the stock pass fails an internal check.
     """
-    with naming("StorageRewrite"):
+    with error_context("StorageRewrite"):
         check_flags(detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound)
 
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
         config = ctx.config
         target = target_of(func)
-        with naming("StorageRewrite", lambda: _name(func, mod)):
+        with error_context("StorageRewrite", lambda: _name(func, mod)):
             return storage_rewrite(
                 func,
                 detect_inplace=detect_inplace,
