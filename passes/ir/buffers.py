@@ -55,18 +55,9 @@ def is_volatile(alloc: AllocBuffer) -> bool:
 
 
 def constant_shape(shape: Any) -> tuple[tuple[int, ElementType], ...] | None:
-    """Read a shape of constants.
+    """Return value and type of each extent of a shape; None when one is symbolic.
 
-    Parameters
-    ----------
-    shape : tvm_ffi.Array
-        The extents.
-
-    Returns
-    -------
-    tuple of (int, ElementType), or None
-        Value and type of each extent; equal for equal shapes.
-        None when an extent is symbolic.
+    The results of equal shapes are equal.
     """
     extents = []
     for axis in range(len(shape)):

@@ -92,18 +92,7 @@ class LinearAccess:
 
 
 def find_linear_access(func: PrimFunc) -> LinearAccess:
-    """Find which statement of a function touches which allocation.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        As it stands after `FlattenBuffer`.
-
-    Raises
-    ------
-    ValueError
-        As `LinearAccessPatternFinder` does.
-    """
+    """Find which statement of a function touches which allocation; see the class below."""
     return LinearAccessPatternFinder(func.params)(func.body)
 
 
@@ -143,24 +132,11 @@ class LinearAccessPatternFinder(NodeVisitor):
                 self._declare_outside(param, param.ty.dtype)
 
     def __call__(self, body: Any) -> LinearAccess:
-        """Walk a function's body.
+        """Walk a function's body, as it stands after `FlattenBuffer`.
 
-        Parameters
-        ----------
-        body : tvm.tirx.Stmt
-            As it stands after `FlattenBuffer`.
-
-        Returns
-        -------
-        LinearAccess
-            What was found.
-
-        Raises
-        ------
-        ValueError
-            When an allocation is accessed that has not one dimension, a load
-            stands where no statement can own it, an alias comes before its
-            source, or a loop is vectorized. The message names the buffer or loop.
+        ValueError is raised when an allocation is accessed that has not one dimension, a load
+        stands where no statement can own it, an alias comes before its source, a loop is
+        vectorized, or there are blocks. The message names the buffer or loop.
         """
         self.visit_body(body, (_TENSOR_REGION, self._visit_region))
         return LinearAccess(

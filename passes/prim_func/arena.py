@@ -126,29 +126,13 @@ def write_arenas(
 ) -> PrimFunc:
     """Make one allocation of each arena, and turn its members into views.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        It stays as it is.
-    access, uses
-        What is known of it.
-    arenas : sequence of Arena
-        The allocations to make.
+    A pointer to a member that is handed to a call becomes the address of its first element in the
+    arena. Where members begin at addresses of their own, the function no longer says
+    ``tirx.noalias``: that would tell LLVM that addresses of one arena are of several.
 
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function. A pointer to a member that is handed to a call becomes the address of
-        its first element in the arena. Where members begin at addresses of their own, the
-        function no longer says ``tirx.noalias``: that would tell LLVM that addresses of one arena
-        are of several.
-
-    Raises
-    ------
-    ValueError
-        When a member's memory is used in a way that the form cannot hold; the message names the
-        buffer: a call that is not known to take any address, a name with other than one
-        dimension, strides or an offset of its own.
+    ValueError is raised, naming the buffer, when a member's memory is used in a way that the form
+    cannot hold: a call that is not known to take any address, a name with other than one dimension,
+    strides or an offset of its own.
     """
     if not arenas:
         return func

@@ -66,12 +66,7 @@ _DONE |= _names(
 def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool:
     """Whether a call is done with its operands when it returns.
 
-    Parameters
-    ----------
-    call : tvm.ir.Call
-        Of an operator, or of a function of the module.
-    lasting : frozenset of str
-        The functions of the module that may not be; see `goes_on`.
+    `lasting` has the functions of the module that may not be; see `goes_on`.
     """
     if isinstance(call.op, GlobalVar):
         return str(call.op.name_hint) not in lasting

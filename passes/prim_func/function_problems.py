@@ -64,12 +64,7 @@ class AttachedProblem:
     ) -> tuple[tuple[str, str], ...]:
         """Return the safe pairs that may be in place when buffers have these numbers of slots.
 
-        Parameters
-        ----------
-        slots : mapping of str to int
-            Of each buffer.
-        unequal : bool
-            As `unequal_slots` of `ProblemOptions`.
+        `unequal` is `unequal_slots` of `ProblemOptions`.
         """
         return tuple(
             (source, destination)

@@ -25,15 +25,7 @@ from passes.prim_func.statement_accesses import StatementAccess, accesses_of
 
 
 class InPlacePairs:
-    """Decides whether one allocation may take the place of another within a statement.
-
-    Parameters
-    ----------
-    access : LinearAccess
-        What is known of the function.
-    uses : sequence of AllocationUses
-        And of its memory.
-    """
+    """Decides whether one allocation may take the place of another within a statement."""
 
     def __init__(self, access: LinearAccess, uses: Sequence[AllocationUses]) -> None:
         self._access = access
@@ -41,9 +33,11 @@ class InPlacePairs:
         self._accesses: dict[int, list[StatementAccess]] = {}
 
     def allows(self, stmt: StmtEntry, destination: int, source: int) -> bool:
-        """Say whether `destination` may have the offset of `source`.
+        """Say whether one allocation may have the offset of another; both stand by their index.
 
-        No access to an element of the source follows a store to its place in the destination:
+        `stmt` is the statement in which the life of `destination` begins and that of `source` ends;
+        of one with a body, its first entry. No access to an element of the source follows a store
+        to its place in the destination:
 
         - both are seen by one name there, not by address, and have elements of one width, or the
           source's are a multiple as wide;
@@ -54,14 +48,6 @@ class InPlacePairs:
           elements one after the other, from the first to the last, so that no write overtakes an
           access to wider elements;
         - no other thread runs the statement on the same memory.
-
-        Parameters
-        ----------
-        stmt : StmtEntry
-            The statement in which the life of `destination` begins and that of `source` ends; of
-            one with a body, its first entry.
-        destination, source : int
-            Indices of the allocations.
         """
         if stmt.kind not in (StmtKind.STORE, StmtKind.NEST, StmtKind.PARALLEL):
             return False

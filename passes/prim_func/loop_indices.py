@@ -44,12 +44,8 @@ class LoopNest:
         """Whether two indices are of different elements in different iterations of `common`.
 
         The common loops must move both alike, by constant factors, and each factor be larger than
-        all that smaller ones and the rest can add up to, as in a mixed-radix number.
-
-        Parameters
-        ----------
-        one, other : tvm.ir.Expr
-            Indices, scalar or vector.
+        all that smaller ones and the rest can add up to, as in a mixed-radix number. Indices may be
+        vectors.
         """
         if one.ty.dtype != other.ty.dtype:
             return False

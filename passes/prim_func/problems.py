@@ -47,26 +47,12 @@ _MULTI_BUFFER = "multi_buffer"
 
 
 def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
-    """Read the planning problems off a function.
+    """Read the planning problems off a function, flat, as it stands where `StorageRewrite` runs.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat, vectorized loops lowered: as it stands where `StorageRewrite` runs.
-    options : ProblemOptions, optional
-        What to plan.
-
-    Returns
-    -------
-    FunctionProblems
-        An allocation's life begins before the first statement at its own level that touches it
-        and ends after the last, so one made outside of a loop lives through the whole loop. One
-        whose address may be kept, or that is volatile, lives as long as its attach point runs.
-
-    Raises
-    ------
-    ValueError
-        When the function is not one that can be planned; the message names the buffer.
+    An allocation's life begins before the first statement at its own level that touches it and ends
+    after the last, so one made outside of a loop lives through the whole loop. One whose address
+    may be kept, or that is volatile, lives as long as its attach point runs. ValueError is raised,
+    naming the buffer, when the function is not one that can be planned.
     """
     return _ProblemBuilder(func, options or ProblemOptions()).build()
 

@@ -100,28 +100,11 @@ def plan_storage(
     exact_dtype: bool = False,
     sound_for: PrimFunc | None = None,
 ) -> StoragePlan:
-    """Decide which allocations of a function share memory.
+    """Decide which allocations of a function share memory, with special memory packed.
 
-    Parameters
-    ----------
-    access : LinearAccess
-        What is known of the function.
-    detect_inplace, enable_reuse
-        As in `StorageRewrite`.
-    exact_dtype : bool
-        Whether only allocations of the same scalar type may share.
-    sound_for : PrimFunc, optional
-        The function that `access` walked, where the plan is to be `sound`.
-
-    Returns
-    -------
-    StoragePlan
-        Complete, with special memory packed. It leaves out what is to stay where it is allocated.
-
-    Raises
-    ------
-    ValueError
-        As `PlanMemory.run` and `pack_special_memory` do.
+    With `exact_dtype` only allocations of the same scalar type share. `sound_for` is the function
+    that `access` walked, where the plan is to be `sound`; then it leaves out what is to stay where
+    it is allocated. ValueError is raised as by `PlanMemory.run` and `pack_special_memory`.
     """
     verifier = InplaceOpVerifier(access.accesses)
     keys = access.alloc_keys
@@ -208,29 +191,9 @@ def rewrite_vector_types(
 ) -> Any:
     """Give memory that is only accessed as vectors a vector element type.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The function that `access` walked.
-    body : tvm.tirx.Stmt
-        The body that `rewriter` made; it stays as it is.
-    access : LinearAccess
-        What is known of the function.
-    rewriter : StorageRewriter
-        Knows which buffer owns the memory of an entry.
-    sound : bool
-        Whether to change nothing but the number of lanes, and that only where every
-        access is seen.
-
-    Returns
-    -------
-    tvm.tirx.Stmt
-        The new body.
-
-    Raises
-    ------
-    ValueError
-        As `VectorTypeAccessChecker` and `VectorTypeRewriter` do.
+    `access` walked `func`, of whose body `rewriter` made this one. If `sound`, nothing but the
+    number of lanes changes, and that only where every access is seen. ValueError is raised as by
+    `VectorTypeAccessChecker` and `VectorTypeRewriter`.
     """
     entries = retyped_entries(access, rewriter.plan)
     if sound:
@@ -246,26 +209,9 @@ def rewrite_vector_types(
 
 
 def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:
-    """Let the allocations of one function share memory.
+    """Let the allocations of a flat function share memory, with options as in `plan_storage`.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat; it stays as it is.
-    sound : bool
-        As in `StorageRewrite`.
-    **options
-        As in `plan_storage`.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function.
-
-    Raises
-    ------
-    ValueError
-        When the function is not one that the pass can take; the message names the buffer.
+    ValueError is raised, naming the buffer, when the function is not one that the pass can take.
     """
     access = find_linear_access(func)
     plan = plan_storage(access, sound_for=func if sound else None, **options)
