@@ -30,17 +30,9 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.accesses import ANY_BUFFER, Access
-from passes.ir.buffers import (
-    array_get,
-    buffer_data_var,
-    constant_shape,
-    element_type,
-    is_address_of,
-    is_same_type,
-    is_tvm_access_ptr,
-    is_volatile,
-)
+from passes.ir.buffers import array_get, constant_shape, element_type, is_same_type, is_volatile
 from passes.ir.node_visitor import NodeVisitor
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.structural import type_index
 from target_hw.storage_scope import parse_storage_scope

@@ -32,8 +32,8 @@ from tvm.tirx import (
 from tvm.tirx import Let as LetExpr
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.buffers import IF_THEN_ELSE
 from passes.ir.node_visitor import NodeVisitor
+from passes.ir.operators import is_if_then_else
 from passes.ir.structural import type_index
 
 _VAR, _SELECT = type_index(Var), type_index(Select)
@@ -254,7 +254,7 @@ class _Reader(NodeVisitor):
         self._records.append(Load(op, op.source.__chandle__(), indices))
 
     def _visit_call(self, op: CallExpr, visitor: Any) -> None:
-        if op.op.same_as(IF_THEN_ELSE):
+        if is_if_then_else(op):
             self._choose(list(op.args), visitor)
         else:
             args = tuple(self._within(arg, visitor) for arg in op.args)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import Op, TensorLoad, Var
+from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.sym import Analyzer, ConstIntBound, detect_linear_equation
-from tvm.tirx import CallEffectKind, For, ForKind, IntImm, Ramp
+from tvm.tirx import For, ForKind, IntImm, Ramp
 
+from passes.ir.operators import is_pure
 from passes.ir.whole_numbers import never_wraps
-
-_EFFECT, _PURE = "TCallEffectKind", int(CallEffectKind.Pure.value)
 
 _MOST = 1 << 30
 """Limits of indices beyond this are those of their type: nothing is known."""
@@ -175,8 +174,7 @@ def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
             unknown.append(var)
 
     def note_call(call: Call) -> None:
-        effect = call.op.get_attr(_EFFECT) if isinstance(call.op, Op) else None
-        if effect is None or effect > _PURE:
+        if not is_pure(call):
             unknown.append(call)
 
     notes = [(Var, note_var), (TensorLoad, unknown.append), (Call, note_call)]

@@ -14,8 +14,8 @@ from typing import Any
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import Bind, BufferStore, Evaluate, For, ForKind, IntImm, While, is_buffer_var
 
-from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
     Assert,

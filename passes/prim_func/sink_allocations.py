@@ -28,6 +28,7 @@ from tvm.tirx import (
     SeqStmt,
 )
 
+from passes.ir.operators import REINTERPRET, SET_FIELD, operator_name
 from passes.ir.whole_numbers import never_wraps
 
 _ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
@@ -63,10 +64,10 @@ def _contents_of(op: Any) -> _Contents:
     stored: list[Any] = []
 
     def note_call(call: Call) -> None:
-        name = getattr(call.op, "name", "")
+        name = operator_name(call.op)
         # Nothing says what becomes of an address that is a number.
-        is_number = name == "tirx.reinterpret" and isinstance(call.args[0].ty, PointerType)
-        if is_number or name == "tirx.tvm_struct_set":
+        is_number = name == REINTERPRET and isinstance(call.args[0].ty, PointerType)
+        if is_number or name == SET_FIELD:
             stored.append(call)
 
     def note_store(store: BufferStore) -> None:

@@ -21,13 +21,8 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.buffers import (
-    buffer_data_var,
-    is_buffer_data,
-    is_tvm_access_ptr,
-    masked_index,
-)
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StorageEntry, StoragePlan
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.prim_func.attach import AttachedAllocations

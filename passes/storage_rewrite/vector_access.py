@@ -25,14 +25,9 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.ir.buffers import (
-    array_get,
-    buffer_data_var,
-    is_address_of,
-    is_dense,
-    is_tvm_access_ptr,
-)
+from passes.ir.buffers import array_get, is_dense
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import StorageEntry, StoragePlan
 from passes.ir.structural import structural_visit, type_index
 

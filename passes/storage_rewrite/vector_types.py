@@ -28,7 +28,8 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.ir.buffers import is_buffer_data, is_dense, is_tvm_access_ptr
+from passes.ir.buffers import is_dense
+from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.storage_rewrite.vector_access import Retype
 

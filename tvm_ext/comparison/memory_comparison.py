@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import DataType, relax
-from tvm.ir import IRModule, Op
+from tvm.ir import IRModule
 from tvm.sym import Analyzer
 from tvm.target import Target
 from tvm.tirx import IntImm
@@ -18,6 +18,8 @@ from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, element_bytes, produc
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.storages import FunctionPlan
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, lower_bound, planner_names
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target
@@ -27,6 +29,7 @@ from tvm_ext.planned_memory import PlannedMemory, end_of, plan_memory
 SEARCH_NODES = 100_000
 """Placements that a planner may try by default: an answer within seconds."""
 
+_ALLOCATIONS = (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR)
 _READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
@@ -325,9 +328,9 @@ def allocated_at(func: relax.Function, sizes: Mapping[str, int]) -> int:
     for block in func.body.blocks:
         for binding in block.bindings:
             value = binding.value
-            if isinstance(value, relax.Call) and value.op in (_ALLOC_STORAGE, _ALLOC_TENSOR):
+            if isinstance(value, relax.Call) and operator_name(value.op) in _ALLOCATIONS:
                 width = 1
-                if value.op == _ALLOC_TENSOR:
+                if operator_name(value.op) == ALLOC_TENSOR:
                     width = element_bytes(DataType(value.args[1].value))
                 for extent in value.args[0].values:
                     for variable in undefined_vars(extent):
@@ -337,10 +340,6 @@ def allocated_at(func: relax.Function, sizes: Mapping[str, int]) -> int:
                     width *= int(analyzer.simplify(extent))
                 total += width
     return total
-
-
-_ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")
-_ALLOC_TENSOR = Op.get("relax.builtin.alloc_tensor")
 
 
 def _allocated(body: relax.Expr, sizes: Sizes) -> AllocatedMemory:
@@ -356,9 +355,9 @@ def _allocated_by(value: relax.Expr, sizes: Sizes) -> AllocatedMemory:
     if isinstance(value, relax.If):
         one, other = (_allocated(side, sizes) for side in (value.true_branch, value.false_branch))
         return one.instead(other)
-    if not isinstance(value, relax.Call) or value.op not in (_ALLOC_STORAGE, _ALLOC_TENSOR):
+    if not isinstance(value, relax.Call) or operator_name(value.op) not in _ALLOCATIONS:
         return AllocatedMemory()
-    is_storage = value.op == _ALLOC_STORAGE
+    is_storage = operator_name(value.op) == ALLOC_PLANNED_STORAGE
     dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
     size = sizes.of(value.args[0].values, dtype)
     if is_storage and size.factors:

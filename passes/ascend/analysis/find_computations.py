@@ -43,8 +43,8 @@ from passes.ascend.analysis.computations import (
     write_the_same,
 )
 from passes.ascend.analysis.scalar_loops import needs_scalar_loop
-from passes.ir.buffers import buffer_data_var, is_tvm_access_ptr
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_tvm_access_ptr
 from passes.ir.statements import (
     Alloc,
     Assert,

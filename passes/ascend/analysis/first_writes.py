@@ -8,8 +8,8 @@ from typing import Any
 
 from tvm.ir import TensorLoad
 
-from passes.ir.buffers import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.statements import (
     Alloc,
     Branch,
