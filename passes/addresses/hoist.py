@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.tirx import AllocBuffer, Evaluate, For, IfThenElse, IntImm, PrimFunc, SeqStmt, Stmt, While
+from tvm.tirx import AllocBuffer, Evaluate, For, IfThenElse, IntImm, PrimFunc, SeqStmt, While
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.structural import structural_mutate, structural_visit, type_index, with_body
 
-_ALLOC_BUFFER, _STMT = type_index(AllocBuffer), type_index(Stmt)
+_ALLOC_BUFFER, _ATTR_STMT = type_index(AllocBuffer), type_index(AttrStmt)
 _FOR, _IF, _WHILE = type_index(For), type_index(IfThenElse), type_index(While)
-_ATTR_STMT = type_index(AttrStmt)
 
 
 def hoist_allocations(func: PrimFunc) -> PrimFunc:

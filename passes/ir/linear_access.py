@@ -34,7 +34,7 @@ from passes.ir.buffers import array_get, constant_shape, element_type, is_same_t
 from passes.ir.node_visitor import NodeVisitor
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import type_index
+from passes.ir.structural import structural_visit, type_index
 from target_hw.storage_scope import parse_storage_scope
 
 _STORE, _LEAF, _NEST = StmtKind.STORE, StmtKind.LEAF, StmtKind.NEST
@@ -130,7 +130,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         stands where no statement can own it, an alias comes before its source, a loop is
         vectorized, or there are blocks. The message names the buffer or loop.
         """
-        self.visit_body(body, (_TENSOR_REGION, self._visit_region))
+        structural_visit(body, self.callbacks((_TENSOR_REGION, self._visit_region)))
         return LinearAccess(
             self._sequence,
             self._accesses,

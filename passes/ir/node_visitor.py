@@ -27,7 +27,7 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.structural import Callback, structural_visit, type_index
+from passes.ir.structural import Callback, type_index
 
 _STMT, _CALL, _LET = type_index(Stmt), type_index(Call), type_index(Let)
 _TENSOR_LOAD = type_index(TensorLoad)
@@ -36,7 +36,8 @@ _TENSOR_LOAD = type_index(TensorLoad)
 class NodeVisitor:
     """Visits the body of a function; each node's method owns the descent into it.
 
-    A method gets the node and TVM's visitor, whose ``visit`` descends into a part.
+    A method gets the node and TVM's visitor, whose ``visit`` descends into a part. ValueError is
+    raised where a function has blocks.
     """
 
     def __init__(self) -> None:
@@ -57,18 +58,15 @@ class NodeVisitor:
             While: self._visit_while,
         }
 
-    def visit_body(self, body: Any, *others: tuple[int, Callback]) -> None:
-        """Visit a function's body, and `others` by their `type_index`.
-
-        ValueError is raised where it has blocks.
-        """
-        callbacks: list[tuple[int, Callback]] = [
+    def callbacks(self, *others: tuple[int, Callback]) -> list[tuple[int, Callback]]:
+        """Return what to give to `structural_visit`, with `others` behind it."""
+        return [
             (_TENSOR_LOAD, self._visit_load),
             (_STMT, self._visit_stmt),
             (_CALL, self._visit_call),
             (_LET, self._visit_let),
+            *others,
         ]
-        structural_visit(body, [*callbacks, *others])
 
     def _visit_stmt(self, op: Any, visitor: Any) -> None:
         # One callback for all statements: a node that matches none is tried against each.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tvm.ir import TensorLoad, Var
+from tvm.ir import StringImm, TensorLoad, Var
 from tvm.ir.expr import Call as CallExpr
 from tvm.tirx import (
     AllocBuffer,
@@ -22,11 +22,12 @@ from tvm.tirx import (
     BufferType,
     DeclBuffer,
     Evaluate,
+    FloatImm,
     For,
     IfThenElse,
+    IntImm,
     Return,
     Select,
-    TilePrimitiveCall,
     While,
 )
 from tvm.tirx import Let as LetExpr
@@ -34,9 +35,10 @@ from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.node_visitor import NodeVisitor
 from passes.ir.operators import is_if_then_else
-from passes.ir.structural import type_index
+from passes.ir.structural import structural_visit, type_index
 
 _VAR, _SELECT = type_index(Var), type_index(Select)
+_CONSTANTS = (IntImm, FloatImm, StringImm)
 
 Records = Sequence[Any]
 """Records in the order of the program."""
@@ -69,7 +71,7 @@ class Name(NamedTuple):
     key: int
 
 
-class Choice(NamedTuple):
+class Conditional(NamedTuple):
     """One of two values is evaluated, or both are and one is taken."""
 
     condition: Records  # Evaluated in any case
@@ -136,7 +138,7 @@ class Other(NamedTuple):
 # Statements with a body
 
 
-class Loop(NamedTuple):
+class ForLoop(NamedTuple):
     """A ``for``."""
 
     op: For
@@ -145,7 +147,7 @@ class Loop(NamedTuple):
     body: Records
 
 
-class Repeat(NamedTuple):
+class WhileLoop(NamedTuple):
     """A ``while``."""
 
     op: While
@@ -178,102 +180,104 @@ def read_statements(body: Any) -> Records:
 
 
 class _Reader(NodeVisitor):
-    """Adds a record of each node to the list of what encloses it."""
+    """Adds a record of each node to the list of what encloses it.
+
+    What is inside of a node is read later, from a list of what there is to do, so that no depth of
+    nesting ends the walk: each callback inside of another takes from Python's stack.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._records: list[Any] = []
+        self._waiting: list[tuple[Sequence[Any], list[Any]]] = []
 
     def read(self, body: Any) -> Records:
         """Return the records of a body."""
-        self.visit_body(body, (_VAR, self._visit_var), (_SELECT, self._visit_select))
-        return tuple(self._records)
+        result = self._within(body)
+        callbacks = self.callbacks((_VAR, self._visit_var), (_SELECT, self._visit_select))
+        while self._waiting:
+            parts, self._records = self._waiting.pop()
+            for part in parts:
+                structural_visit(part, callbacks)
+        return result
 
-    def _within(self, part: Any, visitor: Any) -> Records:
-        """Return the records of a part of a node."""
-        outer, self._records = self._records, []
-        visitor.visit(part)
-        inner, self._records = self._records, outer
-        return tuple(inner)
+    def _within(self, *parts: Any) -> Records:
+        """Return what will have the records of parts of a node."""
+        parts = tuple(part for part in parts if type(part) not in _CONSTANTS)
+        if not parts:
+            return ()
+        records: list[Any] = []
+        self._waiting.append((parts, records))
+        return records
 
     # Statements
 
-    def _visit_alloc(self, op: AllocBuffer, visitor: Any) -> None:
-        shape = self._within(op.buffer.ty.shape, visitor)
+    def _visit_alloc(self, op: AllocBuffer, _visitor: Any) -> None:
+        shape = self._within(*op.buffer.ty.shape)
         self._records.append(Alloc(op, op.buffer.__chandle__(), shape))
 
-    def _visit_decl(self, op: DeclBuffer, visitor: Any) -> None:
-        data = self._within(op.data, visitor)
-        self._records.append(Declare(op, op.buffer.__chandle__(), data))
+    def _visit_decl(self, op: DeclBuffer, _visitor: Any) -> None:
+        self._records.append(Declare(op, op.buffer.__chandle__(), self._within(op.data)))
 
-    def _visit_store(self, op: BufferStore, visitor: Any) -> None:
-        value, indices = self._within(op.value, visitor), self._within(op.indices, visitor)
+    def _visit_store(self, op: BufferStore, _visitor: Any) -> None:
+        value, indices = self._within(op.value), self._within(*op.indices)
         self._records.append(Store(op, op.buffer.__chandle__(), value, indices))
 
-    def _visit_value(self, op: Evaluate | Bind | Return, visitor: Any) -> None:
-        self._records.append(Value(op, self._within(op.value, visitor)))
+    def _visit_value(self, op: Evaluate | Bind | Return, _visitor: Any) -> None:
+        self._records.append(Value(op, self._within(op.value)))
 
     _visit_bind = _visit_value
 
-    def _visit_assert(self, op: AssertStmt, visitor: Any) -> None:
-        self._records.append(Assert(op, self._within(op.condition, visitor)))
+    def _visit_assert(self, op: AssertStmt, _visitor: Any) -> None:
+        self._records.append(Assert(op, self._within(op.condition)))
 
     def _visit_other(self, op: Any, visitor: Any) -> None:
         outer, self._records = self._records, []
         visitor.default_visit(op)
         parts, self._records = self._records, outer
-        self._records.append(Other(op, tuple(parts)))
+        self._records.append(Other(op, parts))
 
-    def _visit_tile_primitive(self, op: TilePrimitiveCall, visitor: Any) -> None:
-        self._visit_other(op, visitor)
+    _visit_tile_primitive = _visit_other
 
-    def _visit_for(self, op: For, visitor: Any) -> None:
+    def _visit_for(self, op: For, _visitor: Any) -> None:
         bounds = [bound for bound in (op.min, op.extent, op.step) if bound is not None]
-        read = tuple(self._within(bound, visitor) for bound in bounds)
-        self._records.append(Loop(op, op.__chandle__(), read, self._within(op.body, visitor)))
+        read = tuple(map(self._within, bounds))
+        self._records.append(ForLoop(op, op.__chandle__(), read, self._within(op.body)))
 
-    def _visit_while(self, op: While, visitor: Any) -> None:
-        condition = self._within(op.condition, visitor)
-        body = self._within(op.body, visitor)
-        self._records.append(Repeat(op, op.__chandle__(), condition, body))
+    def _visit_while(self, op: While, _visitor: Any) -> None:
+        condition, body = self._within(op.condition), self._within(op.body)
+        self._records.append(WhileLoop(op, op.__chandle__(), condition, body))
 
-    def _visit_if(self, op: IfThenElse, visitor: Any) -> None:
-        condition = self._within(op.condition, visitor)
+    def _visit_if(self, op: IfThenElse, _visitor: Any) -> None:
         cases = [case for case in (op.then_case, op.else_case) if case is not None]
-        read = tuple(self._within(case, visitor) for case in cases)
+        condition, read = self._within(op.condition), tuple(map(self._within, cases))
         self._records.append(Branch(op, op.__chandle__(), condition, read))
 
-    def _visit_attr(self, op: AttrStmt, visitor: Any) -> None:
-        value, body = self._within(op.value, visitor), self._within(op.body, visitor)
+    def _visit_attr(self, op: AttrStmt, _visitor: Any) -> None:
+        value, body = self._within(op.value), self._within(op.body)
         self._records.append(Attribute(op, op.__chandle__(), value, body))
 
     # Expressions
 
-    def _visit_load(self, op: TensorLoad, visitor: Any) -> None:
-        indices = self._within(op.indices, visitor)
-        self._records.append(Load(op, op.source.__chandle__(), indices))
+    def _visit_load(self, op: TensorLoad, _visitor: Any) -> None:
+        self._records.append(Load(op, op.source.__chandle__(), self._within(*op.indices)))
 
-    def _visit_call(self, op: CallExpr, visitor: Any) -> None:
+    def _visit_call(self, op: CallExpr, _visitor: Any) -> None:
         if is_if_then_else(op):
-            self._choose(list(op.args), visitor)
+            condition, *values = op.args
+            self._records.append(Conditional(self._within(condition), self._within(*values)))
         else:
-            args = tuple(self._within(arg, visitor) for arg in op.args)
-            self._records.append(Call(op, args))
+            self._records.append(Call(op, tuple(map(self._within, op.args))))
 
-    def _visit_select(self, op: Select, visitor: Any) -> None:
-        """Add a choice between values."""
-        self._choose([op.condition, op.true_value, op.false_value], visitor)
+    def _visit_select(self, op: Select, _visitor: Any) -> None:
+        values = self._within(op.true_value, op.false_value)
+        self._records.append(Conditional(self._within(op.condition), values))
 
-    def _choose(self, parts: list[Any], visitor: Any) -> None:
-        condition, *values = (self._within(part, visitor) for part in parts)
-        self._records.append(Choice(condition, tuple(use for uses in values for use in uses)))
-
-    def _visit_let(self, op: LetExpr, visitor: Any) -> None:
-        value, body = self._within(op.value, visitor), self._within(op.body, visitor)
-        self._records.append(Let(op, value, body))
+    def _visit_let(self, op: LetExpr, _visitor: Any) -> None:
+        self._records.append(Let(op, self._within(op.value), self._within(op.body)))
 
     def _visit_var(self, op: Var, _visitor: Any) -> None:
-        """Add a buffer that is an operand; other variables are not told."""
+        # Other variables are not told.
         if type(op.ty) is BufferType:
             self._records.append(Name(op, op.__chandle__()))
 
@@ -287,15 +291,15 @@ def parts_of(record: Any) -> tuple[Records, ...]:
             return record.args
         case Store():
             return record.value, record.indices
-        case Loop():
+        case ForLoop():
             return *record.bounds, record.body
         case Branch():
             return record.condition, *record.cases
-        case Choice():
+        case Conditional():
             return record.condition, record.values
         case Let() | Attribute():
             return record.value, record.body
-        case Repeat():
+        case WhileLoop():
             return record.condition, record.body
         case Alloc():
             return (record.shape,)

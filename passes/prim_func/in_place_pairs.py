@@ -17,7 +17,7 @@ from tvm.ir import Var
 from tvm.ir.prim import expr_deep_equal
 
 from passes.ir.linear_access import LinearAccess
-from passes.ir.statements import Branch, Loop
+from passes.ir.statements import Branch, ForLoop
 from passes.ir.storage_entries import StmtEntry, StmtKind
 from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.memory_uses import AllocationUses, StoreSite
@@ -122,22 +122,22 @@ def _counters_around(site: StoreSite, stmt: StmtEntry) -> list[Var]:
     """Return the variables of the loops around the statement that a store stands in."""
     handles = [_handle(record) for record in (*site.around, site.record)]
     around = site.around[: handles.index(stmt.key)]
-    return [record.op.loop_var for record in around if isinstance(record, Loop)]
+    return [record.op.loop_var for record in around if isinstance(record, ForLoop)]
 
 
 def _comes_first(
     other: StatementAccess, store: StatementAccess, counters: list[Var], is_narrower: bool
 ) -> bool:
     """Whether an access to an element comes before a store to its place, wherever they meet."""
-    if not all(isinstance(at, (Loop, Branch)) for at, _ in (*other.path, *store.path)):
+    if not all(isinstance(at, (ForLoop, Branch)) for at, _ in (*other.path, *store.path)):
         return False
     depth = _common(other, store)
     rest = [path[depth:] for path in (other.path, store.path)]
     in_other_branch = all(rest) and rest[0][0][0].key == rest[1][0][0].key
     if other.number > store.number and not in_other_branch:
         return False
-    loops = [[at.op for at, _ in path if isinstance(at, Loop)] for path in rest]
-    common = [at.op for at, _ in store.path[:depth] if isinstance(at, Loop)]
+    loops = [[at.op for at, _ in path if isinstance(at, ForLoop)] for path in rest]
+    common = [at.op for at, _ in store.path[:depth] if isinstance(at, ForLoop)]
     if not common:
         return True
     nest = LoopNest(common, (loops[0], loops[1]), counters)

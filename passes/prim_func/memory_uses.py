@@ -22,17 +22,17 @@ from passes.ir.statements import (
     Attribute,
     Branch,
     Call,
-    Choice,
+    Conditional,
     Declare,
+    ForLoop,
     Let,
     Load,
-    Loop,
     Name,
     Other,
     Records,
-    Repeat,
     Store,
     Value,
+    WhileLoop,
     parts_of,
 )
 from passes.ir.whole_numbers import does_not_wrap
@@ -129,14 +129,14 @@ class _Walk:
             Attribute: self._visit_attribute,
             Branch: self._visit_body,
             Call: self._visit_call,
-            Choice: self._visit_parts,
+            Conditional: self._visit_parts,
             Declare: self._visit_declare,
             Let: self._visit_let,
             Load: self._visit_load,
-            Loop: self._visit_loop,
+            ForLoop: self._visit_loop,
             Name: lambda name: self._hand_on(name.key),
             Other: self._visit_other,
-            Repeat: self._visit_body,
+            WhileLoop: self._visit_body,
             Store: self._visit_store,
             Value: self._visit_value,
         }
@@ -156,7 +156,8 @@ class _Walk:
     def _visit_kept(self, record: Any, keeper: str | None) -> None:
         """Visit what is inside of a record, where an address may be kept by something."""
         outer, self._keeper = self._keeper, keeper
-        self._visit_parts(record)
+        for part in parts_of(record):
+            self._visit(part)
         self._keeper = outer
 
     def _index(self, key: int) -> int | None:
@@ -175,7 +176,7 @@ class _Walk:
         if index is None:
             raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
         uses = self._of[index]
-        loops = [record.op for record in self._around if type(record) in (Loop, Repeat)]
+        loops = [record.op for record in self._around if type(record) in (ForLoop, WhileLoop)]
         uses.dtypes[buffer.ty.dtype.dtype] = None
         self._of[index] = replace(
             uses,
@@ -214,11 +215,14 @@ class _Walk:
     # Statements with a body
 
     def _visit_body(self, record: Any) -> None:
+        outer, self._keeper = self._keeper, None
         self._around.append(record)
-        self._visit_kept(record, None)
+        for part in parts_of(record):
+            self._visit(part)
         self._around.pop()
+        self._keeper = outer
 
-    def _visit_loop(self, loop: Loop) -> None:
+    def _visit_loop(self, loop: ForLoop) -> None:
         is_owner = loop.op.kind == _PARALLEL_LOOP
         if is_owner:
             if self._owners and self._owners[-1] in self._threaded:
@@ -315,7 +319,8 @@ class _Walk:
             mask = op.args[4]
             if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
                 self._told = source.__chandle__()
-        self._visit_parts(call)
+        for arg in call.args:
+            self._visit(arg)
         self._keeper, self._told = keeper, told
 
     def _hand_on(self, key: int) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from passes.ir.statements import (
     Attribute,
     Branch,
+    ForLoop,
     Load,
-    Loop,
     Other,
     Records,
-    Repeat,
     Store,
+    WhileLoop,
     parts_of,
 )
 
@@ -52,7 +52,7 @@ def _accesses(records: Records, path: Path) -> Iterator[tuple[Load | Store, Path
     for record in records:
         parts = [(part, 0) for part in parts_of(record)]
         match record:
-            case Loop():
+            case ForLoop():
                 for bound in record.bounds:
                     yield from _accesses(bound, path)
                 # Behind an iteration, too: C asks for the extent then, and each task of a parallel
@@ -61,7 +61,7 @@ def _accesses(records: Records, path: Path) -> Iterator[tuple[Load | Store, Path
             case Branch():
                 yield from _accesses(record.condition, path)
                 parts = [(case, number) for number, case in enumerate(record.cases)]
-        is_around = isinstance(record, (Attribute, Branch, Loop, Other, Repeat))
+        is_around = isinstance(record, (Attribute, Branch, ForLoop, Other, WhileLoop))
         for part, branch in parts:
             around = (*path, (record, branch)) if is_around else path
             yield from _accesses(part, around)

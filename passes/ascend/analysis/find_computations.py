@@ -52,16 +52,16 @@ from passes.ir.statements import (
     Branch,
     Call,
     Declare,
+    ForLoop,
     Load,
-    Loop,
     Name,
     Other,
     Records,
     Store,
     Value,
+    WhileLoop,
     post_order,
 )
-from passes.ir.statements import Repeat as WhileLoop
 from passes.ir.symbolic_bounds import Bound
 
 UNKNOWN_TRIPS = 2
@@ -119,7 +119,7 @@ class _Finder:
             Attribute: self._visit_attribute,
             Branch: self._visit_branch,
             Declare: lambda _declare: (),
-            Loop: self._visit_loop,
+            ForLoop: self._visit_loop,
             Other: lambda other: self._opaque(other.parts),
             Store: self._visit_store,
             Value: self._visit_value,
@@ -128,8 +128,10 @@ class _Finder:
 
     def nodes(self, statements: Records) -> tuple[Node, ...]:
         """Return what statements are made of."""
-        found = (self._visitors[type(statement)](statement) for statement in statements)
-        return tuple(node for nodes in found for node in nodes)
+        found: list[Node] = []
+        for statement in statements:
+            found += self._visitors[type(statement)](statement)
+        return tuple(found)
 
     # Memory
 
@@ -252,12 +254,12 @@ class _Finder:
             return ()
         return [replace(whole, pipe=str(name), starts=False, is_plain=False, is_value=False)]
 
-    def _visit_loop(self, loop: Loop) -> Sequence[Node]:
+    def _visit_loop(self, loop: ForLoop) -> Sequence[Node]:
         if _PIPE in loop.op.annotations:
             return self._named(loop.op.annotations[_PIPE], lambda: self._loop(loop))
         return self._loop(loop)
 
-    def _loop(self, loop: Loop) -> Sequence[Node]:
+    def _loop(self, loop: ForLoop) -> Sequence[Node]:
         op, trips = loop.op, self._trips(loop.op)
         self._bound(op.loop_var, *self._range(op))
         before = [node for bound in loop.bounds for node in self._value(bound)]
@@ -278,7 +280,7 @@ class _Finder:
     def _visit_branch(self, branch: Branch) -> Sequence[Node]:
         condition = tuple(self._value(branch.condition))
         made = self._made
-        then, *others = (self.nodes(case) for case in branch.cases)
+        then, *others = map(self.nodes, branch.cases)
         otherwise = others[0] if others else ()
         if not then and not otherwise:
             return condition

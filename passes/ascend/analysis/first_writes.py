@@ -14,14 +14,14 @@ from passes.ir.statements import (
     Alloc,
     Branch,
     Call,
-    Choice,
+    Conditional,
     Declare,
+    ForLoop,
     Load,
-    Loop,
     Name,
     Records,
-    Repeat,
     Store,
+    WhileLoop,
     parts_of,
 )
 from passes.prim_func.memory_uses import AllocationUses
@@ -55,15 +55,15 @@ class _Walk:
         self._conditions = 0
         self._visitors: dict[type, Callable[[Any], None]] = {
             Alloc: self._visit_alloc,
-            Branch: lambda branch: self._choose(branch.condition, *branch.cases),
+            Branch: self._visit_choice,
             Call: self._visit_call,
-            Choice: lambda choice: self._choose(choice.condition, choice.values),
+            Conditional: self._visit_choice,
             Declare: lambda _declare: None,
             Load: self._visit_load,
-            Loop: self._visit_loop,
+            ForLoop: self._visit_loop,
             # Stores and loads do not come here: the address is handed on.
             Name: lambda name: self._write(name.key),
-            Repeat: self._visit_repeat,
+            WhileLoop: self._visit_repeat,
             Store: self._visit_store,
         }
 
@@ -108,14 +108,14 @@ class _Walk:
         self._visit_parts(store)
         self._write(store.key)
 
-    def _visit_loop(self, loop: Loop) -> None:
+    def _visit_loop(self, loop: ForLoop) -> None:
         for bound in loop.bounds:
             self.visit(bound)
         self._loops.append(loop.key)
         self.visit(loop.body)
         self._loops.pop()
 
-    def _visit_repeat(self, repeat: Repeat) -> None:
+    def _visit_repeat(self, repeat: WhileLoop) -> None:
         self._loops.append(repeat.key)
         self._visit_parts(repeat)
         self._loops.pop()
@@ -140,11 +140,13 @@ class _Walk:
                 self._write(buffer.__chandle__())
             self.visit(call.args[2])
         else:
-            self._visit_parts(call)
+            for arg in call.args:
+                self.visit(arg)
 
-    def _choose(self, condition: Records, *parts: Records) -> None:
+    def _visit_choice(self, choice: Branch | Conditional) -> None:
+        condition, *cases = parts_of(choice)
         self.visit(condition)
         self._conditions += 1
-        for part in parts:
-            self.visit(part)
+        for case in cases:
+            self.visit(case)
         self._conditions -= 1
