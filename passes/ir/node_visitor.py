@@ -41,7 +41,7 @@ class NodeVisitor:
     """
 
     def __init__(self) -> None:
-        self._methods: dict[type, Callable[[Any, Any], None]] = {
+        self.methods: dict[type, Callable[[Any, Any], None]] = {
             AllocBuffer: self._visit_alloc,
             AssertStmt: self._visit_assert,
             AttrStmt: self._visit_attr,
@@ -70,7 +70,7 @@ class NodeVisitor:
 
     def _visit_stmt(self, op: Any, visitor: Any) -> None:
         # One callback for all statements: a node that matches none is tried against each.
-        visit = self._methods.get(type(op))
+        visit = self.methods.get(type(op))
         if visit is not None:
             visit(op, visitor)
         elif type(op) is SeqStmt:

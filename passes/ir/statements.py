@@ -9,9 +9,10 @@ on; arithmetic has no record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import tvm_ffi
 from tvm.ir import StringImm, TensorLoad, Var
 from tvm.ir.expr import Call as CallExpr
 from tvm.tirx import (
@@ -28,6 +29,8 @@ from tvm.tirx import (
     IntImm,
     Return,
     Select,
+    SeqStmt,
+    TilePrimitiveCall,
     While,
 )
 from tvm.tirx import Let as LetExpr
@@ -179,6 +182,12 @@ def read_statements(body: Any) -> Records:
     return _Reader().read(body)
 
 
+def _uses_nothing(part: Any) -> bool:
+    """Whether a part of a node is a number, text, or a variable that is no buffer."""
+    kind = type(part)
+    return kind in _CONSTANTS or (kind is Var and type(part.ty) is not BufferType)
+
+
 class _Reader(NodeVisitor):
     """Adds a record of each node to the list of what encloses it.
 
@@ -190,20 +199,40 @@ class _Reader(NodeVisitor):
         super().__init__()
         self._records: list[Any] = []
         self._waiting: list[tuple[Sequence[Any], list[Any]]] = []
+        others = ((_VAR, self._visit_var), (_SELECT, self._visit_select))
+        self._callbacks = tvm_ffi.convert(self.callbacks(*others))
+        # What needs no search for what is inside; most parts are of these.
+        self._direct: dict[type, Callable[[Any, Any], None]] = {
+            **self.methods,
+            CallExpr: self._visit_call,
+            LetExpr: self._visit_let,
+            Select: self._visit_select,
+            TensorLoad: self._visit_load,
+            Var: self._visit_var,
+        }
+        del self._direct[TilePrimitiveCall]
 
     def read(self, body: Any) -> Records:
         """Return the records of a body."""
         result = self._within(body)
-        callbacks = self.callbacks((_VAR, self._visit_var), (_SELECT, self._visit_select))
         while self._waiting:
             parts, self._records = self._waiting.pop()
             for part in parts:
-                structural_visit(part, callbacks)
+                self._read(part)
         return result
+
+    def _read(self, part: Any) -> None:
+        if type(part) is SeqStmt:
+            for statement in part.seq:
+                self._read(statement)
+        elif type(part) in self._direct:
+            self._direct[type(part)](part, None)
+        else:
+            structural_visit(part, self._callbacks)
 
     def _within(self, *parts: Any) -> Records:
         """Return what will have the records of parts of a node."""
-        parts = tuple(part for part in parts if type(part) not in _CONSTANTS)
+        parts = tuple(part for part in parts if not _uses_nothing(part))
         if not parts:
             return ()
         records: list[Any] = []
