@@ -51,6 +51,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ("tests/addresses/test_copying_programs.py",),
     ),
     Rule(
+        "calls: which operators are done when they return",
+        "passes/ir/operators.py",
+        ("is_synchronous",),
+        ("tests/addresses/test_copying_programs.py",),
+    ),
+    Rule(
         "calls: what callers hold",
         f"{_TIR}module_calls.py",
         ("find_calls", "call_sites"),
