@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From problems to verified plans, and from plans into functions: the road of every placing pass.
+"""The shared driver of the placement passes: from problems to verified plans, and into functions.
 
 A pass reads problems off a function, and says how each is solved. What all passes share is here:
 a plan is checked before anything is written, a plan that does not fit is an error that says what
@@ -49,28 +49,10 @@ def place(
 ) -> Plan:
     """Solve a problem, and return the plan if it fits and is right.
 
-    Parameters
-    ----------
-    problem : Problem
-        What to place.
-    solver : callable
-        From the problem to a complete plan, also when that does not fit.
-    base : int
-        Bytes at the start of the memory that enclosing scopes have taken; for the message alone.
-    overflow : callable, optional
-        The text of the error for a plan that does not fit: `does_not_fit` by default.
-
-    Returns
-    -------
-    Plan
-        Verified, and within the capacity.
-
-    Raises
-    ------
-    ValueError
-        When the plan is above the capacity.
-    PlanError
-        When the plan is wrong, which would be a fault of the planner.
+    `base` is the number of bytes at the start of the memory that enclosing scopes have taken, for
+    the message alone; `overflow` gives the text of the error for a plan that does not fit.
+    ValueError is raised when the plan is above the capacity, and PlanError when it is wrong, which
+    would be a fault of the planner.
     """
     plan = solver(problem)
     if not isinstance(plan, Plan):
@@ -85,15 +67,12 @@ def place(
 
 
 @contextmanager
-def naming(pass_name: str, function: str | Callable[[], str] | None = None) -> Iterator[None]:
-    """Let a `ValueError` from inside name the pass, and the function where one is given.
+def error_context(
+    pass_name: str, function: str | Callable[[], str] | None = None
+) -> Iterator[None]:
+    """Let a `ValueError` raised within name the pass, and the function where one is given.
 
-    Parameters
-    ----------
-    pass_name : str
-        What users call the pass.
-    function : str or callable, optional
-        The name of the function, or what finds it once it is needed.
+    The name of the function may be what finds it once it is needed.
     """
     try:
         yield
@@ -116,16 +95,9 @@ def per_function(
 ) -> Pass:
     """Return a module pass that plans functions one by one, each behind those that call it.
 
-    Parameters
-    ----------
-    pass_name : str
-        What users call the pass.
-    transform : callable
-        From a function, and what is known of its callers, to the new function, or to itself, and
-        its plan. A `ValueError` that it raises is raised again with the names of the pass and the
-        function.
-    form : {"address", "arena"}
-        How plans are written. Arenas of two functions are two allocations.
+    `transform` makes of a function, and what is known of its callers, the new function or the same
+    one, and its plan; a `ValueError` that it raises is raised again with the names of the pass and
+    the function. Arenas of two functions are two allocations.
     """
 
     def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
@@ -138,7 +110,7 @@ def per_function(
             callers = Callers(lasting=graph.lasting)
             if form == "address":
                 callers = _callers_of(name, graph, planned, functions)
-            with naming(pass_name, name):
+            with error_context(pass_name, name):
                 changed, planned[name] = transform(func, callers)
             if not changed.same_as(func):
                 result[mod.get_global_var(name)] = changed
@@ -245,34 +217,16 @@ def place_function(
     overflow: Overflow | None = None,
     where: Callable[[AttachedProblem], bool] = lambda _attached: True,
 ) -> AddressPlan:
-    """Decide where each buffer of a function's problems lives.
+    """Decide where each buffer of a function's problems lives; each plan is verified.
 
-    Parameters
-    ----------
-    found : FunctionProblems
-        What there is to plan.
-    solver, overflow
-        As in `place`.
-    where : callable
-        Whether a problem is to be planned; all are by default. It must choose whole scopes.
-
-    Returns
-    -------
-    AddressPlan
-        Each plan is verified. What enclosing scopes take while a problem runs is reserved in
-        it, so that plans of one memory fit together.
-
-    Raises
-    ------
-    ValueError
-        When a plan is above the capacity.
-    PlanError
-        When a plan is wrong, which would be a fault of the planner.
+    Where `where` says no, a problem is not planned; it must choose whole scopes. What enclosing
+    scopes take while a problem runs is reserved in it, so that plans of one memory fit together.
+    Errors are those of `place`.
     """
     planned: dict[int, ScopePlan] = {}
     for number, attached in enumerate(found.problems):
         if where(attached):
-            around = [(planned[outer].problem, planned[outer].plan) for outer in attached.inside]
+            around = [(planned[outer].problem, planned[outer].plan) for outer in attached.enclosing]
             taken = taken_around(attached, around)
             problem, base = above(attached.problem, taken)
             plan = place(problem, solver, base=base, overflow=overflow)
@@ -281,27 +235,11 @@ def place_function(
 
 
 def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFunc:
-    """Write the plans of a function into it.
+    """Write the plans of a function into it, with asserts of the bounds they rest on.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        What was planned; it stays as it is.
-    plan : AddressPlan
-        Where everything lives.
-    form : {"address", "arena"}
-        ``address`` writes ``allocated_addr`` onto each allocation; ``arena`` makes one allocation
-        for each scope and attach point, and puts the offsets in the indices.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function; it asserts the bounds that the plan rests on.
-
-    Raises
-    ------
-    ValueError
-        When the form cannot hold what the function does with its memory.
+    ``address`` writes ``allocated_addr`` onto each allocation; ``arena`` makes one allocation for
+    each scope and attach point, and puts the offsets in the indices. ValueError is raised when the
+    form cannot hold what the function does with its memory.
     """
     target = target_of(func)
     kind = None if target is None else target.kind.name
@@ -317,20 +255,15 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
 def taken_around(attached: AttachedProblem, around: Sequence[tuple[Problem, Plan]]) -> int:
     """Return where the bytes end that enclosing scopes take while a problem's owner runs.
 
-    Parameters
-    ----------
-    attached : AttachedProblem
-        The problem.
-    around : sequence of (Problem, Plan)
-        Those that it is inside of, with their plans.
+    `around` has the problems that enclose it, with their plans.
     """
-    during = attached.during
+    owner_range = attached.owner_range
     return max(
         (
             offset + buffer.size
             for problem, plan in around
             for buffer in problem.buffers
-            if during is None or live_together(buffer.live, (during,))
+            if owner_range is None or live_together(buffer.live, (owner_range,))
             for offset in plan.offsets[buffer.name]
         ),
         default=0,

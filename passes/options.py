@@ -9,13 +9,7 @@ from target_hw.memory import MemoryHierarchy, is_byte_count
 
 
 def as_memory(memory: object) -> MemoryHierarchy | None:
-    """Return a memory hierarchy as it is.
-
-    Raises
-    ------
-    ValueError
-        When it is none.
-    """
+    """Return a memory hierarchy as it is; ValueError when it is none."""
     if memory is None or isinstance(memory, MemoryHierarchy):
         return memory
     raise ValueError(f"memory must be a MemoryHierarchy, got {memory!r}")
@@ -24,10 +18,7 @@ def as_memory(memory: object) -> MemoryHierarchy | None:
 def as_bounds(upper_bounds: object) -> dict[str, int]:
     """Return upper bounds by the names of variables.
 
-    Raises
-    ------
-    ValueError
-        When they are no map from names to positive integers.
+    ValueError is raised when they are no map from names to positive integers.
     """
     if upper_bounds is None:
         return {}

@@ -70,7 +70,7 @@ class Replay:
         self.num_checked = 0
         for scope in plan.scopes:
             # Addresses are all in one memory, and each arena is one of its own.
-            is_arena = scope.attached.during is None
+            is_arena = scope.attached.owner_range is None
             key = (scope.attached.owner or 0) if is_arena else 0, scope.problem.memory.name
             self._sizes[key] = max(self._sizes.get(key, 0), scope.plan.peak)
             for name, allocation in scope.attached.allocations.items():

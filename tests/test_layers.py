@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tvm import relax  # noqa: F401  (its operators)
+from tvm.ir import Op
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,6 +56,7 @@ KNOW_TVM = ("passes.planning.engine.loop_to_tir",)
 READERS = (
     *(f"{feature}.analysis" for feature in FEATURES),
     "passes.ir.linear_access",
+    "passes.ir.statements",
     "passes.prim_func.memory_uses",
     "passes.prim_func.function_problems",
     "passes.prim_func.problems",
@@ -69,6 +72,10 @@ WRITERS = (
     "passes.storage_rewrite.vector_types",
 )
 OURS = ("target_hw", "passes", "tvm_ext")
+
+# Names without a dot are those of other things, too. The prefixes make names of words.
+OPERATORS = {name for name in map(str, Op.list_op_names()) if "." in name}
+OPERATORS |= {f"{name.partition('.')[0]}." for name in OPERATORS}
 
 
 def is_within(module: str, package: str) -> bool:
@@ -112,6 +119,14 @@ def test_module_imports_only_what_its_package_may(module: str):
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module: {name for name in imported(module) if name in MODULES} for module in MODULES}
     graphlib.TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if not is_within(m, "passes.ir")])
+def test_operators_are_known_by_name_in_one_package(module: str):
+    source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
+    assert "Op.get(" not in source
+    strings = {n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)}
+    assert not strings & OPERATORS
 
 
 def test_writers_import_only_results_of_the_readers():

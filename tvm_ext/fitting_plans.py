@@ -16,7 +16,7 @@ from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.slot_choice import Cost, MemoryRequest, Placed, SlotChoice
-from passes.driver import memory_of, naming
+from passes.driver import error_context, memory_of
 from passes.planning import Budget, lower_bound, solve
 from passes.planning.html_table import html_table
 from passes.planning.planner import as_budget
@@ -181,7 +181,7 @@ def what_fits(
         When a function cannot be lowered or planned, or no memory is
         described.
     """
-    with naming("what_fits"):
+    with error_context("what_fits"):
         limits = as_budget(budget)
         chip = None if target is None else known_target(target)
         modules = split(program, target=chip)
@@ -190,7 +190,7 @@ def what_fits(
         ((var, func),) = mod.functions.items()
         if chip is not None:
             func = func.with_attr("target", chip)
-        with naming("what_fits", str(var.name_hint)):
+        with error_context("what_fits", str(var.name_hint)):
             if memory_of(func) is None:
                 raise ValueError("neither an argument nor the function's target describes a memory")
             options = AscendOptions()

@@ -18,7 +18,7 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
-from passes.driver import naming
+from passes.driver import error_context
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.layer_group.transform import LOGGER, local_memory
 from passes.options import check_flags
@@ -434,7 +434,7 @@ def relax_pipeline(
     --------
     >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
     """
-    with naming("relax_pipeline"):
+    with error_context("relax_pipeline"):
         check_flags(fuse=fuse)
     target = Target(target)
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})

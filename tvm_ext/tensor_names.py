@@ -19,8 +19,11 @@ from typing import Any
 
 import tvm_ffi
 from tvm import relax
-from tvm.ir import DictAttrs, GlobalVar, IRModule, Op
+from tvm.ir import DictAttrs, GlobalVar, IRModule
 from tvm.ir.transform import Pass, PassContext, module_pass
+
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
 """Names that say only that a variable is one of several."""
@@ -36,8 +39,6 @@ _SEPARATORS = "./"
 _MOST_OTHERS = 2
 """Members of a group that are named beside the first."""
 _MEMBER = "tvm_ext.member"
-_CALL_TIR = Op.get("relax.call_tir")
-_ALLOC_TENSOR = Op.get("relax.builtin.alloc_tensor")
 
 Names = dict[int, str]
 """By the handles of variables."""
@@ -94,7 +95,7 @@ def bindings_of(body: Any) -> Iterator[Any]:
 
 def operator_of(call: relax.Call) -> str:
     """Return the short name of what is called: an operator, a kernel or a function."""
-    callee = call.args[0] if call.op == _CALL_TIR else call.op
+    callee = call.args[0] if operator_name(call.op) == CALL_TIR else call.op
     name = getattr(callee, "name_hint", None) or getattr(callee, "global_symbol", None)
     return str(name or getattr(callee, "name", "")).rpartition(".")[2]
 
@@ -264,7 +265,7 @@ def _with_members(mod: IRModule) -> IRModule:
             binding.value.__chandle__(): str(binding.var.name)
             for binding in bindings_of(func.body)
             if isinstance(binding.value, relax.Call)
-            and binding.value.op == _CALL_TIR
+            and operator_name(binding.value.op) == CALL_TIR
             and binding.value.attrs is None
         }
 
@@ -338,7 +339,7 @@ def _of_allocations(func: relax.Function) -> Names:
     names: Names = {}
     for binding in bindings_of(func.body):
         variable, value = binding.var, binding.value
-        if isinstance(value, relax.Call) and value.op == _ALLOC_TENSOR:
+        if isinstance(value, relax.Call) and operator_name(value.op) == ALLOC_TENSOR:
             names[variable.__chandle__()] = ""
         elif isinstance(value, relax.Call):
             for read in variables_read(value):

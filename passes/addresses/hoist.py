@@ -10,32 +10,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.tirx import AllocBuffer, Evaluate, For, IfThenElse, IntImm, PrimFunc, SeqStmt, Stmt, While
+from tvm.tirx import AllocBuffer, Evaluate, For, IfThenElse, IntImm, PrimFunc, SeqStmt, While
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.structural import structural_mutate, structural_visit, type_index, with_body
 
-_ALLOC_BUFFER, _STMT = type_index(AllocBuffer), type_index(Stmt)
+_ALLOC_BUFFER, _ATTR_STMT = type_index(AllocBuffer), type_index(AttrStmt)
 _FOR, _IF, _WHILE = type_index(For), type_index(IfThenElse), type_index(While)
-_ATTR_STMT = type_index(AttrStmt)
 
 
 def hoist_allocations(func: PrimFunc) -> PrimFunc:
     """Put allocations in front of the outermost ``while`` or ``if`` around them.
 
     Those whose size is not constant stay, and so do those in a loop within, or in an attribute's
-    body, which may be one iteration's or thread's own.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        It stays as it is.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function. Memory that is made outside of a loop may hold what an iteration before
-        has written; a program that reads what it has not written is none.
+    body, which may be one iteration's or thread's own. Memory that is made outside of a loop may
+    hold what an iteration before has written; a program that reads what it has not written is none.
     """
     return with_body(func, structural_mutate(func.body, [(_IF, _hoist), (_WHILE, _hoist)]))
 

@@ -20,9 +20,9 @@ from passes.driver import (
     FORMS,
     AddressPlan,
     Form,
+    error_context,
     memory_of,
     name_of,
-    naming,
     per_function,
     place_function,
     write_address_plan,
@@ -107,7 +107,7 @@ def PlanAddresses(  # noqa: N802
         When an option is wrong.
     """
     get_planner(planner)
-    with naming("PlanAddresses"):
+    with error_context("PlanAddresses"):
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
         if target is not None and memory is not None:
@@ -161,25 +161,10 @@ def plan_function(
     options: ProblemOptions | None = None,
     budget: Budget | None = None,
 ) -> tuple[PrimFunc, AddressPlan]:
-    """Plan one function and write the plan into it.
+    """Plan a flat function and write the plan into it; ``options.addressed`` chooses the form.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat; it stays as it is.
-    planner, options, budget
-        As in `plan_addresses`; ``options.addressed`` chooses the form.
-
-    Returns
-    -------
-    tuple of (tvm.tirx.PrimFunc, AddressPlan)
-        The new function, and its plan.
-
-    Raises
-    ------
-    ValueError
-        As `plan_addresses` does, and when the form cannot hold what the function does with its
-        memory.
+    ValueError is raised as by `plan_addresses`, and when the form cannot hold what the function
+    does with its memory.
     """
     options = options or ProblemOptions()
     if options.memory is None:
@@ -210,30 +195,10 @@ def plan_addresses(
     options: ProblemOptions | None = None,
     budget: Budget | None = None,
 ) -> AddressPlan:
-    """Decide where each allocation of a function lives.
+    """Decide where each allocation of a flat function lives; each plan is verified.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat.
-    planner : str
-        The name of a planner.
-    options : ProblemOptions, optional
-        What to plan, and the memory there is.
-    budget : Budget, optional
-        Limits for planners that search.
-
-    Returns
-    -------
-    AddressPlan
-        Each plan is verified.
-
-    Raises
-    ------
-    ValueError
-        When a plan is above the capacity.
-    PlanError
-        When a plan is wrong, which would be a fault of the planner.
+    ValueError is raised when a plan is above the capacity, and PlanError when one is wrong, which
+    would be a fault of the planner.
     """
     found = find_problems(func, options)
     return place_function(

@@ -115,7 +115,7 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     """
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
-    check_is_planned(kernel.func, kernel.found, scopes)
+    check_is_planned(kernel.found, scopes)
     if is_local:
         return _plan_local(kernel, options, scopes)
     return _plan_workspace(kernel, options)

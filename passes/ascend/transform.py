@@ -24,8 +24,8 @@ from passes.driver import (
     AddressPlan,
     Form,
     ScopePlan,
+    error_context,
     name_of,
-    naming,
     per_function,
     prim_funcs,
     write_address_plan,
@@ -111,7 +111,7 @@ def AscendPlanMemory(  # noqa: N802
     ValueError
         When an option is wrong.
     """
-    with naming("AscendPlanMemory"):
+    with error_context("AscendPlanMemory"):
         check_flags(
             enable_global_workspace_reuse=enable_global_workspace_reuse,
             restrict_inplace_as_isa=restrict_inplace_as_isa,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tvm.target import Target
 
-from passes.driver import Solver, naming
+from passes.driver import Solver, error_context
 from passes.gmem.names import PASS, SCOPE
 from passes.gmem.planning.gmem_layout import GMEM
 from passes.planning import Budget, solve
@@ -94,7 +94,7 @@ class GMEMOptions:
         runs_on_tvm = target is None or target.kind.name != "ext_dev"
         facts = dict(scope.facts)
         base = facts.get("weight_base", scope.base) if self.base is None else self.base
-        with naming(PASS):
+        with error_context(PASS):
             return GMEM(
                 scope,
                 alignment,

@@ -14,7 +14,7 @@ from functools import partial
 from tvm.tirx import AllocBuffer, PrimFunc, Var, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.driver import AddressPlan, Solver, naming, place_function, write_address_plan
+from passes.driver import AddressPlan, Solver, error_context, place_function, write_address_plan
 from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
 from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
 from passes.gmem.options import check_bound_names
@@ -82,17 +82,17 @@ def plan_prim_funcs(
     flat: dict[str, PrimFunc] = {}
     weights: dict[str, WeightParameters] = {}
     for name, func in functions.items():
-        with naming(PASS, name):
+        with error_context(PASS, name):
             flat[name] = lower_blocks(func)
             weights[name] = find_weights(flat[name])
-    with naming(PASS):
+    with error_context(PASS):
         regions = _place_weights(weights, gmem)
         check_bound_names(upper_bounds or {}, [v for f in flat.values() for v in _variables(f)])
     bounds = tuple(sorted((upper_bounds or {}).items()))
     plans: dict[str, PrimFuncPlan] = {}
     graph, at_once = find_calls(flat), set[str]()
     for name in graph.order:
-        with naming(PASS, name):
+        with error_context(PASS, name):
             first = gmem.activation_start(regions[name])
             around = [p.layout.activations for c, p in plans.items() if c in graph.callers[name]]
             start = max((aligned(region.end, gmem.alignment) for region in around), default=first)

@@ -13,7 +13,7 @@ from functools import partial
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.driver import naming, place
+from passes.driver import error_context, place
 from passes.gmem.analysis.facts import RelaxMemory
 from passes.gmem.analysis.graph import functions_in_order, read_relax_memory
 from passes.gmem.names import ATTRIBUTE, PASS
@@ -54,7 +54,7 @@ def plan_gmem(
     gmem = options.gmem()
     read = _read(mod, options)
     _check_lowered(read)
-    with naming(PASS):
+    with error_context(PASS):
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
     whole = read
@@ -64,11 +64,11 @@ def plan_gmem(
         else memory
         for memory in read
     ]
-    with naming(PASS):
+    with error_context(PASS):
         weights = _place_weights(read, gmem)
     planned: dict[str, FunctionPlan] = {}
     for memory in sorted(read, key=lambda memory: (len(callers[memory.name]), memory.name)):
-        with naming(PASS, memory.name):
+        with error_context(PASS, memory.name):
             behind = [
                 planned[name].layout.activations
                 for name in sorted(callers[memory.name])
@@ -117,7 +117,7 @@ def write_function(planned: FunctionPlan) -> relax.Function:
 def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:
     read = []
     for variable, _ in functions_in_order(mod):
-        with naming(PASS, str(variable.name_hint)):
+        with error_context(PASS, str(variable.name_hint)):
             read.append(read_relax_memory(mod, variable, options.upper_bounds))
     return read
 
@@ -131,7 +131,7 @@ def _check_lowered(read: Sequence[RelaxMemory]) -> None:
         return
     for memory in read:
         for result in memory.unlowered:
-            with naming(PASS, memory.name):
+            with error_context(PASS, memory.name):
                 raise ValueError(
                     f"binding {result.name!r}: {result.reason}: run LegalizeOps and "
                     "CallTIRRewrite first"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from passes.driver import naming, place
+from passes.driver import error_context, place
 from passes.gmem.analysis.facts import RelaxMemory, StorageGroup
 from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.analysis.stock_sharing import stock_sharing
@@ -67,7 +67,7 @@ def with_storages(
     """
     ways = []
     for planned, whole in plans:
-        with naming(PASS, whole.name):
+        with error_context(PASS, whole.name):
             memory = planned.memory
             groups = [_group_ways(planned, group, planner, options) for group in memory.groups]
             ways.append(_Ways(planned, whole, memory, groups))

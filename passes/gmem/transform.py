@@ -15,7 +15,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
-from passes.driver import naming, prim_funcs
+from passes.driver import error_context, prim_funcs
 from passes.gmem.analysis.facts import RelaxMemory
 from passes.gmem.analysis.tensors import NO_BYTES, RETURNED
 from passes.gmem.names import LOGGER, PASS
@@ -105,7 +105,7 @@ def GMEMAllocate(  # noqa: N802
         aligned.
     """
     get_planner(planner)
-    with naming(PASS):
+    with error_context(PASS):
         if alignment is not None:
             check_alignment(alignment)
         if base is not None:
@@ -160,6 +160,6 @@ def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     plans = plan_prim_funcs(prim_funcs(mod), options.gmem(), planner, solver, options.upper_bounds)
     result = mod.clone()
     for name, planned in plans.items():
-        with naming(PASS, name):
+        with error_context(PASS, name):
             result[mod.get_global_var(name)] = write_prim_func(planned)
     return result

@@ -6,16 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import Op, PrimType, Type, Var
-from tvm.ir.expr import Call
+from tvm.ir import PrimType, Type
 from tvm.tirx import AllocBuffer, IntImm, Ramp
 
 from passes.ir.storage_entries import ElementType
-
-_ADDRESS_OF = Op.get("tirx.address_of")
-_BUFFER_DATA = Op.get("tirx.buffer_data")
-_MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")
-_TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
 
 array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 """``array_get(array, index)``: the item of an array, at a third of the time of ``array[index]``."""
@@ -54,18 +48,9 @@ def is_volatile(alloc: AllocBuffer) -> bool:
 
 
 def constant_shape(shape: Any) -> tuple[tuple[int, ElementType], ...] | None:
-    """Read a shape of constants.
+    """Return value and type of each extent of a shape; None when one is symbolic.
 
-    Parameters
-    ----------
-    shape : tvm_ffi.Array
-        The extents.
-
-    Returns
-    -------
-    tuple of (int, ElementType), or None
-        Value and type of each extent; equal for equal shapes.
-        None when an extent is symbolic.
+    The results of equal shapes are equal.
     """
     extents = []
     for axis in range(len(shape)):
@@ -74,46 +59,6 @@ def constant_shape(shape: Any) -> tuple[tuple[int, ElementType], ...] | None:
             return None
         extents.append((extent.value, element_type(extent.ty)))
     return tuple(extents)
-
-
-def is_address_of(expr: Any) -> bool:
-    """Whether an expression is `address_of(...)`, the address of one element."""
-    return type(expr) is Call and bool(expr.op.same_as(_ADDRESS_OF))
-
-
-def is_buffer_data(expr: Any) -> bool:
-    """Whether an expression is `buffer_data(...)`, the address of a buffer's memory."""
-    return type(expr) is Call and bool(expr.op.same_as(_BUFFER_DATA))
-
-
-def is_tvm_access_ptr(expr: Any) -> bool:
-    """Whether an expression is `tvm_access_ptr(dtype, data, offset, extent, mask)`."""
-    return type(expr) is Call and bool(expr.op.same_as(_TVM_ACCESS_PTR))
-
-
-def masked_index(expr: Any) -> int | None:
-    """Return which argument of a masked access is its index; None for other expressions.
-
-    The first argument of `masked_load(buffer, index, mask)` and of
-    `masked_store(buffer, value, index, mask)` is a buffer of one dimension.
-    """
-    if type(expr) is not Call:
-        return None
-    for op, index in ((_MASKED_LOAD, 1), (_MASKED_STORE, 2)):
-        if expr.op.same_as(op) and len(expr.args) == index + 2:
-            return index
-    return None
-
-
-def buffer_data_var(data: Any) -> Var | None:
-    """Return the variable whose memory an expression plainly points to, or None."""
-    if type(data) is Var:
-        return data
-    if is_buffer_data(data):
-        source = data.args[0]
-        if type(source) is Var:
-            return source
-    return None
 
 
 def is_dense(ramp: Ramp) -> bool:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm_ffi
 from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
     AllocBuffer,
     AssertStmt,
@@ -25,7 +23,6 @@ from tvm.tirx import (
     Let,
     PrimFunc,
     Return,
-    Stmt,
     TilePrimitiveCall,
     While,
     is_buffer_var,
@@ -33,16 +30,9 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.accesses import ANY_BUFFER, Access
-from passes.ir.buffers import (
-    array_get,
-    buffer_data_var,
-    constant_shape,
-    element_type,
-    is_address_of,
-    is_same_type,
-    is_tvm_access_ptr,
-    is_volatile,
-)
+from passes.ir.buffers import array_get, constant_shape, element_type, is_same_type, is_volatile
+from passes.ir.node_visitor import NodeVisitor
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.structural import structural_visit, type_index
 from target_hw.storage_scope import parse_storage_scope
@@ -52,8 +42,7 @@ _OPAQUE, _PARALLEL, _THREAD = StmtKind.OPAQUE, StmtKind.PARALLEL, StmtKind.THREA
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(ForKind.PARALLEL), int(ForKind.VECTORIZED)
 
-_STMT, _CALL, _LET = type_index(Stmt), type_index(Call), type_index(Let)
-_TENSOR_LOAD, _TENSOR_REGION = type_index(TensorLoad), type_index(TensorRegion)
+_TENSOR_REGION = type_index(TensorRegion)
 
 _OUTSIDE = -1
 """The root of memory that the function did not allocate."""
@@ -95,29 +84,11 @@ class LinearAccess:
 
 
 def find_linear_access(func: PrimFunc) -> LinearAccess:
-    """Find which statement of a function touches which allocation.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        As it stands after `FlattenBuffer`.
-
-    Raises
-    ------
-    ValueError
-        As `LinearAccessPatternFinder` does.
-    """
+    """Find which statement of a function touches which allocation; see the class below."""
     return LinearAccessPatternFinder(func.params)(func.body)
 
 
-def _refuse_block(_op: Any, _visitor: Any) -> None:
-    raise ValueError(
-        "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
-        "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
-    )
-
-
-class LinearAccessPatternFinder:
+class LinearAccessPatternFinder(NodeVisitor):
     """Walks a function once and lists its accesses in program order.
 
     The rules are those of the class of the same name in TVM's StorageRewrite.
@@ -129,6 +100,7 @@ class LinearAccessPatternFinder:
     """
 
     def __init__(self, params: Any) -> None:
+        super().__init__()
         self._sequence: list[StmtEntry] = []
         self._accesses: list[Access] = []
         self._allocs: list[AllocEntry] = []
@@ -146,57 +118,19 @@ class LinearAccessPatternFinder:
         self._store: BufferStore | None = None
         self._index_depth = 0
         self._in_thread_env = False
-        self._visitors: dict[type, Callable[[Any, Any], None]] = {
-            BufferStore: self._visit_store,
-            For: self._visit_for,
-            AllocBuffer: self._visit_alloc,
-            DeclBuffer: self._visit_decl,
-            IfThenElse: self._visit_if,
-            AttrStmt: self._visit_attr,
-            Evaluate: self._visit_value,
-            Return: self._visit_value,
-            Bind: self._visit_bind,
-            While: self._visit_while,
-            AssertStmt: self._visit_assert,
-            TilePrimitiveCall: self._visit_tile_primitive,
-            SBlock: _refuse_block,
-            SBlockRealize: _refuse_block,
-        }
         for position in range(len(params)):
             param = array_get(params, position)
             if is_buffer_var(param):
                 self._declare_outside(param, param.ty.dtype)
 
     def __call__(self, body: Any) -> LinearAccess:
-        """Walk a function's body.
+        """Walk a function's body, as it stands after `FlattenBuffer`.
 
-        Parameters
-        ----------
-        body : tvm.tirx.Stmt
-            As it stands after `FlattenBuffer`.
-
-        Returns
-        -------
-        LinearAccess
-            What was found.
-
-        Raises
-        ------
-        ValueError
-            When an allocation is accessed that has not one dimension, a load
-            stands where no statement can own it, an alias comes before its
-            source, or a loop is vectorized. The message names the buffer or loop.
+        ValueError is raised when an allocation is accessed that has not one dimension, a load
+        stands where no statement can own it, an alias comes before its source, a loop is
+        vectorized, or there are blocks. The message names the buffer or loop.
         """
-        structural_visit(
-            body,
-            [
-                (_TENSOR_LOAD, self._visit_load),
-                (_STMT, self._visit_stmt),
-                (_CALL, self._visit_call),
-                (_LET, self._visit_let),
-                (_TENSOR_REGION, self._visit_region),
-            ],
-        )
+        structural_visit(body, self.callbacks((_TENSOR_REGION, self._visit_region)))
         return LinearAccess(
             self._sequence,
             self._accesses,
@@ -211,14 +145,6 @@ class LinearAccessPatternFinder:
             self._has_unclear_types,
             self._calls,
         )
-
-    def _visit_stmt(self, op: Any, visitor: Any) -> None:
-        # One callback for all statements: a node that matches none is tried against each.
-        visit = self._visitors.get(type(op))
-        if visit is None:
-            visitor.default_visit(op)
-        else:
-            visit(op, visitor)
 
     # Definitions
 

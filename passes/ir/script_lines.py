@@ -21,23 +21,12 @@ _HEADER = "# from "
 def printed(
     function: Any, statements: Iterable[Any]
 ) -> tuple[tuple[str, ...], Mapping[int, tuple[int, ...]]]:
-    """Print a function, and find where statements stand in the text.
+    """Print a function, and find where some of its statements or bindings stand in the text.
 
-    Parameters
-    ----------
-    function : tvm.tirx.PrimFunc or tvm.relax.Function
-        What to print.
-    statements : iterable of tvm.runtime.Object
-        Statements or bindings of it.
-
-    Returns
-    -------
-    lines : tuple of str
-        The text without line ends, and without the imports above the function.
-    found : mapping of int to tuple of int
-        By the handle of a statement, the lines on which it begins, from 0, in order: several if
-        the function holds it several times. A loop that is printed on the line of the loop around
-        it (``T.grid``) is not in it.
+    The lines are without ends, and without the imports above the function. The map has, by the
+    handle of a statement, the lines on which it begins, from 0, in order: several if the function
+    holds it several times. A loop that is printed on the line of the loop around it (``T.grid``) is
+    not in it.
     """
     marks: dict[Any, str] = {}
     handles: list[int] = []

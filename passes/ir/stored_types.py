@@ -25,12 +25,7 @@ _NOT_BUILT_BY_TVM = "ext_dev"
 def stored_bits(dtype: tvm.DataType, target: Target | None) -> int:
     """Return the bits of one lane of an allocation's elements when a function is built.
 
-    Parameters
-    ----------
-    dtype : tvm_ffi.dtype
-        As it is declared.
-    target : Target, optional
-        What the function is bound to. Where it is bound to none, TVM's default holds.
+    `dtype` is as declared. Where the function is bound to no target, TVM's default holds.
     """
     if not str(dtype).startswith(_REPLACED):
         return int(dtype.bits)

@@ -22,18 +22,7 @@ Callback = Callable[[Any, Any], Any]
 
 
 def type_index(node_type: Any) -> int:
-    """Return the number by which TVM knows the type of a node.
-
-    Parameters
-    ----------
-    node_type : type
-        A class of TVM's, such as ``tvm.tirx.For``.
-
-    Returns
-    -------
-    int
-        The same in one process; another process may give another number.
-    """
+    """Return the number by which TVM knows a class of nodes; another process may give another."""
     return int(node_type.__tvm_ffi_type_info__.type_index)
 
 
@@ -43,17 +32,7 @@ _STMT = type_index(Stmt)
 def structural_visit(root: Any, callbacks: list[tuple[int, Callback]]) -> Any:
     """Visit an IR; the first callback whose type matches owns the descent into a node.
 
-    Parameters
-    ----------
-    root : tvm_ffi.Object
-        What to visit.
-    callbacks : list of (int, callable)
-        By `type_index`; called with the node and a ``tvm_ffi.StructuralVisitor``.
-
-    Returns
-    -------
-    tvm_ffi.VisitInterrupt or None
-        What a callback returned to end the visit.
+    Callbacks stand by their `type_index`, and get the node and a ``tvm_ffi.StructuralVisitor``.
     """
     return _structural_visit(root, callbacks)
 
@@ -61,17 +40,8 @@ def structural_visit(root: Any, callbacks: list[tuple[int, Callback]]) -> Any:
 def structural_mutate(root: Any, callbacks: list[tuple[int, Callback]]) -> Any:
     """Return a changed copy of an IR; the first callback whose type matches makes the new node.
 
-    Parameters
-    ----------
-    root : tvm_ffi.Object
-        What to change; it stays as it is.
-    callbacks : list of (int, callable)
-        By `type_index`; called with the node and a ``tvm_ffi.StructuralMutator``.
-
-    Returns
-    -------
-    tvm_ffi.Object
-        The copy, or `root` itself when nothing changed.
+    Callbacks stand by their `type_index`, and get the node and a ``tvm_ffi.StructuralMutator``. The
+    result is `root` itself when nothing changed.
     """
     return _structural_mutate(root, [(index, callback, False) for index, callback in callbacks])
 

@@ -34,30 +34,15 @@ class Bound:
 
 
 class SymbolicBounds:
-    """What is known of the variables of a function.
-
-    Parameters
-    ----------
-    bounds : sequence of Bound
-        Of variables that have a value when the function begins.
-    """
+    """What is known of the variables that have a value when a function begins."""
 
     def __init__(self, bounds: Sequence[Bound]) -> None:
         self._bounds = {bound.variable.__chandle__(): bound for bound in bounds}
 
     def most(self, expr: Any) -> tuple[int, tuple[Bound, ...]] | None:
-        """Return the most that an expression can be.
+        """Return the most that an integer expression can be, and the bounds that it rests on.
 
-        Parameters
-        ----------
-        expr : tvm.ir.Expr
-            Of an integer type.
-
-        Returns
-        -------
-        tuple of (int, tuple of Bound), or None
-            The value, and the bounds that it rests on; None where a variable without a bound
-            leaves it open, or where the expression may wrap or reads memory.
+        None where a variable without a bound leaves it open, or where it may wrap or reads memory.
         """
         variables: list[Var] = []
         loads: list[TensorLoad] = []
@@ -93,14 +78,8 @@ def variables_of_params(func: PrimFunc) -> list[Var]:
 def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicBounds, ...]:
     """Return the bounds of the variables that have a value when a function begins.
 
-    The second of the two take them not to be negative, as the sizes of arrays are.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Those in its attribute ``tir_var_upper_bound`` hold.
-    named : mapping of str to int
-        Upper bounds that hold as well, by the names of the variables.
+    The second of the two take them not to be negative, as the sizes of arrays are. Upper bounds are
+    those of the function's attribute ``tir_var_upper_bound``, and `named`.
     """
     attribute = func.attrs.get(_UPPER_BOUNDS) if func.attrs else None
     bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}

@@ -18,24 +18,12 @@ _MAY_WRAP = (Add, Sub, Mul, LShift)
 
 
 def does_not_wrap(dtype: Any) -> bool:
-    """Whether a type is one of which sums and products are those of whole numbers.
-
-    Parameters
-    ----------
-    dtype : tvm_ffi.dtype
-        Scalar or vector.
-    """
+    """Whether sums and products of a type, scalar or vector, are those of whole numbers."""
     return bool(dtype.bits >= 32 and str(dtype).startswith("int"))
 
 
 def never_wraps(expr: Any) -> bool:
-    """Whether no sum, product or cast in an expression wraps.
-
-    Parameters
-    ----------
-    expr : tvm.ir.Expr
-        Of an integer type.
-    """
+    """Whether no sum, product or cast in an integer expression wraps."""
     if isinstance(expr, (IntImm, Var)):
         return True
     wrapping = []

@@ -27,20 +27,10 @@ _VAR = type_index(Var)
 def write_addresses(
     func: PrimFunc, addresses: Iterable[tuple[AllocBuffer, Sequence[int]]]
 ) -> PrimFunc:
-    """Give allocations their ``allocated_addr``.
+    """Give allocations of a function their ``allocated_addr``: one in bytes for each slot.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        It stays as it is.
-    addresses : iterable of (tvm.tirx.AllocBuffer, sequence of int)
-        Statements of the function, with an address in bytes for each slot.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function. A buffer's type holds its addresses, so each buffer is a new variable
-        wherever it is named. Other names of its memory keep their types.
+    A buffer's type holds its addresses, so each buffer is a new variable wherever it is named.
+    Other names of its memory keep their types.
     """
     return _replace(
         func,
@@ -54,18 +44,8 @@ def write_addresses(
 def drop_addresses(func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE) -> PrimFunc:
     """Take the ``allocated_addr`` off the allocations in some scopes.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        It stays as it is.
-    scopes : collection of str
-        By default those in which an allocation with an address cannot become a view, which is
-        what TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function.
+    By default those in which an allocation with an address cannot become a view, which is what
+    TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
     """
     replaced: dict[int, Var] = {}
 

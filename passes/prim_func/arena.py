@@ -47,14 +47,15 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.buffers import (
+from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import (
+    TAKE_ANY_ADDRESS,
     buffer_data_var,
     is_address_of,
     is_buffer_data,
     is_tvm_access_ptr,
     masked_index,
 )
-from passes.ir.linear_access import LinearAccess
 from passes.ir.structural import Callback, structural_mutate, type_index, with_body
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.attach import AttachedAllocations
@@ -79,26 +80,6 @@ _NO_ALIAS = "tirx.noalias"
 
 _READ_AND_WRITE = 3
 """The mask of `tvm_access_ptr` for memory that is read and written."""
-
-_TAKE_ADDRESSES = frozenset(
-    f"tirx.{name}"
-    for name in (
-        "call_extern",
-        "call_pure_extern",
-        "call_llvm_intrin",
-        "call_llvm_pure_intrin",
-        "handle_add_byte_offset",
-        "isnullptr",
-        "reinterpret",
-        "tvm_call_cpacked",
-        "tvm_call_packed",
-        "tvm_call_packed_lowered",
-        "tvm_call_cpacked_lowered",
-        "tvm_stack_make_array",
-        "tvm_struct_set",
-    )
-)
-"""Calls for which the address of any element is as good as that of a whole buffer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,29 +107,13 @@ def write_arenas(
 ) -> PrimFunc:
     """Make one allocation of each arena, and turn its members into views.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        It stays as it is.
-    access, uses
-        What is known of it.
-    arenas : sequence of Arena
-        The allocations to make.
+    A pointer to a member that is handed to a call becomes the address of its first element in the
+    arena. Where members begin at addresses of their own, the function no longer says
+    ``tirx.noalias``: that would tell LLVM that addresses of one arena are of several.
 
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function. A pointer to a member that is handed to a call becomes the address of
-        its first element in the arena. Where members begin at addresses of their own, the
-        function no longer says ``tirx.noalias``: that would tell LLVM that addresses of one arena
-        are of several.
-
-    Raises
-    ------
-    ValueError
-        When a member's memory is used in a way that the form cannot hold; the message names the
-        buffer: a call that is not known to take any address, a name with other than one
-        dimension, strides or an offset of its own.
+    ValueError is raised, naming the buffer, when a member's memory is used in a way that the form
+    cannot hold: a call that is not known to take any address, a name with other than one dimension,
+    strides or an offset of its own.
     """
     if not arenas:
         return func
@@ -343,7 +308,7 @@ class _ArenaRewriter:
         """Refuse a call that may mean the whole buffer where it is given one."""
         is_function = isinstance(op.op, GlobalVar)  # Of the module: it knows types of parameters.
         name = str(op.op.name_hint if is_function else getattr(op.op, "name", op.op))
-        if name in _TAKE_ADDRESSES and not is_function:
+        if name in TAKE_ANY_ADDRESS and not is_function:
             return
         for arg in op.args:
             buffer = None if is_function and is_buffer_data(arg) else buffer_data_var(arg)

@@ -15,20 +15,7 @@ from passes.ir.whole_numbers import does_not_wrap
 
 
 def assert_bounds(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
-    """Assert at the start of a function that variables are within bounds.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        It stays as it is.
-    bounds : sequence of Bound
-        Of variables that have a value when the function begins.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function.
-    """
+    """Assert at the start of a function that variables, which have a value there, are in bounds."""
     checks = []
     for bound in bounds:
         name, value = bound.variable.name, bound.variable

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tvm.tirx import AllocBuffer, For, While
 
 from passes.ir.linear_access import LinearAccess
+from passes.ir.statements import Records
 from passes.ir.symbolic_bounds import Bound
 from passes.planning.problem import LiveRange, Problem
 from passes.prim_func.memory_uses import AllocationUses
@@ -50,29 +51,24 @@ class AttachedProblem:
     owner: int | None
     # Indices of the problems of the same scope whose memory is there at the same time, because
     # their owners enclose this one's; outermost first.
-    inside: tuple[int, ...]
+    enclosing: tuple[int, ...]
     # The positions at which the owner runs, if what is not live then leaves its bytes to this
     # problem, as addresses do. None where the memory of enclosing scopes is there all the time.
-    during: LiveRange | None = None
+    owner_range: LiveRange | None = None
     # (source, destination): the pairs that may be in place if each iteration finds both in slots of
     # the same number. Those of the problem are among them; see `pairs_in_place`.
-    safe: tuple[tuple[str, str], ...] = ()
+    safe_pairs: tuple[tuple[str, str], ...] = ()
 
     def pairs_in_place(
         self, slots: Mapping[str, int], unequal: bool = False
     ) -> tuple[tuple[str, str], ...]:
         """Return the safe pairs that may be in place when buffers have these numbers of slots.
 
-        Parameters
-        ----------
-        slots : mapping of str to int
-            Of each buffer.
-        unequal : bool
-            As `unequal_slots` of `ProblemOptions`.
+        `unequal` is `unequal_slots` of `ProblemOptions`.
         """
         return tuple(
             (source, destination)
-            for source, destination in self.safe
+            for source, destination in self.safe_pairs
             if self._take_turns(source, destination, slots, unequal)
         )
 
@@ -89,10 +85,11 @@ class AttachedProblem:
 class FunctionProblems:
     """All that is to plan in a function, and what is not planned."""
 
-    problems: tuple[AttachedProblem, ...]  # Each stands after those that it is inside of
+    problems: tuple[AttachedProblem, ...]  # Each stands after those that enclose it
     left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own, and why
     # The allocations that are planned other than they ask to be.
     remarks: tuple[AllocationNote, ...]
     bounds: tuple[Bound, ...]  # What the sizes rest on
-    access: LinearAccess  # What is known of the function
+    statements: Records  # The function, as it was read
+    access: LinearAccess  # Which statement of it touches which allocation
     uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index

@@ -15,9 +15,9 @@ from typing import Any
 
 from tvm.ir import Var
 from tvm.ir.prim import expr_deep_equal
-from tvm.tirx import For, IfThenElse
 
 from passes.ir.linear_access import LinearAccess
+from passes.ir.statements import Branch, ForLoop
 from passes.ir.storage_entries import StmtEntry, StmtKind
 from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.memory_uses import AllocationUses, StoreSite
@@ -25,15 +25,7 @@ from passes.prim_func.statement_accesses import StatementAccess, accesses_of
 
 
 class InPlacePairs:
-    """Decides whether one allocation may take the place of another within a statement.
-
-    Parameters
-    ----------
-    access : LinearAccess
-        What is known of the function.
-    uses : sequence of AllocationUses
-        And of its memory.
-    """
+    """Decides whether one allocation may take the place of another within a statement."""
 
     def __init__(self, access: LinearAccess, uses: Sequence[AllocationUses]) -> None:
         self._access = access
@@ -41,9 +33,11 @@ class InPlacePairs:
         self._accesses: dict[int, list[StatementAccess]] = {}
 
     def allows(self, stmt: StmtEntry, destination: int, source: int) -> bool:
-        """Say whether `destination` may have the offset of `source`.
+        """Say whether one allocation may have the offset of another; both stand by their index.
 
-        No access to an element of the source follows a store to its place in the destination:
+        `stmt` is the statement in which the life of `destination` begins and that of `source` ends;
+        of one with a body, its first entry. No access to an element of the source follows a store
+        to its place in the destination:
 
         - both are seen by one name there, not by address, and have elements of one width, or the
           source's are a multiple as wide;
@@ -54,14 +48,6 @@ class InPlacePairs:
           elements one after the other, from the first to the last, so that no write overtakes an
           access to wider elements;
         - no other thread runs the statement on the same memory.
-
-        Parameters
-        ----------
-        stmt : StmtEntry
-            The statement in which the life of `destination` begins and that of `source` ends; of
-            one with a body, its first entry.
-        destination, source : int
-            Indices of the allocations.
         """
         if stmt.kind not in (StmtKind.STORE, StmtKind.NEST, StmtKind.PARALLEL):
             return False
@@ -72,8 +58,8 @@ class InPlacePairs:
             return False
         keys, allocs = self._access.alloc_keys, self._access.allocs
         found = self._accesses_in(stmt, sites[0])
-        stores = [one for one in found if one.is_store and one.buffer == keys[destination]]
-        others = [one for one in found if one.buffer == keys[source]]
+        stores = [one for one in found if one.is_store and one.key == keys[destination]]
+        others = [one for one in found if one.key == keys[source]]
         is_narrower = allocs[destination].element.bits < allocs[source].element.bits
         counters = _counters_around(sites[0], stmt)
         return all(
@@ -85,9 +71,9 @@ class InPlacePairs:
     def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[StatementAccess]:
         """Return the accesses in a statement, which one store within it leads to."""
         if stmt.key not in self._accesses:
-            ops = (*site.around, site.store)
-            op = next(op for op in ops if op.__chandle__() == stmt.key)
-            self._accesses[stmt.key] = accesses_of(op)
+            statements = (*site.around, site.record)
+            at = next(at for at in statements if _handle(at) == stmt.key)
+            self._accesses[stmt.key] = accesses_of(at)
         return self._accesses[stmt.key]
 
     def _are_named_otherwise(self, stmt: StmtEntry, *indices: int) -> bool:
@@ -95,7 +81,9 @@ class InPlacePairs:
         keys, buffers = self._access.alloc_keys, self._access.buffers
         for index in indices:
             uses = self._uses[index]
-            if any(site.key != keys[index] and is_within(site, stmt) for site in uses.stores):
+            if any(
+                site.record.key != keys[index] and is_within(site, stmt) for site in uses.stores
+            ):
                 return True
             if any(stmt.key in map(_handle, around) for around in uses.handed_on):
                 return True
@@ -122,33 +110,34 @@ class InPlacePairs:
 
 def is_within(site: StoreSite, stmt: StmtEntry) -> bool:
     """Whether a store stands in a statement, or is it."""
-    return stmt.key in map(_handle, (site.store, *site.around))
+    return stmt.key in map(_handle, (site.record, *site.around))
 
 
-def _handle(op: Any) -> int:
-    return int(op.__chandle__())
+def _handle(record: Any) -> int:
+    """Return the handle of a statement: what a store has for a key is its buffer's."""
+    return int(record.op.__chandle__())
 
 
 def _counters_around(site: StoreSite, stmt: StmtEntry) -> list[Var]:
     """Return the variables of the loops around the statement that a store stands in."""
-    handles = [_handle(op) for op in (*site.around, site.store)]
+    handles = [_handle(record) for record in (*site.around, site.record)]
     around = site.around[: handles.index(stmt.key)]
-    return [op.loop_var for op in around if isinstance(op, For)]
+    return [record.op.loop_var for record in around if isinstance(record, ForLoop)]
 
 
 def _comes_first(
     other: StatementAccess, store: StatementAccess, counters: list[Var], is_narrower: bool
 ) -> bool:
     """Whether an access to an element comes before a store to its place, wherever they meet."""
-    if not all(isinstance(op, (For, IfThenElse)) for op, _ in (*other.path, *store.path)):
+    if not all(isinstance(at, (ForLoop, Branch)) for at, _ in (*other.path, *store.path)):
         return False
     depth = _common(other, store)
     rest = [path[depth:] for path in (other.path, store.path)]
-    in_other_branch = all(rest) and rest[0][0][0].same_as(rest[1][0][0])
+    in_other_branch = all(rest) and rest[0][0][0].key == rest[1][0][0].key
     if other.number > store.number and not in_other_branch:
         return False
-    loops = [[op for op, _ in path if isinstance(op, For)] for path in rest]
-    common = [op for op, _ in store.path[:depth] if isinstance(op, For)]
+    loops = [[at.op for at, _ in path if isinstance(at, ForLoop)] for path in rest]
+    common = [at.op for at, _ in store.path[:depth] if isinstance(at, ForLoop)]
     if not common:
         return True
     nest = LoopNest(common, (loops[0], loops[1]), counters)
@@ -161,8 +150,8 @@ def _comes_first(
 def _common(one: StatementAccess, other: StatementAccess) -> int:
     """Return how many statements around two accesses are the same, and their branches."""
     depth = 0
-    for (op, branch), (other_op, taken) in zip(one.path, other.path, strict=False):
-        if not op.same_as(other_op) or branch != taken:
+    for (at, branch), (other_at, taken) in zip(one.path, other.path, strict=False):
+        if at.key != other_at.key or branch != taken:
             break
         depth += 1
     return depth

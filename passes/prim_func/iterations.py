@@ -93,14 +93,7 @@ class Iterations:
 def slot_index(dtype: Any, offsets: Sequence[int], number: Any) -> Any:
     """Return where the slot begins whose turn it is: iteration number modulo their number.
 
-    Parameters
-    ----------
-    dtype : tvm.ir.PrimType
-        Of the index.
-    offsets : sequence of int
-        Of the slots, in bytes.
-    number : tvm.ir.Expr
-        The iteration's, from 0.
+    Offsets are in bytes; `dtype` is the type of the index, `number` that of the iteration, from 0.
     """
     count = len(offsets)
     slot = tirx.floormod(number, IntImm(number.ty, count)).astype(dtype)

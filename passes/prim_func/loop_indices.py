@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import Op, TensorLoad, Var
+from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.sym import Analyzer, ConstIntBound, detect_linear_equation
-from tvm.tirx import CallEffectKind, For, ForKind, IntImm, Ramp
+from tvm.tirx import For, ForKind, IntImm, Ramp
 
+from passes.ir.operators import is_pure
 from passes.ir.whole_numbers import never_wraps
-
-_EFFECT, _PURE = "TCallEffectKind", int(CallEffectKind.Pure.value)
 
 _MOST = 1 << 30
 """Limits of indices beyond this are those of their type: nothing is known."""
@@ -44,12 +43,8 @@ class LoopNest:
         """Whether two indices are of different elements in different iterations of `common`.
 
         The common loops must move both alike, by constant factors, and each factor be larger than
-        all that smaller ones and the rest can add up to, as in a mixed-radix number.
-
-        Parameters
-        ----------
-        one, other : tvm.ir.Expr
-            Indices, scalar or vector.
+        all that smaller ones and the rest can add up to, as in a mixed-radix number. Indices may be
+        vectors.
         """
         if one.ty.dtype != other.ty.dtype:
             return False
@@ -102,7 +97,7 @@ class LoopNest:
         return True
 
     def _as_sum(self, index: Any, inner: Sequence[For], ranges: Analyzer) -> _Sum | None:
-        """Return an index as a sum over the common loops; None where it is none that is known."""
+        """Return an index as a sum over the common loops; None if it is not affine."""
         reach = 0
         if isinstance(index, Ramp):
             if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
@@ -179,8 +174,7 @@ def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
             unknown.append(var)
 
     def note_call(call: Call) -> None:
-        effect = call.op.get_attr(_EFFECT) if isinstance(call.op, Op) else None
-        if effect is None or effect > _PURE:
+        if not is_pure(call):
             unknown.append(call)
 
     notes = [(Var, note_var), (TensorLoad, unknown.append), (Call, note_call)]

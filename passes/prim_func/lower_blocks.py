@@ -15,12 +15,8 @@ from tvm_ffi import structural_walk
 def lower_blocks(func: PrimFunc) -> PrimFunc:
     """Return a function without blocks and with flat buffers: itself if it has none.
 
-    The passes are those of TVM that take blocks away, in the order of its own pipeline.
-
-    Raises
-    ------
-    ValueError
-        When the function has blocks and a schedule, whose marks TVM must follow before.
+    The passes are those of TVM that take blocks away, in the order of its own pipeline. ValueError
+    is raised when the function has blocks and a schedule, whose marks TVM must follow before.
     """
     blocks: list[Any] = []
     structural_walk(func.body, (s_tir.SBlock, blocks.append))

@@ -75,13 +75,7 @@ class CallGraph:
 
 
 def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
-    """Find which functions call one another.
-
-    Parameters
-    ----------
-    functions : mapping of str to tvm.tirx.PrimFunc
-        By name, in the order of their names.
-    """
+    """Find which functions, by name and in the order of their names, call one another."""
     names = {
         str(func.attrs["global_symbol"]): name
         for name, func in functions.items()

@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.ir.linear_access import find_linear_access
+from passes.ir.statements import read_statements
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
@@ -46,26 +47,12 @@ _MULTI_BUFFER = "multi_buffer"
 
 
 def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
-    """Read the planning problems off a function.
+    """Read the planning problems off a function, flat, as it stands where `StorageRewrite` runs.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat, vectorized loops lowered: as it stands where `StorageRewrite` runs.
-    options : ProblemOptions, optional
-        What to plan.
-
-    Returns
-    -------
-    FunctionProblems
-        An allocation's life begins before the first statement at its own level that touches it
-        and ends after the last, so one made outside of a loop lives through the whole loop. One
-        whose address may be kept, or that is volatile, lives as long as its attach point runs.
-
-    Raises
-    ------
-    ValueError
-        When the function is not one that can be planned; the message names the buffer.
+    An allocation's life begins before the first statement at its own level that touches it and ends
+    after the last, so one made outside of a loop lives through the whole loop. One whose address
+    may be kept, or that is volatile, lives as long as its attach point runs. ValueError is raised,
+    naming the buffer, when the function is not one that can be planned.
     """
     return _ProblemBuilder(func, options or ProblemOptions()).build()
 
@@ -77,7 +64,9 @@ class _ProblemBuilder:
         self._options = options
         self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
-        self._uses = find_memory_uses(func, self._access, options.callers.lasting)
+        self._statements = read_statements(func.body)
+        lasting = options.callers.lasting
+        self._uses = find_memory_uses(self._statements, self._access, lasting)
         self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
@@ -118,6 +107,7 @@ class _ProblemBuilder:
             tuple(self._left_alone),
             tuple(self._remarks),
             tuple(self._used_bounds.values()),
+            self._statements,
             self._access,
             self._uses,
         )
@@ -277,7 +267,7 @@ class _ProblemBuilder:
         placed: list[tuple[LiveRange, str]] = []
         for (owner, scope), members in ordered:
             begin, end = ranges[owner]
-            inside = tuple(
+            enclosing = tuple(
                 at
                 for at, (around, other) in enumerate(placed)
                 if other == scope and around[0] <= begin and end <= around[1]
@@ -296,14 +286,16 @@ class _ProblemBuilder:
                 separations=racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
-            during = (begin, end) if addressed else None
+            owner_range = (begin, end) if addressed else None
             separated = {frozenset(pair) for pair in racing}
-            safe = tuple(
+            safe_pairs = tuple(
                 pair
                 for pair in (self._in_place(allocations) if self._options.detect_inplace else ())
                 if frozenset(pair) not in separated
             )
-            attached = AttachedProblem(problem, allocations, owner, inside, during, safe)
+            attached = AttachedProblem(
+                problem, allocations, owner, enclosing, owner_range, safe_pairs
+            )
             slots = {buffer.name: buffer.slots for buffer in problem.buffers}
             pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
             yield replace(attached, problem=replace(problem, in_place=pairs))

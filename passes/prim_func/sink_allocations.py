@@ -28,32 +28,23 @@ from tvm.tirx import (
     SeqStmt,
 )
 
+from passes.ir.operators import REINTERPRET, SET_FIELD, operator_name
 from passes.ir.whole_numbers import never_wraps
 
 _ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
 
 
 def sink_allocations(func: PrimFunc) -> PrimFunc:
-    """Return a function with allocations moved inwards: itself if there is nothing to move.
+    """Return a flat function with allocations moved inwards: itself if there is nothing to move.
 
     An allocation of constant size, without annotations and without an address, moves into
 
     - the branch of an ``if`` that alone uses it;
     - the body of a serial loop that alone uses it.
 
-    Where it comes into a loop, the first statement there that uses it must write all of it and
-    read none of it: a nest of loops of constant extents around one store, whose index takes each
-    value below the size once.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat; it stays as it is.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        Computes the same.
+    Where it comes into a loop, the first statement there that uses it must write all of it and read
+    none of it: a nest of loops of constant extents around one store, whose index takes each value
+    below the size once. The result computes the same.
     """
     body = _Sinker()(func.body)
     return func if body.same_as(func.body) else func.with_body(body)
@@ -73,10 +64,10 @@ def _contents_of(op: Any) -> _Contents:
     stored: list[Any] = []
 
     def note_call(call: Call) -> None:
-        name = getattr(call.op, "name", "")
+        name = operator_name(call.op)
         # Nothing says what becomes of an address that is a number.
-        is_number = name == "tirx.reinterpret" and isinstance(call.args[0].ty, PointerType)
-        if is_number or name == "tirx.tvm_struct_set":
+        is_number = name == REINTERPRET and isinstance(call.args[0].ty, PointerType)
+        if is_number or name == SET_FIELD:
             stored.append(call)
 
     def note_store(store: BufferStore) -> None:
@@ -117,12 +108,7 @@ class _Sinker:
     ) -> tuple[list[Any], list[AllocBuffer]]:
         """Place allocations in the statements that alone use them.
 
-        Returns
-        -------
-        list of statements
-            With the allocations in them.
-        list of AllocBuffer
-            Those that have no place in any.
+        Return the statements with the allocations in them, and those that have no place in any.
         """
         users = self._users(statements, allocs)
         into: dict[int, list[AllocBuffer]] = {}

@@ -29,19 +29,9 @@ class StatementLines(TextPlaces):
 
 
 def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
-    """Print a function, and find the lines of its positions.
+    """Print a flat function, and find the lines of its positions.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat.
-    found : FunctionProblems
-        What was read off it.
-
-    Returns
-    -------
-    StatementLines
-        An inner loop of ``T.grid`` is on the line of the loop around it.
+    An inner loop of ``T.grid`` is on the line of the loop around it.
     """
     statements: list[Stmt] = []
 

@@ -33,18 +33,9 @@ def racing_pairs(
     uses: Sequence[AllocationUses],
     addressed: bool,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that would race if they had bytes in common.
+    """Yield the pairs of a problem's buffers that would race if they had bytes in common.
 
-    Parameters
-    ----------
-    allocations : mapping of str to Allocation
-        The buffers of one problem.
-    access : LinearAccess
-        What is known of the function.
-    uses : sequence of AllocationUses
-        And of its memory.
-    addressed : bool
-        Whether offsets become addresses, rather than places in one allocation.
+    `addressed` says whether offsets become addresses, rather than places in one allocation.
     """
     shared = [
         (name, access.allocs[allocation.index], uses[allocation.index])

@@ -13,38 +13,21 @@ from passes.ir.storage_entries import StmtEntry, StmtKind
 class InplaceOpVerifier:
     """Looks for the pattern ``dst[index] = f(src[index])`` and nothing beside it.
 
-    The rules are those of the class of the same name in TVM's StorageRewrite.
-    Where they hold, each element of `src` is read before it is overwritten, as
-    long as each element of `dst` is written once: that much is taken on trust.
-
-    Parameters
-    ----------
-    accesses : list of Access
-        Those of the whole function, in program order.
+    The rules are those of the class of the same name in TVM's StorageRewrite. Where they hold, each
+    element of `src` is read before it is overwritten, as long as each element of `dst` is written
+    once: that much is taken on trust. The accesses are those of the whole function, in program
+    order.
     """
 
     def __init__(self, accesses: list[Access]) -> None:
         self._accesses = accesses
 
     def check(self, stmt: StmtEntry, dst: int, src: int) -> bool:
-        """Say whether `dst` may be `src` in a statement.
+        """Say whether `dst` may be `src` in a statement: whether each access fits the pattern.
 
-        Parameters
-        ----------
-        stmt : StmtEntry
-            The statement; of one with a body, its first entry.
-        dst, src : int
-            Handles of the buffer that begins its life there and the one that ends it.
-
-        Returns
-        -------
-        bool
-            True when each access fits the pattern.
-
-        Raises
-        ------
-        ValueError
-            When the two are accessed with different numbers of indices.
+        `stmt` is the first entry of a statement with a body; `dst` and `src` are the handles of the
+        buffer that begins its life there and the one that ends it. ValueError is raised when the
+        two are accessed with different numbers of indices.
         """
         if stmt.kind in (StmtKind.LEAF, StmtKind.OPAQUE):
             return False

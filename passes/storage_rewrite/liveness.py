@@ -9,19 +9,9 @@ from passes.ir.storage_entries import EventEntry, StmtEntry
 def liveness_analysis(sequence: list[StmtEntry]) -> dict[int, EventEntry]:
     """Find the statement that first and the one that last touches each allocation.
 
-    The source of the rule is `LivenessAnalysis` of TVM's StorageRewrite. An
-    allocation used inside a loop but made outside of it counts as touched by the
-    loop, so it begins before the loop and ends after it.
-
-    Parameters
-    ----------
-    sequence : list of StmtEntry
-        From `LinearAccessPatternFinder`.
-
-    Returns
-    -------
-    dict from int to EventEntry
-        By `StmtEntry.key`; a statement with neither gen nor kill is absent.
+    The source of the rule is `LivenessAnalysis` of TVM's StorageRewrite. An allocation used inside
+    a loop but made outside of it counts as touched by the loop, so it begins before the loop and
+    ends after it. Events stand by `StmtEntry.key`; a statement with neither gen nor kill is absent.
     """
     events: dict[int, EventEntry] = {}
 

@@ -21,13 +21,8 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.buffers import (
-    buffer_data_var,
-    is_buffer_data,
-    is_tvm_access_ptr,
-    masked_index,
-)
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StorageEntry, StoragePlan
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.prim_func.attach import AttachedAllocations
@@ -45,25 +40,11 @@ _INT32_MAX = 2**31 - 1
 
 
 def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> AllocBuffer:
-    """Build the one allocation of a storage entry and of what is packed into it.
+    """Build the one allocation of an entry without a parent, and of what is packed into it.
 
-    Parameters
-    ----------
-    entry : StorageEntry
-        One without a parent.
-    access : LinearAccess
-        What is known of the function; the plan knows its allocations by index.
-
-    Returns
-    -------
-    tvm.tirx.AllocBuffer
-        Of the entry's first buffer itself where all that share are alike; else
-        of a new buffer with the same name.
-
-    Raises
-    ------
-    ValueError
-        When allocations that are not alike share, and one is not flat.
+    It is of the entry's first buffer itself where all that share are alike; else of a new buffer
+    with the same name. ValueError is raised when allocations that are not alike share, and one is
+    not flat.
     """
     buffer = access.alloc_stmts[entry.allocs[0]].buffer
     if len(entry.allocs) > 1 and any(access.allocs[i].element.is_scalable for i in entry.allocs):
@@ -130,21 +111,12 @@ def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
 
 
 class StorageRewriter:
-    """Replaces the allocations of a function by those of a plan.
+    """Replaces the allocations of a function by those of a plan, whose special memory is packed.
 
-    A buffer keeps its variable: where its memory is another's, its allocation
-    turns into an alias. So most accesses stay as they are.
-
-    Parameters
-    ----------
-    access : LinearAccess
-        What is known of the function.
-    plan : StoragePlan
-        Where each allocation goes, packed.
-    sound : bool
-        Whether an allocation that the plan leaves out stays, and an index that is narrower than
-        ``int32`` is widened before an offset is added. The original adds in the index's type, in
-        which the sum may wrap.
+    A buffer keeps its variable: where its memory is another's, its allocation turns into an alias.
+    So most accesses stay as they are. If `sound`, an allocation that the plan leaves out stays, and
+    an index that is narrower than ``int32`` is widened before an offset is added. The original adds
+    in the index's type, in which the sum may wrap.
     """
 
     def __init__(self, access: LinearAccess, plan: StoragePlan, *, sound: bool = False) -> None:
@@ -185,18 +157,7 @@ class StorageRewriter:
         return alloc.buffer
 
     def __call__(self, body: Any) -> Any:
-        """Rewrite a function's body.
-
-        Parameters
-        ----------
-        body : tvm.tirx.Stmt
-            The body that `access` walked; it stays as it is.
-
-        Returns
-        -------
-        tvm.tirx.Stmt
-            The new body.
-        """
+        """Rewrite the body that `access` walked; it stays as it is."""
         callbacks: list[tuple[int, Callback]] = [
             (_ALLOC_BUFFER, self._rewrite_alloc),
             (_DECL_BUFFER, self._rewrite_decl),

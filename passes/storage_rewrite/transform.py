@@ -13,8 +13,9 @@ from tvm.tirx import IntImm, PrimFunc
 from tvm.tirx.transform import prim_func_pass
 from tvm_ffi import structural_walk
 
-from passes.driver import EXACT_DTYPE_TARGETS, naming, target_of
+from passes.driver import EXACT_DTYPE_TARGETS, error_context, target_of
 from passes.ir.linear_access import LinearAccess, find_linear_access
+from passes.ir.statements import read_statements
 from passes.ir.storage_entries import StmtEntry, StoragePlan
 from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import variables_of_params
@@ -65,13 +66,13 @@ def StorageRewrite(  # noqa: N802
         A function pass; it raises `ValueError`, naming the function and the
         buffer, where the stock pass fails an internal check.
     """
-    with naming("StorageRewrite"):
+    with error_context("StorageRewrite"):
         check_flags(detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound)
 
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
         config = ctx.config
         target = target_of(func)
-        with naming("StorageRewrite", lambda: _name(func, mod)):
+        with error_context("StorageRewrite", lambda: _name(func, mod)):
             return storage_rewrite(
                 func,
                 detect_inplace=detect_inplace,
@@ -99,28 +100,11 @@ def plan_storage(
     exact_dtype: bool = False,
     sound_for: PrimFunc | None = None,
 ) -> StoragePlan:
-    """Decide which allocations of a function share memory.
+    """Decide which allocations of a function share memory, with special memory packed.
 
-    Parameters
-    ----------
-    access : LinearAccess
-        What is known of the function.
-    detect_inplace, enable_reuse
-        As in `StorageRewrite`.
-    exact_dtype : bool
-        Whether only allocations of the same scalar type may share.
-    sound_for : PrimFunc, optional
-        The function that `access` walked, where the plan is to be `sound`.
-
-    Returns
-    -------
-    StoragePlan
-        Complete, with special memory packed. It leaves out what is to stay where it is allocated.
-
-    Raises
-    ------
-    ValueError
-        As `PlanMemory.run` and `pack_special_memory` do.
+    With `exact_dtype` only allocations of the same scalar type share. `sound_for` is the function
+    that `access` walked, where the plan is to be `sound`; then it leaves out what is to stay where
+    it is allocated. ValueError is raised as by `PlanMemory.run` and `pack_special_memory`.
     """
     verifier = InplaceOpVerifier(access.accesses)
     keys = access.alloc_keys
@@ -175,7 +159,7 @@ def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
     for index, (alloc, uses) in enumerate(
-        zip(access.allocs, find_memory_uses(func, access), strict=True)
+        zip(access.allocs, find_memory_uses(read_statements(func.body), access), strict=True)
     ):
         if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
             apart.add(index)
@@ -207,29 +191,9 @@ def rewrite_vector_types(
 ) -> Any:
     """Give memory that is only accessed as vectors a vector element type.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The function that `access` walked.
-    body : tvm.tirx.Stmt
-        The body that `rewriter` made; it stays as it is.
-    access : LinearAccess
-        What is known of the function.
-    rewriter : StorageRewriter
-        Knows which buffer owns the memory of an entry.
-    sound : bool
-        Whether to change nothing but the number of lanes, and that only where every
-        access is seen.
-
-    Returns
-    -------
-    tvm.tirx.Stmt
-        The new body.
-
-    Raises
-    ------
-    ValueError
-        As `VectorTypeAccessChecker` and `VectorTypeRewriter` do.
+    `access` walked `func`, of whose body `rewriter` made this one. If `sound`, nothing but the
+    number of lanes changes, and that only where every access is seen. ValueError is raised as by
+    `VectorTypeAccessChecker` and `VectorTypeRewriter`.
     """
     entries = retyped_entries(access, rewriter.plan)
     if sound:
@@ -245,26 +209,9 @@ def rewrite_vector_types(
 
 
 def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:
-    """Let the allocations of one function share memory.
+    """Let the allocations of a flat function share memory, with options as in `plan_storage`.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat; it stays as it is.
-    sound : bool
-        As in `StorageRewrite`.
-    **options
-        As in `plan_storage`.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        The new function.
-
-    Raises
-    ------
-    ValueError
-        When the function is not one that the pass can take; the message names the buffer.
+    ValueError is raised, naming the buffer, when the function is not one that the pass can take.
     """
     access = find_linear_access(func)
     plan = plan_storage(access, sound_for=func if sound else None, **options)

@@ -25,14 +25,9 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.ir.buffers import (
-    array_get,
-    buffer_data_var,
-    is_address_of,
-    is_dense,
-    is_tvm_access_ptr,
-)
+from passes.ir.buffers import array_get, is_dense
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import StorageEntry, StoragePlan
 from passes.ir.structural import structural_visit, type_index
 
@@ -57,22 +52,10 @@ class BufferVarInfo:
     accessed: dict[Any, None] = field(default_factory=dict)
 
     def access(self, dtype: Any, indices: Any, analyzer: Analyzer) -> None:
-        """Note an access.
+        """Note an access of a type, and where it is.
 
-        Parameters
-        ----------
-        dtype : tvm_ffi.dtype
-            What is read or written.
-        indices : sequence of tvm.ir.Expr
-            Where.
-        analyzer : tvm.sym.Analyzer
-            For what is known of the indices.
-
-        Raises
-        ------
-        ValueError
-            When an index other than the last is a vector, or the type has lanes
-            that neither the index nor the element type explains.
+        ValueError is raised when an index other than the last is a vector, or the type has lanes
+        that neither the index nor the element type explains.
         """
         if dtype.lanes < 0:
             # The original does not look at scalable vectors.
@@ -137,13 +120,7 @@ class VectorTypes:
 
 
 class VectorTypeAccessChecker:
-    """Finds how each buffer and pointer of a function is accessed, by walking it.
-
-    Parameters
-    ----------
-    params : sequence of tvm.ir.Var
-        The function's parameters.
-    """
+    """Finds how each buffer and pointer of a function is accessed, by walking it."""
 
     def __init__(self, params: Any) -> None:
         self._infos: dict[int, BufferVarInfo] = {}
@@ -158,16 +135,8 @@ class VectorTypeAccessChecker:
     def __call__(self, body: Any) -> VectorTypes:
         """Walk a function's body.
 
-        Returns
-        -------
-        VectorTypes
-            What is to change.
-
-        Raises
-        ------
-        ValueError
-            When a variable is declared twice or accessed undeclared, or an
-            access does not fit its element type.
+        ValueError is raised when a variable is declared twice or accessed undeclared, or an access
+        does not fit its element type.
         """
         structural_visit(
             body,
@@ -270,23 +239,11 @@ def retype_of(info: BufferVarInfo) -> Retype | None:
 
 
 def retyped_entries(access: LinearAccess, plan: StoragePlan) -> list[StorageEntry] | None:
-    """Find the entries whose memory might get another element type.
+    """Find the entries whose memory might get another type: no access has the declared one.
 
-    Memory keeps its type as soon as one access has just that type. So what the
-    first walk saw tells most entries apart, and a second walk is rarely needed.
-
-    Parameters
-    ----------
-    access : LinearAccess
-        What is known of the function.
-    plan : StoragePlan
-        Which allocations share memory.
-
-    Returns
-    -------
-    list of StorageEntry, or None
-        The entries of which no access has the declared type. None when what is
-        known does not tell, and `VectorTypeAccessChecker` must walk the new body.
+    Memory keeps its type as soon as one access has just that type. So what the first walk saw tells
+    most entries apart, and a second walk is rarely needed: None when what is known does not tell,
+    and `VectorTypeAccessChecker` must walk the new body.
     """
     if access.has_unclear_types:
         return None
@@ -333,16 +290,9 @@ def changes_lanes_only(access: LinearAccess, entry: StorageEntry) -> bool:
 
 
 def entry_retype(access: LinearAccess, entry: StorageEntry, owner: Var) -> Retype | None:
-    """Return the new element type for the memory of an entry, if it is to have one.
+    """Return the new element type for the memory of an entry of `retyped_entries`, if any.
 
-    Parameters
-    ----------
-    access : LinearAccess
-        What is known of the function.
-    entry : StorageEntry
-        One of `retyped_entries`.
-    owner : tvm.ir.Var
-        The buffer that owns the memory in the new body.
+    `owner` is the buffer that owns the memory in the new body.
     """
     info = BufferVarInfo(owner, stored_type(owner.ty.dtype.dtype), last_extent(owner), True)
     analyzer = Analyzer()

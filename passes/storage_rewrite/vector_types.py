@@ -28,7 +28,8 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.ir.buffers import is_buffer_data, is_dense, is_tvm_access_ptr
+from passes.ir.buffers import is_dense
+from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.storage_rewrite.vector_access import Retype
 
@@ -42,16 +43,10 @@ _VAR = type_index(Var)
 
 
 class VectorTypeRewriter:
-    """Changes element types, and the indices that go with them.
+    """Gives the memory of a function its new element types.
 
-    Parameters
-    ----------
-    retypes : sequence of Retype
-        The new types.
-    roots : dict from int to int
-        The handle of the variable that declares the memory, for each buffer.
-    has_opaque : bool
-        Whether buffers or pointers are used other than by loads and stores.
+    `roots` has the handle of the variable that declares the memory, for each buffer; `has_opaque`
+    says whether buffers or pointers are used other than by loads and stores.
     """
 
     def __init__(
@@ -66,20 +61,7 @@ class VectorTypeRewriter:
     def __call__(self, body: Any) -> Any:
         """Rewrite a function's body.
 
-        Parameters
-        ----------
-        body : tvm.tirx.Stmt
-            It stays as it is.
-
-        Returns
-        -------
-        tvm.tirx.Stmt
-            The new body.
-
-        Raises
-        ------
-        ValueError
-            When an access does not fall together with the vectors of its memory.
+        ValueError is raised when an access does not fall together with the vectors of its memory.
         """
         callbacks: list[tuple[int, Callback]] = [
             (_TENSOR_LOAD, self._rewrite_load),

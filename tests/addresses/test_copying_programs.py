@@ -21,7 +21,8 @@ from tvm.script import tirx as T
 from tvm.tirx import AllocBuffer, BufferLoad, BufferStore, Evaluate, Let, SeqStmt, Var
 
 from passes.addresses.transform import PlanAddresses, plan_addresses
-from passes.prim_func import call_ends, memory_uses
+from passes.ir import operators
+from passes.prim_func import memory_uses
 from passes.prim_func.problems import ProblemOptions
 from passes.storage_rewrite.transform import StorageRewrite
 
@@ -66,13 +67,13 @@ def test_the_programs_show_a_rule_that_is_left_out(name: str, broken: Any, monke
 
 
 def test_the_table_names_operators_that_exist():
-    assert set(map(str, Op.list_op_names())) >= call_ends._DONE
+    assert set(map(str, Op.list_op_names())) >= operators._SYNCHRONOUS
 
 
 def test_most_asynchronous_operators_are_told_by_what_is_not_said():
     names = [str(name) for name in Op.list_op_names() if str(name).startswith("tirx.")]
     marks = ("async", "_nbi", "dma_", "wgmma", "tcgen05", "mbarrier", "fabric", "bulk")
-    lasting = [name for name in names if not call_ends._operator_is_done(name)]
+    lasting = [name for name in names if not operators.is_synchronous(name)]
     assert [name for name in names if any(mark in name for mark in marks)] == [
         name for name in lasting if any(mark in name for mark in marks)
     ]

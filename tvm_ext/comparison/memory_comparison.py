@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tvm import DataType, relax
-from tvm.ir import IRModule, Op
+from tvm.ir import IRModule
 from tvm.target import Target
 
 from passes.gmem.analysis.facts import SCOPE, StorageGroup
@@ -16,6 +16,8 @@ from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, product
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.storages import FunctionPlan
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, lower_bound, planner_names
 from target_hw.memory import MemoryScope
 from tvm_ext.columns import Table
@@ -308,8 +310,7 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
     return _allocated(func.body, Sizes(func, {}))
 
 
-_ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")
-_ALLOC_TENSOR = Op.get("relax.builtin.alloc_tensor")
+_ALLOCATIONS = (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR)
 
 
 def _allocated(body: relax.Expr, sizes: Sizes) -> AllocatedMemory:
@@ -325,9 +326,9 @@ def _allocated_by(value: relax.Expr, sizes: Sizes) -> AllocatedMemory:
     if isinstance(value, relax.If):
         one, other = (_allocated(side, sizes) for side in (value.true_branch, value.false_branch))
         return one.instead(other)
-    if not isinstance(value, relax.Call) or value.op not in (_ALLOC_STORAGE, _ALLOC_TENSOR):
+    if not isinstance(value, relax.Call) or operator_name(value.op) not in _ALLOCATIONS:
         return AllocatedMemory()
-    is_storage = value.op == _ALLOC_STORAGE
+    is_storage = operator_name(value.op) == ALLOC_PLANNED_STORAGE
     dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
     size = sizes.of(value.args[0].values, dtype)
     if is_storage and size.factors:

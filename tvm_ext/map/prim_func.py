@@ -106,7 +106,7 @@ def _placements(
 ) -> list[Placement]:
     placed: list[Placement] = []
     for attached in problems:
-        around = [(placed[at].problem, placed[at].plan) for at in attached.inside]
+        around = [(placed[at].problem, placed[at].plan) for at in attached.enclosing]
         problem, _ = above(attached.problem, taken_around(attached, around))
         placed.append(Placement(planner, problem, solver(problem)))
     return placed

@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import IRModule, Op
+from tvm.ir import IRModule
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.comparison.memory_comparison import READER
@@ -82,7 +84,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
         call = binding.value
         if not isinstance(call, relax.Call):
             continue
-        if call.op == _ALLOC_STORAGE:
+        if operator_name(call.op) == ALLOC_PLANNED_STORAGE:
             (size,) = call.args[0].values
             constant = isinstance(size, tirx.IntImm)
             pieces[binding.var.__chandle__()] = Piece(int(size) if constant else 0, {})
@@ -90,7 +92,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
         if name not in sizes:
             continue
         key: object = name
-        if call.op == _ALLOC_TENSOR:
+        if operator_name(call.op) == ALLOC_PLANNED_TENSOR:
             key = call.args[0].__chandle__()
         if placed.setdefault(name, key) != key:
             raise ValueError(
@@ -155,7 +157,3 @@ def _named(value: Any, storage_of: dict[int, str]) -> list[str]:
     structural_walk(value, ((relax.Var, variables.append),))
     names = (storage_of.get(variable.__chandle__()) for variable in variables)
     return list(dict.fromkeys(name for name in names if name is not None))
-
-
-_ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")
-_ALLOC_TENSOR = Op.get("relax.memory.alloc_tensor")

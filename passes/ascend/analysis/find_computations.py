@@ -19,29 +19,15 @@ tiles stays a loop; so does any other loop that holds several computations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
 from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call
+from tvm.ir.expr import Call as CallExpr
 from tvm.sym import Analyzer, ConstIntBound
-from tvm.tirx import (
-    AllocBuffer,
-    AssertStmt,
-    Bind,
-    BufferStore,
-    Cast,
-    DeclBuffer,
-    Evaluate,
-    For,
-    IfThenElse,
-    IntImm,
-    SeqStmt,
-    While,
-)
-from tvm.tirx.stmt import AttrStmt
+from tvm.tirx import Bind, Cast, For, IntImm
 
 from passes.ascend.analysis.computations import (
     Choice,
@@ -57,8 +43,25 @@ from passes.ascend.analysis.computations import (
     write_the_same,
 )
 from passes.ascend.analysis.scalar_loops import needs_scalar_loop
-from passes.ir.buffers import buffer_data_var, is_tvm_access_ptr
 from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import buffer_data_var, is_tvm_access_ptr
+from passes.ir.statements import (
+    Alloc,
+    Assert,
+    Attribute,
+    Branch,
+    Call,
+    Declare,
+    ForLoop,
+    Load,
+    Name,
+    Other,
+    Records,
+    Store,
+    Value,
+    WhileLoop,
+    post_order,
+)
 from passes.ir.symbolic_bounds import Bound
 
 UNKNOWN_TRIPS = 2
@@ -79,38 +82,18 @@ Route = Callable[[Computation], str]
 
 
 def find_computations(
-    body: Any,
+    statements: Records,
     access: LinearAccess,
     planned: Collection[int],
     route: Route,
     bounds: Sequence[Bound] = (),
 ) -> tuple[Node, ...]:
-    """Find the computations of a function's body and the loops and branches around them.
+    """Find the computations of a function and the loops and branches around them, in order.
 
-    Parameters
-    ----------
-    body : tvm.tirx.Stmt
-        Flat.
-    access : LinearAccess
-        What is known of the function.
-    planned : collection of int
-        The allocations that are planned, by index.
-    route : callable
-        The pipe of a computation.
-    bounds : sequence of Bound
-        Of variables, for loops of symbolic extent.
-
-    Returns
-    -------
-    tuple of Node
-        In program order.
-
-    Raises
-    ------
-    ValueError
-        When one named pipe stands inside of another, or is no name.
+    Allocations are planned by index; loops of symbolic extent run within the bounds of variables.
+    ValueError is raised when one named pipe stands inside of another, or is no name.
     """
-    return _Finder(access, planned, route, bounds).nodes(body)
+    return _Finder(access, planned, route, bounds).nodes(statements)
 
 
 class _Finder:
@@ -131,23 +114,24 @@ class _Finder:
         self._made = 0
         self._pipe: str | None = None
         self._visitors: Mapping[type, Callable[[Any], Sequence[Node]]] = {
-            AllocBuffer: self._visit_alloc,
-            AssertStmt: lambda op: self._value(op.condition),
-            AttrStmt: self._visit_attr,
-            Bind: lambda op: self._value(op.value),
-            BufferStore: self._visit_store,
-            DeclBuffer: lambda op: (),
-            Evaluate: self._visit_evaluate,
-            For: self._visit_for,
-            IfThenElse: self._visit_if,
-            SeqStmt: lambda op: [node for part in op.seq for node in self.nodes(part)],
-            While: self._visit_while,
+            Alloc: self._visit_alloc,
+            Assert: lambda check: self._value(check.condition),
+            Attribute: self._visit_attribute,
+            Branch: self._visit_branch,
+            Declare: lambda _declare: (),
+            ForLoop: self._visit_loop,
+            Other: lambda other: self._opaque(other.parts),
+            Store: self._visit_store,
+            Value: self._visit_value,
+            WhileLoop: self._visit_while,
         }
 
-    def nodes(self, op: Any) -> tuple[Node, ...]:
-        """Return what a statement is made of."""
-        visit = self._visitors.get(type(op))
-        return tuple(self._visit_other(op) if visit is None else visit(op))
+    def nodes(self, statements: Records) -> tuple[Node, ...]:
+        """Return what statements are made of."""
+        found: list[Node] = []
+        for statement in statements:
+            found += self._visitors[type(statement)](statement)
+        return tuple(found)
 
     # Memory
 
@@ -161,31 +145,25 @@ class _Finder:
             return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
         return Memory(key, buffer.name, buffer.ty.storage_scope or "global", None, bits)
 
-    def _loads(self, *exprs: Any) -> tuple[Memory, ...]:
-        found: list[Memory] = []
-
-        def note(load: TensorLoad) -> None:
-            found.append(self._memory(load.source))
-
-        for expr in exprs:
-            tvm_ffi.structural_walk(expr, (TensorLoad, note))
-        return union(found)
+    def _loads(self, *expressions: Records) -> tuple[Memory, ...]:
+        uses = (use for records in expressions for use in post_order(records))
+        return union([self._memory(use.op.source) for use in uses if type(use) is Load])
 
     # Leaf statements
 
-    def _visit_alloc(self, op: AllocBuffer) -> Sequence[Node]:
-        self._made += self._memory(op.buffer).index in self._planned
+    def _visit_alloc(self, alloc: Alloc) -> Sequence[Node]:
+        self._made += self._memory(alloc.op.buffer).index in self._planned
         return ()
 
-    def _value(self, expr: Any) -> Sequence[Node]:
-        reads = self._loads(expr)
+    def _value(self, records: Records) -> Sequence[Node]:
+        reads = self._loads(records)
         if not reads:
             return ()
         bits = max(memory.bits for memory in reads)
         return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
 
-    def _visit_store(self, op: BufferStore) -> Sequence[Node]:
-        reads = self._loads(op.value, *op.indices)
+    def _visit_store(self, store: Store) -> Sequence[Node]:
+        op, reads = store.op, self._loads(store.value, store.indices)
         target = self._memory(op.buffer)
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
@@ -203,17 +181,15 @@ class _Finder:
             )
         ]
 
-    def _visit_evaluate(self, op: Evaluate) -> Sequence[Node]:
-        return self._opaque(op.value)
+    def _visit_value(self, value: Value) -> Sequence[Node]:
+        read = self._value if type(value.op) is Bind else self._opaque
+        return read(value.value)
 
-    def _visit_other(self, op: Any) -> Sequence[Node]:
-        return self._opaque(op)
-
-    def _opaque(self, op: Any) -> Sequence[Node]:
+    def _opaque(self, records: Records) -> Sequence[Node]:
         """Return the computation of a call, whose accesses are told by its pointers at most."""
-        reads, writes = list(self._loads(op)), []
+        reads, writes = list(self._loads(records)), []
         sizes = [1]
-        for memory, mask, elements in self._pointers(op):
+        for memory, mask, elements in self._pointers(records):
             reads += [memory] if mask & _READS else []
             writes += [memory] if mask & _WRITES else []
             sizes.append(elements)
@@ -231,45 +207,36 @@ class _Finder:
             )
         ]
 
-    def _pointers(self, op: Any) -> Iterable[tuple[Memory, int, int]]:
+    def _pointers(self, records: Records) -> Sequence[tuple[Memory, int, int]]:
         """Return the memory whose address a call is given, how it is accessed, and how much."""
         found: list[tuple[Memory, int, int]] = []
-        described: list[int] = []
-
-        def note_call(call: Call) -> None:
-            if not is_tvm_access_ptr(call):
-                return
-            buffer = buffer_data_var(call.args[1])
+        uses = tuple(post_order(records))
+        described = {use.key for use in uses if type(use) is Load}
+        for use in uses:
+            if type(use) is not Call or not is_tvm_access_ptr(use.op):
+                continue
+            dtype, data, _, extent, mask = use.op.args
+            buffer = buffer_data_var(data)
             if buffer is not None and buffer.__chandle__() in self._access.buffers:
-                extent, mask = call.args[3], call.args[4]
                 elements = extent.value if isinstance(extent, IntImm) else 1
-                elements *= call.args[0].ty.dtype.lanes
+                elements *= dtype.ty.dtype.lanes
                 found.append((self._memory(buffer), int(mask.value), max(elements, 1)))
-                described.append(buffer.__chandle__())
-
-        def note_var(var: Var) -> None:
-            key = var.__chandle__()
-            if key in self._access.buffers and key not in described:
-                memory = self._memory(var)
-                lanes = max(var.ty.dtype.dtype.lanes, 1)
-                extents = [e.value * lanes for e in var.ty.shape if isinstance(e, IntImm)]
+                described.add(buffer.__chandle__())
+        for use in uses:
+            if type(use) is Name and use.key in self._access.buffers and use.key not in described:
+                ty = use.buffer.ty
+                lanes = max(ty.dtype.dtype.lanes, 1)
+                extents = [e.value * lanes for e in ty.shape if isinstance(e, IntImm)]
+                memory = self._memory(use.buffer)
                 found.append((memory, _READS | _WRITES, max(extents, default=lanes)))
-
-        tvm_ffi.structural_walk(op, (Call, note_call))
-        loaded: list[int] = []
-        tvm_ffi.structural_walk(
-            op, (TensorLoad, lambda load: loaded.append(load.source.__chandle__()))
-        )
-        described += loaded
-        tvm_ffi.structural_walk(op, (Var, note_var))
         return found
 
     # Statements with a body
 
-    def _visit_attr(self, op: AttrStmt) -> Sequence[Node]:
-        if op.attr_key == _PIPE:
-            return self._named(op.value, lambda: self.nodes(op.body))
-        return self.nodes(op.body)
+    def _visit_attribute(self, attribute: Attribute) -> Sequence[Node]:
+        if attribute.op.attr_key == _PIPE:
+            return self._named(attribute.op.value, lambda: self.nodes(attribute.body))
+        return self.nodes(attribute.body)
 
     def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
         """Return one computation of all that stands under a pipe's name."""
@@ -287,17 +254,17 @@ class _Finder:
             return ()
         return [replace(whole, pipe=str(name), starts=False, is_plain=False, is_value=False)]
 
-    def _visit_for(self, op: For) -> Sequence[Node]:
-        if _PIPE in op.annotations:
-            return self._named(op.annotations[_PIPE], lambda: self._loop(op))
-        return self._loop(op)
+    def _visit_loop(self, loop: ForLoop) -> Sequence[Node]:
+        if _PIPE in loop.op.annotations:
+            return self._named(loop.op.annotations[_PIPE], lambda: self._loop(loop))
+        return self._loop(loop)
 
-    def _loop(self, op: For) -> Sequence[Node]:
-        trips = self._trips(op)
+    def _loop(self, loop: ForLoop) -> Sequence[Node]:
+        op, trips = loop.op, self._trips(loop.op)
         self._bound(op.loop_var, *self._range(op))
-        before = [node for part in (op.min, op.extent) for node in self._value(part)]
+        before = [node for bound in loop.bounds for node in self._value(bound)]
         made = self._made
-        body = self.nodes(op.body)
+        body = self.nodes(loop.body)
         if not body:
             return before
         if self._made == made and not before:
@@ -306,15 +273,15 @@ class _Finder:
                 return [whole.times(trips)]
         return [*before, Repeat(op, trips, body)]
 
-    def _visit_while(self, op: While) -> Sequence[Node]:
-        body = (*self._value(op.condition), *self.nodes(op.body))
-        return [Repeat(op, UNKNOWN_TRIPS, body)] if body else ()
+    def _visit_while(self, loop: WhileLoop) -> Sequence[Node]:
+        body = (*self._value(loop.condition), *self.nodes(loop.body))
+        return [Repeat(loop.op, UNKNOWN_TRIPS, body)] if body else ()
 
-    def _visit_if(self, op: IfThenElse) -> Sequence[Node]:
-        condition = tuple(self._value(op.condition))
+    def _visit_branch(self, branch: Branch) -> Sequence[Node]:
+        condition = tuple(self._value(branch.condition))
         made = self._made
-        then = self.nodes(op.then_case)
-        otherwise = () if op.else_case is None else self.nodes(op.else_case)
+        then, *others = map(self.nodes, branch.cases)
+        otherwise = others[0] if others else ()
         if not then and not otherwise:
             return condition
         predicated = self._predicated(then, otherwise) if self._made == made else None
@@ -403,7 +370,7 @@ class _Finder:
             return Var("unknown", op.ty)
 
         expr = tvm_ffi.structural_mutate(
-            expr, [(TensorLoad, forget), (Call, forget), (Cast, forget)]
+            expr, [(TensorLoad, forget), (CallExpr, forget), (Cast, forget)]
         )
         unbounded: list[Var] = []
         tvm_ffi.structural_walk(expr, (Var, unbounded.append))

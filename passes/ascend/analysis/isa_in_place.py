@@ -37,6 +37,7 @@ from tvm.ir.prim import (
 from tvm.tirx import BufferStore
 
 from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
+from passes.ir.operators import is_instruction, operator_name
 from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
 from passes.prim_func.in_place_pairs import is_within
 
@@ -232,10 +233,7 @@ def _operands(value: Any) -> list[Any] | None:
     if isinstance(value, Select):
         return [value.condition, value.true_value, value.false_value]
     if isinstance(value, Call):
-        name = str(getattr(value.op, "name", ""))
-        # Calls of other code by name are no instructions.
-        known = name.startswith("tirx.") and not name.startswith("tirx.call_")
-        return list(value.args) if known or name == "prim.if_then_else" else None
+        return list(value.args) if is_instruction(operator_name(value.op)) else None
     return None
 
 

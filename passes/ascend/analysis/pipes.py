@@ -136,7 +136,7 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
         for attached in found.problems
         for name, allocation in attached.allocations.items()
     }
-    nodes = find_computations(func.body, found.access, names, _route, found.bounds)
+    nodes = find_computations(found.statements, found.access, names, _route, found.bounds)
     return _Builder(names, found).build(nodes)
 
 

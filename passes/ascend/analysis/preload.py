@@ -54,8 +54,8 @@ def with_preloads(found: FunctionProblems, attached: AttachedProblem) -> Attache
         buffers=tuple(map(prolonged, attached.problem.buffers)),
         in_place=tuple(p for p in attached.problem.in_place if preloaded.isdisjoint(p)),
     )
-    safe = tuple(pair for pair in attached.safe if preloaded.isdisjoint(pair))
-    return replace(attached, problem=problem, safe=safe)
+    safe_pairs = tuple(pair for pair in attached.safe_pairs if preloaded.isdisjoint(pair))
+    return replace(attached, problem=problem, safe_pairs=safe_pairs)
 
 
 def _loop_range(found: FunctionProblems, attached: AttachedProblem, name: str) -> LiveRange:

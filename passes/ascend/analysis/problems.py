@@ -149,24 +149,12 @@ def _check_annotations(found: FunctionProblems) -> None:
             )
 
 
-def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: Collection[str]) -> None:
-    """Refuse a function in which memory that should be planned is not.
+def check_is_planned(found: FunctionProblems, scopes: Collection[str]) -> None:
+    """Refuse a function in which memory of some scopes that should be planned is not.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat.
-    found : FunctionProblems
-        Its problems.
-    scopes : collection of str
-        The storage scopes in which each allocation that is used has to be planned.
-
-    Raises
-    ------
-    ValueError
-        When a size is symbolic, a buffer has several slots and no loop whose iterations could
-        take turns with them, memory is read before it is written, or a buffer is used in a way
-        that keeps it from being planned; the message names the buffer and its scope.
+    ValueError is raised when a size is symbolic, a buffer has several slots and no loop whose
+    iterations could take turns with them, memory is read before it is written, or a buffer is used
+    in a way that keeps it from being planned; the message names the buffer and its scope.
     """
     touched = {index for entry in found.access.sequence for index in entry.touched}
     for note in found.left_alone:
@@ -183,7 +171,7 @@ def check_is_planned(func: PrimFunc, found: FunctionProblems, scopes: Collection
         # What is preloaded was written an iteration before.
         if not is_preloaded(allocation)
     ]
-    check_first_writes(func.body, found.access, found.uses, planned)
+    check_first_writes(found.statements, found.access, found.uses, planned)
 
 
 def ascend_problems(

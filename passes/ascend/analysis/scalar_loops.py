@@ -30,6 +30,7 @@ from tvm.ir.prim import (
     Sub,
 )
 
+from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
 from passes.ir.structural import structural_visit, type_index
 
 _TENSOR_LOAD = type_index(TensorLoad)
@@ -38,7 +39,6 @@ _EXPR = type_index(Expr)
 _WIDE = 64
 """Bits of the elements that vectors do no arithmetic on."""
 _ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
-_CALLS = ("tirx.shift_left", "tirx.shift_right", "tirx.fabs")
 
 
 def needs_scalar_loop(value: Any) -> bool:
@@ -64,7 +64,7 @@ def needs_scalar_loop(value: Any) -> bool:
 
 def _has_no_instruction(node: Any) -> bool:
     if isinstance(node, Call):
-        return str(getattr(node.op, "name", "")) in _CALLS and _bits(node) >= _WIDE
+        return operator_name(node.op) == ABSOLUTE_FLOAT and _bits(node) >= _WIDE
     if not isinstance(node, (BinaryOpExpr, CmpExpr)):
         return False
     bits = _bits(node.a)

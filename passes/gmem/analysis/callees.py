@@ -15,6 +15,15 @@ from tvm import relax
 from tvm.ir import GlobalVar, Op
 from tvm.tirx import PrimFunc
 
+from passes.ir.relax_operators import (
+    ALLOC_TENSOR,
+    CALL_WITHOUT_RESULTS_IN_MEMORY,
+    END_A_TENSOR,
+    ON_PLANNED_MEMORY,
+    READ_AND_KEEP_NOTHING,
+    RETURN_THEIR_ARGUMENT,
+)
+
 
 class Callee(Enum):
     """What a callee does with its arguments."""
@@ -29,33 +38,13 @@ class Callee(Enum):
     HIGH_LEVEL = "has yet to be lowered"
 
 
-ALLOC_TENSOR = "relax.builtin.alloc_tensor"
-CALL_TIR_DYN = "relax.vm.call_tir_dyn"
-
 _OPS = {
     ALLOC_TENSOR: Callee.ALLOCATES,
-    "relax.reshape": Callee.ALIASES,
-    "relax.memory.view": Callee.ALIASES,
-    # These three return the same tensor where there is nothing to do.
-    "relax.memory.ensure_zero_offset": Callee.ALIASES,
-    "relax.to_vdevice": Callee.ALIASES,
-    "relax.hint_on_device": Callee.ALIASES,
-    "relax.builtin.stop_lift_params": Callee.ALIASES,
-    CALL_TIR_DYN: Callee.READS,
-    "relax.null_value": Callee.READS,
-    "relax.shape_of": Callee.READS,
-    "relax.tensor_to_shape": Callee.READS,
-    "relax.memory.kill_tensor": Callee.FREES,
-    "relax.vm.kill_object": Callee.FREES,
-    "relax.memory.alloc_storage": Callee.PLANNED,
-    "relax.memory.alloc_tensor": Callee.PLANNED,
-    "relax.memory.kill_storage": Callee.PLANNED,
-    "relax.vm.alloc_storage": Callee.PLANNED,
-    "relax.vm.alloc_tensor": Callee.PLANNED,
-    "relax.call_tir": Callee.HIGH_LEVEL,
-    "relax.call_tir_inplace": Callee.HIGH_LEVEL,
-    "relax.call_tir_with_grad": Callee.HIGH_LEVEL,
-    "relax.call_dps_packed": Callee.HIGH_LEVEL,
+    **dict.fromkeys(RETURN_THEIR_ARGUMENT, Callee.ALIASES),
+    **dict.fromkeys(READ_AND_KEEP_NOTHING, Callee.READS),
+    **dict.fromkeys(END_A_TENSOR, Callee.FREES),
+    **dict.fromkeys(ON_PLANNED_MEMORY, Callee.PLANNED),
+    **dict.fromkeys(CALL_WITHOUT_RESULTS_IN_MEMORY, Callee.HIGH_LEVEL),
 }
 
 _PACKED = {

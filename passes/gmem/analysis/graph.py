@@ -23,11 +23,12 @@ from tvm.ir import GenericConst, GlobalVar, PrimType, StringImm
 from tvm.tirx import IntImm, PrimFunc
 
 from passes.gmem.analysis.branch_ranges import BlockStack, Branches
-from passes.gmem.analysis.callees import CALL_TIR_DYN, Callee, classify
+from passes.gmem.analysis.callees import Callee, classify
 from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.gmem.analysis.sizes import Sizes, UnknownSizeError
 from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
 from passes.gmem.analysis.weights import Constants, parameter_weights
+from passes.ir.relax_operators import CALL_TIR_DYN
 
 
 def read_relax_memory(

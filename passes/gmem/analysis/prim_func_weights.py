@@ -12,13 +12,8 @@ from tvm.ir.expr import Call
 from tvm.tirx import Bind, BufferStore, DeclBuffer, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.ir.buffers import (
-    buffer_data_var,
-    constant_shape,
-    element_type,
-    is_address_of,
-    is_buffer_data,
-)
+from passes.ir.buffers import constant_shape, element_type
+from passes.ir.operators import buffer_data_var, is_address_of, is_buffer_data
 from passes.ir.unique_names import unique_name
 
 NUM_INPUT = "num_input"

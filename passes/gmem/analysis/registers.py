@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir import GlobalVar, Op
+from tvm.ir import GlobalVar
 from tvm.ir.transform import Sequential
 from tvm.tirx import IntImm, Var
 
@@ -33,9 +33,16 @@ from passes.gmem.planning.machine import (
     Step,
     UnknownMemoryError,
 )
+from passes.ir.operators import is_if_then_else, operator_name
+from passes.ir.relax_operators import (
+    ALLOC_PLANNED_STORAGE,
+    ALLOC_PLANNED_TENSOR,
+    ALLOC_STORAGE_AT_RUN_TIME,
+    ALLOC_TENSOR_AT_RUN_TIME,
+)
 
-_ALLOC_STORAGE = ("relax.memory.alloc_storage", "relax.vm.alloc_storage")
-_ALLOC_TENSOR = ("relax.memory.alloc_tensor", "relax.vm.alloc_tensor")
+_ALLOC_STORAGE = (ALLOC_PLANNED_STORAGE, ALLOC_STORAGE_AT_RUN_TIME)
+_ALLOC_TENSOR = (ALLOC_PLANNED_TENSOR, ALLOC_TENSOR_AT_RUN_TIME)
 
 _AS_RUN = Sequential([relax.transform.LowerAllocTensor(), relax.transform.KillAfterLastUse()])
 
@@ -120,7 +127,7 @@ class _Reader:
         return [Refer(register, self._operand(value))]
 
     def _call(self, register: int, call: Any) -> Step:
-        name = _name(call.op)
+        name = operator_name(call.op)
         if name in _ALLOC_STORAGE:
             extents = _extents(call.args[0].ty)
             if not extents or not isinstance(call.args[1], IntImm):
@@ -157,10 +164,6 @@ class _Reader:
         if isinstance(expr, relax.TupleGetItem):
             return Field(self._operand(expr.tuple_value), int(expr.index))
         return None
-
-
-def _name(op: Any) -> str:
-    return str(op.name) if isinstance(op, Op) else ""
 
 
 def _symbols_of(pattern: Any, given: Any) -> Sequence[tuple[int, Extent]]:
@@ -211,7 +214,7 @@ def _extent(expr: Any) -> Extent:
         return lambda symbols: symbols[key]
     if isinstance(expr, tirx.Cast):
         return _extent(expr.value)
-    if isinstance(expr, tvm.ir.Call) and _name(expr.op) == "prim.if_then_else":
+    if is_if_then_else(expr):
         condition, one, other = map(_extent, expr.args)
         return lambda symbols: (one if condition(symbols) else other)(symbols)
     for kind, compute in _BINARY.items():

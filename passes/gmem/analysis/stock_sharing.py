@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 
 import tvm
 from tvm import relax
-from tvm.ir import GlobalVar, Op
+from tvm.ir import GlobalVar
 
-from passes.gmem.analysis.callees import ALLOC_TENSOR
 from passes.gmem.analysis.sizes import UPPER_BOUND
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 
-_PLANNED_TENSOR = "relax.memory.alloc_tensor"
-_MAKES_TENSOR = (ALLOC_TENSOR, _PLANNED_TENSOR)
+_MAKES_TENSOR = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
 
 
 def stock_sharing(
@@ -58,7 +58,7 @@ def stock_sharing(
     shared: dict[int, list[int]] = {}
     for one, other in zip(before, behind, strict=True):
         is_new = str(one.value.op.name) == ALLOC_TENSOR
-        if is_new and str(other.value.op.name) == _PLANNED_TENSOR:
+        if is_new and str(other.value.op.name) == ALLOC_PLANNED_TENSOR:
             storage = other.value.args[0].__chandle__()
             shared.setdefault(storage, []).append(one.var.__chandle__())
     return tuple(tuple(tensors) for tensors in shared.values())
@@ -74,9 +74,5 @@ def _tensors(body: relax.Expr) -> Iterator[relax.VarBinding]:
             if isinstance(value, relax.If):
                 yield from _tensors(value.true_branch)
                 yield from _tensors(value.false_branch)
-            elif isinstance(value, relax.Call) and _name(value.op) in _MAKES_TENSOR:
+            elif isinstance(value, relax.Call) and operator_name(value.op) in _MAKES_TENSOR:
                 yield binding
-
-
-def _name(op: relax.Expr) -> str:
-    return str(op.name) if isinstance(op, Op) else ""

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm.ir import Op, PrimType, StringImm, TensorLoad, Var
+from tvm.ir import PrimType, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call, Expr
 from tvm.ir.prim.expr import BinaryOpExpr, BitwiseNot, CmpExpr, LogicalExpr
 from tvm.s_tir import SBlock
@@ -33,6 +33,7 @@ from tvm.tirx import (
     SeqStmt,
 )
 
+from passes.ir.operators import is_if_then_else, is_pure
 from passes.ir.structural import structural_visit, type_index
 
 _CALL, _EXPR = type_index(Call), type_index(Expr)
@@ -43,12 +44,6 @@ _PLAIN = (
     *(Cast, Select, IntImm, FloatImm, StringImm),
 )
 """Expressions beside variables, loads and calls."""
-
-_PURE_CALLS = ("tirx.isfinite", "tirx.isinf")
-"""Operators that TVM declares no effect of and that have none."""
-
-_LAST_PURE = 1
-"""TVM's ``CallEffectKind::kPure``; what comes behind it reads or changes a state."""
 
 
 class NotSliceableError(ValueError):
@@ -169,7 +164,7 @@ class BodyReader:
 
         def on_call(call: Call, visitor: Any) -> None:
             broken.extend(_broken_by_call(call))
-            if str(getattr(call.op, "name", "")) != "prim.if_then_else":
+            if not is_if_then_else(call):
                 for argument in call.args:
                     visitor.visit(argument)
                 return
@@ -216,8 +211,7 @@ class BodyReader:
 
 def _broken_by_call(call: Call) -> list[str]:
     operator = str(getattr(call.op, "name", call.op))
-    effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, Op) else None
-    if operator not in _PURE_CALLS and (effect is None or int(effect) > _LAST_PURE):
+    if not is_pure(call):
         return [f"calls {operator!r}, which is not known to be pure"]
     if not isinstance(call.ty, PrimType):
         return [f"takes an address by {operator!r}"]

@@ -16,10 +16,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call
 from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
 
+from passes.ir.operators import is_if_then_else
 from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
@@ -232,7 +232,7 @@ def _only_moves(kernel: Kernel, at: int) -> bool:
 def _is_movement(value: Any) -> bool:
     if isinstance(value, TensorLoad):
         return True
-    if not isinstance(value, Call) or str(getattr(value.op, "name", "")) != "prim.if_then_else":
+    if not is_if_then_else(value):
         return False
     return all(
         _is_movement(part) or not _holds_loads(part) for part in value.args[1:]

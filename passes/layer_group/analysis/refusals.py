@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.ir import GlobalVar, Op
 from tvm.ir.expr import Call
 
-CALL_TIR = "relax.call_tir"
+from passes.ir.relax_operators import CALL_TIR, PREFIX
 
 UNFORESEEN = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """What is raised where a kernel is none that can be cut, or none that anybody thought of.
@@ -34,7 +34,7 @@ def operator_of(value: Any) -> tuple[str, str]:
         name = str(value.op.name)
         if name == CALL_TIR:
             return name, ""
-        return name.removeprefix("relax."), "it is not a call of a kernel"
+        return name.removeprefix(PREFIX), "it is not a call of a kernel"
     if isinstance(value.op, GlobalVar):
         return str(value.op.name_hint), "it calls another function"
     if isinstance(value.op, relax.ExternFunc):

@@ -67,21 +67,10 @@ class _FreeMap:
 class PlanMemory:
     """Assigns each allocation to a storage entry, in one scan of the linear sequence.
 
-    Parameters
-    ----------
-    allocs : list of AllocEntry
-        The function's allocations.
-    can_be_inplace : callable
-        Asked when the memory of `src` could pass to `dst` within one statement.
-    detect_inplace : bool
-        Whether to ask at all.
-    enable_reuse : bool
-        Whether memory is shared, other than in place.
-    exact_dtype : bool
-        Whether only allocations of the same scalar type share (Vulkan, WebGPU).
-    keep_apart : frozenset of int
-        Allocations that share with none. Where this is not None, the others share
-        only with allocations of the same element type, lanes included.
+    `can_be_inplace` is asked when the memory of `src` could pass to `dst` within one statement, if
+    `detect_inplace`. Without `enable_reuse` memory is shared in place only. With `exact_dtype` only
+    allocations of the same scalar type share (Vulkan, WebGPU). What is in `keep_apart` shares with
+    none; where that is not None, the others share only with the same element type, lanes included.
     """
 
     def __init__(
@@ -109,24 +98,10 @@ class PlanMemory:
         self._thread_scope: int | None = None
 
     def run(self, sequence: list[StmtEntry], events: dict[int, EventEntry]) -> StoragePlan:
-        """Plan the memory of a function.
+        """Plan the memory of a function, by gen and kill at each statement of its sequence.
 
-        Parameters
-        ----------
-        sequence : list of StmtEntry
-            The linear access sequence.
-        events : dict from int to EventEntry
-            Gen and kill at each statement, from the liveness analysis.
-
-        Returns
-        -------
-        StoragePlan
-            Without the packing of special memory; see `pack_special_memory`.
-
-        Raises
-        ------
-        ValueError
-            When thread scopes are nested.
+        Special memory is packed by `pack_special_memory`. ValueError is raised when thread scopes
+        are nested.
         """
         thread, parallel = StmtKind.THREAD, StmtKind.PARALLEL
         for position, stmt in enumerate(sequence):
@@ -270,25 +245,11 @@ def pack_special_memory(
 ) -> None:
     """Pack all entries of one special memory and attach scope into the first of them.
 
-    A special memory is one with a tag that TVM gives no meaning to, such as
-    ``local.UB``. Each entry starts at the next multiple of 32 bits.
-
-    Parameters
-    ----------
-    plan : StoragePlan
-        Its entries get `parent`, `bits_offset`, `children` and `packed_nbits`.
-    allocs : list of AllocEntry
-        The function's allocations, for messages.
-    keep_apart : frozenset of int, optional
-        Allocations that are not packed.
-    align : bool
-        Whether each entry starts at a multiple of its elements' width, and of 64 bits, rather than
-        at the next multiple of 32, where the original can fail to address it.
-
-    Raises
-    ------
-    ValueError
-        When an entry of special memory has a symbolic size.
+    A special memory is one with a tag that TVM gives no meaning to, such as ``local.UB``. Each
+    entry starts at the next multiple of 32 bits; with `align`, at a multiple of its elements' width
+    and of 64 bits, where the original can fail to address it. The allocations in `keep_apart` are
+    not packed. The plan's entries get `parent`, `bits_offset`, `children` and `packed_nbits`.
+    ValueError is raised when an entry of special memory has a symbolic size.
     """
     first: dict[tuple[int | None, StorageScope], StorageEntry] = {}
     for entry in plan.entries:

@@ -80,21 +80,7 @@ def _apart(block_list: BlockList) -> list[int]:
 
 
 class _Sharing:
-    """Drives `PlanMemory` over the blocks of a problem that may share.
-
-    Parameters
-    ----------
-    block_list : BlockList
-        The blocks.
-    apart : list of int
-        Those to leave out, beside the pinned ones.
-
-    Attributes
-    ----------
-    live : list of (int, int)
-        For each block, the positions from the begin of its first live range to the end of its
-        last.
-    """
+    """Drives `PlanMemory` over the blocks of a problem that may share, without those `apart`."""
 
     def __init__(self, block_list: BlockList, apart: list[int]) -> None:
         self._block_list = block_list

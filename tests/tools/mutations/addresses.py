@@ -34,8 +34,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "in place fault: the bounds of a loop are read once",
         f"{_TIR}statement_accesses.py",
-        "self._within(op, 0, [op.body, *bounds], visitor)",
-        "self._within(op, 0, [op.body], visitor)",
+        "[(record.body, 0), *((bound, 0) for bound in record.bounds)]",
+        "[(record.body, 0)]",
         (*_IN_PLACE, "tests/addresses/test_index_types.py"),
     ),
     Rule(
@@ -48,6 +48,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "calls: what goes on behind a call",
         f"{_TIR}call_ends.py",
         ("is_done_on_return", "goes_on"),
+        ("tests/addresses/test_copying_programs.py",),
+    ),
+    Rule(
+        "calls: which operators are done when they return",
+        "passes/ir/operators.py",
+        ("is_synchronous",),
         ("tests/addresses/test_copying_programs.py",),
     ),
     Rule(

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's operators on numbers and memory, by name, and what we know of each.
+
+Source: the operators of ``tvm.ir.Op.list_op_names()`` in apache-tvm 0.27, and for ``ptx`` the
+asynchronous operations of the PTX ISA ("Memory Consistency Model", "Asynchronous Operations").
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tvm.ir import Op, Var
+from tvm.ir.expr import Call
+from tvm.tirx import CallEffectKind
+
+_EFFECT = "TCallEffectKind"
+_TIRX = "tirx."
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(_TIRX + name for name in text.split())
+
+
+_ADDRESS_OF = Op.get("tirx.address_of")
+_BUFFER_DATA = Op.get("tirx.buffer_data")
+_IF_THEN_ELSE = Op.get("prim.if_then_else")
+_MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")
+_TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
+
+ABSOLUTE_FLOAT = "tirx.fabs"
+REINTERPRET = "tirx.reinterpret"
+SET_FIELD = "tirx.tvm_struct_set"
+"""Writes a value, which may be an address, into a structure."""
+
+TAKE_ANY_ADDRESS = _names(
+    "call_extern call_pure_extern call_llvm_intrin call_llvm_pure_intrin handle_add_byte_offset "
+    "isnullptr reinterpret tvm_call_cpacked tvm_call_packed tvm_call_packed_lowered "
+    "tvm_call_cpacked_lowered tvm_stack_make_array tvm_struct_set"
+)
+"""Calls for which the address of any element is as good as that of a whole buffer."""
+
+_PURE_WITHOUT_SAYING = _names("isfinite isinf")
+"""Operators that TVM declares no effect of and that have none."""
+
+# A copy that runs by itself may read or write its operands until something waits for it. TVM's
+# operators do not say which of them begin such a thing, so those that do not are listed here, and
+# whatever is not listed is taken to go on.
+
+# Extern code and packed functions: what they begin, they end, and they keep no pointers.
+_SYNCHRONOUS = _names(
+    "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "
+    "tvm_call_cpacked_lowered tvm_call_trace_packed tvm_call_trace_packed_lowered "
+    "anylist_setitem_call_packed anylist_setitem_call_cpacked anylist_resetitem"
+)
+# Addresses, lists of arguments, and numbers.
+_SYNCHRONOUS |= _names(
+    "tvm_stack_alloca tvm_stack_make_array tvm_stack_make_shape cuda.cvta_generic_to_shared "
+    "cuda.smem_addr_from_uint64 ptx.cvta ptx.cvta_generic ptx.mapa ctpop isinf isfinite "
+    "lookup_param tvm_throw_last_error"
+)
+# Single accesses.
+_SYNCHRONOUS |= _names(
+    "masked_store atomic_add cuda.atomic_add cuda.atomic_cas cuda.ldg ptx.ld ptx.ld_vec "
+    "ptx.ld_vec256 ptx.ldu ptx.ldu_vec ptx.st ptx.st_vec ptx.st_vec256 ptx.atom ptx.red "
+    "texture2d_load texture2d_store prefetch print_buffer"
+)
+# Barriers, and what threads do together.
+_SYNCHRONOUS |= _names(
+    "tvm_storage_sync tvm_thread_allreduce tvm_warp_shuffle tvm_warp_shuffle_up "
+    "tvm_warp_shuffle_down tvm_warp_shuffle_xor tvm_warp_activemask cuda.cta_sync cuda.warp_sync "
+    "ptx.bar_sync"
+)
+# Products in registers.
+_SYNCHRONOUS |= _names(
+    "tvm_fill_fragment tvm_load_matrix_sync tvm_store_matrix_sync tvm_mma_sync tvm_bmma_sync "
+    "mma_fill mma_fill_legacy mma_store mma_store_legacy ptx_legacy.mma ptx_legacy.ldmatrix "
+    "ptx.ldmatrix ptx.stmatrix ptx.mma ptx.mma_f16acc ptx.mma_f16c_f32d ptx.mma_f64 ptx.mma_int "
+    "make_filled_simdgroup_matrix simdgroup_load simdgroup_store simdgroup_multiply_accumulate "
+    "cooperative_tensor_fill cooperative_tensor_load cooperative_tensor_store "
+    "cooperative_tensor_multiply_accumulate"
+)
+
+
+def operator_name(op: Any) -> str:
+    """Return the name of what a call calls if that is an operator of TVM's, and else nothing."""
+    return str(op.name) if isinstance(op, Op) else ""
+
+
+def is_instruction(name: str) -> bool:
+    """Whether an operator computes a value by itself: calls of other code by name do not."""
+    if name.startswith(_TIRX):
+        return not name.startswith(_TIRX + "call_")
+    return name == str(_IF_THEN_ELSE.name)
+
+
+def is_pure(call: Call) -> bool:
+    """Whether a call is known to read and change no state."""
+    name = operator_name(call.op)
+    if not name or name in _PURE_WITHOUT_SAYING:
+        return bool(name)
+    effect = call.op.get_attr(_EFFECT)
+    return effect is not None and int(effect) <= int(CallEffectKind.Pure.value)
+
+
+@cache
+def is_synchronous(name: str) -> bool:
+    """Whether an operator is done with its operands when it returns."""
+    effect = Op.get(name).get_attr(_EFFECT)
+    # Others return a value, and a value is there when it is returned.
+    return name in _SYNCHRONOUS or (effect is not None and effect != CallEffectKind.Opaque.value)
+
+
+def is_if_then_else(expr: Any) -> bool:
+    """Whether an expression is `if_then_else(condition, one, other)`, which evaluates one."""
+    return type(expr) is Call and bool(expr.op.same_as(_IF_THEN_ELSE))
+
+
+def is_address_of(expr: Any) -> bool:
+    """Whether an expression is `address_of(...)`, the address of one element."""
+    return type(expr) is Call and bool(expr.op.same_as(_ADDRESS_OF))
+
+
+def is_buffer_data(expr: Any) -> bool:
+    """Whether an expression is `buffer_data(...)`, the address of a buffer's memory."""
+    return type(expr) is Call and bool(expr.op.same_as(_BUFFER_DATA))
+
+
+def is_tvm_access_ptr(expr: Any) -> bool:
+    """Whether an expression is `tvm_access_ptr(dtype, data, offset, extent, mask)`."""
+    return type(expr) is Call and bool(expr.op.same_as(_TVM_ACCESS_PTR))
+
+
+def masked_index(expr: Any) -> int | None:
+    """Return which argument of a masked access is its index; None for other expressions.
+
+    The first argument of `masked_load(buffer, index, mask)` and of
+    `masked_store(buffer, value, index, mask)` is a buffer of one dimension.
+    """
+    if type(expr) is not Call:
+        return None
+    for op, index in ((_MASKED_LOAD, 1), (_MASKED_STORE, 2)):
+        if expr.op.same_as(op) and len(expr.args) == index + 2:
+            return index
+    return None
+
+
+def buffer_data_var(data: Any) -> Var | None:
+    """Return the variable whose memory an expression plainly points to, or None."""
+    if type(data) is Var:
+        return data
+    if is_buffer_data(data):
+        source = data.args[0]
+        if type(source) is Var:
+            return source
+    return None

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relax's operators by name, and what we know of each: those of apache-tvm 0.27."""
+
+from __future__ import annotations
+
+PREFIX = "relax."
+
+CALL_TIR = "relax.call_tir"
+CALL_TIR_DYN = "relax.vm.call_tir_dyn"
+
+ALLOC_TENSOR = "relax.builtin.alloc_tensor"
+"""Makes a tensor whose memory is not planned."""
+ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR = (
+    "relax.memory.alloc_storage",
+    "relax.memory.alloc_tensor",
+)
+ALLOC_STORAGE_AT_RUN_TIME, ALLOC_TENSOR_AT_RUN_TIME = (
+    "relax.vm.alloc_storage",
+    "relax.vm.alloc_tensor",
+)
+"""What the virtual machine runs for the two."""
+
+ON_PLANNED_MEMORY = (
+    ALLOC_PLANNED_STORAGE,
+    ALLOC_PLANNED_TENSOR,
+    "relax.memory.kill_storage",
+    ALLOC_STORAGE_AT_RUN_TIME,
+    ALLOC_TENSOR_AT_RUN_TIME,
+)
+END_A_TENSOR = ("relax.memory.kill_tensor", "relax.vm.kill_object")
+
+RETURN_THEIR_ARGUMENT = (
+    "relax.reshape",
+    "relax.memory.view",
+    # These return the same tensor where there is nothing to do.
+    "relax.memory.ensure_zero_offset",
+    "relax.to_vdevice",
+    "relax.hint_on_device",
+    "relax.builtin.stop_lift_params",
+)
+READ_AND_KEEP_NOTHING = (
+    CALL_TIR_DYN,
+    "relax.null_value",
+    "relax.shape_of",
+    "relax.tensor_to_shape",
+)
+CALL_WITHOUT_RESULTS_IN_MEMORY = (
+    CALL_TIR,
+    "relax.call_tir_inplace",
+    "relax.call_tir_with_grad",
+    "relax.call_dps_packed",
+)
+"""Calls of kernels for which no memory is allocated yet."""
