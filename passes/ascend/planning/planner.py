@@ -23,7 +23,6 @@ from passes.ascend.planning.least_waiting import least_waiting
 from passes.ascend.planning.levels import pipes_conflict, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.coalesce import pinned_pairs
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, Meter, register
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
@@ -132,11 +131,10 @@ def _with_less_in_place(problem: Problem) -> list[list[Entry]]:
     iteration waits for a store where the stored buffer is in place of one that a compute unit
     wrote, and no level says so. The search therefore merges such pairs only where bytes are short.
     """
-    use = {buffer.name: buffer.use for buffer in problem.buffers}
-    free = tuple((a, b) for a, b in problem.in_place if not _waits(use[a], use[b]))
-    pinned = pinned_pairs(problem)
-    kept = (pinned, (*free, *(pair for pair in pinned if pair not in free)))
-    return [entries_of(replace(problem, in_place=pairs)) for pairs in kept]
+    free = [
+        pair for pair in problem.sharing.pairs if not _waits(pair.source.use, pair.destination.use)
+    ]
+    return [entries_of(problem, ()), entries_of(problem, free)]
 
 
 def _waits(one: PipelineUse | None, two: PipelineUse | None) -> bool:

@@ -19,7 +19,7 @@ from passes.planning.bound import lower_bound
 from passes.planning.engine.widen import widened
 from passes.planning.live_ranges import LiveRange
 from passes.planning.plan import Plan, Status
-from passes.planning.problem import Problem, rotate_alike
+from passes.planning.problem import Problem
 from target_hw.memory import ByteRange
 
 Ints = npt.NDArray[np.int64]
@@ -201,14 +201,21 @@ class BlockList:
     def in_place_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield (source, destination) for each two blocks that may have one offset in place.
 
-        Those are the equal slots of an in-place pair of equally many slots, if one loop moves both
-        from slot to slot.
+        Those are the equal slots of an in-place pair of equally many slots.
         """
-        buffers = self.problem.buffers
-        for source, destination in self.problem.in_place:
-            one, two = (buffers[self.problem.index[name]] for name in (source, destination))
-            if one.slots == two.slots and (one.slots == 1 or rotate_alike(one, two)):
-                yield from zip(self.blocks_of(source), self.blocks_of(destination), strict=True)
+        for pair in self.problem.sharing.pairs:
+            if pair.has_equal_slots:
+                yield from zip(*(self.blocks_of(name) for name in pair.names), strict=True)
+
+    @cached_property
+    def partners(self) -> list[list[int]]:
+        """For each block those that it conflicts with but may share an offset with, in place."""
+        partners: list[list[int]] = [[] for _ in range(len(self))]
+        for one, two in self.in_place_pairs():
+            if two in self.conflicts[one]:
+                partners[one].append(two)
+                partners[two].append(one)
+        return partners
 
     def flat(self, plan: Plan) -> list[int]:
         """Return the offset of each block under a plan of the problem."""

@@ -53,7 +53,7 @@ class WeightedSearch:
         self._meter = meter
         problem = block_list.problem
         self._capacity = problem.capacity
-        self._partners = _partners(block_list)
+        self._partners = block_list.partners
         self._hard = [
             [o for o in row.tolist() if o not in self._partners[b]]
             for b, row in enumerate(block_list.conflicts)
@@ -186,16 +186,6 @@ class WeightedSearch:
         """Return what a penalty costs as things stand."""
         pairs, crossed = self._paid[penalty]
         return self._costs[penalty][crossed > 0] if pairs else 0
-
-
-def _partners(block_list: BlockList) -> list[list[int]]:
-    """Return for each block those it may share an offset with while both are live."""
-    partners: list[list[int]] = [[] for _ in range(len(block_list))]
-    for one, two in block_list.in_place_pairs():
-        if two in block_list.conflicts[one]:
-            partners[one].append(two)
-            partners[two].append(one)
-    return partners
 
 
 def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[list[int]]:

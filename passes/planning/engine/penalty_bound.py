@@ -74,9 +74,9 @@ def _soft_pairs(block_list: BlockList) -> list[tuple[int, int]]:
 def _hard(block_list: BlockList) -> list[set[int]]:
     """Return for each block those that it shares no byte with in any plan."""
     hard = [set(row.tolist()) for row in block_list.conflicts]
-    for one, two in block_list.problem.in_place:  # of any slots: a plan may widen one of the two
-        for first in block_list.blocks_of(one):
-            for second in block_list.blocks_of(two):
+    for pair in block_list.problem.sharing.pairs:  # of any slots: a plan may widen one of the two
+        for first in block_list.blocks_of(pair.source.name):
+            for second in block_list.blocks_of(pair.destination.name):
                 hard[first].discard(second)
                 hard[second].discard(first)
     return hard

@@ -30,10 +30,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "problem: what contradicts itself is refused",
         "passes/planning/problem.py",
-        (
-            "_checked_live", "_is_one_range", "_checked_pins", "_check_names", "_check_known",
-            "_check_pairs", "_check_pins", "_check_total",
-        ),
+        ("_check_names", "_check_known", "_check_pairs", "_check_pins", "_check_total"),
+        (_PROBLEM,),
+    ),
+    Rule(
+        "problem: buffers that contradict themselves are refused",
+        "passes/planning/buffer.py",
+        ("_checked_live", "_is_one_range", "_checked_pins"),
         (_PROBLEM,),
     ),
     Rule(
@@ -44,8 +47,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "slots: who may have more offsets, and rotates with whom",
-        "passes/planning/problem.py",
-        ("Buffer.may_widen", "rotate_alike"),
+        "passes/planning/buffer.py",
+        ("Buffer.may_widen", "Buffer.rotates_with"),
         (f"{_PLANNERS}::test_only_what_a_loop_writes_anew_gets_more_offsets", _RIGHT),
     ),
     Rule(
@@ -65,14 +68,15 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "passes/planning/engine/blocks.py",
         (
             "BlockList.separated_pairs", "BlockList.conflicts_among", "BlockList.met_by",
-            "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.penalty",
-            "BlockList.in_step", "BlockList._status", "settle", "_live_together",
+            "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
+            "BlockList.penalty", "BlockList.in_step", "BlockList._status", "settle",
+            "_live_together",
         ),
         (_RIGHT, _MANY),
     ),
     Rule(
-        "in place: what may be merged",
-        "passes/planning/engine/in_place.py",
+        "in place: which pairs can be",
+        "passes/planning/in_place.py",
         (),
         (_MERGED, _RIGHT, "tests/ascend/test_three_level.py"),
     ),
@@ -122,19 +126,19 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend: what shares an entry",
         "passes/ascend/planning/entries.py",
         ("Entry.kind", "conflict", "entries_of", "_separated_from_all", "pins_of", "sequential"),
-        ("tests/planning/ascend",),
+        ("tests/ascend/test_three_level.py", "tests/ascend/test_ascend_cases.py"),
     ),
     Rule(
         "Ascend: what sharing costs",
         "passes/ascend/planning/levels.py",
         ("pipes_conflict", "with_level_penalties", "_penalty"),
-        ("tests/planning/ascend",),
+        ("tests/ascend/test_three_level.py", "tests/ascend/test_ascend_cases.py"),
     ),
     Rule(
         "Ascend: the level of a buffer",
         "passes/ascend/planning/levels.py",
         ("reuse_of", "_level", "_in_step", "_crossed", "_meet", "_sharing"),
-        ("tests/planning/ascend",),
+        ("tests/ascend/test_three_level.py", "tests/ascend/test_ascend_cases.py"),
     ),
     Rule(
         "Ascend: what a level allows",

@@ -34,20 +34,18 @@ class Relations:
 def relations_of(block_list: BlockList) -> Relations:
     """Return the relations of the blocks, each row sorted by the other block."""
     buffers, penalties = block_list.problem.buffers, block_list.problem.penalties
-    in_place: set[tuple[int, int]] = set()
-    for one, two in block_list.in_place_pairs():
-        in_place |= {(one, two), (two, one)}
     found = Relations([], [], [], [], [], [], [], [])
     counts = []
     for block in range(len(block_list)):
         hard = set(block_list.conflicts[block].tolist())
         soft = dict(block_list.soft.get(block, ()))
+        partners = block_list.partners[block]
         row = sorted(hard | soft.keys())
         counts.append(len(row))
         for other in row:
             penalty, is_hard = soft.get(other, -1), other in hard
             in_step = block_list.in_step(block, other)
-            partner = is_hard and (block, other) in in_place
+            partner = other in partners
             slots = buffers[block_list.buffer_of[other]].slots
             price = 0
             if penalty >= 0:
