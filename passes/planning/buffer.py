@@ -126,8 +126,8 @@ class Penalty:
     """What it costs when two buffers share bytes.
 
     The cost is charged once, however many bytes and slots are shared: a false dependence between
-    two pipelines, a double buffer that stalls. Two buffers share *in step* if they have equally
-    many offsets and slot `k` of one shares bytes with no slot of the other but slot `k`.
+    two pipelines, a double buffer that stalls. Their *slots match* if they have equally many
+    offsets and slot `k` of one shares bytes with no slot of the other but slot `k`.
 
     Parameters
     ----------
@@ -135,24 +135,24 @@ class Penalty:
         The names of the buffers.
     cost : int
         A positive number, as large as it may be.
-    in_step : int, optional
-        What it costs instead where they share in step: positive, at most `cost`.
+    cost_if_slots_match : int, optional
+        What it costs instead where their slots match: positive, at most `cost`, which it is by
+        default.
     """
 
     first: str
     second: str
     cost: int
-    in_step: int | None = None
+    cost_if_slots_match: int = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        for what, given in (("cost", self.cost), ("in_step", self.in_step)):
-            if given is not None and type(given) is not int:
-                object.__setattr__(self, what, as_plain(given))
-
-    @property
-    def cost_in_step(self) -> int:
-        """What it costs where the two share in step."""
-        return self.cost if self.in_step is None else self.in_step
+        matched: Any = self.cost_if_slots_match
+        given = {
+            "cost": self.cost,
+            "cost_if_slots_match": self.cost if matched is None else matched,
+        }
+        for what, value in given.items():
+            object.__setattr__(self, what, as_plain(value))
 
 
 def _is_list(value: object) -> bool:

@@ -47,7 +47,7 @@ class Sharing:
         separations: Iterable[Pair],
         penalties: Iterable[Penalty],
     ) -> None:
-        self.costs = {frozenset((p.first, p.second)): p.cost_in_step for p in penalties}
+        self.costs = {frozenset((p.first, p.second)): p.cost_if_slots_match for p in penalties}
         self._separated = {frozenset(pair) for pair in separations}
         self._pairs = {
             frozenset((first, second)): InPlacePair(

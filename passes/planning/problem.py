@@ -163,10 +163,11 @@ def _check_pairs(problem: Problem) -> None:
                 f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r} must be "
                 f"a positive integer, got {penalty.cost!r}"
             )
-        if not is_byte_count(penalty.cost_in_step) or not 0 < penalty.cost_in_step <= penalty.cost:
+        matched = penalty.cost_if_slots_match
+        if not is_byte_count(matched) or not 0 < matched <= penalty.cost:
             raise ValueError(
-                f"{problem.name}: the penalty in step of {penalty.first!r} and {penalty.second!r} "
-                f"must be an integer from 1 to {penalty.cost}, got {penalty.in_step!r}"
+                f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r} if slots "
+                f"match must be an integer from 1 to {penalty.cost}, got {matched!r}"
             )
     separated = {frozenset(pair) for pair in problem.separations}
     for pair in problem.in_place:

@@ -187,13 +187,13 @@ def test_penalties_say_how_often_a_pipeline_waits():
             separations=(("separated", "double"),),
         )
     )
-    found = {(p.first, p.second): (p.cost, p.in_step) for p in problem.penalties}
+    found = {(p.first, p.second): (p.cost, p.cost_if_slots_match) for p in problem.penalties}
     assert found[("double", "single")] == (48, 16)
     assert found[("double", "rare")] == (12, 4)
-    assert found[("double", "outside")] == (1, None)
+    assert found[("double", "outside")] == (1, 1)
     assert found[("double", "plain")] == (48, 16)
-    assert found[("single", "rare")] == (4, None)
-    assert found[("single", "plain")] == (16, None)
+    assert found[("single", "rare")] == (4, 4)
+    assert found[("single", "plain")] == (16, 16)
     absent = [("plain", "vector"), ("double", "unknown"), ("double", "with double")]
     assert not {*absent, ("double", "separated")} & {*found}
 

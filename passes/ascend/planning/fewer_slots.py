@@ -18,7 +18,7 @@ from dataclasses import replace
 from passes.ascend.planning.choice import Asked, Choice, Judge, Placed, Planner, front
 from passes.ascend.planning.slot_sets import QUICK, Cycles, SlotSearch
 from passes.planning.bound import lower_bound
-from passes.planning.planner import Budget, Meter, solve
+from passes.planning.planner import Budget, BudgetTracker, solve
 from passes.planning.problem import Problem
 
 RUNGS = 4
@@ -78,7 +78,7 @@ class _Search:
         budget: Budget,
     ) -> None:
         self._memories, self._others, self._judge = memories, others, judge
-        self._planner, self._budget, self._meter = planner, budget, Meter(budget)
+        self._planner, self._budget, self._meter = planner, budget, BudgetTracker(budget)
         self._placed: list[Placed] = [(m.problem, solve(m.problem, "bump")) for m in memories]
         self._chosen: list[Choice | None] = [None] * len(memories)
         self._found: list[list[Choice]] = [[] for _ in memories]
@@ -106,7 +106,7 @@ class _Search:
 
     def look_below(self) -> None:
         """Look for plans of fewer bytes for each memory, beside what is chosen for the others."""
-        meter = Meter(self._budget)
+        meter = BudgetTracker(self._budget)
         for at, (memory, choice) in enumerate(zip(self._memories, self._chosen, strict=True)):
             if choice is not None:
                 for capacity in _rungs(memory, choice.plan.peak):

@@ -21,8 +21,8 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.coalesce import Coalesced, coalesce
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan
-from passes.planning.planner import Meter
-from passes.planning.planners.first_fit.gaps import UNPLACED, place
+from passes.planning.planner import BudgetTracker
+from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 from passes.planning.problem import Problem
 
 NAME = "first fit in order"
@@ -54,7 +54,7 @@ def plans_in_order(
     problem: Problem,
     start: Judged,
     judge: Callable[[Plan], Verdict],
-    meter: Meter,
+    meter: BudgetTracker,
     enough: int,
 ) -> Iterator[Judged]:
     """Yield plans that are no worse than the best one before them.
@@ -67,7 +67,7 @@ def plans_in_order(
         A plan to start from. Each buffer keeps as many offsets as it has there.
     judge : callable
         From a plan of `problem` to what it costs.
-    meter : Meter
+    meter : BudgetTracker
         Pays for the blocks that are placed.
     enough : int
         Cycles that no plan is below; the search ends there.
@@ -142,7 +142,7 @@ class _Search:
         # placed by then.
         leader = merged.leader
         blocks = [block_list.blocks_of(leader[name])[slot] for name, slot in order.items]
-        flat = place(block_list, blocks, limit=self._problem.capacity)
+        flat = fit_blocks(block_list, blocks, limit=self._problem.capacity)
         if UNPLACED in flat:
             return None
         offsets = merged.restore(block_list.plan(flat, NAME), self._problem)

@@ -18,7 +18,7 @@ from passes.ascend.planning.level_limit import LEVELS, plan_at_level
 from passes.planning.bound import lower_bound
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.problem import Problem
 from passes.planning.verify import verify
 
@@ -56,7 +56,9 @@ def waits_in(problem: Problem, verdict: Verdict) -> list[tuple[str, str]]:
     return [pair for pair in verdict.waits if movable.issuperset(pair)]
 
 
-def first_plans(problem: Problem, planner: Planner, meter: Meter, nodes: int) -> Iterator[Plan]:
+def first_plans(
+    problem: Problem, planner: Planner, meter: BudgetTracker, nodes: int
+) -> Iterator[Plan]:
     """Yield plans that fit, no two alike: of the least penalty, and of the reuse levels.
 
     Parameters
@@ -65,7 +67,7 @@ def first_plans(problem: Problem, planner: Planner, meter: Meter, nodes: int) ->
         With the penalties of the levels.
     planner : callable
         What seeks the least penalty.
-    meter : Meter
+    meter : BudgetTracker
         Pays for all of them.
     nodes : int
         The most that `planner` may try.
@@ -78,7 +80,9 @@ def first_plans(problem: Problem, planner: Planner, meter: Meter, nodes: int) ->
             yield plan
 
 
-def _planned(problem: Problem, planner: Planner, meter: Meter, nodes: int) -> Iterator[Plan]:
+def _planned(
+    problem: Problem, planner: Planner, meter: BudgetTracker, nodes: int
+) -> Iterator[Plan]:
     yield planner(problem, meter.share(FIRST_PART, at_most=nodes).rest())
     for level in LEVELS:
         yield plan_at_level(problem, level, meter.share(1, at_most=LEVEL_NODES).rest())
@@ -89,7 +93,7 @@ def plans_apart(
     known: list[Judged],
     planner: Planner,
     judge: Callable[[Plan], Verdict],
-    meter: Meter,
+    meter: BudgetTracker,
     enough: int,
 ) -> Iterator[Judged]:
     """Yield plans in which pairs are kept apart that wait for one another in other plans.
@@ -106,7 +110,7 @@ def plans_apart(
         What plans the problem with pairs kept apart.
     judge : callable
         From a plan of `problem` to what it costs.
-    meter : Meter
+    meter : BudgetTracker
         Pays for the plans.
     enough : int
         Cycles that no plan is below.
@@ -134,7 +138,7 @@ def plans_apart(
 
 
 def _plan_apart(
-    problem: Problem, pairs: frozenset[frozenset[str]], planner: Planner, meter: Meter
+    problem: Problem, pairs: frozenset[frozenset[str]], planner: Planner, meter: BudgetTracker
 ) -> Plan | None:
     """Return a plan of `problem` in which some pairs share nothing, if one is found."""
     changed = _apart(problem, pairs)

@@ -77,7 +77,7 @@ def _penalty(first: Buffer, second: Buffer, use: PipelineUse, other: PipelineUse
     runs = min(use.runs, other.runs)
     if use.loop is None or max(first.slots, second.slots) == 1:
         return Penalty(*names, DEPENDENCE * runs)
-    return Penalty(*names, (DEPENDENCE + STALL) * runs, in_step=DEPENDENCE * runs)
+    return Penalty(*names, (DEPENDENCE + STALL) * runs, DEPENDENCE * runs)
 
 
 def _in_place_groups(problem: Problem) -> dict[str, int]:

@@ -29,7 +29,7 @@ from passes.ascend.planning.entries import (
     rounded,
 )
 from passes.planning.in_place import Sharing
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT, Problem
 
 TOP = 3
@@ -86,7 +86,7 @@ class Mirrored:
 def mirror(
     problem: Problem,
     entries: Sequence[Entry],
-    meter: Meter,
+    meter: BudgetTracker,
     strategy: str = "default",
     cross_loop: bool = True,
 ) -> Mirrored:
@@ -98,7 +98,7 @@ def mirror(
         Where the entries come from. Penalties are not looked at, but where they tell stall pairs.
     entries : sequence of Entry
         In the order in which they become live.
-    meter : Meter
+    meter : BudgetTracker
         A node is one slot tried at one level.
     strategy : str
         "default" or "largest-first".
@@ -144,7 +144,7 @@ def _unpinned(problem: Problem, facts: _Facts, strategy: str) -> list[Item]:
     return [item for item in order if item not in facts.pins]
 
 
-def _pack(packer: _Packer, levels: Sequence[int], meter: Meter) -> bool:
+def _pack(packer: _Packer, levels: Sequence[int], meter: BudgetTracker) -> bool:
     """Place all items, going back where one finds no place; whether that came to an end."""
     at, cap, reset = 0, TOP, 1
     while at < len(packer.order):

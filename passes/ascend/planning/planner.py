@@ -24,7 +24,7 @@ from passes.ascend.planning.levels import pipes_conflict, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget, Meter, register
+from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
 from passes.planning.planners.portfolio import bump_or_best
 from passes.planning.problem import PipelineUse, Problem, widest_alignment
@@ -103,7 +103,7 @@ def plan_levels(
         # Nothing can stand at multiples of all alignments at once.
         plan = bump_or_best(problem, budget or Budget())
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
-    meter = Meter(budget or Budget())
+    meter = BudgetTracker(budget or Budget())
     block_list, entries = BlockList(problem), entries_of(problem)
     apart = [] if search == "mirror" else _with_less_in_place(problem)
     for laid_out in (*apart, entries):
@@ -121,7 +121,7 @@ def plan_levels(
     if plan.status is Status.OPTIMAL:
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
     reuse = reuse_of(problem, plan.offsets, cross_loop, without)
-    return replace(plan, nodes=meter.used, reuse=reuse, apart=needed)
+    return replace(plan, nodes=meter.used, reuse=reuse, bytes_without_sharing=needed)
 
 
 def _with_less_in_place(problem: Problem) -> list[list[Entry]]:

@@ -17,7 +17,7 @@ from passes.ascend.planning.choice import Asked, Choice, Placed, Planner, Slots,
 from passes.ascend.planning.judged_orders import plans_in_order
 from passes.ascend.planning.judged_plans import first_plans, may_fit, plans_apart
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, Meter, solve
+from passes.planning.planner import Budget, BudgetTracker, solve
 from passes.planning.problem import Problem
 
 MOST_PLANNED = 64
@@ -56,7 +56,7 @@ class SlotSearch:
         Bytes.
     planner : callable
         What seeks the plan of the least penalty.
-    meter : Meter
+    meter : BudgetTracker
         Pays for all plans.
     effort : Effort
         How hard to try.
@@ -67,7 +67,7 @@ class SlotSearch:
         asked: Asked,
         capacity: int | None,
         planner: Planner,
-        meter: Meter,
+        meter: BudgetTracker,
         effort: Effort = WHOLE,
     ) -> None:
         self._asked, self._capacity = asked, capacity

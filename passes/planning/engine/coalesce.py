@@ -143,8 +143,8 @@ def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]
     costs: dict[tuple[str, str], tuple[int, int]] = {}
     for penalty in problem.penalties:
         pair = _ordered(leader[penalty.first], leader[penalty.second])
-        cost, in_step = costs.get(pair, (0, 0))
-        costs[pair] = cost + penalty.cost, in_step + penalty.cost_in_step
+        cost, matched = costs.get(pair, (0, 0))
+        costs[pair] = cost + penalty.cost, matched + penalty.cost_if_slots_match
     return replace(
         problem,
         buffers=merged,

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from passes.planning.engine.blocks import BlockList, settle
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT
 
 Score = tuple[int, int]
@@ -32,7 +32,7 @@ class WeightedSearch:
         In-place pairs of its problem are honoured.
     incumbent : Score
         Only better plans are looked for.
-    meter : Meter
+    tracker : BudgetTracker
         Stops the search; see `complete`.
 
     Attributes
@@ -45,23 +45,23 @@ class WeightedSearch:
         Whether no better plan exists.
     """
 
-    def __init__(self, block_list: BlockList, incumbent: Score, meter: Meter) -> None:
+    def __init__(self, block_list: BlockList, incumbent: Score, tracker: BudgetTracker) -> None:
         self.best: list[int] | None = None
         self.score = incumbent
         self.complete = True
         self._block_list = block_list
-        self._meter = meter
+        self._meter = tracker
         problem = block_list.problem
         self._capacity = problem.capacity
         self._partners = block_list.partners
         self._hard = [
             [o for o in row.tolist() if o not in self._partners[b]]
-            for b, row in enumerate(block_list.conflicts)
+            for b, row in enumerate(block_list.interference)
         ]
         self._soft = [block_list.soft.get(block, []) for block in range(len(block_list))]
-        self._costs = [(p.cost_in_step, p.cost) for p in problem.penalties]
+        self._costs = [(p.cost_if_slots_match, p.cost) for p in problem.penalties]
         self._offsets = [-1 if size else 0 for size in block_list.sizes]
-        # For each penalty, the pairs of slots that share, and those of them not in step.
+        # For each penalty, the pairs of slots that share, and those of them that do not match.
         self._paid = [[0, 0] for _ in self._costs]
         self._left = [
             block
@@ -72,7 +72,7 @@ class WeightedSearch:
         self._crowds = _crowds(block_list, self._partners, self._left)
 
     def run(self) -> None:
-        """Search until nothing better is left or the meter stops it."""
+        """Search until nothing better is left or the tracker stops it."""
         cost = peak = 0
         for block, offset in self._block_list.pinned.items():
             cost += self._pay(list(self._shared(block, offset)), 1)
@@ -165,12 +165,12 @@ class WeightedSearch:
         return settle(0, size, alignment, self._obstacles(others)) + size
 
     def _shared(self, block: int, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (penalty, 1 if not in step) for each placed block that `block` would meet."""
+        """Yield (penalty, 1 unless slots match) for each placed block that `block` would meet."""
         sizes = self._block_list.sizes
         for other, penalty in self._soft[block]:
             begin = self._offsets[other]
             if begin >= 0 and begin < offset + sizes[block] and offset < begin + sizes[other]:
-                yield penalty, int(not self._block_list.in_step(block, other))
+                yield penalty, int(not self._block_list.slots_match(block, other))
 
     def _pay(self, shared: Sequence[tuple[int, int]], sign: int) -> int:
         """Note what is shared (1) or no longer so (-1); return what that adds to the cost."""

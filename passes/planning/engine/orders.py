@@ -27,7 +27,7 @@ class Measures:
     """
 
     def __init__(self, block_list: BlockList) -> None:
-        self.begin = block_list.hulls[0]
+        self.begin = block_list.spans[0]
         self.size = block_list.size_array
         begins, ends, owners = block_list.pieces
         self.life = np.zeros(len(block_list), dtype=np.int64)

@@ -73,7 +73,7 @@ def _soft_pairs(block_list: BlockList) -> list[tuple[int, int]]:
 
 def _hard(block_list: BlockList) -> list[set[int]]:
     """Return for each block those that it shares no byte with in any plan."""
-    hard = [set(row.tolist()) for row in block_list.conflicts]
+    hard = [set(row.tolist()) for row in block_list.interference]
     for pair in block_list.problem.sharing.pairs:  # of any slots: a plan may widen one of the two
         for first in block_list.blocks_of(pair.source.name):
             for second in block_list.blocks_of(pair.destination.name):
@@ -130,10 +130,12 @@ def _least_cost(
         for other, penalty in soft[block].items():
             if block < other and other in members and penalty not in spent:
                 saved[penalty] = saved.get(penalty, 0) + min(sizes[block], sizes[other])
-    by_price = sorted(saved, key=lambda p: (Fraction(penalties[p].cost_in_step, saved[p]), p))
+    by_price = sorted(
+        saved, key=lambda p: (Fraction(penalties[p].cost_if_slots_match, saved[p]), p)
+    )
     cost, left = 0, excess
     for penalty in by_price:
-        price = penalties[penalty].cost_in_step
+        price = penalties[penalty].cost_if_slots_match
         if saved[penalty] >= left:
             cost += -(-price * left // saved[penalty])
             break

@@ -24,7 +24,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "verifier: all that overlaps is found",
         "passes/planning/verify.py",
-        ("_live_overlaps", "_Apart.added", "_Apart.remove", "_Apart.sharing_with"),
+        ("_live_overlaps", "_Disjoint.added", "_Disjoint.remove", "_Disjoint.sharing_with"),
         (_VERIFY,),
     ),
     Rule(
@@ -67,9 +67,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "blocks: who conflicts, who may be in place",
         "passes/planning/engine/blocks.py",
         (
-            "BlockList.separated_pairs", "BlockList.conflicts_among", "BlockList.met_by",
+            "BlockList.separated_pairs", "BlockList.interference_among", "BlockList.met_by",
             "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
-            "BlockList.penalty", "BlockList.in_step", "BlockList._status", "settle",
+            "BlockList.penalty", "BlockList.slots_match", "BlockList._status", "settle",
             "_live_together",
         ),
         (_RIGHT, _MANY),
@@ -114,7 +114,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "loops: search",
         "passes/planning/planners/branch_and_bound/loop.py",
         ("_next_block", "_settled", "_raise_conflicts", "_may_fit", "_add_groups"),
-        ("tests/planning/engine/test_canonical.py", _RIGHT),
+        ("tests/planning/engine/test_branch_and_bound.py", _RIGHT),
     ),
     Rule(
         "loops: relocation",
@@ -126,19 +126,19 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend: what shares an entry",
         "passes/ascend/planning/entries.py",
         ("Entry.kind", "conflict", "entries_of", "_separated_from_all", "pins_of", "sequential"),
-        ("tests/ascend/test_three_level.py", "tests/ascend/test_ascend_cases.py"),
+        ("tests/ascend",),
     ),
     Rule(
         "Ascend: what sharing costs",
         "passes/ascend/planning/levels.py",
         ("pipes_conflict", "with_level_penalties", "_penalty"),
-        ("tests/ascend/test_three_level.py", "tests/ascend/test_ascend_cases.py"),
+        ("tests/ascend",),
     ),
     Rule(
         "Ascend: the level of a buffer",
         "passes/ascend/planning/levels.py",
         ("reuse_of", "_level", "_in_step", "_crossed", "_meet", "_sharing"),
-        ("tests/ascend/test_three_level.py", "tests/ascend/test_ascend_cases.py"),
+        ("tests/ascend",),
     ),
     Rule(
         "Ascend: what a level allows",
@@ -228,21 +228,21 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "passes/planning/planners/branch_and_bound/loop.py",
         "if reach[other] >= top or",
         "if reach[other] >= top - 1 or",
-        ("tests/planning/engine/test_canonical.py",),
+        ("tests/planning/engine/test_branch_and_bound.py",),
     ),
     Fault(
         "loops fault: search, what is reserved",
         "passes/planning/planners/branch_and_bound/loop.py",
         "if state.obstacle_end[at] > low:",
         "if state.obstacle_end[at] > low + 1:",
-        (_RIGHT, "tests/planning/engine/test_canonical.py"),
+        (_RIGHT, "tests/planning/engine/test_branch_and_bound.py"),
     ),
     Fault(
         "loops fault: search, the capacity",
         "passes/planning/planners/branch_and_bound/loop.py",
         "if raised + state.size[other] > state.capacity:",
         "if raised + state.size[other] > state.capacity + 1:",
-        (_RIGHT, "tests/planning/engine/test_canonical.py"),
+        (_RIGHT, "tests/planning/engine/test_branch_and_bound.py"),
     ),
     Fault(
         "loops fault: relocation, what is reserved",

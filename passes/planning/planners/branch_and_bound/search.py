@@ -36,7 +36,7 @@ class Outcome(IntEnum):
     """There is no placement below the capacity: this is proven."""
 
 
-class CanonicalSearch:
+class BranchAndBound:
     """A search that `passes.planning.planners.branch_and_bound.loop` explains.
 
     Parameters

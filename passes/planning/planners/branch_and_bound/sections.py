@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that the canonical search works on: blocks to place below a capacity.
+"""The data that the branch and bound works on: blocks to place below a capacity.
 
 Only integers, in arrays of one dimension, so that the search can run in Python or compiled.
 """
@@ -16,7 +16,7 @@ from passes.planning.engine.blocks import BlockList
 
 
 @dataclass(frozen=True)
-class Table:
+class Rows:
     """Lists of integers of different lengths, stored one after the other.
 
     Row `i` is ``values[begins[i] : begins[i + 1]]``.
@@ -26,10 +26,10 @@ class Table:
     values: list[int]
 
     @staticmethod
-    def of(rows: Sequence[Sequence[int]]) -> Table:
+    def of(rows: Sequence[Sequence[int]]) -> Rows:
         """Return the table with these rows."""
         begins = [0, *accumulate(len(row) for row in rows)]
-        return Table(begins, [value for row in rows for value in row])
+        return Rows(begins, [value for row in rows for value in row])
 
     def row(self, index: int) -> list[int]:
         """Return one row."""
@@ -51,14 +51,14 @@ class Packing:
     # Bytes that a block takes of a section at least: its size rounded up to `unit`.
     weights: list[int]
     unit: int  # Bytes that every offset is a multiple of
-    conflicts: Table  # For each block, those it may not share bytes with
+    conflicts: Rows  # For each block, those it may not share bytes with
     # For each block, bytes that it may not take: reserved ranges and pinned blocks, by begin.
-    obstacle_begins: Table
-    obstacle_ends: Table
+    obstacle_begins: Rows
+    obstacle_ends: Rows
     # For each block, the half-open ranges of sections in which it is live.
-    section_begins: Table
-    section_ends: Table
-    members: Table  # For each section, the blocks live in it
+    section_begins: Rows
+    section_ends: Rows
+    members: Rows  # For each section, the blocks live in it
     # For each block, the half-open range of sections that ties it to others: its life and, where it
     # is separated from a block, the gap to that block's life.
     first: list[int]
@@ -86,7 +86,7 @@ class Packing:
 
 def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
     """Return the packing of some blocks of `block_list`, none of them pinned or empty."""
-    conflicts = [row.tolist() for row in block_list.conflicts_among(blocks)]
+    conflicts = [row.tolist() for row in block_list.interference_among(blocks)]
     unit = math.gcd(*(block_list.alignments[block] for block in blocks))
     ranges, members = _sections([block_list.live[block] for block in blocks])
     obstacles = [_obstacles(block_list, block) for block in blocks]
@@ -98,12 +98,12 @@ def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
         alignments=[block_list.alignments[block] for block in blocks],
         weights=[-(-size // unit) * unit for size in sizes],
         unit=unit,
-        conflicts=Table.of(conflicts),
-        obstacle_begins=Table.of([[begin for begin, _ in row] for row in obstacles]),
-        obstacle_ends=Table.of([[end for _, end in row] for row in obstacles]),
-        section_begins=Table.of([[begin for begin, _ in row] for row in ranges]),
-        section_ends=Table.of([[end for _, end in row] for row in ranges]),
-        members=Table.of(members),
+        conflicts=Rows.of(conflicts),
+        obstacle_begins=Rows.of([[begin for begin, _ in row] for row in obstacles]),
+        obstacle_ends=Rows.of([[end for _, end in row] for row in obstacles]),
+        section_begins=Rows.of([[begin for begin, _ in row] for row in ranges]),
+        section_ends=Rows.of([[end for _, end in row] for row in ranges]),
+        members=Rows.of(members),
         first=first,
         last=last,
         life=[sum(end - begin for begin, end in block_list.live[block]) for block in blocks],

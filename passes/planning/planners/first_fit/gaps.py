@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from passes.planning.engine.blocks import BlockList, Ints, settle
-from passes.planning.planner import Budget, Meter
+from passes.planning.planner import Budget, BudgetTracker
 from passes.planning.planners.first_fit.scan import scanned
 
 UNPLACED = -1
@@ -22,14 +22,14 @@ NO_END = np.iinfo(np.int64).max
 """Where the gap above all blocks ends."""
 
 
-def place(
+def fit_blocks(
     block_list: BlockList,
     order: Iterable[int],
     rule: str = "first",
     costs: bool = False,
     fixed: dict[int, int] | None = None,
     limit: int | None = None,
-    meter: Meter | None = None,
+    tracker: BudgetTracker | None = None,
 ) -> list[int]:
     """Place blocks one by one.
 
@@ -50,7 +50,7 @@ def place(
         Offsets (bytes) of blocks that are placed already.
     limit : int, optional
         Leave a block `UNPLACED` that would end above it (bytes).
-    meter : Meter, optional
+    tracker : BudgetTracker, optional
         Once it is late, the blocks that are left stay `UNPLACED`.
 
     Returns
@@ -59,16 +59,16 @@ def place(
         For each block its offset in bytes.
     """
     gaps = Gaps(block_list)
-    meter = meter or Meter(Budget())
+    tracker = tracker or BudgetTracker(Budget())
     for block, offset in {**block_list.pinned, **(fixed or {})}.items():
         gaps.offsets[block] = offset
     if not block_list.is_listed:
         start = gaps.offsets.tolist()
-        found = scanned(block_list, list(order), rule, start, limit, meter, MOST_WORK)
+        found = scanned(block_list, list(order), rule, start, limit, tracker, MOST_WORK)
         if found is not None:
             return found
     for at, block in enumerate(order):
-        if at % CHUNK == 0 and meter.late:
+        if at % CHUNK == 0 and tracker.expired:
             break
         if gaps.offsets[block] != UNPLACED:
             continue
@@ -151,7 +151,7 @@ class Gaps:
         return sorted((*self.block_list.problem.memory.reserved, *self._taken(block)))
 
     def _taken(self, block: int) -> Iterator[tuple[int, int]]:
-        for other in self.block_list.conflicts[block].tolist():
+        for other in self.block_list.interference[block].tolist():
             offset = int(self.offsets[other])
             if offset != UNPLACED:
                 yield offset, offset + self.block_list.sizes[other]

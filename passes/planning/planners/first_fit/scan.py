@@ -16,7 +16,7 @@ import numpy as np
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.first_fit.loop import NEXT, ROW, UNPLACED, WORK, FitState, advance
 
 CHUNK = 20_000_000
@@ -30,7 +30,7 @@ def scanned(
     rule: str,
     offsets: Sequence[int],
     limit: int | None,
-    meter: Meter,
+    tracker: BudgetTracker,
     most_work: int,
 ) -> list[int] | None:
     """Place blocks one by one; None where the loop cannot be compiled.
@@ -47,7 +47,7 @@ def scanned(
         For each block its offset in bytes, or `UNPLACED`.
     limit : int, optional
         A block that would end above it (bytes) gets no place.
-    meter : Meter
+    tracker : BudgetTracker
         Once it is late, the blocks that are left get no place.
     most_work : int
         Placed blocks looked at after which the blocks that are left get no place.
@@ -57,7 +57,7 @@ def scanned(
     state = _make_state(block_list, order, rule, offsets, EVER if limit is None else limit)
     running = compiled.on_arrays(advance, state)
     now = running.state.now
-    while now[NEXT] < len(order) and now[WORK] < most_work and not meter.late:
+    while now[NEXT] < len(order) and now[WORK] < most_work and not tracker.expired:
         running.advance(min(now[WORK] + CHUNK, most_work))
     return [int(offset) for offset in running.state.offset[: len(block_list)]]
 
@@ -72,7 +72,7 @@ def _make_state(
     for one, two in block_list.separated_pairs():
         rows[one].append(two)
         rows[two].append(one)
-    begins, ends = (list(each) for each in block_list.hulls)
+    begins, ends = (list(each) for each in block_list.spans)
     begin = np.array([*begins, *(-EVER for _ in reserved)], dtype=np.int64)
     end = np.array([*ends, *(EVER for _ in reserved)], dtype=np.int64)
     size = np.array([*block_list.sizes, *(e - b for b, e in reserved)], dtype=np.int64)

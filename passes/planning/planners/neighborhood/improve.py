@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.neighborhood.loop import FIXED_POINT, MOST_OUT, advance
 from passes.planning.planners.neighborhood.relocation import Relocation
 
@@ -32,12 +32,12 @@ CHUNK = 64
 
 
 def improved(
-    block_list: BlockList, offsets: Sequence[int], meter: Meter, enough: int = 0
+    block_list: BlockList, offsets: Sequence[int], tracker: BudgetTracker, enough: int = 0
 ) -> list[int]:
     """Return the best placement found from one that is right, or that itself.
 
     Ends when the penalty is as low as `enough`, after `PATIENCE` rounds without a better plan, or
-    when the meter is used up: a node is one block put back.
+    when the tracker is used up: a node is one block put back.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def improved(
         In-place pairs are honoured, slot by slot.
     offsets : sequence of int
         Bytes, for each block, within the capacity.
-    meter : Meter
+    tracker : BudgetTracker
         Pays for the nodes.
     enough : int
         A penalty that no plan is below.
@@ -67,7 +67,7 @@ def improved(
         before = search.score
         search.restart()
         for heat in _heats(steps, search.unit):
-            limit = meter.left - spare
+            limit = tracker.left - spare
             if limit <= 0 or search.score[0] <= enough:
                 return search.best
             if may_compile and (search.nodes > first_nodes or compiled.is_loaded(advance)):
@@ -76,7 +76,7 @@ def improved(
                     search.compile()
             used = search.nodes
             search.advance(CHUNK, heat, limit)
-            meter.spend(search.nodes - used)
+            tracker.spend(search.nodes - used)
         steps *= 2
         idle = 0 if search.score < before else idle + 1
     return search.best

@@ -24,7 +24,7 @@ class Relations:
     others: list[int]  # The other block
     hard: list[int]  # 1 where the two may not share bytes, else 0
     partner: list[int]  # 1 where the two may all the same have one offset, in place, else 0
-    # 1 where one offset for both is worth trying: in place, or in step at less cost.
+    # 1 where one offset for both is worth trying: in place, or where slots match at less cost.
     equal: list[int]
     crossed: list[int]  # 1 where the two are not equal slots of buffers with equally many, else 0
     penalty: list[int]  # The index of the penalty that is due where the two share bytes, or -1
@@ -37,25 +37,25 @@ def relations_of(block_list: BlockList) -> Relations:
     found = Relations([], [], [], [], [], [], [], [])
     counts = []
     for block in range(len(block_list)):
-        hard = set(block_list.conflicts[block].tolist())
+        hard = set(block_list.interference[block].tolist())
         soft = dict(block_list.soft.get(block, ()))
         partners = block_list.partners[block]
         row = sorted(hard | soft.keys())
         counts.append(len(row))
         for other in row:
             penalty, is_hard = soft.get(other, -1), other in hard
-            in_step = block_list.in_step(block, other)
+            slots_match = block_list.slots_match(block, other)
             partner = other in partners
             slots = buffers[block_list.buffer_of[other]].slots
             price = 0
             if penalty >= 0:
                 due = penalties[penalty]
-                price = due.cost_in_step if in_step else due.cost
+                price = due.cost_if_slots_match if slots_match else due.cost
             found.others.append(other)
             found.hard.append(int(is_hard))
             found.partner.append(int(partner))
-            found.equal.append(int(partner or (in_step and slots > 1 and not is_hard)))
-            found.crossed.append(int(not in_step))
+            found.equal.append(int(partner or (slots_match and slots > 1 and not is_hard)))
+            found.crossed.append(int(not slots_match))
             found.penalty.append(penalty)
             found.price.append(price)
     found.begins.extend(accumulate(counts, initial=0))

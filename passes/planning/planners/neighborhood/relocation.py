@@ -134,7 +134,7 @@ def _make_state(block_list: BlockList) -> RelocationState:
         price=relations.price,
         one=[one for one, _ in payers],
         two=[two for _, two in payers],
-        cost_in_step=[penalty.cost_in_step for penalty in problem.penalties],
+        cost_if_slots_match=[penalty.cost_if_slots_match for penalty in problem.penalties],
         cost=[penalty.cost for penalty in problem.penalties],
         met=[0] * len(payers),
         met_crossed=[0] * len(payers),

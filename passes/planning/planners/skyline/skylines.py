@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.engine.blocks import BlockList, Ints
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline.loop import ONE, UNPLACED
 from passes.planning.planners.skyline.place import Shallow, place_by_skyline, tops
 
@@ -48,7 +48,7 @@ class Skylines:
         What it was made with: for each position the logarithm of its weight.
     """
 
-    def __init__(self, block_list: BlockList, meter: Meter) -> None:
+    def __init__(self, block_list: BlockList, tracker: BudgetTracker) -> None:
         self.block_list = block_list
         self.offsets: Ints = np.full(len(block_list), UNPLACED)
         self.offsets[block_list.size_array == 0] = 0
@@ -56,14 +56,14 @@ class Skylines:
             self.offsets[block] = offset
         self.peak = -1
         self.setting = Setting(0, False)
-        begins, ends, positions = block_list.hull_places
+        begins, ends, positions = block_list.span_places
         self.logs: Logs = np.zeros(max(0, positions - 1))
         self.load = _load(begins, ends, block_list.size_array, len(self.logs))
         self._begins, self._ends = begins, ends
         sizes = block_list.size_array.astype(np.float64)
         self._size = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
         self._start = self.offsets.copy()
-        self._meter = meter
+        self._meter = tracker
         self._seconds = 0.0
 
     @property
