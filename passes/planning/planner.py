@@ -53,38 +53,32 @@ class Budget:
 
 
 class BudgetTracker:
-    """What is left of a budget.
+    """What is left of a budget."""
 
-    Attributes
-    ----------
-    used : int
-        Nodes spent so far.
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self.used = 0
+    def __init__(self, budget: Budget, whole: BudgetTracker | None = None) -> None:
+        self.used = 0  # Nodes spent so far
         self._nodes = budget.nodes
         self._stop = None if budget.seconds is None else time.monotonic() + budget.seconds
-        self._whole: BudgetTracker | None = None
+        self._whole = whole
 
     def share(self, part: int, at_most: int | None = None) -> BudgetTracker:
         """Return a tracker of one `part`-th of the nodes and time left; it spends them here too."""
-        nodes = -(-self.left // part)
-        share = BudgetTracker(Budget(nodes if at_most is None else min(nodes, at_most)))
-        share._whole = self
-        if self._stop is not None:
-            now = time.monotonic()
-            share._stop = now + max(0.0, self._stop - now) / part
-        return share
+        nodes, seconds = -(-self.left // part), self.rest().seconds
+        return BudgetTracker(
+            Budget(
+                nodes if at_most is None else min(nodes, at_most),
+                None if seconds is None else seconds / part,
+            ),
+            self,
+        )
 
     def reserve(self, part: int) -> BudgetTracker:
         """Return a tracker of all that is left but one `part`-th; it spends here, too."""
-        rest = BudgetTracker(Budget(self.left - self.left // part))
-        rest._whole = self
-        if self._stop is not None:
-            now = time.monotonic()
-            rest._stop = self._stop - max(0.0, self._stop - now) / part
-        return rest
+        nodes, seconds = self.left, self.rest().seconds
+        return BudgetTracker(
+            Budget(nodes - nodes // part, None if seconds is None else seconds - seconds / part),
+            self,
+        )
 
     def rest(self) -> Budget:
         """Return what is left as a budget of its own."""

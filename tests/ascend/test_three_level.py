@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from kernel_format import kernel_problems
 from planning_oracles import best_by_brute_force, live_ranges, problems
 
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
@@ -28,7 +29,6 @@ from passes.planning import (
     solve,
     verify,
 )
-from passes.planning.files.kernel_format import kernel_problems
 from target_hw.memory import MemoryScope
 
 BUDGET = Budget(nodes=20_000)

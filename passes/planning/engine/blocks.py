@@ -34,16 +34,8 @@ LISTED_BLOCKS, LISTED_DEGREE = 200_000, 40
 class BlockList:
     """The blocks of a problem.
 
-    Attributes
-    ----------
-    problem : Problem
-        Where they come from.
-    buffer_of : list of int
-        For each block, the index of its buffer in the problem.
-    sizes, alignments : list of int
-        For each block, in bytes; the memory's alignment is included.
-    pinned : dict of int to int
-        Offsets, in bytes, of the blocks that have one from the start.
+    For each block, `buffer_of` has the index of its buffer, `sizes` and `alignments` have bytes,
+    the memory's alignment included; `pinned` has the offsets, in bytes, that are given.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -292,12 +284,7 @@ def places_among(ascending: Ints, values: Ints) -> Ints:
 def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:
     """Return the lowest aligned offset from `offset` up at which `size` bytes are free.
 
-    Parameters
-    ----------
-    offset, size, alignment : int
-        In bytes.
-    obstacles : sequence of ByteRange
-        Taken bytes, sorted by their begin; they may overlap.
+    `obstacles` are the taken bytes, sorted by their begin; they may overlap.
     """
     offset += -offset % alignment
     for begin, end in obstacles:

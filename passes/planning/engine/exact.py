@@ -26,23 +26,9 @@ Score = tuple[int, int]
 class WeightedSearch:
     """A search for the plan of least penalty, then least peak, within the capacity.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        In-place pairs of its problem are honoured.
-    incumbent : Score
-        Only better plans are looked for.
-    tracker : BudgetTracker
-        Stops the search; see `complete`.
-
-    Attributes
-    ----------
-    best : list of int, optional
-        Offsets in bytes of the best plan found, if it is better than the incumbent.
-    score : Score
-        Of `best`, or of the incumbent.
-    complete : bool
-        Whether no better plan exists.
+    In-place pairs are honoured. `best` becomes the offsets in bytes of the best plan found that is
+    better than the incumbent, and `score` what it costs; `complete` stays true unless the tracker
+    stopped the search before it was known that there is no better one.
     """
 
     def __init__(self, block_list: BlockList, incumbent: Score, tracker: BudgetTracker) -> None:

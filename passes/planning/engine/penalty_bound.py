@@ -22,19 +22,10 @@ MOST_TRIES = 500
 
 
 def penalty_bound(block_list: BlockList, capacity: int | None) -> int:
-    """Return a penalty that no plan is below whose peak is within `capacity`.
+    """Return a penalty that no plan is below whose peak is within `capacity` bytes.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place. Plans that give buffers more offsets than slots are covered, too.
-    capacity : int, optional
-        Bytes; none forbids nothing.
-
-    Returns
-    -------
-    int
-        The sum over conflicts found greedily: zero where none was found.
+    It is a sum over conflicts found greedily: zero where none was found, or without a capacity.
+    Plans that give buffers more offsets than slots are covered, too.
     """
     penalties = block_list.problem.penalties
     if capacity is None or not penalties or len(block_list) > MOST_BLOCKS:

@@ -200,19 +200,8 @@ def _starts(block_list: BlockList, tracker: BudgetTracker) -> Iterator[Plan]:
 def lowered(block_list: BlockList, plan: Plan, tracker: BudgetTracker) -> Plan:
     """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        Without in-place pairs.
-    plan : Plan
-        It fits, with as many offsets for each buffer as there are slots.
-    tracker : BudgetTracker
-        What the search for it may spend.
-
-    Returns
-    -------
-    Plan
-        `plan` itself where no better one was found.
+    That is `plan` itself where no better one was found. It fits, with as many offsets for each
+    buffer as there are slots, and no pair of the block list is in place.
     """
     problem, flat = block_list.problem, block_list.flat(plan)
     kept = tuple(p for p in problem.penalties if not is_due(block_list, flat, p))

@@ -39,19 +39,9 @@ class Outcome(IntEnum):
 class BranchAndBound:
     """A search that `passes.planning.planners.branch_and_bound.loop` explains.
 
-    Parameters
-    ----------
-    packing : Packing
-        The blocks.
-    ranks : sequence of int
-        For each block its rank, distinct: among blocks of one reach the lowest rank goes first.
-    by_load : bool
-        Whether blocks that are live where most is left to place go before that. What is left is
-        looked at again each time that a group is cut off.
-    capacity : int
-        Bytes that no block may end above.
-    is_compiled : bool
-        Whether it runs as what TVM compiles; only where that can be.
+    Among blocks of one reach the lowest rank goes first, or with `by_load` those that are live
+    where most is left to place, which is looked at again each time that a group is cut off. No
+    block ends above `capacity` bytes. `is_compiled` only where TVM can compile the loop.
     """
 
     def __init__(

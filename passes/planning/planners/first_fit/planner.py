@@ -52,21 +52,11 @@ def fit(
     orders: Sequence[str] | None = None,
     known: Plan | None = None,
 ) -> Plan:
-    """Return the best plan that one gap rule gives under several orders.
+    """Return the best plan that one gap rule, "first" or "best", gives under several orders.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place.
-    tracker : BudgetTracker
-        No further order is tried once it is late.
-    rule : str
-        "first" or "best".
-    orders : sequence of str, optional
-        Names in `ORDERS`; by default all, or `FAST_ORDERS` for more than `LARGE` blocks.
-    known : Plan, optional
-        What is returned where time is too short for one order. Without it the blocks that are left
-        are put on top, which takes some time more.
+    By default these are all `ORDERS`, or `FAST_ORDERS` for more than `LARGE` blocks. Where time is
+    too short for one order, the plan that is `known` is returned; without it the blocks that are
+    left are put on top, which takes some time more.
     """
     if orders is None:
         orders = FAST_ORDERS if len(block_list) > LARGE else tuple(ORDERS)

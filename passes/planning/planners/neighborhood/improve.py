@@ -36,24 +36,10 @@ def improved(
 ) -> list[int]:
     """Return the best placement found from one that is right, or that itself.
 
-    Ends when the penalty is as low as `enough`, after `PATIENCE` rounds without a better plan, or
-    when the tracker is used up: a node is one block put back.
-
-    Parameters
-    ----------
-    block_list : BlockList
-        In-place pairs are honoured, slot by slot.
-    offsets : sequence of int
-        Bytes, for each block, within the capacity.
-    tracker : BudgetTracker
-        Pays for the nodes.
-    enough : int
-        A penalty that no plan is below.
-
-    Returns
-    -------
-    list of int
-        Bytes, for each block: of the least penalty found, then the lowest peak.
+    Offsets are bytes for each block, within the capacity; the best placement has the least penalty,
+    then the lowest peak. Ends when the penalty is as low as `enough`, below which no plan is, after
+    `PATIENCE` rounds without a better plan, or when the tracker is used up: a node is one block put
+    back. In-place pairs are honoured, slot by slot.
     """
     search = Relocation(block_list, offsets)
     problem = block_list.problem

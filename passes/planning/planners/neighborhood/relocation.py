@@ -29,30 +29,19 @@ from passes.planning.planners.neighborhood.relations import relations_of
 class Relocation:
     """A right plan, the best one found from it, and the steps that change it.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        Its in-place pairs are honoured, slot by slot.
-    offsets : sequence of int
-        A right placement within the capacity: bytes, for each block.
-
-    Attributes
-    ----------
-    related : int
-        Relations of all blocks together.
-    unit : float
-        What a penalty that is due at the begin costs on average.
+    In-place pairs are honoured, slot by slot.
     """
 
     def __init__(self, block_list: BlockList, offsets: Sequence[int]) -> None:
         state = _make_state(block_list)
-        self.related = len(state.other)
+        self.related = len(state.other)  # Relations of all blocks together
         self._running = compiled.on_lists(loop.advance, state)
         self._place(offsets)
         state = self._running.state
         state.best[:] = state.low
         state.now[BEST_COST], state.now[BEST_PEAK] = state.now[TOTAL], loop.peak(state)
         due = sum(1 for count in state.met if count)
+        # What a penalty that is due at the begin costs on average.
         self.unit = state.now[TOTAL] / due if due else 1.0
         state.prices[:] = [max(1, int(self.unit * count)) for count in range(1, EJECTIONS + 1)]
 

@@ -77,27 +77,12 @@ def place_by_skyline(
 ) -> Ints:
     """Place the blocks of `order` that have no place yet, each as low as a skyline lets it.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place; penalties play no part.
-    order : sequence of int or Ints
-        Of equally low blocks, the first goes first.
-    tracker : BudgetTracker
-        Once it is late, the plain Python form puts the blocks that are left on top of all others.
-        The compiled one goes on: it takes some seconds for a million blocks.
-    offsets : sequence of int or Ints
-        For each block its offset in bytes, or `UNPLACED`.
-    floor : int or Ints
-        Bytes below which nothing is placed: everywhere, or for each place among
-        `BlockList.span_places` but the last.
-    shallow : Shallow, optional
-        By default no valley is.
+    Of equally low blocks, the first in `order` goes first; `offsets` are bytes, or `UNPLACED`.
+    Nothing is placed below `floor` bytes: one number, or one for each place among
+    `BlockList.span_places` but the last. Penalties play no part.
 
-    Returns
-    -------
-    Ints
-        For each block its offset in bytes.
+    Once the tracker is expired, the plain Python form puts the blocks that are left on top of all
+    others. The compiled one goes on: it takes some seconds for a million blocks.
     """
     placed, blocks = np.array(offsets, dtype=np.int64), np.asarray(order, dtype=np.int64)
     left = blocks[placed[blocks] == UNPLACED]

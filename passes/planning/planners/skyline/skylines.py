@@ -34,19 +34,7 @@ class Setting:
 
 
 class Skylines:
-    """Makes skylines and keeps the lowest.
-
-    Attributes
-    ----------
-    block_list : BlockList
-        What is placed; penalties play no part.
-    offsets : Ints
-        For each block its offset in bytes, in the lowest skyline so far.
-    peak : int
-        Its peak, in bytes.
-    setting, logs : Setting, Logs
-        What it was made with: for each position the logarithm of its weight.
-    """
+    """Makes skylines and keeps the lowest; penalties play no part."""
 
     def __init__(self, block_list: BlockList, tracker: BudgetTracker) -> None:
         self.block_list = block_list
@@ -54,7 +42,8 @@ class Skylines:
         self.offsets[block_list.size_array == 0] = 0
         for block, offset in block_list.pinned.items():
             self.offsets[block] = offset
-        self.peak = -1
+        self.peak = -1  # Of the lowest skyline so far, in bytes; `offsets` are its offsets
+        # What it was made with: `logs` has the logarithm of the weight of each position.
         self.setting = Setting(0, False)
         begins, ends, positions = block_list.span_places
         self.logs: Logs = np.zeros(max(0, positions - 1))
@@ -83,19 +72,8 @@ class Skylines:
     def weighed(self, logs: Logs, setting: Setting, kept: Ints | None = None) -> Ints:
         """Make a skyline in which blocks whose positions weigh most in all go first.
 
-        Parameters
-        ----------
-        logs : Logs
-            For each position the logarithm of its weight.
-        setting : Setting
-            Which valleys are shallow.
-        kept : Ints, optional
-            Offsets (bytes) of blocks that stay below all others, `UNPLACED` for those others.
-
-        Returns
-        -------
-        Ints
-            For each block its offset in bytes.
+        `logs` are the logarithms of these weights. Blocks that have an offset in `kept`, in bytes,
+        stay below all others.
         """
         weights = np.exp(logs - logs.max(initial=0)) + LEAST_WEIGHT
         weights = np.minimum(np.round(weights * ONE), ONE).astype(np.int64)

@@ -50,14 +50,8 @@ VARIED, PIECES, SHARE_VARIED = 0.3, 8, 0.7
 def lowest_skyline(block_list: BlockList, tracker: BudgetTracker) -> list[int]:
     """Return the offsets, in bytes, of the lowest of several skylines.
 
-    Ends at the lower bound, when all cuts brought nothing, or when the tracker is used up.
-
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place; penalties play no part.
-    tracker : BudgetTracker
-        The first skyline is finished all the same.
+    Ends at the lower bound, when all cuts brought nothing, or when the tracker is used up; the
+    first skyline is finished all the same. Penalties play no part.
     """
     skylines = Skylines(block_list, tracker)
     _weigh(skylines, tracker.share(2))
