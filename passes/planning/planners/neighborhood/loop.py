@@ -57,8 +57,11 @@ class RelocationState(NamedTuple):
     first: Ints
     slots: Ints
     owes: Ints
-    # The relations of a block are those from `begins[block]` to `begins[block + 1]`; see
-    # `passes.planning.planners.neighborhood.relations`.
+    # The relations of a block are those from `begins[block]` to `begins[block + 1]`: the other
+    # block; whether the two may not share bytes; whether they may all the same have one offset, in
+    # place; whether one offset for both is worth trying, in place or where slots match at less
+    # cost; whether they are no equal slots of buffers with equally many; the penalty that is due
+    # where they share bytes, or -1, and what that costs if nothing else makes it due.
     begins: Ints
     other: Ints
     hard: Ints
