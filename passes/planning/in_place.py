@@ -47,11 +47,11 @@ class Sharing:
         separations: Iterable[Pair],
         penalties: Iterable[Penalty],
     ) -> None:
-        self.costs = {frozenset((p.first, p.second)): p.cost_if_slots_match for p in penalties}
+        self._costs = {frozenset((p.first, p.second)): p.cost_if_slots_match for p in penalties}
         self._separated = {frozenset(pair) for pair in separations}
         self._pairs = {
             frozenset((first, second)): InPlacePair(
-                buffers[first], buffers[second], self.costs.get(frozenset((first, second)), 0)
+                buffers[first], buffers[second], self._costs.get(frozenset((first, second)), 0)
             )
             for first, second in in_place
             if _can_meet(buffers[first], buffers[second])
@@ -72,7 +72,7 @@ class Sharing:
 
     def have_a_cost(self, one: Buffer, two: Buffer) -> bool:
         """Whether it costs something when two buffers share bytes."""
-        return frozenset((one.name, two.name)) in self.costs
+        return frozenset((one.name, two.name)) in self._costs
 
 
 def _can_meet(one: Buffer, two: Buffer) -> bool:

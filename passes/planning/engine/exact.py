@@ -55,7 +55,7 @@ class WeightedSearch:
             if block not in block_list.pinned and block_list.sizes[block]
         ]
         self._steps = _steps(block_list, self._partners)
-        self._crowds = _crowds(block_list, self._partners, self._left)
+        self._cliques = _cliques(block_list, self._partners, self._left)
 
     def run(self) -> None:
         """Search until nothing better is left or the tracker stops it."""
@@ -102,8 +102,8 @@ class WeightedSearch:
             return True
         sizes, left = self._block_list.sizes, set(self._left)
         return peak <= limit and all(
-            floor + sum(sizes[block] for block in crowd if block in left) <= limit
-            for crowd in self._crowds
+            floor + sum(sizes[block] for block in clique if block in left) <= limit
+            for clique in self._cliques
         )
 
     def _children(self, key: tuple[int, int]) -> list[tuple[int, int]]:
@@ -188,7 +188,7 @@ def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[lis
     return steps
 
 
-def _crowds(
+def _cliques(
     block_list: BlockList, partners: Sequence[Sequence[int]], left: Sequence[int]
 ) -> list[list[int]]:
     """Return sets of blocks that are live together and of which no two may share bytes.

@@ -81,8 +81,7 @@ def _measure(packing: Packing, name: str) -> Sequence[float]:
         return packing.sizes
     if name == "A":
         return [size * life for size, life in zip(packing.sizes, packing.life, strict=True)]
-    begins = packing.conflicts.begins
-    return [begins[block + 1] - begins[block] for block in range(len(packing))]
+    return packing.degrees
 
 
 @dataclass(frozen=True)
