@@ -276,7 +276,7 @@ def test_what_an_operator_reads_that_is_yet_to_be_lowered(caplog: pytest.LogCapt
 def test_one_function_is_lowered_and_one_is_not():
     other = """
     @R.function
-    def expired(x: R.Tensor((64,), "float32")):
+    def late(x: R.Tensor((64,), "float32")):
         y = R.negative(x)
         return y
 """

@@ -152,11 +152,9 @@ def _draw(state: RelocationState, count: int) -> int:
 
 def _charge(state: RelocationState, penalty: int) -> int:
     """Return what a penalty costs as things stand."""
-    if state.met[penalty] == 0:
-        return 0
     if state.met_crossed[penalty] > 0:
         return state.cost[penalty]
-    return state.cost_if_slots_match[penalty]
+    return state.cost_if_slots_match[penalty] if state.met[penalty] > 0 else 0
 
 
 def _count(state: RelocationState, block: int, sign: int) -> None:
