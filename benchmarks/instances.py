@@ -21,7 +21,6 @@ from typing import Any
 
 from passes.planning import Buffer, Problem
 from passes.planning.files.csv_format import read_problem
-from passes.planning.files.kernel_format import kernel_problems
 from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
 
@@ -101,6 +100,9 @@ def penalties(data: Path) -> Iterator[Case]:
 
 
 def kernel_cases(path: Path) -> Iterator[Case]:
+    sys.path.insert(0, str(TESTS))
+    from kernel_format import kernel_problems
+
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         for line in stream:
             kernel = json.loads(line)

@@ -18,8 +18,8 @@ import numpy as np
 
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.blocks import BlockList, Ints
-from passes.planning.planner import Meter
-from passes.planning.planners.first_fit.gaps import place
+from passes.planning.planner import BudgetTracker
+from passes.planning.planners.first_fit.gaps import fit_blocks
 from passes.planning.planners.first_fit.planner import fit
 
 ATTEMPTS = 500
@@ -31,7 +31,7 @@ FROM_FIRST_LEVEL = 26
 def first_fit_by_size(problem: Problem, budget: Budget) -> Plan:
     """Place the largest buffer first, each in the lowest gap; in a skyline once time is over."""
     blind = replace(problem, penalties=()) if problem.penalties else problem
-    plan = fit(BlockList(blind), Meter(budget), "first", ("size",))
+    plan = fit(BlockList(blind), BudgetTracker(budget), "first", ("size",))
     if problem.penalties:
         plan = BlockList(problem).plan_of(plan.offsets, plan.planner)
     return replace(plan, planner="first_fit_by_size")
@@ -44,13 +44,13 @@ def hill_climb(problem: Problem, budget: Budget) -> Plan:
     such a one meets. A higher peak is kept with a chance that soon falls to nothing. The original
     ends with the last order that it kept, this one with the best.
     """
-    block_list, meter, rng = BlockList(problem), Meter(budget), random.Random(0)
+    block_list, tracker, rng = BlockList(problem), BudgetTracker(budget), random.Random(0)
     met = [block_list.met_by(block) for block in range(len(block_list))]
     order = np.lexsort(([-len(row) for row in met], -block_list.size_array))
     turn = np.argsort(order)
 
     def placed() -> tuple[int, Ints]:
-        offsets = np.array(place(block_list, order.tolist()), dtype=np.int64)
+        offsets = np.array(fit_blocks(block_list, order.tolist()), dtype=np.int64)
         return int((offsets + block_list.size_array).max(initial=0)), offsets
 
     def swap(one: int, two: int) -> None:
@@ -60,7 +60,7 @@ def hill_climb(problem: Problem, budget: Budget) -> Plan:
     best = peak, kept = placed()
     for attempt in range(1, ATTEMPTS):
         pair = _pair(met, turn, np.flatnonzero(kept + block_list.size_array == peak), rng)
-        if meter.late or best[0] <= block_list.bound:
+        if tracker.expired or best[0] <= block_list.bound:
             break
         if pair is None:
             continue

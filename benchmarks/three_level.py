@@ -34,7 +34,7 @@ from passes.planning import (
     live_bytes,
     solve,
 )
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from target_hw.memory import MemoryScope
 
 TIGHTNESS = (1.0, 1.05, 1.15, 1.3, 1.6)
@@ -79,9 +79,9 @@ class Tally:
 
 def outcome_of(problem: Problem, plan: Plan, budget: Budget, name: str) -> str:
     if name == "three_level_mirror" and plan.nodes:
-        meter = Meter(budget)
-        if not mirror(problem, entries_of(problem), meter).fits:
-            return "cap" if meter.left == 0 else "gave up"
+        tracker = BudgetTracker(budget)
+        if not mirror(problem, entries_of(problem), tracker).fits:
+            return "cap" if tracker.left == 0 else "gave up"
     if plan.fits:
         return "solved"
     if plan.status is Status.INFEASIBLE:

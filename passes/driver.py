@@ -23,6 +23,7 @@ from tvm.tirx import PrimFunc
 from passes.planning import Plan, Problem, check
 from passes.planning.live_ranges import join_ranges, live_together
 from passes.planning.overflow import Overflow, does_not_fit
+from passes.planning.planner import Solver as Solver
 from passes.prim_func.address import write_addresses
 from passes.prim_func.arena import Arena, write_arenas
 from passes.prim_func.bounds import assert_bounds
@@ -36,9 +37,6 @@ FORMS: tuple[Form, ...] = ("address", "arena")
 
 EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
 """Targets that cannot see one piece of memory as two types, so that an arena is of no use there."""
-
-Solver = Callable[[Problem], Plan]
-"""From a problem to a complete plan, also when that does not fit."""
 
 
 # Any problem

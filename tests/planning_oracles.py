@@ -244,7 +244,7 @@ def _best_of_all_offsets(problem, best):
 
     def price(due):
         return sum(
-            p.cost if crossed or not p.in_step else p.in_step
+            p.cost if crossed else p.cost_if_slots_match
             for p, crossed in ((problem.penalties[i], due[i]) for i in due)
         )
 

@@ -211,13 +211,13 @@ def _log_given_up(kernel: CoreKernel, plan: AddressPlan) -> None:
 def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
     """Warn as the original does where pipelines wait, and say which buffers make them."""
     memory, plan = scope.problem.memory, scope.plan
-    if plan.penalty and plan.apart is not None:
+    if plan.penalty and plan.bytes_without_sharing is not None:
         LOGGER.warning(
             "function %r: There reused some dma buffers in %s address space, which may stall pipe. "
             "Not reusing dma buffer needs %d bits while %d bits available!",
             name_of(func),
             printed(memory.name),
-            plan.apart * 8,
+            plan.bytes_without_sharing * 8,
             (memory.capacity or 0) * 8,
         )
     for name, reuse in plan.reuse.items():

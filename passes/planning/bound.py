@@ -168,18 +168,15 @@ def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, in
     offsets than slots, to be in place, the bytes that they ask for count as spread over all.
     """
     partners: defaultdict[int, list[int]] = defaultdict(list)
-    for source, destination in problem.in_place:
-        if source in padded and destination in padded:
-            low, high = sorted((problem.index[source], problem.index[destination]))
+    for pair in problem.sharing.pairs:
+        if all(name in padded for name in pair.names):
+            low, high = sorted(problem.index[name] for name in pair.names)
             partners[high].append(low)
     for high in sorted(partners):
         buffer = problem.buffers[high]
         offers = []
         for low in partners[high]:
             partner = problem.buffers[low]
-            fewer = min(buffer, partner, key=lambda b: b.slots)
-            if buffer.slots != partner.slots and not fewer.may_widen:
-                continue  # they never have equally many offsets
             saved = min(b.slots * padded[b.name] for b in (buffer, partner))
             offers += [(begin, end, saved) for begin, end in common(buffer.live, partner.live)]
         yield from _envelope(offers)
@@ -237,10 +234,9 @@ def _enemies(problem: Problem) -> dict[int, set[int]]:
     for first, second in problem.separations:
         enemies[problem.index[first]].add(problem.index[second])
         enemies[problem.index[second]].add(problem.index[first])
-    in_place = {frozenset(problem.index[name] for name in pair) for pair in problem.in_place}
     near = set(enemies)
     for low, high in _live_pairs(problem, near):
-        if frozenset((low, high)) not in in_place:
+        if problem.sharing.pair(problem.buffers[low], problem.buffers[high]) is None:
             enemies[low].add(high)
             enemies[high].add(low)
     return enemies

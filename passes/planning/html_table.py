@@ -17,30 +17,14 @@ def html_table(
     rows: Iterable[Sequence[str]],
     *,
     notes: Sequence[str] = (),
-    limit: int = ROW_LIMIT,
 ) -> str:
-    """Write a table as HTML, whatever its cells say: all text is escaped.
+    """Return a table as one element of HTML, which needs no style of the page that it is put in.
 
-    Parameters
-    ----------
-    title : str
-        What stands above it.
-    header : sequence of str
-        The names of the columns.
-    rows : iterable of sequence of str
-        As long as the header each; the first cell is flush left, the others are flush right.
-    notes : sequence of str
-        Lines below the table.
-    limit : int
-        Rows that are shown.
-
-    Returns
-    -------
-    str
-        One element, which needs no style and no script of the page that it is put in.
+    All text is escaped. Rows are as long as the header; the first cell is flush left, the others
+    are flush right. The notes stand below the table.
     """
     left = iter(rows)
-    lines = [_row("th", header), *(_row("td", cells) for cells in islice(left, limit))]
+    lines = [_row("th", header), *(_row("td", cells) for cells in islice(left, ROW_LIMIT))]
     more = sum(1 for _ in left)
     below = [*([f"... and {more:,} more"] if more else []), *notes]
     return (

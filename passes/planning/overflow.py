@@ -94,25 +94,10 @@ def does_not_fit(
 ) -> str:
     """Say what does not fit: what is live at the peak, whether it could fit, and what would help.
 
-    Parameters
-    ----------
-    problem : Problem
-        What was planned.
-    plan : Plan
-        A complete plan above the capacity.
-    base : int
-        Bytes at the start of the memory that enclosing scopes have taken.
-    places : Places, optional
-        What to call positions of the problem.
-    rules : str
-        Which rules the lower bound rests on, where they are not the problem's alone.
-    cost : callable, optional
-        What changes to slots and places cost.
-
-    Returns
-    -------
-    str
-        Several lines; the first names the scope and the bytes needed and available.
+    The plan is complete, and above the capacity. Enclosing scopes have taken `base` bytes at the
+    start of the memory. `rules` says what the lower bound rests on, where that is not the problem
+    alone, and `cost` what changes to slots and places cost. The first line names the scope and the
+    bytes needed and available.
     """
     places = places or Places()
     memory, bound = problem.memory, lower_bound(problem)
@@ -143,15 +128,7 @@ def does_not_fit(
 
 
 def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator[str]:
-    """Yield lines that say which buffers are live where most bytes are.
-
-    Parameters
-    ----------
-    problem : Problem
-        With at least one buffer.
-    places : Places, optional
-        What to call positions of the problem.
-    """
+    """Yield lines that say which buffers are live where most bytes are; there is one at least."""
     places = places or Places()
     profile = live_bytes(problem)
     peak, total = max(profile, key=lambda entry: (entry[1], -entry[0]))

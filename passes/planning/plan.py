@@ -66,7 +66,7 @@ class Plan:
         Placements that a search tried; zero for planners that do not search.
     reuse : mapping of str to Reuse
         By buffer name; empty from planners that know no levels.
-    apart : int, optional
+    bytes_without_sharing : int, optional
         Bytes that the planner needs to let no two pipelines share any; None where it does not say.
     """
 
@@ -77,7 +77,7 @@ class Plan:
     status: Status
     nodes: int = 0
     reuse: Mapping[str, Reuse] = field(default_factory=dict)
-    apart: int | None = None
+    bytes_without_sharing: int | None = None
 
     @property
     def fits(self) -> bool:

@@ -52,39 +52,33 @@ class Budget:
             raise ValueError(f"budget: seconds must not be negative, got {self.seconds}")
 
 
-class Meter:
-    """What is left of a budget.
+class BudgetTracker:
+    """What is left of a budget."""
 
-    Attributes
-    ----------
-    used : int
-        Nodes spent so far.
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self.used = 0
+    def __init__(self, budget: Budget, whole: BudgetTracker | None = None) -> None:
+        self.used = 0  # Nodes spent so far
         self._nodes = budget.nodes
         self._stop = None if budget.seconds is None else time.monotonic() + budget.seconds
-        self._whole: Meter | None = None
+        self._whole = whole
 
-    def share(self, part: int, at_most: int | None = None) -> Meter:
-        """Return a meter of one `part`-th of the nodes and time left; it spends them here too."""
-        nodes = -(-self.left // part)
-        share = Meter(Budget(nodes if at_most is None else min(nodes, at_most)))
-        share._whole = self
-        if self._stop is not None:
-            now = time.monotonic()
-            share._stop = now + max(0.0, self._stop - now) / part
-        return share
+    def share(self, part: int, at_most: int | None = None) -> BudgetTracker:
+        """Return a tracker of one `part`-th of the nodes and time left; it spends them here too."""
+        nodes, seconds = -(-self.left // part), self.rest().seconds
+        return BudgetTracker(
+            Budget(
+                nodes if at_most is None else min(nodes, at_most),
+                None if seconds is None else seconds / part,
+            ),
+            self,
+        )
 
-    def all_but(self, part: int) -> Meter:
-        """Return a meter of all nodes and time left but one `part`-th; it spends them here too."""
-        rest = Meter(Budget(self.left - self.left // part))
-        rest._whole = self
-        if self._stop is not None:
-            now = time.monotonic()
-            rest._stop = self._stop - max(0.0, self._stop - now) / part
-        return rest
+    def reserve(self, part: int) -> BudgetTracker:
+        """Return a tracker of all that is left but one `part`-th; it spends here, too."""
+        nodes, seconds = self.left, self.rest().seconds
+        return BudgetTracker(
+            Budget(nodes - nodes // part, None if seconds is None else seconds - seconds / part),
+            self,
+        )
 
     def rest(self) -> Budget:
         """Return what is left as a budget of its own."""
@@ -101,13 +95,16 @@ class Meter:
     @property
     def left(self) -> int:
         """Nodes that may still be tried; zero once the time is over."""
-        return 0 if self.late else max(0, self._nodes - self.used)
+        return 0 if self.expired else max(0, self._nodes - self.used)
 
     @property
-    def late(self) -> bool:
+    def expired(self) -> bool:
         """Whether the time is over."""
         return self._stop is not None and time.monotonic() >= self._stop
 
+
+Solver = Callable[[Problem], Plan]
+"""From a problem to a complete plan, also when that does not fit."""
 
 Offsets = Mapping[str, int | Sequence[int]]
 """By buffer name: an offset in bytes, or one a slot."""

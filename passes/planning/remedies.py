@@ -73,16 +73,8 @@ def remedies(problem: Problem) -> tuple[Remedy, ...]:
     buffers, one by one and all together. The first three keep what the program computes with; the
     sizes are the largest that were found, by bisection.
 
-    Parameters
-    ----------
-    problem : Problem
-        With a capacity, and buffers that some plan did not fit into it.
-
-    Returns
-    -------
-    tuple of Remedy
-        At most `SHOWN` of each kind, and none but another plan where there is one that fits;
-        empty where nothing that was tried helps, or the buffers are more than `MOST_PLANNED`.
+    At most `SHOWN` of each kind are returned, and none but another plan where there is one that
+    fits; none where nothing that was tried helps, or the buffers are more than `MOST_PLANNED`.
     """
     if len(problem.buffers) > MOST_PLANNED:
         return ()

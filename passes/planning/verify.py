@@ -17,7 +17,7 @@ from passes.planning.problem import Buffer, Penalty, Problem
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
 SHELF = 1000
-"""Slots on a full shelf after it was halved: see `_Apart`."""
+"""Slots on a full shelf after it was halved: see `_Disjoint`."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
     # At one position, ends come first.
     events = np.argsort(np.array(ends + begins, dtype=np.int64), kind="stable").tolist()
 
-    apart = _Apart()
+    apart = _Disjoint()
     piled: list[_Placed] = []
     for event in events:
         placed = slots[event % len(slots)]
@@ -222,7 +222,7 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
         piled.append(placed)
 
 
-class _Apart:
+class _Disjoint:
     """Slots of which no two share a byte, sorted by offset.
 
     They stand on shelves of at most twice `SHELF` slots, one behind the other. One long list would
@@ -315,6 +315,5 @@ def charge(problem: Problem, plan: Plan, penalty: Penalty) -> int:
     if not shared:
         return 0
     equally_many = len(_offsets(plan, one)) == len(_offsets(plan, two))
-    if penalty.in_step is not None and equally_many and all(a == b for a, b in shared):
-        return penalty.in_step
-    return penalty.cost
+    slots_match = equally_many and all(slot == other for slot, other in shared)
+    return penalty.cost_if_slots_match if slots_match else penalty.cost

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm.tirx import AllocBuffer, For, While
@@ -56,29 +56,8 @@ class AttachedProblem:
     # problem, as addresses do. None where the memory of enclosing scopes is there all the time.
     owner_range: LiveRange | None = None
     # (source, destination): the pairs that may be in place if each iteration finds both in slots of
-    # the same number. Those of the problem are among them; see `pairs_in_place`.
+    # the same number. Those of the problem are among them; see `pairs_that_take_turns`.
     safe_pairs: tuple[tuple[str, str], ...] = ()
-
-    def pairs_in_place(
-        self, slots: Mapping[str, int], unequal: bool = False
-    ) -> tuple[tuple[str, str], ...]:
-        """Return the safe pairs that may be in place when buffers have these numbers of slots.
-
-        `unequal` is `unequal_slots` of `ProblemOptions`.
-        """
-        return tuple(
-            (source, destination)
-            for source, destination in self.safe_pairs
-            if self._take_turns(source, destination, slots, unequal)
-        )
-
-    def _take_turns(self, one: str, two: str, slots: Mapping[str, int], unequal: bool) -> bool:
-        """Whether two buffers are in slots of the same number at the same time, or can be."""
-        if max(slots[one], slots[two]) == 1:
-            return True
-        loops = [self.allocations[name].loop for name in (one, two)]
-        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
-        return is_same and (slots[one] == slots[two] or unequal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,3 +72,25 @@ class FunctionProblems:
     statements: Records  # The function, as it was read
     access: LinearAccess  # Which statement of it touches which allocation
     uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index
+
+
+def pairs_that_take_turns(
+    safe_pairs: Iterable[tuple[str, str]],
+    allocations: Mapping[str, Allocation],
+    slots: Mapping[str, int],
+    unequal: bool,
+) -> tuple[tuple[str, str], ...]:
+    """Return the safe pairs that may be in place when buffers have these numbers of slots.
+
+    Both must be in slots of the same number at the same time, or must be able to: `unequal` is
+    `unequal_slots` of `ProblemOptions`.
+    """
+
+    def take_turns(one: str, two: str) -> bool:
+        if max(slots[one], slots[two]) == 1:
+            return True
+        loops = [allocations[name].loop for name in (one, two)]
+        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
+        return is_same and (slots[one] == slots[two] or unequal)
+
+    return tuple(pair for pair in safe_pairs if take_turns(*pair))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
@@ -28,6 +27,7 @@ from passes.prim_func.function_problems import (
     AllocationNote,
     AttachedProblem,
     FunctionProblems,
+    pairs_that_take_turns,
 )
 from passes.prim_func.in_place_pairs import InPlacePairs
 from passes.prim_func.memory_uses import find_memory_uses
@@ -280,12 +280,6 @@ class _ProblemBuilder:
                     allocations, self._access, self._uses, addressed or self._by_address(members)
                 )
             )
-            problem = Problem(
-                tuple(buffer for buffer, _ in members.values()),
-                self._options.memory_of(scope),
-                separations=racing,
-                name=scope if owner is None else f"{scope} inside a parallel scope",
-            )
             owner_range = (begin, end) if addressed else None
             separated = {frozenset(pair) for pair in racing}
             safe_pairs = tuple(
@@ -293,12 +287,15 @@ class _ProblemBuilder:
                 for pair in (self._in_place(allocations) if self._options.detect_inplace else ())
                 if frozenset(pair) not in separated
             )
-            attached = AttachedProblem(
-                problem, allocations, owner, enclosing, owner_range, safe_pairs
+            slots = {name: buffer.slots for name, (buffer, _) in members.items()}
+            problem = Problem(
+                tuple(buffer for buffer, _ in members.values()),
+                self._options.memory_of(scope),
+                pairs_that_take_turns(safe_pairs, allocations, slots, self._options.unequal_slots),
+                racing,
+                name=scope if owner is None else f"{scope} inside a parallel scope",
             )
-            slots = {buffer.name: buffer.slots for buffer in problem.buffers}
-            pairs = attached.pairs_in_place(slots, self._options.unequal_slots)
-            yield replace(attached, problem=replace(problem, in_place=pairs))
+            yield AttachedProblem(problem, allocations, owner, enclosing, owner_range, safe_pairs)
 
     def _by_address(self, members: Mapping[str, tuple[Buffer, Allocation]]) -> bool:
         """Whether an arena of these buffers gives each an address of its own.

@@ -12,7 +12,7 @@ from passes.ascend.planning.levels import with_level_penalties
 from passes.ascend.planning.mirror import ANY, CROSS_LOOP, TOP, WIDEN, bytes_apart, mirror
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, check, solve
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from target_hw.memory import MemoryScope
 
 UB = MemoryScope("local.UB", 196608, 32)
@@ -165,7 +165,7 @@ TRACES = {
 def test_slots_are_placed_at_the_levels_of_the_original(name):
     (problem,) = problems_of(by_name(name))
     entries = entries_of(problem)
-    found = mirror(problem, entries, Meter(Budget()))
+    found = mirror(problem, entries, BudgetTracker(Budget()))
     numbers = {member.name: n for n, entry in enumerate(entries) for member in entry.members}
     for buffer, slot, level, offset in TRACES[name]:
         item = Item(numbers[buffer], slot)
@@ -254,7 +254,7 @@ def test_largest_first_is_by_size_within_a_kind():
 def test_the_budget_ends_the_search():
     (problem,) = problems_of(by_name("back_twice"))
     entries = entries_of(problem)
-    meter = Meter(Budget(nodes=12))
+    meter = BudgetTracker(Budget(nodes=12))
     assert not mirror(problem, entries, meter).fits
     assert meter.used == 12
     # What is left is first fit without levels; here that is within the capacity.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from kernel_format import kernel_problems
 from planning_oracles import best_by_brute_force, live_ranges, problems
 
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
@@ -28,7 +29,6 @@ from passes.planning import (
     solve,
     verify,
 )
-from passes.planning.files.kernel_format import kernel_problems
 from target_hw.memory import MemoryScope
 
 BUDGET = Budget(nodes=20_000)
@@ -187,13 +187,13 @@ def test_penalties_say_how_often_a_pipeline_waits():
             separations=(("separated", "double"),),
         )
     )
-    found = {(p.first, p.second): (p.cost, p.in_step) for p in problem.penalties}
+    found = {(p.first, p.second): (p.cost, p.cost_if_slots_match) for p in problem.penalties}
     assert found[("double", "single")] == (48, 16)
     assert found[("double", "rare")] == (12, 4)
-    assert found[("double", "outside")] == (1, None)
+    assert found[("double", "outside")] == (1, 1)
     assert found[("double", "plain")] == (48, 16)
-    assert found[("single", "rare")] == (4, None)
-    assert found[("single", "plain")] == (16, None)
+    assert found[("single", "rare")] == (4, 4)
+    assert found[("single", "plain")] == (16, 16)
     absent = [("plain", "vector"), ("double", "unknown"), ("double", "with double")]
     assert not {*absent, ("double", "separated")} & {*found}
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from planning_oracles import best_by_brute_force, problems
 
-from passes.planning import Buffer, Penalty, Problem, live_bytes, lower_bound
+from passes.planning import Buffer, Penalty, PipelineUse, Problem, live_bytes, lower_bound
 from target_hw.memory import MemoryScope
 
 
@@ -63,3 +63,14 @@ def test_bounds_worked_by_hand(problem, bound):
 def test_live_bytes_by_position():
     problem = Problem((live(5, 0, 2, "a", slots=2), live(7, 1, 3, "b")))
     assert live_bytes(problem) == [(0, 10), (1, 17), (2, 7), (3, 0)]
+
+
+def test_a_pair_that_can_never_be_in_place_saves_nothing():
+    double = Buffer("double", 8, ((0, 2),), slots=2, use=PipelineUse(loop=0))
+    fixed = Buffer("fixed", 8, ((1, 3),))
+    elsewhere = Buffer("elsewhere", 8, ((1, 3),), slots=2, use=PipelineUse(loop=1))
+    rotates = Buffer("rotates", 8, ((1, 3),), use=PipelineUse(loop=0))
+    for other, bound in ((fixed, 24), (elsewhere, 32), (rotates, 16)):
+        problem = Problem((double, other), in_place=(("double", other.name),))
+        assert lower_bound(problem) == bound
+        assert len(problem.sharing.pairs) == (other is rotates)

@@ -75,8 +75,8 @@ def pinned(name, offset, live=((0, 2),), size=8):
             "'one' and 'two' are both an in-place pair and separated",
         ),
         (
-            {"penalties": (Penalty("one", "two", 3, in_step=4),)},
-            "the penalty in step of 'one' and 'two' must be an integer from 1 to 3, got 4",
+            {"penalties": (Penalty("one", "two", 3, cost_if_slots_match=4),)},
+            "the penalty of 'one' and 'two' if slots match must be an integer from 1 to 3, got 4",
         ),
         ({"buffers": (pinned("one", 4),)}, "pinned at 4, which is not a multiple of its alignment"),
         ({"buffers": (pinned("one", 32),)}, r"pinned at 32, inside the reserved range \[36, 40\)"),

@@ -200,9 +200,9 @@ def test_a_buffer_of_a_loop_may_have_more_offsets_than_slots():
     check(pair, plan_of({"a": (0, 8), "b": (24, 16)}, 32))
 
 
-def test_sharing_in_step_costs_less():
+def test_sharing_costs_less_if_slots_match():
     double, single = replace(A, slots=2, use=LOOP), replace(C, use=LOOP)
-    problem = Problem((double, single), penalties=(Penalty("a", "c", 5, in_step=2),))
+    problem = Problem((double, single), penalties=(Penalty("a", "c", 5, cost_if_slots_match=2),))
     for offsets, cost in (((0,), 5), ((0, 8), 2), ((8, 0), 5), ((0, 16), 2), ((16, 0), 5)):
         peak = max(16, *(offset + 8 for offset in offsets))
         check(problem, plan_of({"a": (0, 8), "c": offsets}, peak, cost))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,15 +18,13 @@ from tvm_ffi import structural_walk
 
 from passes.driver import EXACT_DTYPE_TARGETS, above, taken_around, target_of
 from passes.ir.linear_access import find_linear_access
-from passes.planning import Plan, Problem
+from passes.planning.planner import Solver as Solver
 from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
 from passes.prim_func.statement_lines import statement_lines
 from passes.storage_rewrite.transform import plan_storage, storage_rewrite
 from tvm_ext.lowering import first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, Piece, stock_plan
-
-Solver = Callable[[Problem], Plan]
 
 
 def scope_maps(

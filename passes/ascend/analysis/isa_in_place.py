@@ -9,7 +9,7 @@ dialect. There they look at operations of that dialect; here at the value that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,8 @@ from tvm.tirx import BufferStore
 
 from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
 from passes.ir.operators import is_instruction, operator_name
-from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
+from passes.planning.problem import Buffer
+from passes.prim_func.function_problems import Allocation, FunctionProblems
 from passes.prim_func.in_place_pairs import is_within
 
 _MOST_INPUTS = 3
@@ -61,23 +62,18 @@ class InPlace:
 
 
 def isa_in_place(
-    found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool = False
+    found: FunctionProblems,
+    allocations: Mapping[str, Allocation],
+    buffers: Iterable[Buffer],
+    safe: Iterable[tuple[str, str]],
+    pipelines: Pipelines,
+    restrict: bool = False,
 ) -> InPlace:
-    """Pick the pairs of a problem that the instruction set allows.
+    """Pick those of the `safe` pairs of some buffers that the instruction set allows.
 
-    Parameters
-    ----------
-    found : FunctionProblems
-        Of the function.
-    attached : AttachedProblem
-        The problem; its ``in_place`` are the safe pairs.
-    pipelines : Pipelines
-        What runs where.
-    restrict : bool
-        Allow only what every chip of the family can do, rather than every elementwise instruction.
+    `restrict` allows only what every chip of the family can do, rather than every elementwise
+    instruction.
 
-    Notes
-    -----
     A pair must meet all of these:
 
     - neither is to be kept apart from all others, and the destination is no larger than the source;
@@ -101,19 +97,19 @@ def isa_in_place(
     they, or what they are in place of directly, have several slots; they count as stored and as
     loaded if anything along their chains of pairs is.
     """
-    buffers = {buffer.name: buffer for buffer in attached.problem.buffers}
-    chains = _Chains(attached, pipelines)
+    by_name = {buffer.name: buffer for buffer in buffers}
+    chains = _Chains(allocations, by_name, pipelines)
     pairs: list[tuple[str, str]] = []
     stalls: list[tuple[str, str]] = []
     taken: set[str] = set()
 
     def begins(pair: tuple[str, str]) -> tuple[int, int]:
-        destination = buffers[pair[1]]
+        destination = by_name[pair[1]]
         return destination.live[0][0], -destination.size
 
-    for source, destination in sorted(attached.problem.in_place, key=begins):
-        one, other = buffers[source], buffers[destination]
-        indices = [attached.allocations[name].index for name in (source, destination)]
+    for source, destination in sorted(safe, key=begins):
+        one, other = by_name[source], by_name[destination]
+        indices = [allocations[name].index for name in (source, destination)]
         if any(index in pipelines.unique for index in indices):
             continue
         if destination in taken or other.size > one.size:
@@ -131,7 +127,7 @@ def isa_in_place(
         context = pipelines.stores.get(store.__chandle__())
         if context is None or not context.is_elementwise or context.stores != 1:
             continue
-        source_buffer = attached.allocations[source].statement.buffer
+        source_buffer = allocations[source].statement.buffer
         if not may_write_over(store, source_buffer, restrict):
             continue
         pairs.append((source, destination))
@@ -152,10 +148,15 @@ def _narrows(found: FunctionProblems, source: int, destination: int) -> bool:
 class _Chains:
     """Buffers that are in place of each other, as far as it is decided."""
 
-    def __init__(self, attached: AttachedProblem, pipelines: Pipelines) -> None:
+    def __init__(
+        self,
+        allocations: Mapping[str, Allocation],
+        buffers: Mapping[str, Buffer],
+        pipelines: Pipelines,
+    ) -> None:
         self._pipelines = pipelines
-        self._index = {name: a.index for name, a in attached.allocations.items()}
-        self._slots = {buffer.name: buffer.slots for buffer in attached.problem.buffers}
+        self._index = {name: a.index for name, a in allocations.items()}
+        self._slots = {name: buffer.slots for name, buffer in buffers.items()}
         self._partners: dict[str, list[str]] = {name: [] for name in self._index}
 
     def join(self, source: str, destination: str) -> None:

@@ -7,9 +7,7 @@ beginning of the innermost loop around it to its end.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from passes.planning.problem import Buffer, LiveRange
+from passes.planning.problem import LiveRange
 from passes.prim_func.function_problems import Allocation, AttachedProblem, FunctionProblems
 
 _PRELOAD = "preload_local_buffer"
@@ -21,41 +19,18 @@ def is_preloaded(allocation: Allocation) -> bool:
     return bool(getattr(value, "value", value))
 
 
-def with_preloads(found: FunctionProblems, attached: AttachedProblem) -> AttachedProblem:
-    """Return a problem in which preloaded buffers live throughout the loop around them.
+def preloaded_lives(found: FunctionProblems, attached: AttachedProblem) -> dict[str, LiveRange]:
+    """Return the life of each preloaded buffer by name: it lasts throughout the loop around it.
 
-    Parameters
-    ----------
-    found : FunctionProblems
-        Of the function.
-    attached : AttachedProblem
-        One of its problems.
-
-    Raises
-    ------
-    ValueError
-        When a preloaded buffer is in no loop.
+    Raises ValueError when a preloaded buffer is in no loop.
     """
-    preloaded = {name for name, a in attached.allocations.items() if is_preloaded(a)}
-    if not preloaded:
-        return attached
-
-    def prolonged(buffer: Buffer) -> Buffer:
-        if buffer.name not in preloaded:
-            return buffer
-        begin, end = _loop_range(found, attached, buffer.name)
-        # What something keeps may live longer than the loop.
-        return replace(
-            buffer, live=((min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])),)
-        )
-
-    problem = replace(
-        attached.problem,
-        buffers=tuple(map(prolonged, attached.problem.buffers)),
-        in_place=tuple(p for p in attached.problem.in_place if preloaded.isdisjoint(p)),
-    )
-    safe_pairs = tuple(pair for pair in attached.safe_pairs if preloaded.isdisjoint(pair))
-    return replace(attached, problem=problem, safe_pairs=safe_pairs)
+    lives = {}
+    for buffer in attached.problem.buffers:
+        if is_preloaded(attached.allocations[buffer.name]):
+            begin, end = _loop_range(found, attached, buffer.name)
+            # What something keeps may live longer than the loop.
+            lives[buffer.name] = min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])
+    return lives
 
 
 def _loop_range(found: FunctionProblems, attached: AttachedProblem, name: str) -> LiveRange:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -12,10 +12,15 @@ from tvm.tirx import PrimFunc
 from passes.ascend.analysis.first_writes import check_first_writes
 from passes.ascend.analysis.isa_in_place import isa_in_place
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
-from passes.ascend.analysis.preload import is_preloaded, with_preloads
+from passes.ascend.analysis.preload import is_preloaded, preloaded_lives
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning.problem import Buffer, Penalty, Problem
-from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
+from passes.prim_func.function_problems import (
+    Allocation,
+    AttachedProblem,
+    FunctionProblems,
+    pairs_that_take_turns,
+)
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.program import Step
@@ -73,14 +78,17 @@ class CoreKernel:
             replace(buffer, slots=slots.get(buffer.name, buffer.slots))
             for buffer in attached.problem.buffers
         )
-        # Penalties are those of pairs in place and those of the levels, and both come again.
-        safe = attached.pairs_in_place({b.name: b.slots for b in buffers}, unequal=True)
+        safe = pairs_that_take_turns(
+            attached.safe_pairs,
+            attached.allocations,
+            {b.name: b.slots for b in buffers},
+            unequal=True,
+        )
         separated = {frozenset(pair) for pair in attached.problem.separations}
-        pairs = tuple(pair for pair in safe if frozenset(pair) not in separated)
-        problem = replace(attached.problem, buffers=buffers, in_place=pairs, penalties=())
-        attached = replace(attached, problem=problem)
+        pairs = [pair for pair in safe if frozenset(pair) not in separated]
         restrict = self.restrict_inplace_as_isa
-        return with_level_penalties(_with_in_place(self.found, attached, self.pipelines, restrict))
+        attached = _attached(self.found, attached, buffers, pairs, self.pipelines, restrict)
+        return with_level_penalties(attached.problem)
 
 
 def read_kernel(
@@ -207,7 +215,7 @@ def ascend_problems(
     """
     pipelines = find_pipelines(func, found)
     problems = tuple(
-        _with_pipelines(found, with_preloads(found, attached), pipelines, restrict_inplace_as_isa)
+        _with_pipelines(found, attached, pipelines, restrict_inplace_as_isa)
         for attached in found.problems
     )
     return replace(found, problems=problems), pipelines
@@ -216,38 +224,62 @@ def ascend_problems(
 def _with_pipelines(
     found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
 ) -> AttachedProblem:
-    attached = _in_order_of_life(attached)
-    uses = {name: pipelines.uses[a.index] for name, a in attached.allocations.items()}
-    buffers = tuple(replace(b, use=uses[b.name]) for b in attached.problem.buffers)
-    attached = replace(attached, problem=replace(attached.problem, buffers=buffers))
-    problem = _with_in_place(found, attached, pipelines, restrict)
-    return replace(
-        attached, problem=replace(problem, separations=_separations(attached, pipelines))
+    """Return a problem with all that is known of its buffers, in the order of their lives."""
+    lives = preloaded_lives(found, attached)
+    buffers = tuple(
+        replace(
+            buffer,
+            live=(lives[buffer.name],) if buffer.name in lives else buffer.live,
+            use=pipelines.uses[attached.allocations[buffer.name].index],
+        )
+        for buffer in attached.problem.buffers
     )
-
-
-def _with_in_place(
-    found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
-) -> Problem:
-    """Return a problem with those of its pairs in place that the instruction set allows."""
-    in_place = isa_in_place(found, attached, pipelines, restrict)
-    uses = pipelines.uses
-    runs = {name: uses[a.index].runs for name, a in attached.allocations.items()}
-    stalls = tuple(
-        Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in in_place.stalls
+    pairs = [pair for pair in attached.problem.in_place if lives.keys().isdisjoint(pair)]
+    attached = replace(
+        attached,
+        safe_pairs=tuple(pair for pair in attached.safe_pairs if lives.keys().isdisjoint(pair)),
     )
-    return replace(attached.problem, in_place=in_place.pairs, penalties=stalls)
+    return _attached(found, attached, buffers, pairs, pipelines, restrict)
 
 
-def _separations(attached: AttachedProblem, pipelines: Pipelines) -> tuple[tuple[str, str], ...]:
+def _attached(
+    found: FunctionProblems,
+    attached: AttachedProblem,
+    buffers: Iterable[Buffer],
+    safe: Iterable[tuple[str, str]],
+    pipelines: Pipelines,
+    restrict: bool,
+) -> AttachedProblem:
+    """Return the problem of some buffers, of which those may be in place that also the chip lets.
+
+    Its penalties are those of pairs in place that stall.
+    """
+    buffers = tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
+    allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
+    in_place = isa_in_place(found, allocations, buffers, safe, pipelines, restrict)
+    runs = {name: pipelines.uses[a.index].runs for name, a in allocations.items()}
+    problem = Problem(
+        buffers,
+        attached.problem.memory,
+        in_place.pairs,
+        _separations(attached.problem.separations, allocations, pipelines),
+        tuple(
+            Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in in_place.stalls
+        ),
+        attached.problem.name,
+    )
+    return replace(attached, problem=problem, allocations=allocations)
+
+
+def _separations(
+    found: tuple[tuple[str, str], ...], allocations: Mapping[str, Allocation], pipelines: Pipelines
+) -> tuple[tuple[str, str], ...]:
     """Return the pairs that are separated, and each unique buffer with each other, none twice."""
-    found = attached.problem.separations
     known = {frozenset(pair) for pair in found}
-    unique = {name for name, a in attached.allocations.items() if a.index in pipelines.unique}
-    names = tuple(attached.allocations)
+    unique = {name for name, a in allocations.items() if a.index in pipelines.unique}
     return found + tuple(
         (first, second)
-        for first, second in combinations(names, 2)
+        for first, second in combinations(allocations, 2)
         if {first, second} & unique and frozenset((first, second)) not in known
     )
 
@@ -257,17 +289,3 @@ def without_pipelines(attached: AttachedProblem) -> AttachedProblem:
     buffers = tuple(replace(buffer, use=None) for buffer in attached.problem.buffers)
     problem = replace(attached.problem, buffers=buffers, in_place=(), separations=(), penalties=())
     return replace(attached, problem=problem)
-
-
-def _in_order_of_life(attached: AttachedProblem) -> AttachedProblem:
-    """Return a problem with its buffers in the order in which their lives begin."""
-
-    def begins(buffer: Buffer) -> int:
-        return buffer.live[0][0]
-
-    buffers = tuple(sorted(attached.problem.buffers, key=begins))
-    return replace(
-        attached,
-        problem=replace(attached.problem, buffers=buffers),
-        allocations={buffer.name: attached.allocations[buffer.name] for buffer in buffers},
-    )

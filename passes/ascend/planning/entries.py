@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from passes.ascend.planning.levels import pipes_conflict
 from passes.planning.engine.blocks import settle
-from passes.planning.engine.in_place import SharingRules
+from passes.planning.engine.coalesce import merged_groups
+from passes.planning.in_place import InPlacePair
 from passes.planning.live_ranges import common
 from passes.planning.problem import Buffer, Problem
 
@@ -71,27 +72,18 @@ def live_overlap(one: Buffer, two: Buffer) -> int:
     return sum(end - begin for begin, end in common(one.live, two.live))
 
 
-def entries_of(problem: Problem) -> list[Entry]:
+def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -> list[Entry]:
     """Return the entries in the order in which they become live.
 
-    In-place pairs are merged in the problem's order. The entry of the destination goes into that of
-    the source, which keeps its place: a result joins the older value. Where the original would
-    merge what may not be merged, because it takes pairs one by one, both stay as they are.
+    In-place pairs, or those given, are merged in the problem's order. The entry of the destination
+    goes into that of the source, which keeps its place: a result joins the older value. Where the
+    original would merge what may not be merged, because it takes pairs one by one, both stay as
+    they are.
     """
-    rules = SharingRules(problem, at_a_cost=True)
-    penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
-    begins = sorted(range(len(problem.buffers)), key=lambda i: (problem.buffers[i].live[0][0], i))
-    groups = [[problem.buffers[i]] for i in begins]
-    place = {members[0].name: at for at, members in enumerate(groups)}
-    for source, destination in problem.in_place:
-        at, old = place[source], place[destination]
-        if at == old or frozenset((source, destination)) in penalized:
-            continue
-        if rules.may_join(groups[at], groups[old]):
-            groups[at], groups[old] = groups[old] + groups[at], []
-            for member in groups[at]:
-                place[member.name] = at
-    return [_entry(members) for members in groups if members]
+    begins = sorted(problem.buffers, key=lambda buffer: buffer.live[0][0])
+    pairs = problem.sharing.pairs if pairs is None else pairs
+    groups = merged_groups(problem, begins, pairs)
+    return [_entry(members) for members in groups.values()]
 
 
 def _entry(members: Sequence[Buffer]) -> Entry:

@@ -26,7 +26,7 @@ from passes.ascend.planning.slot_choice import (
 )
 from passes.ascend.planning.slot_search import QUICK, SlotSearch
 from passes.planning.bound import lower_bound
-from passes.planning.planner import Budget, Meter
+from passes.planning.planner import Budget, BudgetTracker
 
 RUNGS = 4
 """Smaller capacities at which a memory is planned for plans of fewer bytes."""
@@ -49,7 +49,7 @@ def choose(
     one has are looked for, too, with as much budget again.
     """
     budget = budget or Budget()
-    meter = Meter(budget)
+    meter = BudgetTracker(budget)
     searches = [SlotSearch(memory, planner, meter) for memory in memories]
     found = [search.search(lambda placed: cost_model([placed])) for search in searches]
 
@@ -69,7 +69,7 @@ def choose(
             if again and again[0].cycles < cycles:
                 found[at], cycles, changed = again, again[0].cycles, True
     if smaller:
-        meter = Meter(budget)
+        meter = BudgetTracker(budget)
         for at, memory in enumerate(memories):
             for capacity in _smaller_capacities(memory, found[at]):
                 if meter.left:

@@ -18,8 +18,8 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.ranking import on_each_coalescing, rank
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Meter
-from passes.planning.planners.branch_and_bound.feasibility import Decider
+from passes.planning.planner import BudgetTracker
+from passes.planning.planners.branch_and_bound.feasibility import FeasibilityCheck
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS, improved
 from passes.planning.planners.search import (
     EXACT_BLOCKS,
@@ -42,7 +42,7 @@ PEAK_NODES = 20_000
 """Nodes for a lower peak at the same penalty."""
 
 
-def least_waiting(problem: Problem, known: Plan, meter: Meter) -> Plan:
+def least_waiting(problem: Problem, known: Plan, meter: BudgetTracker) -> Plan:
     """Return the plan of least penalty, then lowest peak, that is found; or `known`, if better.
 
     In-place pairs are merged, then kept apart. Small problems are searched to the end, for which
@@ -57,7 +57,7 @@ def least_waiting(problem: Problem, known: Plan, meter: Meter) -> Plan:
     return replace(plan, planner=NAME)
 
 
-def _cheapest(block_list: BlockList, meter: Meter) -> Plan:
+def _cheapest(block_list: BlockList, meter: BudgetTracker) -> Plan:
     """Return the best plan found for a block list without undecided in-place pairs."""
     problem = block_list.problem
     if not block_list.soft:
@@ -78,14 +78,14 @@ def _cheapest(block_list: BlockList, meter: Meter) -> Plan:
     return _improved(problem, start, meter)
 
 
-def _at_no_cost(block_list: BlockList, meter: Meter) -> Plan:
+def _at_no_cost(block_list: BlockList, meter: BudgetTracker) -> Plan:
     """Return the plan of the lowest peak found that no penalty is due for."""
     free = BlockList(cost_free(block_list.problem))
     found = minimise(free, meter)
     return replace(block_list.plan(free.flat(found), NAME), status=found.status)
 
 
-def _below_limits(block_list: BlockList, meter: Meter) -> Plan | None:
+def _below_limits(block_list: BlockList, meter: BudgetTracker) -> Plan | None:
     """Return a plan within the capacity that shares nothing that costs as much as a limit.
 
     The limit is the lowest that was met in a bisection of all costs.
@@ -108,19 +108,19 @@ def _below_limits(block_list: BlockList, meter: Meter) -> Plan | None:
     return best
 
 
-def _without(block_list: BlockList, dear: Iterable[Penalty], meter: Meter) -> Plan | None:
+def _without(block_list: BlockList, dear: Iterable[Penalty], meter: BudgetTracker) -> Plan | None:
     """Return a plan within the capacity that some penalties are not due for, if one is found."""
     problem = block_list.problem
     assert problem.capacity is not None, "without a capacity nothing need be shared"
-    decider = Decider(BlockList(cost_free(replace(problem, penalties=tuple(dear)))))
+    check = FeasibilityCheck(BlockList(cost_free(replace(problem, penalties=tuple(dear)))))
     for turn in range(TURNS):
-        answer = decider.ask(problem.capacity, meter.share(TURNS - turn), turn)
+        answer = check.run(problem.capacity, meter.share(TURNS - turn), turn)
         if answer.offsets is not None:
             return block_list.plan(answer.offsets, NAME)
     return None
 
 
-def _improved(problem: Problem, plan: Plan, meter: Meter) -> Plan:
+def _improved(problem: Problem, plan: Plan, meter: BudgetTracker) -> Plan:
     """Return `plan`, which fits, or a better one that is found from there."""
     plan = _relocated(problem, plan, meter)
     while plan.penalty and meter.left:
@@ -131,7 +131,7 @@ def _improved(problem: Problem, plan: Plan, meter: Meter) -> Plan:
     return _lowered(problem, plan, meter.share(1, at_most=PEAK_NODES))
 
 
-def _relocated(problem: Problem, plan: Plan, meter: Meter) -> Plan:
+def _relocated(problem: Problem, plan: Plan, meter: BudgetTracker) -> Plan:
     """Return the best plan found by moving buffers, each with the offsets that it has now."""
     wide = _as_wide(problem, plan)
     if len(wide) > MOST_BLOCKS or plan.penalty == 0:
@@ -165,11 +165,11 @@ def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
     wide = _as_wide(problem, plan)
     flat = wide.flat(plan)
     found = []
-    for penalty in sorted(problem.penalties, key=lambda p: p.cost_in_step - p.cost):
+    for penalty in sorted(problem.penalties, key=lambda p: p.cost_if_slots_match - p.cost):
         names = penalty.first, penalty.second
         single, multiple = sorted(names, key=lambda name: len(plan.offsets[name]))
         if (
-            penalty.cost_in_step < penalty.cost
+            penalty.cost_if_slots_match < penalty.cost
             and len(plan.offsets[single]) < len(plan.offsets[multiple])
             and problem.buffers[problem.index[single]].may_widen
             and is_due(wide, flat, penalty)
@@ -178,7 +178,7 @@ def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
     return found
 
 
-def _lowered(problem: Problem, plan: Plan, meter: Meter) -> Plan:
+def _lowered(problem: Problem, plan: Plan, meter: BudgetTracker) -> Plan:
     """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares."""
     if plan.penalty == 0 or problem.in_place:
         return plan

@@ -35,8 +35,8 @@ def at_level(problem: Problem, lowest: int) -> Problem:
     for penalty in problem.penalties:
         if (penalty.first, penalty.second) not in free:
             continue
-        if lowest == 1 and penalty.cost_in_step < penalty.cost:
-            kept.append(replace(penalty, cost=forbidden, in_step=penalty.cost_in_step))
+        if lowest == 1 and penalty.cost_if_slots_match < penalty.cost:
+            kept.append(replace(penalty, cost=forbidden))
         else:
             apart.append((penalty.first, penalty.second))
     pairs = {frozenset(pair) for pair in apart}
@@ -50,7 +50,7 @@ def at_level(problem: Problem, lowest: int) -> Problem:
 
 def _out_of_step(problem: Problem) -> int:
     """Return a cost for what level 1 forbids: more than all that it allows can add up to."""
-    return sum(penalty.cost_in_step for penalty in problem.penalties) + 1
+    return sum(penalty.cost_if_slots_match for penalty in problem.penalties) + 1
 
 
 def plan_at_level(problem: Problem, lowest: int, budget: Budget | None = None) -> Plan:

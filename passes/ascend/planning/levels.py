@@ -74,16 +74,15 @@ def _penalty(first: Buffer, second: Buffer, use: PipelineUse, other: PipelineUse
     runs = min(use.runs, other.runs)
     if use.loop is None or max(first.slots, second.slots) == 1:
         return Penalty(*names, DEPENDENCE * runs)
-    return Penalty(*names, (DEPENDENCE + STALL) * runs, in_step=DEPENDENCE * runs)
+    return Penalty(*names, (DEPENDENCE + STALL) * runs, DEPENDENCE * runs)
 
 
 def _in_place_groups(problem: Problem) -> dict[str, int]:
     """Return for each buffer a number that those in place with it have, too."""
-    penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
     group = {buffer.name: i for i, buffer in enumerate(problem.buffers)}
-    for first, second in problem.in_place:
-        if frozenset((first, second)) not in penalized:
-            old, new = group[second], group[first]
+    for pair in problem.sharing.pairs:
+        if not pair.cost:
+            new, old = (group[name] for name in pair.names)
             group = {name: new if number == old else number for name, number in group.items()}
     return group
 

@@ -28,9 +28,9 @@ from passes.ascend.planning.entries import (
     plan_order,
     rounded,
 )
-from passes.planning.engine.in_place import SharingRules
-from passes.planning.planner import Meter
-from passes.planning.problem import ADDRESS_LIMIT, Problem, rotate_alike
+from passes.planning.in_place import Sharing
+from passes.planning.planner import BudgetTracker
+from passes.planning.problem import ADDRESS_LIMIT, Problem
 
 TOP = 3
 """The original's number for what its document calls level 2."""
@@ -86,7 +86,7 @@ class Mirrored:
 def mirror(
     problem: Problem,
     entries: Sequence[Entry],
-    meter: Meter,
+    meter: BudgetTracker,
     strategy: str = "default",
     cross_loop: bool = True,
 ) -> Mirrored:
@@ -128,7 +128,7 @@ def _unpinned(problem: Problem, facts: _Facts, strategy: str) -> list[Item]:
     return [item for item in order if item not in facts.pins]
 
 
-def _pack(packer: _Packer, levels: Sequence[int], meter: Meter) -> bool:
+def _pack(packer: _Packer, levels: Sequence[int], meter: BudgetTracker) -> bool:
     """Place all items, going back where one finds no place; whether that came to an end."""
     at, cap, reset = 0, TOP, 1
     while at < len(packer.order):
@@ -158,7 +158,6 @@ class _Facts:
         self.sizes = [rounded(entry.size, self.unit) for entry in entries]
         self.pins = pins_of(entries)
         self.reserved = 1 << len(entries)
-        rules = SharingRules(problem, at_a_cost=True)
         count = len(entries)
         # Those that it may not share bytes with: live together or kept apart, and itself; and the
         # bit of what is reserved.
@@ -173,7 +172,7 @@ class _Facts:
                 self.pipes[number] |= 1 << number
             for other in range(number):
                 two = entries[other]
-                is_hard, stalls = _tie(rules, one, two)
+                is_hard, stalls = _tie(problem.sharing, one, two)
                 pair = (number, other)
                 _set(self.hard, pair, is_hard)
                 _set(self.stalls, pair, stalls)
@@ -187,15 +186,16 @@ def _set(rows: list[int], pair: tuple[int, int], holds: bool) -> None:
         rows[pair[1]] |= 1 << pair[0]
 
 
-def _tie(rules: SharingRules, one: Entry, two: Entry) -> tuple[bool, bool]:
+def _tie(sharing: Sharing, one: Entry, two: Entry) -> tuple[bool, bool]:
     """Return whether two entries may not share bytes, and whether they may touch all the same."""
     pairs = [(a, b) for a in one.members for b in two.members]
-    if any(rules.are_separated(a, b) for a, b in pairs):
+    if any(sharing.are_separated(a, b) for a, b in pairs):
         return True, False
     overlaps = [(live_overlap(a, b), a, b) for a, b in pairs]
     met = [(a, b) for length, a, b in overlaps if length]
-    stalls = len(met) == 1 and rules.stalls(*met[0]) and one.slots == two.slots
-    stalls = stalls and (one.slots == 1 or rotate_alike(*met[0]))
+    pair = sharing.pair(*met[0]) if len(met) == 1 else None
+    stalls = pair is not None and pair.cost > 0 and one.slots == two.slots
+    stalls = stalls and (one.slots == 1 or met[0][0].rotates_with(met[0][1]))
     return bool(met), stalls and sum(length for length, _, _ in overlaps) == 1
 
 

@@ -21,8 +21,8 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.coalesce import Coalesced, coalesce
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan
-from passes.planning.planner import Meter
-from passes.planning.planners.first_fit.gaps import UNPLACED, place
+from passes.planning.planner import BudgetTracker
+from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 from passes.planning.problem import Problem
 
 SEED = 0
@@ -54,7 +54,7 @@ def plans_in_order(
     start: Plan,
     cost: Cost,
     price: Callable[[Plan], Cost],
-    meter: Meter,
+    meter: BudgetTracker,
     enough: int,
 ) -> None:
     """Price plans near to the best one that is known, until one takes `enough` cycles.
@@ -125,7 +125,7 @@ class _Placer:
         # Of buffers in one place, the first in the order decides; the blocks of the others are
         # placed by then.
         blocks = [block_list.blocks_of(merged.leader[name])[slot] for name, slot in order.slots]
-        flat = place(block_list, blocks, limit=self._problem.capacity)
+        flat = fit_blocks(block_list, blocks, limit=self._problem.capacity)
         if UNPLACED in flat:
             return None
         name = "first fit in order"

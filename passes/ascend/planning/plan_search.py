@@ -18,7 +18,7 @@ from passes.ascend.planning.slot_choice import Cost, Planner
 from passes.planning.bound import lower_bound
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.problem import Problem
 from passes.planning.verify import verify
 
@@ -56,7 +56,9 @@ def waits_in(problem: Problem, cost: Cost) -> list[tuple[str, str]]:
     return [pair for pair in cost.waits if movable.issuperset(pair)]
 
 
-def first_plans(problem: Problem, planner: Planner, meter: Meter, nodes: int) -> Iterator[Plan]:
+def first_plans(
+    problem: Problem, planner: Planner, meter: BudgetTracker, nodes: int
+) -> Iterator[Plan]:
     """Yield plans that fit, no two alike: of the least penalty, and of the reuse levels.
 
     `planner` seeks the least penalty, within `nodes`; `meter` pays for all.
@@ -69,7 +71,9 @@ def first_plans(problem: Problem, planner: Planner, meter: Meter, nodes: int) ->
             yield plan
 
 
-def _planned(problem: Problem, planner: Planner, meter: Meter, nodes: int) -> Iterator[Plan]:
+def _planned(
+    problem: Problem, planner: Planner, meter: BudgetTracker, nodes: int
+) -> Iterator[Plan]:
     yield planner(problem, meter.share(FIRST_PART, at_most=nodes).rest())
     for level in LEVELS:
         yield plan_at_level(problem, level, meter.share(1, at_most=LEVEL_NODES).rest())
@@ -80,7 +84,7 @@ def plans_apart(
     known: Sequence[Cost],
     planner: Planner,
     price: Callable[[Plan], Cost],
-    meter: Meter,
+    meter: BudgetTracker,
     enough: int,
 ) -> None:
     """Price plans in which pairs are kept apart that wait for one another in other plans.
@@ -109,7 +113,9 @@ def plans_apart(
                 heapq.heappush(waiting, (found.cycles, next(serial), found, pairs))
 
 
-def _plan_apart(problem: Problem, pairs: Pairs, planner: Planner, meter: Meter) -> Plan | None:
+def _plan_apart(
+    problem: Problem, pairs: Pairs, planner: Planner, meter: BudgetTracker
+) -> Plan | None:
     """Return a plan of `problem` in which some pairs share nothing, if one is found."""
     known = {frozenset(pair) for pair in problem.separations}
     first_and_second = sorted(sorted(pair) for pair in pairs - known)

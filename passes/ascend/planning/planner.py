@@ -23,9 +23,8 @@ from passes.ascend.planning.least_waiting import least_waiting
 from passes.ascend.planning.levels import pipes_conflict, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.coalesce import pinned_pairs
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget, Meter, register
+from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
 from passes.planning.planners.portfolio import bump_or_best
 from passes.planning.problem import Problem, widest_alignment
@@ -80,7 +79,7 @@ def plan_levels(
         # Nothing can stand at multiples of all alignments at once.
         plan = bump_or_best(problem, budget or Budget())
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
-    meter = Meter(budget or Budget())
+    meter = BudgetTracker(budget or Budget())
     block_list, entries = BlockList(problem), entries_of(problem)
     apart = [] if search == "mirror" else _entries_with_fewer_pairs(problem)
     for laid_out in (*apart, entries):
@@ -98,7 +97,7 @@ def plan_levels(
     if plan.status is Status.OPTIMAL:
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
     reuse = reuse_of(problem, plan.offsets, cross_loop, without)
-    return replace(plan, nodes=meter.used, reuse=reuse, apart=needed)
+    return replace(plan, nodes=meter.used, reuse=reuse, bytes_without_sharing=needed)
 
 
 def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
@@ -108,8 +107,5 @@ def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
     iteration waits for a store where the stored buffer is in place of one that a compute unit
     wrote, and no level says so. The search therefore merges such pairs only where bytes are short.
     """
-    use = {buffer.name: buffer.use for buffer in problem.buffers}
-    free = tuple((a, b) for a, b in problem.in_place if not pipes_conflict(use[a], use[b]))
-    pinned = pinned_pairs(problem)
-    kept = (pinned, (*free, *(pair for pair in pinned if pair not in free)))
-    return [entries_of(replace(problem, in_place=pairs)) for pairs in kept]
+    free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
+    return [entries_of(problem, ()), entries_of(problem, free)]

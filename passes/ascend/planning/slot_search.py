@@ -24,7 +24,7 @@ from passes.ascend.planning.slot_choice import (
     SlotChoice,
 )
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, Meter, solve
+from passes.planning.planner import Budget, BudgetTracker, solve
 from passes.planning.problem import Problem
 
 MOST_PLANNED = 64
@@ -64,7 +64,7 @@ class SlotSearch:
         self,
         memory: MemoryRequest,
         planner: Planner,
-        meter: Meter,
+        meter: BudgetTracker,
         effort: Effort = WHOLE,
         capacity: int | None = None,
     ) -> None:

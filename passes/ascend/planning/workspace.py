@@ -13,7 +13,7 @@ from passes.ascend.planning.entries import by_buffer, entries_of, granule, seque
 from passes.ascend.planning.mirror import mirror
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, Meter, solve
+from passes.planning.planner import Budget, BudgetTracker, solve
 from passes.planning.problem import Problem, widest_alignment
 
 
@@ -34,5 +34,5 @@ def plan_workspace(
     entries, block_list = entries_of(problem), BlockList(problem)
     if not reuse:
         return block_list.plan_of(by_buffer(entries, sequential(problem, entries)), "sequential")
-    placed = mirror(problem, entries, Meter(budget or Budget()))
+    placed = mirror(problem, entries, BudgetTracker(budget or Budget()))
     return block_list.plan_of(by_buffer(entries, placed.offsets), "three_level_mirror")

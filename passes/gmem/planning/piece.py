@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from passes.planning.plan import Plan, Status
+from passes.planning.planner import Solver as Solver
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
 from target_hw.memory import MemoryScope
 
 PAGE = 4096
 """Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)."""
-
-Solver = Callable[[Problem], Plan]
 
 
 @dataclass(frozen=True)

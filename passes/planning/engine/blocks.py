@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A problem as planners work on it: numbered blocks with their conflicts.
+"""A problem as planners work on it: numbered blocks and their interference graph.
 
 A block is one slot of one buffer. In-place pairs are treated as any other two buffers that are
 live together: `passes.planning.engine.coalesce` merges them first, where that is wanted.
@@ -19,7 +19,7 @@ from passes.planning.bound import lower_bound
 from passes.planning.engine.widen import widened
 from passes.planning.live_ranges import LiveRange
 from passes.planning.plan import Plan, Status
-from passes.planning.problem import Problem, rotate_alike
+from passes.planning.problem import Problem
 from target_hw.memory import ByteRange
 
 Ints = npt.NDArray[np.int64]
@@ -34,16 +34,8 @@ LISTED_BLOCKS, LISTED_DEGREE = 200_000, 40
 class BlockList:
     """The blocks of a problem.
 
-    Attributes
-    ----------
-    problem : Problem
-        Where they come from.
-    buffer_of : list of int
-        For each block, the index of its buffer in the problem.
-    sizes, alignments : list of int
-        For each block, in bytes; the memory's alignment is included.
-    pinned : dict of int to int
-        Offsets, in bytes, of the blocks that have one from the start.
+    For each block, `buffer_of` has the index of its buffer, `sizes` and `alignments` have bytes,
+    the memory's alignment included; `pinned` has the offsets, in bytes, that are given.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -81,17 +73,17 @@ class BlockList:
         return np.array(self.alignments, dtype=np.int64)
 
     @cached_property
-    def hull_places(self) -> tuple[Ints, Ints, int]:
-        """The hulls as places among all their distinct bounds, sorted, and how many these are."""
-        first, last = self.hulls
+    def span_places(self) -> tuple[Ints, Ints, int]:
+        """The spans as places among all their distinct bounds, sorted, and how many these are."""
+        first, last = self.spans
         bounds = np.sort(np.concatenate((first, last)))
         if len(bounds):
             bounds = bounds[np.concatenate(([True], bounds[1:] != bounds[:-1]))]
         return places_among(bounds, first), places_among(bounds, last), len(bounds)
 
     @cached_property
-    def hulls(self) -> tuple[Ints, Ints]:
-        """For each block, the begin of its first live range and the end of its last one."""
+    def spans(self) -> tuple[Ints, Ints]:
+        """The span of each block: the begin of its first live range, the end of its last one."""
         first = np.array([live[0][0] for live in self.live], dtype=np.int64)
         return first, np.array([live[-1][1] for live in self.live], dtype=np.int64)
 
@@ -125,15 +117,15 @@ class BlockList:
         return lower_bound(self.problem)
 
     @cached_property
-    def conflicts(self) -> list[Row]:
-        """For each block, the blocks that it may not share bytes with, ascending.
+    def interference(self) -> list[Row]:
+        """The interference graph: for each block those that it conflicts with, ascending.
 
-        They are live together or separated; a block of zero bytes conflicts with nothing.
-        They take 8 bytes a pair: see `is_listed`.
+        Two blocks conflict if they are live together or separated; a block of zero bytes conflicts
+        with nothing. The graph takes 8 bytes a pair: see `is_listed`.
         """
-        return self.conflicts_among(range(len(self)))
+        return self.interference_among(range(len(self)))
 
-    def conflicts_among(self, blocks: Sequence[int]) -> list[Row]:
+    def interference_among(self, blocks: Sequence[int]) -> list[Row]:
         """Return for each of some blocks those that it conflicts with, as places in `blocks`."""
         rows = _live_together([self.sizes[b] for b in blocks], [self.live[b] for b in blocks])
         place = {block: at for at, block in enumerate(blocks)} if self.problem.separations else {}
@@ -150,7 +142,7 @@ class BlockList:
     def met_by(self, block: int) -> Row:
         """Return the blocks that one conflicts with, ascending, without listing all conflicts."""
         if self.is_listed:
-            return self.conflicts[block]
+            return self.interference[block]
         if not self.sizes[block]:
             return np.empty(0, dtype=np.int32)
         begins, ends, owners = self.pieces
@@ -164,9 +156,9 @@ class BlockList:
 
     @cached_property
     def pieces(self) -> tuple[Ints, Ints, Ints]:
-        """The begin and the end of each live range, and the block whose it is, by block."""
+        """Begin, end and owning block of each live range, block by block."""
         if all(len(live) == 1 for live in self.live):
-            return *self.hulls, np.arange(len(self))
+            return *self.spans, np.arange(len(self))
         pieces = [(*piece, block) for block, live in enumerate(self.live) for piece in live]
         begins, ends, owners = np.array(pieces, dtype=np.int64).reshape(-1, 3).T.copy()
         return begins, ends, owners
@@ -201,14 +193,21 @@ class BlockList:
     def in_place_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield (source, destination) for each two blocks that may have one offset in place.
 
-        Those are the equal slots of an in-place pair of equally many slots, if one loop moves both
-        from slot to slot.
+        Those are the equal slots of an in-place pair of equally many slots.
         """
-        buffers = self.problem.buffers
-        for source, destination in self.problem.in_place:
-            one, two = (buffers[self.problem.index[name]] for name in (source, destination))
-            if one.slots == two.slots and (one.slots == 1 or rotate_alike(one, two)):
-                yield from zip(self.blocks_of(source), self.blocks_of(destination), strict=True)
+        for pair in self.problem.sharing.pairs:
+            if pair.has_equal_slots:
+                yield from zip(*(self.blocks_of(name) for name in pair.names), strict=True)
+
+    @cached_property
+    def partners(self) -> list[list[int]]:
+        """For each block those that it conflicts with but may share an offset with, in place."""
+        partners: list[list[int]] = [[] for _ in range(len(self))]
+        for one, two in self.in_place_pairs():
+            if two in self.interference[one]:
+                partners[one].append(two)
+                partners[two].append(one)
+        return partners
 
     def flat(self, plan: Plan) -> list[int]:
         """Return the offset of each block under a plan of the problem."""
@@ -216,21 +215,21 @@ class BlockList:
 
     def penalty(self, offsets: Sequence[int]) -> int:
         """Return the sum of the costs of the penalties whose buffers share bytes."""
-        shared: dict[int, bool] = {}  # index of a penalty that is due, to whether it is in step
+        shared: dict[int, bool] = {}  # index of a penalty that is due, to whether slots match
         for block, others in self.soft.items():
             for other, index in others:
                 if (
                     offsets[block] < offsets[other] + self.sizes[other]
                     and offsets[other] < offsets[block] + self.sizes[block]
                 ):
-                    shared[index] = shared.get(index, True) and self.in_step(block, other)
+                    shared[index] = shared.get(index, True) and self.slots_match(block, other)
         penalties = self.problem.penalties
         return sum(
-            penalties[index].cost_in_step if in_step else penalties[index].cost
-            for index, in_step in shared.items()
+            penalties[index].cost_if_slots_match if slots_match else penalties[index].cost
+            for index, slots_match in shared.items()
         )
 
-    def in_step(self, one: int, two: int) -> bool:
+    def slots_match(self, one: int, two: int) -> bool:
         """Whether two blocks are the same slot of buffers with equally many."""
         first, second = self.buffer_of[one], self.buffer_of[two]
         buffers, begins = self.problem.buffers, self._first_blocks
@@ -285,12 +284,7 @@ def places_among(ascending: Ints, values: Ints) -> Ints:
 def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:
     """Return the lowest aligned offset from `offset` up at which `size` bytes are free.
 
-    Parameters
-    ----------
-    offset, size, alignment : int
-        In bytes.
-    obstacles : sequence of ByteRange
-        Taken bytes, sorted by their begin; they may overlap.
+    `obstacles` are the taken bytes, sorted by their begin; they may overlap.
     """
     offset += -offset % alignment
     for begin, end in obstacles:

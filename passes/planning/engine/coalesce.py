@@ -9,13 +9,14 @@ buffers of a pair apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
-from passes.planning.engine.in_place import SharingRules, all_rotate_alike
-from passes.planning.live_ranges import join_ranges
+from passes.planning.in_place import InPlacePair
+from passes.planning.live_ranges import join_ranges, live_together
 from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
+from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem, widest_alignment
 
 
 @dataclass(frozen=True)
@@ -33,36 +34,80 @@ class Coalesced:
 def apart(problem: Problem) -> Coalesced:
     """Return `problem` with every in-place pair kept apart."""
     leader = {buffer.name: buffer.name for buffer in problem.buffers}
-    return Coalesced(replace(problem, in_place=pinned_pairs(problem)), leader)
+    return Coalesced(replace(problem, in_place=_pinned_pairs(problem)), leader)
 
 
 def coalesce(problem: Problem) -> Coalesced:
     """Return `problem` with in-place pairs merged, those that save most bytes first.
 
-    Two groups are merged when each two of their members that are live together are an in-place
-    pair, and none are separated, penalized or pinned. All members get the offsets of the one with
-    the most slots: so those with fewer must be able to have more. Two groups that would take as
-    many bytes together as on their own stay as they are.
+    Two groups stay as they are that would take as many bytes together as on their own, or of which
+    two members cost something when they share. All members get the offsets of the one with the
+    most slots.
     """
-    groups = {buffer.name: [buffer] for buffer in problem.buffers}
-    leader = {buffer.name: buffer.name for buffer in problem.buffers}
-    rules = SharingRules(problem, at_a_cost=False)
-    by_saving = sorted(problem.in_place, key=lambda pair: -_saving(problem, pair))
-    for source, destination in by_saving:
-        one, two = leader[source], leader[destination]
-        if (
-            one != two
-            and rules.may_join(groups[one], groups[two])
-            and _bytes([*groups[one], *groups[two]]) < _bytes(groups[one]) + _bytes(groups[two])
-        ):
-            groups[one] += groups.pop(two)
-            for member in groups[one]:
-                leader[member.name] = one
+    sharing = problem.sharing
+
+    def pays(one: Sequence[Buffer], two: Sequence[Buffer]) -> bool:
+        return _bytes([*one, *two]) < _bytes(one) + _bytes(two) and not any(
+            sharing.have_a_cost(a, b) for a in one for b in two
+        )
+
+    pairs = sorted(sharing.pairs, key=lambda p: -min(p.source.size, p.destination.size))
+    groups = merged_groups(problem, problem.buffers, pairs, pays)
+    leader = {member.name: name for name, members in groups.items() for member in members}
     merged = tuple(_merge(name, members) for name, members in groups.items())
     return Coalesced(_rename(problem, merged, leader), leader)
 
 
-def pinned_pairs(problem: Problem) -> tuple[tuple[str, str], ...]:
+def merged_groups(
+    problem: Problem,
+    buffers: Iterable[Buffer],
+    pairs: Collection[InPlacePair],
+    pays: Callable[[Sequence[Buffer], Sequence[Buffer]], bool] = lambda one, two: True,
+) -> dict[str, list[Buffer]]:
+    """Return groups of buffers that have the same offsets, by the first source of each.
+
+    Pairs without a cost are merged one after the other: the destination's group goes before the
+    members of the source's, which keeps its place. Two groups stay as they are where `pays` says
+    no, or where two members may not have the same offsets: those that are live together, only if
+    they are one of `pairs`.
+    """
+    groups = {buffer.name: [buffer] for buffer in buffers}
+    leader = {name: name for name in groups}
+    widest = widest_alignment(problem)
+    free = {frozenset(pair.names) for pair in pairs if not pair.cost}
+
+    def may_join(one: Sequence[Buffer], two: Sequence[Buffer]) -> bool:
+        members = [*one, *two]
+        return (
+            math.lcm(*(member.alignment for member in members)) <= widest
+            and (max(member.slots for member in members) == 1 or _rotate_alike(members))
+            and all(may_merge(a, b) for a in one for b in two)
+        )
+
+    def may_merge(one: Buffer, two: Buffer) -> bool:
+        if problem.sharing.are_separated(one, two) or (one.pinned, two.pinned) != (None, None):
+            return False
+        if live_together(one.live, two.live):
+            return frozenset((one.name, two.name)) in free
+        return one.slots == two.slots or min(one, two, key=lambda b: b.slots).may_widen
+
+    for pair in pairs:
+        source, destination = leader[pair.source.name], leader[pair.destination.name]
+        if pair.cost or source == destination:
+            continue
+        one, two = groups[source], groups[destination]
+        if may_join(one, two) and pays(one, two):
+            groups[source] = groups.pop(destination) + one
+            leader.update((member.name, source) for member in two)
+    return groups
+
+
+def _rotate_alike(members: Sequence[Buffer]) -> bool:
+    """Whether one loop moves all of `members` from offset to offset, as far as is known."""
+    return all(a.rotates_with(b) for a, b in combinations(members, 2))
+
+
+def _pinned_pairs(problem: Problem) -> tuple[tuple[str, str], ...]:
     """Return the in-place pairs that are decided already, right or wrong."""
     return tuple(
         pair
@@ -76,29 +121,20 @@ def _bytes(members: Sequence[Buffer]) -> int:
     return max(member.size for member in members) * max(member.slots for member in members)
 
 
-def _saving(problem: Problem, pair: tuple[str, str]) -> int:
-    return min(problem.buffers[problem.index[name]].size for name in pair)
-
-
 def _merge(name: str, members: Sequence[Buffer]) -> Buffer:
     """Return one buffer that is live whenever one of `members` is."""
     if len(members) == 1:
         return members[0]
+    rotates = all(member.may_widen for member in members) and _rotate_alike(members)
+    loop = members[0].use.loop if members[0].use else None
     return Buffer(
         name,
         max(member.size for member in members),
         join_ranges(piece for member in members for piece in member.live),
         math.lcm(*(member.alignment for member in members)),
         max(member.slots for member in members),
-        use=_loop_of(members),
+        use=PipelineUse(loop=loop) if rotates else None,
     )
-
-
-def _loop_of(members: Sequence[Buffer]) -> PipelineUse | None:
-    """Return a use that lets the merged buffer have more offsets if all members may."""
-    if all(member.may_widen for member in members) and all_rotate_alike(members):
-        return PipelineUse(loop=members[0].use.loop if members[0].use else None)
-    return None
 
 
 def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]) -> Problem:
@@ -107,12 +143,12 @@ def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]
     costs: dict[tuple[str, str], tuple[int, int]] = {}
     for penalty in problem.penalties:
         pair = _ordered(leader[penalty.first], leader[penalty.second])
-        cost, in_step = costs.get(pair, (0, 0))
-        costs[pair] = cost + penalty.cost, in_step + penalty.cost_in_step
+        cost, matched = costs.get(pair, (0, 0))
+        costs[pair] = cost + penalty.cost, matched + penalty.cost_if_slots_match
     return replace(
         problem,
         buffers=merged,
-        in_place=pinned_pairs(problem),
+        in_place=_pinned_pairs(problem),
         separations=tuple(separations),
         penalties=tuple(Penalty(*pair, *charge) for pair, charge in sorted(costs.items())),
     )

@@ -7,10 +7,10 @@ as it stands on lists, or compiled on arrays.
 
 To compile takes TVM, whose import takes seconds. So what was compiled is kept as a shared library
 in a cache folder, and loading that takes only `tvm_ffi`. The library's name holds a hash of the
-version of TVM, the kind of processor and the source of all modules here, so that a changed loop is
-compiled anew; and a hash of its own bytes, without which it is not loaded: to load half a library
-ends the process. A library is written under a name of its own and then renamed: processes that
-compile the same loop at once do not meet.
+version of TVM, the kind of processor and the source of all of `passes.planning`, so that a changed
+loop is compiled anew; and a hash of its own bytes, without which it is not loaded: to load half a
+library ends the process. A library is written under a name of its own and then renamed: processes
+that compile the same loop at once do not meet.
 
 To load a library is to run it. So it is taken only from a folder, and as a file, that belong to the
 user and that nobody else may write; from another folder nothing is loaded, and none is written.
@@ -160,7 +160,7 @@ def _stem(function: Callable[..., None]) -> str | None:
     content = hashlib.sha256()
     for text in (*versions, platform.system(), platform.machine()):
         content.update(text.encode() + b"\n")
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
+    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
         content.update(source.read_bytes())
     return f"{_name(function)}-{content.hexdigest()[:32]}"
 

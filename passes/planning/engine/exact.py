@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from passes.planning.engine.blocks import BlockList, settle
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT
 
 Score = tuple[int, int]
@@ -26,42 +26,28 @@ Score = tuple[int, int]
 class WeightedSearch:
     """A search for the plan of least penalty, then least peak, within the capacity.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        In-place pairs of its problem are honoured.
-    incumbent : Score
-        Only better plans are looked for.
-    meter : Meter
-        Stops the search; see `complete`.
-
-    Attributes
-    ----------
-    best : list of int, optional
-        Offsets in bytes of the best plan found, if it is better than the incumbent.
-    score : Score
-        Of `best`, or of the incumbent.
-    complete : bool
-        Whether no better plan exists.
+    In-place pairs are honoured. `best` becomes the offsets in bytes of the best plan found that is
+    better than the incumbent, and `score` what it costs; `complete` stays true unless the tracker
+    stopped the search before it was known that there is no better one.
     """
 
-    def __init__(self, block_list: BlockList, incumbent: Score, meter: Meter) -> None:
+    def __init__(self, block_list: BlockList, incumbent: Score, tracker: BudgetTracker) -> None:
         self.best: list[int] | None = None
         self.score = incumbent
         self.complete = True
         self._block_list = block_list
-        self._meter = meter
+        self._meter = tracker
         problem = block_list.problem
         self._capacity = problem.capacity
-        self._partners = _partners(block_list)
+        self._partners = block_list.partners
         self._hard = [
             [o for o in row.tolist() if o not in self._partners[b]]
-            for b, row in enumerate(block_list.conflicts)
+            for b, row in enumerate(block_list.interference)
         ]
         self._soft = [block_list.soft.get(block, []) for block in range(len(block_list))]
-        self._costs = [(p.cost_in_step, p.cost) for p in problem.penalties]
+        self._costs = [(p.cost_if_slots_match, p.cost) for p in problem.penalties]
         self._offsets = [-1 if size else 0 for size in block_list.sizes]
-        # For each penalty, the pairs of slots that share, and those of them not in step.
+        # For each penalty, the pairs of slots that share, and those of them that do not match.
         self._paid = [[0, 0] for _ in self._costs]
         self._left = [
             block
@@ -69,10 +55,10 @@ class WeightedSearch:
             if block not in block_list.pinned and block_list.sizes[block]
         ]
         self._steps = _steps(block_list, self._partners)
-        self._crowds = _crowds(block_list, self._partners, self._left)
+        self._cliques = _cliques(block_list, self._partners, self._left)
 
     def run(self) -> None:
-        """Search until nothing better is left or the meter stops it."""
+        """Search until nothing better is left or the tracker stops it."""
         cost = peak = 0
         for block, offset in self._block_list.pinned.items():
             cost += self._pay(list(self._shared(block, offset)), 1)
@@ -116,8 +102,8 @@ class WeightedSearch:
             return True
         sizes, left = self._block_list.sizes, set(self._left)
         return peak <= limit and all(
-            floor + sum(sizes[block] for block in crowd if block in left) <= limit
-            for crowd in self._crowds
+            floor + sum(sizes[block] for block in clique if block in left) <= limit
+            for clique in self._cliques
         )
 
     def _children(self, key: tuple[int, int]) -> list[tuple[int, int]]:
@@ -165,12 +151,12 @@ class WeightedSearch:
         return settle(0, size, alignment, self._obstacles(others)) + size
 
     def _shared(self, block: int, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (penalty, 1 if not in step) for each placed block that `block` would meet."""
+        """Yield (penalty, 1 unless slots match) for each placed block that `block` would meet."""
         sizes = self._block_list.sizes
         for other, penalty in self._soft[block]:
             begin = self._offsets[other]
             if begin >= 0 and begin < offset + sizes[block] and offset < begin + sizes[other]:
-                yield penalty, int(not self._block_list.in_step(block, other))
+                yield penalty, int(not self._block_list.slots_match(block, other))
 
     def _pay(self, shared: Sequence[tuple[int, int]], sign: int) -> int:
         """Note what is shared (1) or no longer so (-1); return what that adds to the cost."""
@@ -188,16 +174,6 @@ class WeightedSearch:
         return self._costs[penalty][crossed > 0] if pairs else 0
 
 
-def _partners(block_list: BlockList) -> list[list[int]]:
-    """Return for each block those it may share an offset with while both are live."""
-    partners: list[list[int]] = [[] for _ in range(len(block_list))]
-    for one, two in block_list.in_place_pairs():
-        if two in block_list.conflicts[one]:
-            partners[one].append(two)
-            partners[two].append(one)
-    return partners
-
-
 def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return for each block the alignments that groups in place have which it can be in."""
     steps: list[list[int]] = []
@@ -212,7 +188,7 @@ def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[lis
     return steps
 
 
-def _crowds(
+def _cliques(
     block_list: BlockList, partners: Sequence[Sequence[int]], left: Sequence[int]
 ) -> list[list[int]]:
     """Return sets of blocks that are live together and of which no two may share bytes.

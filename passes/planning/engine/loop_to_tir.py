@@ -59,23 +59,11 @@ class LoopError(ValueError):
 
 
 def loop_module(entry: FunctionType) -> IRModule:
-    """Return the TIR of a function under its name, and that of the helpers that it calls.
+    """Return the TIR of a function under its name, and privately of the helpers that it calls.
 
-    Parameters
-    ----------
-    entry : function
-        It returns nothing. Its arrays are taken as tensors of one dimension; the fields of a
-        `NamedTuple` are parameters one after the other.
-
-    Returns
-    -------
-    tvm.IRModule
-        One `PrimFunc` for each function; helpers are private.
-
-    Raises
-    ------
-    LoopError
-        When something is not of the subset above.
+    The function returns nothing. Its arrays are taken as tensors of one dimension; the fields of a
+    `NamedTuple` are parameters one after the other. Raises LoopError when something is not of the
+    subset above.
     """
     loops = _Loops()
     loops.variable(entry, is_entry=True)

@@ -12,27 +12,15 @@ from passes.planning.engine.blocks import BlockList, Ints, places_among
 
 
 class Measures:
-    """What an order can look at, for each block.
-
-    Attributes
-    ----------
-    begin : Ints
-        The first position at which it is live.
-    size : Ints
-        Bytes.
-    life : Ints
-        Positions at which it is live.
-    load : Ints
-        The most bytes live at one position of its life.
-    """
+    """What an order can look at, for each block."""
 
     def __init__(self, block_list: BlockList) -> None:
-        self.begin = block_list.hulls[0]
-        self.size = block_list.size_array
+        self.begin = block_list.spans[0]  # The first position at which it is live
+        self.size = block_list.size_array  # Bytes
         begins, ends, owners = block_list.pieces
-        self.life = np.zeros(len(block_list), dtype=np.int64)
+        self.life = np.zeros(len(block_list), dtype=np.int64)  # Positions at which it is live
         np.add.at(self.life, owners, ends - begins)
-        self.load = _loads(block_list)
+        self.load = _loads(block_list)  # The most bytes live at one position of its life
 
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]

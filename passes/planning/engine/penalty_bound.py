@@ -22,19 +22,10 @@ MOST_TRIES = 500
 
 
 def penalty_bound(block_list: BlockList, capacity: int | None) -> int:
-    """Return a penalty that no plan is below whose peak is within `capacity`.
+    """Return a penalty that no plan is below whose peak is within `capacity` bytes.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place. Plans that give buffers more offsets than slots are covered, too.
-    capacity : int, optional
-        Bytes; none forbids nothing.
-
-    Returns
-    -------
-    int
-        The sum over conflicts found greedily: zero where none was found.
+    It is a sum over conflicts found greedily: zero where none was found, or without a capacity.
+    Plans that give buffers more offsets than slots are covered, too.
     """
     penalties = block_list.problem.penalties
     if capacity is None or not penalties or len(block_list) > MOST_BLOCKS:
@@ -47,8 +38,8 @@ def penalty_bound(block_list: BlockList, capacity: int | None) -> int:
     for one, two in _soft_pairs(block_list):
         if soft[one][two] in spent:
             continue
-        crowd = _crowd(block_list, hard, soft, spent, (one, two))
-        due, cost = _least_cost(block_list, soft, spent, crowd, capacity)
+        clique = _clique(block_list, hard, soft, spent, (one, two))
+        due, cost = _least_cost(block_list, soft, spent, clique, capacity)
         if cost:
             spent |= due
             total += cost
@@ -73,16 +64,16 @@ def _soft_pairs(block_list: BlockList) -> list[tuple[int, int]]:
 
 def _hard(block_list: BlockList) -> list[set[int]]:
     """Return for each block those that it shares no byte with in any plan."""
-    hard = [set(row.tolist()) for row in block_list.conflicts]
-    for one, two in block_list.problem.in_place:  # of any slots: a plan may widen one of the two
-        for first in block_list.blocks_of(one):
-            for second in block_list.blocks_of(two):
+    hard = [set(row.tolist()) for row in block_list.interference]
+    for pair in block_list.problem.sharing.pairs:  # of any slots: a plan may widen one of the two
+        for first in block_list.blocks_of(pair.source.name):
+            for second in block_list.blocks_of(pair.destination.name):
                 hard[first].discard(second)
                 hard[second].discard(first)
     return hard
 
 
-def _crowd(
+def _clique(
     block_list: BlockList,
     hard: list[set[int]],
     soft: list[dict[int, int]],
@@ -90,50 +81,52 @@ def _crowd(
     pair: tuple[int, int],
 ) -> list[int]:
     """Return blocks around a pair of which no two may share for free, the largest first."""
-    crowd: list[int] = []
+    clique: list[int] = []
     candidates: Iterable[int] | None = None
     for block in pair:
         free = hard[block] | {o for o, penalty in soft[block].items() if penalty not in spent}
         candidates = free if candidates is None else [b for b in candidates if b in free]
-        crowd.append(block)
+        clique.append(block)
     remaining = sorted(candidates or (), key=lambda b: (-block_list.sizes[b], b))
     while remaining:
         block = remaining[0]
-        crowd.append(block)
+        clique.append(block)
         remaining = [
             other
             for other in remaining[1:]
             if other in hard[block] or soft[block].get(other, -1) not in ({-1} | spent)
         ]
-    return crowd
+    return clique
 
 
 def _least_cost(
     block_list: BlockList,
     soft: list[dict[int, int]],
     spent: set[int],
-    crowd: list[int],
+    clique: list[int],
     capacity: int,
 ) -> tuple[set[int], int]:
-    """Return the penalties within a crowd, and the least that its bytes make it pay.
+    """Return the penalties within a clique, and the least that its bytes make it pay.
 
     Two blocks that share save the bytes of the smaller at most. The bytes that must be saved are
     bought as cheaply as could be, the last ones in part.
     """
     sizes, penalties = block_list.sizes, block_list.problem.penalties
-    excess = sum(sizes[block] for block in crowd) - capacity
+    excess = sum(sizes[block] for block in clique) - capacity
     if excess <= 0:
         return set(), 0
-    members = set(crowd)
+    members = set(clique)
     saved: dict[int, int] = {}
-    for block in crowd:
+    for block in clique:
         for other, penalty in soft[block].items():
             if block < other and other in members and penalty not in spent:
                 saved[penalty] = saved.get(penalty, 0) + min(sizes[block], sizes[other])
-    by_price = sorted(saved, key=lambda p: (Fraction(penalties[p].cost_in_step, saved[p]), p))
+    by_price = sorted(
+        saved, key=lambda p: (Fraction(penalties[p].cost_if_slots_match, saved[p]), p)
+    )
     cost, left = 0, excess
     for penalty in by_price:
-        price = penalties[penalty].cost_in_step
+        price = penalties[penalty].cost_if_slots_match
         if saved[penalty] >= left:
             cost += -(-price * left // saved[penalty])
             break

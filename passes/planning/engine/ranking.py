@@ -9,7 +9,7 @@ from dataclasses import replace
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.coalesce import apart, coalesce
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.problem import Problem
 
 PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
@@ -25,10 +25,10 @@ def rank(problem: Problem, plan: Plan) -> tuple[int, int, int]:
     return (0, plan.penalty, plan.peak)
 
 
-def better(problem: Problem, plans: Iterable[Plan], meter: Meter) -> Plan:
+def better(problem: Problem, plans: Iterable[Plan], tracker: BudgetTracker) -> Plan:
     """Return the best of `plans`, the first among equals, with all that is proven of it.
 
-    Looks no further once a plan is proven optimal, or the meter is late.
+    Looks no further once a plan is proven optimal, or the tracker is late.
     """
     best: Plan | None = None
     for plan in plans:
@@ -36,7 +36,7 @@ def better(problem: Problem, plans: Iterable[Plan], meter: Meter) -> Plan:
             best = plan
         elif rank(problem, plan) == rank(problem, best) and plan.status in PROVEN:
             best = replace(best, status=plan.status)
-        if best.status is Status.OPTIMAL or meter.late:
+        if best.status is Status.OPTIMAL or tracker.expired:
             break
     assert best is not None, "there is always a first plan"
     return best

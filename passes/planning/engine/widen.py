@@ -59,8 +59,8 @@ def widenings(problem: Problem, limit: int) -> Iterator[Problem] | None:
 
 def _tied(problem: Problem) -> dict[str, list[str]]:
     """Return for each buffer that could gain from more offsets those that it is tied to."""
-    pairs = list(problem.in_place)
-    pairs += [(p.first, p.second) for p in problem.penalties if p.cost_in_step < p.cost]
+    pairs = [pair.names for pair in problem.sharing.pairs]
+    pairs += [(p.first, p.second) for p in problem.penalties if p.cost_if_slots_match < p.cost]
     group = {name: [name] for pair in pairs for name in pair}
     for first, second in pairs:
         if group[first] is not group[second]:

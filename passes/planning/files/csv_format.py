@@ -29,23 +29,11 @@ class CsvError(ValueError):
 
 
 def read_problem(stream: TextIO, name: str, memory: MemoryScope) -> Problem:
-    """Read a problem.
+    """Read a problem from a stream that was opened with ``newline=""``; `name` is for messages.
 
-    Parameters
-    ----------
-    stream : TextIO
-        Opened with ``newline=""``.
-    name : str
-        What to call the file in messages.
-    memory : MemoryScope
-        Where the buffers go.
-
-    Raises
-    ------
-    CsvError
-        If a column is missing, unknown or given twice, a row has too few or too many fields, a
-        number is none, negative or too large, a range is empty, an id is used twice, or there are
-        no buffers.
+    Raises CsvError if a column is missing, unknown or given twice, a row has too few or too many
+    fields, a number is none, negative or too large, a range is empty, an id is used twice, or there
+    are no buffers.
     """
     try:
         return Problem(tuple(_buffers(stream, name)), memory, name=name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.ranking import better
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, Meter, register
+from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.bump import bump
 from passes.planning.planners.first_fit.planner import best_fit, first_fit
 from passes.planning.planners.search import search
@@ -28,14 +28,14 @@ def best(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that is proven optimal. The plan names the planner that made it.
     """
-    meter = Meter(budget)
+    tracker = BudgetTracker(budget)
     asked = [first_fit, best_fit, skyline, search]
     many = len(problem.buffers) > LARGE
     if many or problem.penalties:
         asked = [search, first_fit, best_fit, skyline]
     if len(problem.buffers) > HUGE or (many and not BlockList(problem).is_listed):
         asked = [search]
-    return better(problem, (run(problem, meter.rest()) for run in asked), meter)
+    return better(problem, (run(problem, tracker.rest()) for run in asked), tracker)
 
 
 @register("bump_or_best")

@@ -14,12 +14,12 @@ from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.ranking import better, on_each_coalescing, rank
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget, Meter, register
-from passes.planning.planners.branch_and_bound.feasibility import WHOLE_BLOCKS, Decider
+from passes.planning.planner import Budget, BudgetTracker, register
+from passes.planning.planners.branch_and_bound.feasibility import WHOLE_BLOCKS, FeasibilityCheck
 from passes.planning.planners.branch_and_bound.search import Outcome
 from passes.planning.planners.first_fit.planner import fit
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS, improved
-from passes.planning.planners.skyline.planner import rise
+from passes.planning.planners.skyline.planner import best_skyline
 from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
 from passes.planning.problem import Penalty, Problem
 
@@ -52,83 +52,87 @@ def search(problem: Problem, budget: Budget) -> Plan:
     Asks whether the capacity can be met, then the lower bound, then halves what is left between
     the bound and the best plan. Deterministic in the budget's nodes; says what it has proven.
     """
-    meter = Meter(budget)
+    tracker = BudgetTracker(budget)
     blocks = sum(buffer.slots for buffer in problem.buffers)
     to_the_end = blocks <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
-    share = meter.share(2 if to_the_end else 1)
+    share = tracker.share(2 if to_the_end else 1)
     plan = on_each_coalescing(problem, lambda block_list: _search(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
-        plan = exactly(problem, plan, meter)
-    return replace(_judged(problem, plan), planner="search", nodes=meter.used)
+        plan = exactly(problem, plan, tracker)
+    return replace(_judged(problem, plan), planner="search", nodes=tracker.used)
 
 
-def _search(block_list: BlockList, meter: Meter) -> Plan:
+def _search(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     """Return the best plan found for a block list without undecided in-place pairs."""
     if not block_list.soft:
-        return minimise(block_list, meter)
+        return minimise(block_list, tracker)
     free = BlockList(cost_free(block_list.problem))
-    found = minimise(free, meter.share(FREE_PART))
+    found = minimise(free, tracker.share(FREE_PART))
     if found.fits:
         return replace(block_list.plan(free.flat(found), "search"), status=found.status)
-    return _cheapen(block_list, meter)
+    return _cheapen(block_list, tracker)
 
 
-def minimise(block_list: BlockList, meter: Meter) -> Plan:
+def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     """Return the plan of the lowest peak found, penalties apart."""
     capacity = block_list.problem.capacity
-    best = better(block_list.problem, _quick(block_list, meter), meter)
-    if best.status in (Status.OPTIMAL, Status.INFEASIBLE) or meter.left == 0:
+    best = better(block_list.problem, _quick(block_list, tracker), tracker)
+    if best.status in (Status.OPTIMAL, Status.INFEASIBLE) or tracker.left == 0:
         return best
     if len(block_list) > MOST_SCANNED and not block_list.is_listed:
         return best
-    decider = Decider(block_list)
+    check = FeasibilityCheck(block_list)
     if not best.fits and capacity is not None:
-        answer = decider.ask(capacity, meter.share(2))
+        answer = check.run(capacity, tracker.share(2))
         if answer.outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
         if answer.offsets is not None:
             best = block_list.plan(answer.offsets, "search")
     if block_list.is_listed and len(block_list) > MANY_BLOCKS:
-        best = better(block_list.problem, _skylines(block_list, decider, best, meter), meter)
-    return _lower(block_list, decider, best, meter) if best.fits else best
+        best = better(block_list.problem, _skylines(block_list, check, best, tracker), tracker)
+    return _lower(block_list, check, best, tracker) if best.fits else best
 
 
-def _skylines(block_list: BlockList, decider: Decider, best: Plan, meter: Meter) -> Iterator[Plan]:
+def _skylines(
+    block_list: BlockList, check: FeasibilityCheck, best: Plan, tracker: BudgetTracker
+) -> Iterator[Plan]:
     """Yield `best`, what the search finds at the bound, and the lowest of many skylines."""
     yield best
     if best.fits:
-        answer = decider.ask(block_list.bound, meter.share(FIRST_PART, at_most=QUESTION_NODES))
+        answer = check.run(block_list.bound, tracker.share(FIRST_PART, at_most=QUESTION_NODES))
         if answer.offsets is not None:
             yield block_list.plan(answer.offsets, "search")
-    yield block_list.plan(lowest_skyline(block_list, meter.share(2)), "search")
+    yield block_list.plan(lowest_skyline(block_list, tracker.share(2)), "search")
 
 
-def _quick(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
+def _quick(block_list: BlockList, tracker: BudgetTracker) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
-    risen = None
+    low = None
     if not block_list.is_listed:
         large = len(block_list) > MOST_SCANNED
-        risen = rise(block_list, meter if large else meter.all_but(REST_PART))
-        yield risen
+        low = best_skyline(block_list, tracker if large else tracker.reserve(REST_PART))
+        yield low
         if large:
             return
     if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
-        yield fit(block_list, meter, "first", FAST_ORDERS[:1], risen)
+        yield fit(block_list, tracker, "first", FAST_ORDERS[:1], low)
         return
-    yield fit(block_list, meter, "first", FAST_ORDERS)
-    yield fit(block_list, meter, "best", FAST_ORDERS[:2])
-    yield rise(block_list, meter)
+    yield fit(block_list, tracker, "first", FAST_ORDERS)
+    yield fit(block_list, tracker, "best", FAST_ORDERS[:2])
+    yield best_skyline(block_list, tracker)
 
 
-def _lower(block_list: BlockList, decider: Decider, best: Plan, meter: Meter) -> Plan:
+def _lower(
+    block_list: BlockList, check: FeasibilityCheck, best: Plan, tracker: BudgetTracker
+) -> Plan:
     """Bring the peak down, round by round, each with twice the nodes for a question."""
     step = _granularity(block_list)
     proven = -(-block_list.bound // step) * step
     turn = 0
-    while proven < best.peak and meter.left:
-        used = meter.used
-        best, proven = _halve(block_list, decider, best, proven, meter, turn)
-        if meter.used == used:
+    while proven < best.peak and tracker.left:
+        used = tracker.used
+        best, proven = _halve(block_list, check, best, proven, tracker, turn)
+        if tracker.used == used:
             break  # more nodes would change nothing
         turn += 1
     if best.peak <= proven:
@@ -137,7 +141,12 @@ def _lower(block_list: BlockList, decider: Decider, best: Plan, meter: Meter) ->
 
 
 def _halve(
-    block_list: BlockList, decider: Decider, best: Plan, proven: int, meter: Meter, turn: int
+    block_list: BlockList,
+    check: FeasibilityCheck,
+    best: Plan,
+    proven: int,
+    tracker: BudgetTracker,
+    turn: int,
 ) -> tuple[Plan, int]:
     """Ask for the bound, then halve what is left between it and the best plan.
 
@@ -147,8 +156,8 @@ def _halve(
     step = _granularity(block_list)
     effort = QUESTION_NODES << turn
     low = question = proven
-    while meter.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
-        answer = decider.ask(question, meter.share(1, at_most=effort), turn)
+    while tracker.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
+        answer = check.run(question, tracker.share(1, at_most=effort), turn)
         if answer.offsets is not None:
             best = block_list.plan(answer.offsets, "search")
         else:
@@ -168,47 +177,36 @@ def _granularity(block_list: BlockList) -> int:
     )
 
 
-def _cheapen(block_list: BlockList, meter: Meter) -> Plan:
+def _cheapen(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     """Return the plan of least penalty found where some penalty seems to be needed."""
-    best = better(block_list.problem, _starts(block_list, meter), meter)
+    best = better(block_list.problem, _starts(block_list, tracker), tracker)
     if not best.fits:
         blind = BlockList(replace(block_list.problem, penalties=()))
-        found = minimise(blind, meter.share(2))
+        found = minimise(blind, tracker.share(2))
         best = block_list.plan(blind.flat(found), "search")
         if not found.fits:
             return replace(best, status=found.status)
     if len(block_list) <= MOST_BLOCKS:
-        offsets = improved(block_list, block_list.flat(best), meter.all_but(PEAK_PART))
+        offsets = improved(block_list, block_list.flat(best), tracker.reserve(PEAK_PART))
         best = block_list.plan(offsets, "search")
-    return lowered(block_list, best, meter)
+    return lowered(block_list, best, tracker)
 
 
-def _starts(block_list: BlockList, meter: Meter) -> Iterator[Plan]:
-    yield fit(block_list, meter, "first", FAST_ORDERS)
-    yield rise(block_list, meter)
+def _starts(block_list: BlockList, tracker: BudgetTracker) -> Iterator[Plan]:
+    yield fit(block_list, tracker, "first", FAST_ORDERS)
+    yield best_skyline(block_list, tracker)
 
 
-def lowered(block_list: BlockList, plan: Plan, meter: Meter) -> Plan:
+def lowered(block_list: BlockList, plan: Plan, tracker: BudgetTracker) -> Plan:
     """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        Without in-place pairs.
-    plan : Plan
-        It fits, with as many offsets for each buffer as there are slots.
-    meter : Meter
-        What the search for it may spend.
-
-    Returns
-    -------
-    Plan
-        `plan` itself where no better one was found.
+    That is `plan` itself where no better one was found. It fits, with as many offsets for each
+    buffer as there are slots, and no pair of the block list is in place.
     """
     problem, flat = block_list.problem, block_list.flat(plan)
     kept = tuple(p for p in problem.penalties if not is_due(block_list, flat, p))
     free = BlockList(cost_free(replace(problem, penalties=kept)))
-    found = minimise(free, meter)
+    found = minimise(free, tracker)
     other = block_list.plan(free.flat(found), plan.planner)
     return other if rank(problem, other) < rank(problem, plan) else plan
 
@@ -259,13 +257,13 @@ def _judged(problem: Problem, plan: Plan) -> Plan:
     return replace(plan, status=Status.OPTIMAL)
 
 
-def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
+def exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
     """Return the best plan if the problem is small enough to be searched to the end."""
     block_list = BlockList(problem)
     variants = widenings(problem, EXACT_WIDENINGS) if len(block_list) <= EXACT_BLOCKS else None
     if variants is None or plan.status is Status.INFEASIBLE:
         return plan
-    meter = meter.share(1, at_most=EXACT_NODES)
+    tracker = tracker.share(1, at_most=EXACT_NODES)
     complete = True
     worst = (sum(penalty.cost for penalty in problem.penalties) + 1, 0)  # no plan is as bad
     for variant in variants:
@@ -276,7 +274,7 @@ def exactly(problem: Problem, plan: Plan, meter: Meter) -> Plan:
             continue
         if problem.capacity is not None and wide.bound > problem.capacity:
             continue
-        exact = WeightedSearch(wide, incumbent, meter)
+        exact = WeightedSearch(wide, incumbent, tracker)
         exact.run()
         complete = complete and exact.complete
         if exact.best is not None:

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from passes.planning.engine import compiled
+from passes.planning.planners.branch_and_bound import loop as branch_and_bound
 from passes.planning.planners.branch_and_bound.loop import advance
+from passes.planning.planners.first_fit import loop as first_fit
+from passes.planning.planners.neighborhood import loop as neighborhood
+from passes.planning.planners.skyline import loop as skyline
 
 ROOT = Path(__file__).parents[3]
 assert (ROOT / "passes").is_dir()
@@ -185,3 +189,14 @@ def test_a_folder_that_cannot_be_written_is_no_error(with_compiler, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert run(HARD, blocked / "folder")[1] == "True"
+
+
+@pytest.mark.parametrize("loop", [branch_and_bound, first_fit, neighborhood, skyline])
+def test_a_changed_loop_is_another_library(loop, tmp_path, monkeypatch):
+    package = Path(compiled.__file__).parents[1]
+    copy = shutil.copytree(package, tmp_path / package.name)
+    monkeypatch.setattr(compiled, "__file__", str(copy / "engine" / "compiled.py"))
+    before = compiled._stem(loop.advance)
+    changed = copy / Path(loop.__file__).relative_to(package)
+    changed.write_text(changed.read_text() + "\n")
+    assert compiled._stem(loop.advance) != before

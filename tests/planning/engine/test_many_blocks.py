@@ -14,9 +14,9 @@ from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound,
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.orders import ORDERS, Measures, ordered
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.first_fit import loop as fit_loop
-from passes.planning.planners.first_fit.gaps import UNPLACED, place
+from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 from passes.planning.planners.skyline import loop as skyline_loop
 from passes.planning.planners.skyline.loop import ONE
 from passes.planning.planners.skyline.place import Shallow, make_state, place_by_skyline, tops
@@ -71,20 +71,40 @@ TABLES = {
 }
 
 
+def gap_by_gap(problem, order, rule, fixed, limit):
+    """Return where a fit puts buffers of one slot: one after the other, each in all its gaps."""
+    apart = {frozenset(problem.index[name] for name in pair) for pair in problem.separations}
+    offsets = dict(fixed)
+    for at in order:
+        buffer = problem.buffers[at]
+        (begin, end), size, unit = buffer.live[0], buffer.size, buffer.alignment
+        met = []
+        for other, low in offsets.items():
+            (first, last), nbytes = problem.buffers[other].live[0], problem.buffers[other].size
+            if (begin < last and first < end) or {at, other} in apart:
+                met.append((low, low + nbytes))
+        taken = sorted((*met, *problem.memory.reserved))
+        tops = {0, *(-(-end // unit) * unit for _, end in taken)}
+        free = [top for top in tops if not any(a < top + size and top < b for a, b in taken)]
+        rooms = {top: min((a - top for a, _ in taken if a >= top), default=1 << 60) for top in free}
+        low = min(free, key=lambda top: (rooms[top] if rule == "best" else 0, top))
+        if at not in fixed and low + size <= limit:
+            offsets[at] = low
+    return [offsets.get(at, UNPLACED) for at in range(len(problem.buffers))]
+
+
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("rule", ["first", "best"])
 @pytest.mark.parametrize("order", ["size", "load, life", "time"])
-def test_a_fit_finds_the_same_gaps_without_a_list(name, rule, order, each_form, monkeypatch):
-    listed = BlockList(TABLES[name])
-    blocks_in_order = ordered(Measures(listed), order)
-    expected = place(listed, blocks_in_order, rule)
+def test_a_fit_finds_the_gap(name, rule, order, each_form):
+    problem = TABLES[name]
+    block_list = BlockList(problem)
+    blocks_in_order = ordered(Measures(block_list), order)
+    expected = gap_by_gap(problem, blocks_in_order, rule, {}, 1 << 60)
+    assert fit_blocks(block_list, blocks_in_order, rule) == expected
     limit = max(expected) // 2
-    limited = place(listed, blocks_in_order, rule, limit=limit, fixed={0: 8192})
-    monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
-    monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
-    unlisted = BlockList(TABLES[name])
-    assert place(unlisted, blocks_in_order, rule) == expected
-    assert place(unlisted, blocks_in_order, rule, limit=limit, fixed={0: 8192}) == limited
+    limited = gap_by_gap(problem, blocks_in_order, rule, {0: 8192}, limit)
+    assert fit_blocks(block_list, blocks_in_order, rule, fixed={0: 8192}, limit=limit) == limited
     assert UNPLACED not in expected
 
 
@@ -111,7 +131,7 @@ def test_plans_of_tables_are_right_without_a_list(name, planner, nothing_is_list
 
 def shallow_valleys(block_list):
     """Return a depth that many valleys do not have, and weights that differ."""
-    positions = block_list.hull_places[2] - 1
+    positions = block_list.span_places[2] - 1
     weights = np.random.default_rng(3).integers(1, ONE, positions, endpoint=True)
     return Shallow(block_list.bound // 1000, weights)
 
@@ -142,9 +162,9 @@ def test_the_top_of_a_skyline_is_that_of_its_blocks(name):
     rng = np.random.default_rng(1)
     offsets = rng.integers(0, 1000, len(block_list))
     offsets[rng.random(len(block_list)) < 0.3] = UNPLACED
-    expected = np.zeros(block_list.hull_places[2] - 1, dtype=np.int64)
+    expected = np.zeros(block_list.span_places[2] - 1, dtype=np.int64)
     for begin, end, offset, size in zip(
-        *block_list.hull_places[:2], offsets, block_list.sizes, strict=True
+        *block_list.span_places[:2], offsets, block_list.sizes, strict=True
     ):
         if offset != UNPLACED:
             expected[begin:end] = np.maximum(expected[begin:end], offset + size)
@@ -155,7 +175,7 @@ def test_the_top_of_a_skyline_is_that_of_its_blocks(name):
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_what_is_kept_stays_and_the_rest_is_placed_above_it(name, share, each_form):
     block_list = BlockList(TABLES[name])
-    skylines = Skylines(block_list, Meter(Budget()))
+    skylines = Skylines(block_list, BudgetTracker(Budget()))
     first = skylines.weighed(skylines.logs, Setting(0.1, True))
     kept = np.where(first < share * skylines.peak, first, UNPLACED)
     again = skylines.weighed(-skylines.logs, Setting(0, False), kept)
@@ -171,7 +191,9 @@ def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
     problem = replace(table(7, 150), name="valleys")
     block_list = BlockList(problem)
     blocks_in_order = ordered(Measures(block_list), order)
-    offsets = place_by_skyline(block_list, blocks_in_order, Meter(Budget()), [UNPLACED] * 150)
+    offsets = place_by_skyline(
+        block_list, blocks_in_order, BudgetTracker(Budget()), [UNPLACED] * 150
+    )
     assert offsets.tolist() == lowest_reach(problem, blocks_in_order)
 
 

@@ -12,7 +12,7 @@ from passes.planning import Budget, Buffer, Penalty, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.widen import widened
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.neighborhood import loop
 from passes.planning.planners.neighborhood.improve import improved
 from passes.planning.planners.neighborhood.loop import FIXED_POINT, NOWHERE, advance
@@ -126,20 +126,20 @@ def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, seed, 
 def test_without_a_compiler_the_result_is_the_same(with_compiler, monkeypatch):
     problem = crowded(5, 60)
     block_list, start = penalty_blind(problem)
-    best = improved(block_list, block_list.flat(start), Meter(Budget(3000)))
+    best = improved(block_list, block_list.flat(start), BudgetTracker(Budget(3000)))
     assert block_list.penalty(best) < start.penalty
     monkeypatch.setitem(compiled._loaded, compiled._name(advance), None)
-    assert improved(block_list, block_list.flat(start), Meter(Budget(3000))) == best
+    assert improved(block_list, block_list.flat(start), BudgetTracker(Budget(3000))) == best
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 50, 700])
 def test_no_more_nodes_are_taken_than_allowed(nodes):
     problem = crowded(2, 40, (1, 2))
     block_list, start = penalty_blind(problem)
-    meter = Meter(Budget(nodes))
-    plan = block_list.plan(improved(block_list, block_list.flat(start), meter), "moved")
+    tracker = BudgetTracker(Budget(nodes))
+    plan = block_list.plan(improved(block_list, block_list.flat(start), tracker), "moved")
     check(block_list.problem, plan)
-    assert meter.used <= nodes
+    assert tracker.used <= nodes
     assert plan.penalty <= start.penalty
 
 

@@ -24,16 +24,19 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "verifier: all that overlaps is found",
         "passes/planning/verify.py",
-        ("_live_overlaps", "_Apart.added", "_Apart.remove", "_Apart.sharing_with"),
+        ("_live_overlaps", "_Disjoint.added", "_Disjoint.remove", "_Disjoint.sharing_with"),
         (_VERIFY,),
     ),
     Rule(
         "problem: what contradicts itself is refused",
         "passes/planning/problem.py",
-        (
-            "_checked_live", "_is_one_range", "_checked_pins", "_check_names", "_check_known",
-            "_check_pairs", "_check_pins", "_check_total",
-        ),
+        ("_check_names", "_check_known", "_check_pairs", "_check_pins", "_check_total"),
+        (_PROBLEM,),
+    ),
+    Rule(
+        "problem: buffers that contradict themselves are refused",
+        "passes/planning/buffer.py",
+        ("_checked_live", "_is_one_range", "_checked_pins"),
         (_PROBLEM,),
     ),
     Rule(
@@ -44,8 +47,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "slots: who may have more offsets, and rotates with whom",
-        "passes/planning/problem.py",
-        ("Buffer.may_widen", "rotate_alike"),
+        "passes/planning/buffer.py",
+        ("Buffer.may_widen", "Buffer.rotates_with"),
         (f"{_PLANNERS}::test_only_what_a_loop_writes_anew_gets_more_offsets", _RIGHT),
     ),
     Rule(
@@ -64,15 +67,16 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "blocks: who conflicts, who may be in place",
         "passes/planning/engine/blocks.py",
         (
-            "BlockList.separated_pairs", "BlockList.conflicts_among", "BlockList.met_by",
-            "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.penalty",
-            "BlockList.in_step", "BlockList._status", "settle", "_live_together",
+            "BlockList.separated_pairs", "BlockList.interference_among", "BlockList.met_by",
+            "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
+            "BlockList.penalty", "BlockList.slots_match", "BlockList._status", "settle",
+            "_live_together",
         ),
         (_RIGHT, _MANY),
     ),
     Rule(
-        "in place: what may be merged",
-        "passes/planning/engine/in_place.py",
+        "in place: which pairs can be",
+        "passes/planning/in_place.py",
         (),
         (_MERGED, _RIGHT, "tests/ascend/test_three_level.py"),
     ),
@@ -110,7 +114,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "loops: search",
         "passes/planning/planners/branch_and_bound/loop.py",
         ("_next_block", "_settled", "_raise_conflicts", "_may_fit", "_add_groups"),
-        ("tests/planning/engine/test_canonical.py", _RIGHT),
+        ("tests/planning/engine/test_branch_and_bound.py", _RIGHT),
     ),
     Rule(
         "loops: relocation",
@@ -224,21 +228,21 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "passes/planning/planners/branch_and_bound/loop.py",
         "if reach[other] >= top or",
         "if reach[other] >= top - 1 or",
-        ("tests/planning/engine/test_canonical.py",),
+        ("tests/planning/engine/test_branch_and_bound.py",),
     ),
     Fault(
         "loops fault: search, what is reserved",
         "passes/planning/planners/branch_and_bound/loop.py",
         "if state.obstacle_end[at] > low:",
         "if state.obstacle_end[at] > low + 1:",
-        (_RIGHT, "tests/planning/engine/test_canonical.py"),
+        (_RIGHT, "tests/planning/engine/test_branch_and_bound.py"),
     ),
     Fault(
         "loops fault: search, the capacity",
         "passes/planning/planners/branch_and_bound/loop.py",
         "if raised + state.size[other] > state.capacity:",
         "if raised + state.size[other] > state.capacity + 1:",
-        (_RIGHT, "tests/planning/engine/test_canonical.py"),
+        (_RIGHT, "tests/planning/engine/test_branch_and_bound.py"),
     ),
     Fault(
         "loops fault: relocation, what is reserved",

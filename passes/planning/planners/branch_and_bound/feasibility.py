@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The question that the search asks again and again: is there a plan below a capacity.
+"""What the search asks again and again: is there a plan below a capacity.
 
-The canonical search answers it. How long that takes depends so much on the order of equals that
+Branch and bound finds out. How long that takes depends so much on the order of equals that
 several orders take turns, each going on where it stopped, with more placements every round: the
 round robin of MiniMalloc. On large problems the search places the critical core only, the blocks
 that live where most bytes are live, and first fit puts the rest around it.
@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.branch_and_bound import loop
-from passes.planning.planners.branch_and_bound.search import CanonicalSearch, Outcome
+from passes.planning.planners.branch_and_bound.search import BranchAndBound, Outcome
 from passes.planning.planners.branch_and_bound.sections import Packing, pack
-from passes.planning.planners.first_fit.gaps import UNPLACED, place
+from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 
 WHOLE_BLOCKS = 3000
 """Blocks up to which the search is asked for all of a problem."""
@@ -81,8 +81,7 @@ def _measure(packing: Packing, name: str) -> Sequence[float]:
         return packing.sizes
     if name == "A":
         return [size * life for size, life in zip(packing.sizes, packing.life, strict=True)]
-    begins = packing.conflicts.begins
-    return [begins[block + 1] - begins[block] for block in range(len(packing))]
+    return packing.degrees
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,8 @@ class Answer:
     offsets: list[int] | None = None
 
 
-class Decider:
-    """Answers, for one block list, whether it can be placed below a capacity.
+class FeasibilityCheck:
+    """Finds out whether one block list can be placed below a capacity.
 
     Penalties play no part, nor does the capacity of the block list's own problem.
     """
@@ -109,10 +108,10 @@ class Decider:
         self._measures = Measures(block_list)
         self._packed: Packing | None = None
 
-    def ask(self, capacity: int, meter: Meter, turn: int = 0) -> Answer:
+    def run(self, capacity: int, tracker: BudgetTracker, turn: int = 0) -> Answer:
         """Ask whether all blocks can end at `capacity` bytes or below.
 
-        The outcome is `PAUSED` if the meter stopped the search or first fit left a block over.
+        The outcome is `PAUSED` if the tracker stopped the search or first fit left a block over.
         Another `turn` tries other orders.
         """
         if self._block_list.bound > capacity:
@@ -122,18 +121,18 @@ class Decider:
         for order in REST_ORDERS:
             if not 0 < len(core) <= WHOLE_BLOCKS:
                 break
-            fixed = self._place(core, capacity, meter, turn)
+            fixed = self._core_offsets(core, capacity, tracker, turn)
             if not isinstance(fixed, dict):
                 return Answer(fixed)
             blocks = ordered(self._measures, order)
-            offsets = place(
-                self._block_list, blocks, fixed={**kept, **fixed}, limit=capacity, meter=meter
+            offsets = fit_blocks(
+                self._block_list, blocks, fixed={**kept, **fixed}, limit=capacity, tracker=tracker
             )
-            meter.spend(len(offsets) - len(kept) - len(fixed))
+            tracker.spend(len(offsets) - len(kept) - len(fixed))
             left_over = [block for block in self._free if offsets[block] == UNPLACED]
             if not left_over:
                 return Answer(Outcome.FOUND, offsets)
-            if meter.late:
+            if tracker.expired:
                 break
             core = self._grown(core, left_over)
             kept = self._clear_of(core, offsets)
@@ -162,19 +161,19 @@ class Decider:
                 break  # no search takes so many
         return [block for block in self._free if block in grown]
 
-    def _place(
-        self, core: list[int], capacity: int, meter: Meter, turn: int
+    def _core_offsets(
+        self, core: list[int], capacity: int, tracker: BudgetTracker, turn: int
     ) -> dict[int, int] | Outcome:
         """Return offsets of `core` below `capacity`, or why there are none."""
         if self._packed is None or self._packed.blocks != core:
             self._packed = pack(self._block_list, core)
         attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
-        outcome, found = _search(self._packed, capacity, meter, attempts)
+        outcome, found = _search(self._packed, capacity, tracker, attempts)
         return dict(zip(core, found, strict=True)) if outcome is Outcome.FOUND else outcome
 
 
 def _search(
-    packing: Packing, capacity: int, meter: Meter, attempts: Sequence[Attempt]
+    packing: Packing, capacity: int, tracker: BudgetTracker, attempts: Sequence[Attempt]
 ) -> tuple[Outcome, list[int]]:
     """Let all attempts take turns until one has an answer; return it and the offsets.
 
@@ -184,46 +183,46 @@ def _search(
     limit = 2 * len(packing)
     is_fast = compiled.is_loaded(loop.advance)
     first = attempts[: FIRST_WORK // (limit * len(packing))]
-    outcome, offsets = _round_robin(packing, capacity, meter, is_fast, first, [limit])
+    outcome, offsets = _round_robin(packing, capacity, tracker, is_fast, first, [limit])
     if outcome is not Outcome.PAUSED:
         return outcome, offsets
     limits = (limit << turn for turn in range(62))
     is_fast = compiled.loop(loop.advance) is not None
-    return _round_robin(packing, capacity, meter, is_fast, attempts, limits)
+    return _round_robin(packing, capacity, tracker, is_fast, attempts, limits)
 
 
 def _round_robin(
     packing: Packing,
     capacity: int,
-    meter: Meter,
+    tracker: BudgetTracker,
     is_compiled: bool,
     attempts: Sequence[Attempt],
     limits: Iterable[int],
 ) -> tuple[Outcome, list[int]]:
     """Let each attempt go on for as many placements as each limit says."""
-    running: dict[Attempt, CanonicalSearch] = {}
+    running: dict[Attempt, BranchAndBound] = {}
     for limit in limits:
         for attempt in attempts:
-            if meter.left == 0:
+            if tracker.left == 0:
                 return Outcome.PAUSED, []
             if attempt not in running:
                 ranks = attempt.ranks(packing)
-                running[attempt] = CanonicalSearch(
+                running[attempt] = BranchAndBound(
                     packing, ranks, attempt.by_load, capacity, is_compiled
                 )
-            outcome = _advance(running[attempt], limit, len(packing), meter)
+            outcome = _advance(running[attempt], limit, len(packing), tracker)
             if outcome is not Outcome.PAUSED:
                 return outcome, running[attempt].offsets
     return Outcome.PAUSED, []
 
 
-def _advance(search: CanonicalSearch, limit: int, blocks: int, meter: Meter) -> Outcome:
-    """Let a search go on for `limit` placements, as far as the meter goes."""
+def _advance(search: BranchAndBound, limit: int, blocks: int, tracker: BudgetTracker) -> Outcome:
+    """Let a search go on for `limit` placements, as far as the tracker goes."""
     step = max(1, STEP_WORK // max(1, blocks))
     outcome = Outcome.PAUSED
-    while outcome is Outcome.PAUSED and limit > 0 and meter.left:
+    while outcome is Outcome.PAUSED and limit > 0 and tracker.left:
         before = search.nodes
-        outcome = search.advance(min(limit, step, meter.left))
+        outcome = search.advance(min(limit, step, tracker.left))
         limit -= step
-        meter.spend(search.nodes - before)
+        tracker.spend(search.nodes - before)
     return outcome

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from itertools import accumulate
 from typing import Any
 
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import settle
 from passes.planning.engine.compiled import Room
 from passes.planning.planners.branch_and_bound import loop
 from passes.planning.planners.branch_and_bound.loop import (
@@ -36,22 +34,12 @@ class Outcome(IntEnum):
     """There is no placement below the capacity: this is proven."""
 
 
-class CanonicalSearch:
+class BranchAndBound:
     """A search that `passes.planning.planners.branch_and_bound.loop` explains.
 
-    Parameters
-    ----------
-    packing : Packing
-        The blocks.
-    ranks : sequence of int
-        For each block its rank, distinct: among blocks of one reach the lowest rank goes first.
-    by_load : bool
-        Whether blocks that are live where most is left to place go before that. What is left is
-        looked at again each time that a group is cut off.
-    capacity : int
-        Bytes that no block may end above.
-    is_compiled : bool
-        Whether it runs as what TVM compiles; only where that can be.
+    Among blocks of one reach the lowest rank goes first, or with `by_load` those that are live
+    where most is left to place, which is looked at again each time that a group is cut off. No
+    block ends above `capacity` bytes. `is_compiled` only where TVM can compile the loop.
     """
 
     def __init__(
@@ -93,38 +81,22 @@ def _make_state(
     packing: Packing, ranks: Sequence[int], by_load: bool, capacity: int, whole_capacity: int
 ) -> SearchState:
     """Return a search that has not begun: all blocks wait, in groups that never meet."""
-    count = len(packing)
-    order = sorted(range(count), key=lambda b: (packing.first[b], b))
+    count, columns = len(packing), packing.columns
+    order = sorted(range(count), key=lambda b: (columns["first"][b], b))
     groups = _root_groups(packing, order)
     now = [0] * loop.NOW_SIZE
     now[WAITING] = len(groups)
     waiting = [value for group in groups for value in group]
     # Each placement raises a conflict once and may renew the load of every block left. Most of
     # this is never touched, so it takes address space, not memory.
-    trail = Room(count + len(packing.conflicts.values) + (count + 1) * (count + 2) // 2)
+    trail = Room(count + sum(packing.degrees) + (count + 1) * (count + 2) // 2)
     make: Any = SearchState  # Sequences of every kind become what the loop runs on.
     state: SearchState = make(
-        size=packing.sizes,
-        alignment=packing.alignments,
-        weight=packing.weights,
+        **columns,
         rank=list(ranks),
-        first=packing.first,
-        last=packing.last,
         offset=[loop.UNPLACED] * count,
-        reach=[_reach(packing, block) for block in range(count)],
         load=packing.peak_loads if by_load else [0] * count,
         remaining=packing.loads,
-        crossing=_crossings(packing),
-        conflict_begins=packing.conflicts.begins,
-        conflict=packing.conflicts.values,
-        obstacle_begins=packing.obstacle_begins.begins,
-        obstacle_begin=packing.obstacle_begins.values,
-        obstacle_end=packing.obstacle_ends.values,
-        live_begins=packing.section_begins.begins,
-        live_begin=packing.section_begins.values,
-        live_end=packing.section_ends.values,
-        member_begins=packing.members.begins,
-        member=packing.members.values,
         order=order,
         waiting=waiting + [0] * ((count + 1) * loop.GROUP - len(waiting)),
         frames=Room((count + 1) * loop.FRAME),
@@ -140,28 +112,11 @@ def _make_state(
     return state
 
 
-def _reach(packing: Packing, block: int) -> int:
-    """Return the lowest offset of a block between its obstacles."""
-    begins, ends = packing.obstacle_begins.row(block), packing.obstacle_ends.row(block)
-    obstacles = list(zip(begins, ends, strict=True))
-    return settle(0, packing.sizes[block], packing.alignments[block], obstacles)
-
-
-def _crossings(packing: Packing) -> list[int]:
-    """Return for each section how many blocks are tied to both it and the section before."""
-    change = [0] * (len(packing.loads) + 1)
-    for first, last in zip(packing.first, packing.last, strict=True):
-        if last > first + 1:
-            change[first + 1] += 1
-            change[last] -= 1
-    return list(accumulate(change[:-1]))
-
-
 def _root_groups(packing: Packing, order: Sequence[int]) -> list[list[int]]:
     """Return the groups into which all blocks fall, `order` being sorted by first section."""
     groups: list[list[int]] = []
     for at, block in enumerate(order):
-        first, last = packing.first[block], packing.last[block]
+        first, last = packing.columns["first"][block], packing.columns["last"][block]
         if groups and first < groups[-1][loop.LAST]:
             groups[-1][loop.END] = at + 1
             groups[-1][loop.LAST] = max(groups[-1][loop.LAST], last)

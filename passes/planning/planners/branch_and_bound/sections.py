@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that the canonical search works on: blocks to place below a capacity.
+"""The data that the branch and bound works on: blocks to place below a capacity.
 
 Only integers, in arrays of one dimension, so that the search can run in Python or compiled.
 """
@@ -7,33 +7,11 @@ Only integers, in arrays of one dimension, so that the search can run in Python 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
-from passes.planning.engine.blocks import BlockList
-
-
-@dataclass(frozen=True)
-class Table:
-    """Lists of integers of different lengths, stored one after the other.
-
-    Row `i` is ``values[begins[i] : begins[i + 1]]``.
-    """
-
-    begins: list[int]
-    values: list[int]
-
-    @staticmethod
-    def of(rows: Sequence[Sequence[int]]) -> Table:
-        """Return the table with these rows."""
-        begins = [0, *accumulate(len(row) for row in rows)]
-        return Table(begins, [value for row in rows for value in row])
-
-    def row(self, index: int) -> list[int]:
-        """Return one row."""
-        return self.values[self.begins[index] : self.begins[index + 1]]
+from passes.planning.engine.blocks import BlockList, settle
 
 
 @dataclass(frozen=True)
@@ -45,69 +23,78 @@ class Packing:
     """
 
     blocks: list[int]  # For each block its number in the block list
-    # Bytes.
-    sizes: list[int]
-    alignments: list[int]
-    # Bytes that a block takes of a section at least: its size rounded up to `unit`.
-    weights: list[int]
+    sizes: list[int]  # Bytes
     unit: int  # Bytes that every offset is a multiple of
-    conflicts: Table  # For each block, those it may not share bytes with
-    # For each block, bytes that it may not take: reserved ranges and pinned blocks, by begin.
-    obstacle_begins: Table
-    obstacle_ends: Table
-    # For each block, the half-open ranges of sections in which it is live.
-    section_begins: Table
-    section_ends: Table
-    members: Table  # For each section, the blocks live in it
-    # For each block, the half-open range of sections that ties it to others: its life and, where it
-    # is separated from a block, the gap to that block's life.
-    first: list[int]
-    last: list[int]
     life: list[int]  # Positions at which a block is live
+    degrees: list[int]  # For each block, how many it may not share bytes with
+    loads: list[int]  # For each section, the bytes of its blocks, each in whole units
+    peak_loads: list[int]  # For each block, the greatest load of its sections
+    columns: dict[str, list[int]]  # Those of `SearchState` that are the same for every search
 
     def __len__(self) -> int:
         return len(self.blocks)
 
-    @cached_property
-    def loads(self) -> list[int]:
-        """For each section, the sum of the weights of its members."""
-        count = len(self.members.begins) - 1
-        return [sum(self.weights[b] for b in self.members.row(s)) for s in range(count)]
-
-    @cached_property
-    def peak_loads(self) -> list[int]:
-        """For each block, the greatest load of its sections."""
-        peaks = []
-        for block in range(len(self)):
-            ranges = zip(self.section_begins.row(block), self.section_ends.row(block), strict=True)
-            peaks.append(max((max(self.loads[a:b]) for a, b in ranges), default=0))
-        return peaks
-
 
 def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
     """Return the packing of some blocks of `block_list`, none of them pinned or empty."""
-    conflicts = [row.tolist() for row in block_list.conflicts_among(blocks)]
-    unit = math.gcd(*(block_list.alignments[block] for block in blocks))
-    ranges, members = _sections([block_list.live[block] for block in blocks])
-    obstacles = [_obstacles(block_list, block) for block in blocks]
-    first, last = _ties(ranges, conflicts)
+    conflicts = [row.tolist() for row in block_list.interference_among(blocks)]
+    lives = [block_list.live[block] for block in blocks]
     sizes = [block_list.sizes[block] for block in blocks]
+    alignments = [block_list.alignments[block] for block in blocks]
+    obstacles = [_obstacles(block_list, block) for block in blocks]
+    unit = math.gcd(*alignments)
+    weights = [-(-size // unit) * unit for size in sizes]
+    ranges, members = _sections(lives)
+    first, last = _ties(ranges, conflicts)
+    loads = [sum(weights[block] for block in row) for row in members]
+    columns = {
+        "size": sizes,
+        "alignment": alignments,
+        "weight": weights,
+        "first": first,
+        "last": last,
+        "reach": [settle(0, *each) for each in zip(sizes, alignments, obstacles, strict=True)],
+        "crossing": _crossings(first, last, len(members)),
+        **_rows("conflict", conflicts),
+        **_rows("member", members),
+        **_ranges("obstacle", obstacles),
+        **_ranges("live", ranges),
+    }
     return Packing(
         blocks=list(blocks),
         sizes=sizes,
-        alignments=[block_list.alignments[block] for block in blocks],
-        weights=[-(-size // unit) * unit for size in sizes],
         unit=unit,
-        conflicts=Table.of(conflicts),
-        obstacle_begins=Table.of([[begin for begin, _ in row] for row in obstacles]),
-        obstacle_ends=Table.of([[end for _, end in row] for row in obstacles]),
-        section_begins=Table.of([[begin for begin, _ in row] for row in ranges]),
-        section_ends=Table.of([[end for _, end in row] for row in ranges]),
-        members=Table.of(members),
-        first=first,
-        last=last,
-        life=[sum(end - begin for begin, end in block_list.live[block]) for block in blocks],
+        life=[sum(end - begin for begin, end in live) for live in lives],
+        degrees=list(map(len, conflicts)),
+        loads=loads,
+        peak_loads=[max((max(loads[a:b]) for a, b in row), default=0) for row in ranges],
+        columns=columns,
     )
+
+
+def _rows(name: str, rows: Sequence[Sequence[int]]) -> dict[str, list[int]]:
+    """Return a column of values, row behind row, and one of where each row begins."""
+    begins = list(accumulate(map(len, rows), initial=0))
+    return {f"{name}_begins": begins, name: [value for row in rows for value in row]}
+
+
+def _ranges(name: str, rows: Sequence[Sequence[tuple[int, int]]]) -> dict[str, list[int]]:
+    """Return two columns of begins and ends, row behind row, and one of where each row begins."""
+    return {
+        f"{name}_begins": list(accumulate(map(len, rows), initial=0)),
+        f"{name}_begin": [begin for row in rows for begin, _ in row],
+        f"{name}_end": [end for row in rows for _, end in row],
+    }
+
+
+def _crossings(first: Iterable[int], last: Iterable[int], sections: int) -> list[int]:
+    """Return for each section how many blocks are tied to both it and the section before."""
+    change = [0] * (sections + 1)
+    for begin, end in zip(first, last, strict=True):
+        if end > begin + 1:
+            change[begin + 1] += 1
+            change[end] -= 1
+    return list(accumulate(change[:-1]))
 
 
 def _obstacles(block_list: BlockList, block: int) -> list[tuple[int, int]]:

@@ -14,8 +14,8 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, Meter, register
-from passes.planning.planners.first_fit.gaps import UNPLACED, place
+from passes.planning.planner import Budget, BudgetTracker, register
+from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 from passes.planning.planners.skyline.place import place_by_skyline
 from passes.planning.problem import Problem
 
@@ -29,7 +29,9 @@ def first_fit(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that the lower bound proves optimal.
     """
-    return on_each_coalescing(problem, lambda block_list: fit(block_list, Meter(budget), "first"))
+    return on_each_coalescing(
+        problem, lambda block_list: fit(block_list, BudgetTracker(budget), "first")
+    )
 
 
 @register("best_fit")
@@ -38,31 +40,23 @@ def best_fit(problem: Problem, budget: Budget) -> Plan:
 
     Stops at the first plan that the lower bound proves optimal.
     """
-    return on_each_coalescing(problem, lambda block_list: fit(block_list, Meter(budget), "best"))
+    return on_each_coalescing(
+        problem, lambda block_list: fit(block_list, BudgetTracker(budget), "best")
+    )
 
 
 def fit(
     block_list: BlockList,
-    meter: Meter,
+    tracker: BudgetTracker,
     rule: str,
     orders: Sequence[str] | None = None,
     known: Plan | None = None,
 ) -> Plan:
-    """Return the best plan that one gap rule gives under several orders.
+    """Return the best plan that one gap rule, "first" or "best", gives under several orders.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place.
-    meter : Meter
-        No further order is tried once it is late.
-    rule : str
-        "first" or "best".
-    orders : sequence of str, optional
-        Names in `ORDERS`; by default all, or `FAST_ORDERS` for more than `LARGE` blocks.
-    known : Plan, optional
-        What is returned where time is too short for one order. Without it the blocks that are left
-        are put on top, which takes some time more.
+    By default these are all `ORDERS`, or `FAST_ORDERS` for more than `LARGE` blocks. Where time is
+    too short for one order, the plan that is `known` is returned; without it the blocks that are
+    left are put on top, which takes some time more.
     """
     if orders is None:
         orders = FAST_ORDERS if len(block_list) > LARGE else tuple(ORDERS)
@@ -70,11 +64,11 @@ def fit(
 
     def planned(name: str, costs: bool) -> Plan:
         order = ordered(measures, name)
-        offsets = place(block_list, order, rule, costs, meter=meter)
+        offsets = fit_blocks(block_list, order, rule, costs, tracker=tracker)
         if UNPLACED in offsets:
-            if known is not None and meter.late:
+            if known is not None and tracker.expired:
                 return known
-            offsets = _completed(block_list, order, offsets, meter)
+            offsets = _completed(block_list, order, offsets, tracker)
         return block_list.plan(offsets, f"{rule}_fit")
 
     plans = (
@@ -82,14 +76,14 @@ def fit(
         for order in orders
         for costs in ((True, False) if block_list.soft else (False,))
     )
-    return better(block_list.problem, plans, meter)
+    return better(block_list.problem, plans, tracker)
 
 
 def _completed(
-    block_list: BlockList, order: Sequence[int], offsets: list[int], meter: Meter
+    block_list: BlockList, order: Sequence[int], offsets: list[int], tracker: BudgetTracker
 ) -> list[int]:
     """Return the offset of each block; those that have none are put in a skyline on top."""
     ends = (o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED)
     floor = max(ends, default=0)
-    found: list[int] = place_by_skyline(block_list, order, meter, offsets, floor=floor).tolist()
+    found: list[int] = place_by_skyline(block_list, order, tracker, offsets, floor=floor).tolist()
     return found

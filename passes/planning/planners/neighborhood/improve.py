@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.neighborhood.loop import FIXED_POINT, MOST_OUT, advance
 from passes.planning.planners.neighborhood.relocation import Relocation
 
@@ -32,28 +32,14 @@ CHUNK = 64
 
 
 def improved(
-    block_list: BlockList, offsets: Sequence[int], meter: Meter, enough: int = 0
+    block_list: BlockList, offsets: Sequence[int], tracker: BudgetTracker, enough: int = 0
 ) -> list[int]:
     """Return the best placement found from one that is right, or that itself.
 
-    Ends when the penalty is as low as `enough`, after `PATIENCE` rounds without a better plan, or
-    when the meter is used up: a node is one block put back.
-
-    Parameters
-    ----------
-    block_list : BlockList
-        In-place pairs are honoured, slot by slot.
-    offsets : sequence of int
-        Bytes, for each block, within the capacity.
-    meter : Meter
-        Pays for the nodes.
-    enough : int
-        A penalty that no plan is below.
-
-    Returns
-    -------
-    list of int
-        Bytes, for each block: of the least penalty found, then the lowest peak.
+    Offsets are bytes for each block, within the capacity; the best placement has the least penalty,
+    then the lowest peak. Ends when the penalty is as low as `enough`, below which no plan is, after
+    `PATIENCE` rounds without a better plan, or when the tracker is used up: a node is one block put
+    back. In-place pairs are honoured, slot by slot.
     """
     search = Relocation(block_list, offsets)
     problem = block_list.problem
@@ -67,7 +53,7 @@ def improved(
         before = search.score
         search.restart()
         for heat in _heats(steps, search.unit):
-            limit = meter.left - spare
+            limit = tracker.left - spare
             if limit <= 0 or search.score[0] <= enough:
                 return search.best
             if may_compile and (search.nodes > first_nodes or compiled.is_loaded(advance)):
@@ -76,7 +62,7 @@ def improved(
                     search.compile()
             used = search.nodes
             search.advance(CHUNK, heat, limit)
-            meter.spend(search.nodes - used)
+            tracker.spend(search.nodes - used)
         steps *= 2
         idle = 0 if search.score < before else idle + 1
     return search.best

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Less penalty by moving buffers: take a few out of a plan, put each back where it costs least.
+"""Large neighbourhood search: take some buffers out, put each back where it costs least.
 
-A large neighbourhood search (P. Shaw, "Using Constraint Programming and Local Search Methods to
-Solve Vehicle Routing Problems", CP 1998) with the acceptance rule of simulated annealing. A step
-does one of two things:
+The idea is that of P. Shaw ("Using Constraint Programming and Local Search Methods to Solve Vehicle
+Routing Problems", CP 1998), with the acceptance rule of simulated annealing. A step does one of two
+things:
 
 - *ruin*: take out a buffer that pays, often one that it pays for, and some that are related to
   them, and put all back one by one;
@@ -57,8 +57,11 @@ class RelocationState(NamedTuple):
     first: Ints
     slots: Ints
     owes: Ints
-    # The relations of a block are those from `begins[block]` to `begins[block + 1]`; see
-    # `passes.planning.planners.neighborhood.relations`.
+    # The relations of a block are those from `begins[block]` to `begins[block + 1]`: the other
+    # block; whether the two may not share bytes; whether they may all the same have one offset, in
+    # place; whether one offset for both is worth trying, in place or where slots match at less
+    # cost; whether they are no equal slots of buffers with equally many; the penalty that is due
+    # where they share bytes, or -1, and what that costs if nothing else makes it due.
     begins: Ints
     other: Ints
     hard: Ints
@@ -67,11 +70,11 @@ class RelocationState(NamedTuple):
     crossed: Ints
     penalty: Ints
     price: Ints
-    # A penalty: the buffers that pay, what is due in step and out of step, and how many pairs of
-    # blocks share bytes, and do so out of step.
+    # A penalty: the buffers that pay, what is due if slots match and if not, and how many
+    # pairs of blocks share bytes, and do so in slots that do not match.
     one: Ints
     two: Ints
-    cost_in_step: Ints
+    cost_if_slots_match: Ints
     cost: Ints
     met: Ints
     met_crossed: Ints
@@ -149,9 +152,9 @@ def _draw(state: RelocationState, count: int) -> int:
 
 def _charge(state: RelocationState, penalty: int) -> int:
     """Return what a penalty costs as things stand."""
-    if state.met[penalty] == 0:
-        return 0
-    return state.cost[penalty] if state.met_crossed[penalty] > 0 else state.cost_in_step[penalty]
+    if state.met_crossed[penalty] > 0:
+        return state.cost[penalty]
+    return state.cost_if_slots_match[penalty] if state.met[penalty] > 0 else 0
 
 
 def _count(state: RelocationState, block: int, sign: int) -> None:

@@ -23,36 +23,24 @@ from passes.planning.planners.neighborhood.loop import (
     TOTAL,
     RelocationState,
 )
-from passes.planning.planners.neighborhood.relations import relations_of
 
 
 class Relocation:
     """A right plan, the best one found from it, and the steps that change it.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        Its in-place pairs are honoured, slot by slot.
-    offsets : sequence of int
-        A right placement within the capacity: bytes, for each block.
-
-    Attributes
-    ----------
-    related : int
-        Relations of all blocks together.
-    unit : float
-        What a penalty that is due at the begin costs on average.
+    In-place pairs are honoured, slot by slot.
     """
 
     def __init__(self, block_list: BlockList, offsets: Sequence[int]) -> None:
         state = _make_state(block_list)
-        self.related = len(state.other)
+        self.related = len(state.other)  # Relations of all blocks together
         self._running = compiled.on_lists(loop.advance, state)
         self._place(offsets)
         state = self._running.state
         state.best[:] = state.low
         state.now[BEST_COST], state.now[BEST_PEAK] = state.now[TOTAL], loop.peak(state)
         due = sum(1 for count in state.met if count)
+        # What a penalty that is due at the begin costs on average.
         self.unit = state.now[TOTAL] / due if due else 1.0
         state.prices[:] = [max(1, int(self.unit * count)) for count in range(1, EJECTIONS + 1)]
 
@@ -105,7 +93,6 @@ class Relocation:
 def _make_state(block_list: BlockList) -> RelocationState:
     """Return the blocks of a list, none of which has an offset."""
     problem, sizes = block_list.problem, block_list.sizes
-    relations = relations_of(block_list)
     payers = [(problem.index[each.first], problem.index[each.second]) for each in problem.penalties]
     dues: list[list[int]] = [[] for _ in problem.buffers]
     for index, pair in enumerate(payers):
@@ -124,17 +111,10 @@ def _make_state(block_list: BlockList) -> RelocationState:
         first=[block_list.blocks_of(buffer.name).start for buffer in problem.buffers],
         slots=[buffer.slots for buffer in problem.buffers],
         owes=[0] * len(problem.buffers),
-        begins=relations.begins,
-        other=relations.others,
-        hard=relations.hard,
-        partner=relations.partner,
-        equal=relations.equal,
-        crossed=relations.crossed,
-        penalty=relations.penalty,
-        price=relations.price,
+        **_relations(block_list),
         one=[one for one, _ in payers],
         two=[two for _, two in payers],
-        cost_in_step=[penalty.cost_in_step for penalty in problem.penalties],
+        cost_if_slots_match=[penalty.cost_if_slots_match for penalty in problem.penalties],
         cost=[penalty.cost for penalty in problem.penalties],
         met=[0] * len(payers),
         met_crossed=[0] * len(payers),
@@ -153,3 +133,31 @@ def _make_state(block_list: BlockList) -> RelocationState:
         capacity=NO_LIMIT if problem.capacity is None else problem.capacity,
     )
     return state
+
+
+def _relations(block_list: BlockList) -> dict[str, list[int]]:
+    """Return what each block must or should not share with: the columns of `RelocationState`.
+
+    A block has a row for each other block that it may not share bytes with, or shares with at a
+    cost, sorted by the other block.
+    """
+    buffers, penalties = block_list.problem.buffers, block_list.problem.penalties
+    begins, rows = [0], []
+    for block in range(len(block_list)):
+        hard = set(block_list.interference[block].tolist())
+        soft = dict(block_list.soft.get(block, ()))
+        for other in sorted(hard | soft.keys()):
+            penalty, is_hard = soft.get(other, -1), other in hard
+            slots_match = block_list.slots_match(block, other)
+            partner = other in block_list.partners[block]
+            several = buffers[block_list.buffer_of[other]].slots > 1
+            price = 0
+            if penalty >= 0:
+                due = penalties[penalty]
+                price = due.cost_if_slots_match if slots_match else due.cost
+            equal = partner or (slots_match and several and not is_hard)
+            rows.append((other, is_hard, partner, equal, not slots_match, penalty, price))
+        begins.append(len(rows))
+    names = ("other", "hard", "partner", "equal", "crossed", "penalty", "price")
+    columns = {name: [int(row[at]) for row in rows] for at, name in enumerate(names)}
+    return {"begins": begins, **columns}

@@ -30,7 +30,7 @@ import numpy as np
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList, Ints
 from passes.planning.engine.compiled import Room
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline.loop import (
     CEILING,
     LEAF,
@@ -63,41 +63,26 @@ class Shallow:
     # The depth up to which a valley is shallow where all positions weigh `ONE`; up to `EASE` times
     # that where they weigh less.
     nbytes: int
-    # For each place among `BlockList.hull_places` but the last, a weight from 1 to `ONE`.
+    # For each place among `BlockList.span_places` but the last, a weight from 1 to `ONE`.
     weights: Ints
 
 
 def place_by_skyline(
     block_list: BlockList,
     order: Sequence[int] | Ints,
-    meter: Meter,
+    tracker: BudgetTracker,
     offsets: Sequence[int] | Ints,
     floor: int | Ints = 0,
     shallow: Shallow | None = None,
 ) -> Ints:
     """Place the blocks of `order` that have no place yet, each as low as a skyline lets it.
 
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place; penalties play no part.
-    order : sequence of int or Ints
-        Of equally low blocks, the first goes first.
-    meter : Meter
-        Once it is late, the plain Python form puts the blocks that are left on top of all others.
-        The compiled one goes on: it takes some seconds for a million blocks.
-    offsets : sequence of int or Ints
-        For each block its offset in bytes, or `UNPLACED`.
-    floor : int or Ints
-        Bytes below which nothing is placed: everywhere, or for each place among
-        `BlockList.hull_places` but the last.
-    shallow : Shallow, optional
-        By default no valley is.
+    Of equally low blocks, the first in `order` goes first; `offsets` are bytes, or `UNPLACED`.
+    Nothing is placed below `floor` bytes: one number, or one for each place among
+    `BlockList.span_places` but the last. Penalties play no part.
 
-    Returns
-    -------
-    Ints
-        For each block its offset in bytes.
+    Once the tracker is expired, the plain Python form puts the blocks that are left on top of all
+    others. The compiled one goes on: it takes some seconds for a million blocks.
     """
     placed, blocks = np.array(offsets, dtype=np.int64), np.asarray(order, dtype=np.int64)
     left = blocks[placed[blocks] == UNPLACED]
@@ -106,7 +91,7 @@ def place_by_skyline(
     state = make_state(block_list, left, placed, floor, shallow)
     is_fast = compiled.loop(advance) is not None
     running = (compiled.on_arrays if is_fast else compiled.on_lists)(advance, state)
-    while running.state.left[0] and (is_fast or not meter.late):
+    while running.state.left[0] and (is_fast or not tracker.expired):
         running.advance(CHUNK)
     placed[left] = running.state.offset
     if running.state.left[0]:
@@ -133,7 +118,7 @@ def make_state(
     shallow: Shallow | None = None,
 ) -> SkylineState:
     """Return some blocks of a list, ranked as given, and `placed` offsets of the others."""
-    begins, ends, positions = block_list.hull_places
+    begins, ends, positions = block_list.span_places
     begin, end, size = begins[chosen], ends[chosen], block_list.size_array[chosen]
     slot, nodes, slots = _tree(begin, end, size)
     weights = np.full(positions, ONE) if shallow is None else np.append(shallow.weights, ONE)
@@ -193,12 +178,12 @@ def _stretches(floor: Ints, positions: int) -> tuple[Ints, Ints, Ints]:
 
 
 def tops(block_list: BlockList, offsets: Ints) -> Ints:
-    """Return for each place among the bounds of hulls, but the last, the end of what is highest.
+    """Return for each place among the bounds of spans, but the last, the end of what is highest.
 
     Blocks that have no offset stand nowhere. A life is the union of two stretches whose lengths are
     a power of two; those are cut in half, the longest first.
     """
-    begins, ends, positions = block_list.hull_places
+    begins, ends, positions = block_list.span_places
     there = np.flatnonzero((offsets != UNPLACED) & (ends > begins))
     begins, ends = begins[there], ends[there]
     high = offsets[there] + block_list.size_array[there]

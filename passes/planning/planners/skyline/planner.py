@@ -16,7 +16,7 @@ from passes.planning.engine.blocks import BlockList, Row, settle
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, Meter, register
+from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
 from passes.planning.problem import Problem
 
@@ -29,25 +29,27 @@ def skyline(problem: Problem, budget: Budget) -> Plan:
 
     Sharing that costs something is avoided altogether, then, if that is worse, ignored.
     """
-    return on_each_coalescing(problem, lambda block_list: rise(block_list, Meter(budget)))
+    return on_each_coalescing(
+        problem, lambda block_list: best_skyline(block_list, BudgetTracker(budget))
+    )
 
 
-def rise(block_list: BlockList, meter: Meter) -> Plan:
+def best_skyline(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     """Return the best skyline plan of a block list."""
     if not block_list.is_listed:
-        return block_list.plan(lowest_skyline(block_list, meter), "skyline")
+        return block_list.plan(lowest_skyline(block_list, tracker), "skyline")
     measures = Measures(block_list)
     plans = (
-        block_list.plan(_rise(block_list, ordered(measures, order), avoid), "skyline")
+        block_list.plan(_skyline(block_list, ordered(measures, order), avoid), "skyline")
         for order in SKYLINE_ORDERS
         for avoid in ((True, False) if block_list.soft else (False,))
     )
-    return better(block_list.problem, plans, meter)
+    return better(block_list.problem, plans, tracker)
 
 
-def _rise(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:
+def _skyline(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:
     """Return an offset for each block; blocks of one reach are placed in `order`."""
-    rows = _rows_to_avoid(block_list) if avoid else block_list.conflicts
+    rows = _rows_to_avoid(block_list) if avoid else block_list.interference
     obstacles = [_obstacles(block_list, block, rows[block]) for block in range(len(block_list))]
     sizes, alignments = block_list.sizes, block_list.alignments
     rank = {block: i for i, block in enumerate(order)}
@@ -76,7 +78,7 @@ def _rise(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]
 
 def _rows_to_avoid(block_list: BlockList) -> list[Row]:
     """Return the conflicts and, as if they were conflicts, the pairs whose sharing costs."""
-    rows = list(block_list.conflicts)
+    rows = list(block_list.interference)
     for block, others in block_list.soft.items():
         soft = np.array([other for other, _ in others], dtype=np.int32)
         rows[block] = np.union1d(rows[block], soft)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.engine.blocks import BlockList, Ints
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline.loop import ONE, UNPLACED
 from passes.planning.planners.skyline.place import Shallow, place_by_skyline, tops
 
@@ -34,36 +34,25 @@ class Setting:
 
 
 class Skylines:
-    """Makes skylines and keeps the lowest.
+    """Makes skylines and keeps the lowest; penalties play no part."""
 
-    Attributes
-    ----------
-    block_list : BlockList
-        What is placed; penalties play no part.
-    offsets : Ints
-        For each block its offset in bytes, in the lowest skyline so far.
-    peak : int
-        Its peak, in bytes.
-    setting, logs : Setting, Logs
-        What it was made with: for each position the logarithm of its weight.
-    """
-
-    def __init__(self, block_list: BlockList, meter: Meter) -> None:
+    def __init__(self, block_list: BlockList, tracker: BudgetTracker) -> None:
         self.block_list = block_list
         self.offsets: Ints = np.full(len(block_list), UNPLACED)
         self.offsets[block_list.size_array == 0] = 0
         for block, offset in block_list.pinned.items():
             self.offsets[block] = offset
-        self.peak = -1
+        self.peak = -1  # Of the lowest skyline so far, in bytes; `offsets` are its offsets
+        # What it was made with: `logs` has the logarithm of the weight of each position.
         self.setting = Setting(0, False)
-        begins, ends, positions = block_list.hull_places
+        begins, ends, positions = block_list.span_places
         self.logs: Logs = np.zeros(max(0, positions - 1))
         self.load = _load(begins, ends, block_list.size_array, len(self.logs))
         self._begins, self._ends = begins, ends
         sizes = block_list.size_array.astype(np.float64)
         self._size = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
         self._start = self.offsets.copy()
-        self._meter = meter
+        self._meter = tracker
         self._seconds = 0.0
 
     @property
@@ -83,19 +72,8 @@ class Skylines:
     def weighed(self, logs: Logs, setting: Setting, kept: Ints | None = None) -> Ints:
         """Make a skyline in which blocks whose positions weigh most in all go first.
 
-        Parameters
-        ----------
-        logs : Logs
-            For each position the logarithm of its weight.
-        setting : Setting
-            Which valleys are shallow.
-        kept : Ints, optional
-            Offsets (bytes) of blocks that stay below all others, `UNPLACED` for those others.
-
-        Returns
-        -------
-        Ints
-            For each block its offset in bytes.
+        `logs` are the logarithms of these weights. Blocks that have an offset in `kept`, in bytes,
+        stay below all others.
         """
         weights = np.exp(logs - logs.max(initial=0)) + LEAST_WEIGHT
         weights = np.minimum(np.round(weights * ONE), ONE).astype(np.int64)

@@ -21,7 +21,7 @@ import numpy as np
 
 from passes.planning.engine.blocks import BlockList, Ints
 from passes.planning.engine.orders import Measures, ordered
-from passes.planning.planner import Meter
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline.loop import UNPLACED
 from passes.planning.planners.skyline.place import tops
 from passes.planning.planners.skyline.skylines import Logs, Setting, Skylines
@@ -47,20 +47,14 @@ VARIED, PIECES, SHARE_VARIED = 0.3, 8, 0.7
 """Logarithms of weights vary so much, as lines between so many points; and those of shares."""
 
 
-def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
+def lowest_skyline(block_list: BlockList, tracker: BudgetTracker) -> list[int]:
     """Return the offsets, in bytes, of the lowest of several skylines.
 
-    Ends at the lower bound, when all cuts brought nothing, or when the meter is used up.
-
-    Parameters
-    ----------
-    block_list : BlockList
-        What to place; penalties play no part.
-    meter : Meter
-        The first skyline is finished all the same.
+    Ends at the lower bound, when all cuts brought nothing, or when the tracker is used up; the
+    first skyline is finished all the same. Penalties play no part.
     """
-    skylines = Skylines(block_list, meter)
-    _weigh(skylines, meter.share(2))
+    skylines = Skylines(block_list, tracker)
+    _weigh(skylines, tracker.share(2))
     if not skylines.is_over:
         measures = Measures(block_list)
         for name in ORDERS:
@@ -69,12 +63,12 @@ def lowest_skyline(block_list: BlockList, meter: Meter) -> list[int]:
     rng = random.Random(0)
     is_lower = True
     while is_lower:
-        is_lower = _recreate(skylines, meter, rng)
+        is_lower = _recreate(skylines, tracker, rng)
     found: list[int] = skylines.offsets.tolist()
     return found
 
 
-def _weigh(skylines: Skylines, meter: Meter) -> None:
+def _weigh(skylines: Skylines, tracker: BudgetTracker) -> None:
     """Make skylines with weights that each setting learns for itself."""
     bound = max(1, skylines.block_list.bound)
     first = STEEPNESS * (skylines.load / bound - 1)
@@ -82,7 +76,7 @@ def _weigh(skylines: Skylines, meter: Meter) -> None:
     turns = dict.fromkeys(SETTINGS, 0)
     lowest = dict.fromkeys(SETTINGS, 0)
     for turn in range(TURNS):
-        if turn and (skylines.is_over or meter.left == 0):
+        if turn and (skylines.is_over or tracker.left == 0):
             break
         # Those not tried yet come first; one tried often has to be better to be tried again.
         setting = min(SETTINGS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
@@ -94,11 +88,11 @@ def _weigh(skylines: Skylines, meter: Meter) -> None:
         learned[setting] = learned[setting] + GAIN / bound * above
 
 
-def _recreate(skylines: Skylines, meter: Meter, rng: random.Random) -> bool:
+def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) -> bool:
     """Cut off the top and make it again, above a cut that rises; return whether it became lower."""
     before = skylines.peak
     for cut in range(CUTS):
-        share = meter.share(CUTS - cut)
+        share = tracker.share(CUTS - cut)
         kept = _below(skylines, skylines.peak * cut // CUTS)
         for _ in range(TURNS_A_CUT):
             if skylines.is_over or share.left == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canonical search: its answers against brute force, and compiled, step by step."""
+"""The branch and bound: its answers against brute force, and compiled, step by step."""
 
 import random
 from dataclasses import replace
@@ -12,11 +12,15 @@ from planning_oracles import best_by_brute_force, problems
 from passes.planning import Budget, Buffer, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.planner import Meter
-from passes.planning.planners.branch_and_bound import feasibility as question
-from passes.planning.planners.branch_and_bound.feasibility import ATTEMPTS, Attempt, Decider
+from passes.planning.planner import BudgetTracker
+from passes.planning.planners.branch_and_bound import feasibility
+from passes.planning.planners.branch_and_bound.feasibility import (
+    ATTEMPTS,
+    Attempt,
+    FeasibilityCheck,
+)
 from passes.planning.planners.branch_and_bound.loop import UNPLACED, advance
-from passes.planning.planners.branch_and_bound.search import CanonicalSearch, Outcome
+from passes.planning.planners.branch_and_bound.search import BranchAndBound, Outcome
 from passes.planning.planners.branch_and_bound.sections import pack
 from target_hw.memory import MemoryScope
 
@@ -66,7 +70,7 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
     best = best_by_brute_force(replace(free, memory=replace(free.memory, capacity=200)))
     if max(pins, default=0) > capacity:
         return
-    search = CanonicalSearch(packing, attempt.ranks(packing), attempt.by_load, capacity)
+    search = BranchAndBound(packing, attempt.ranks(packing), attempt.by_load, capacity)
     outcome = search.advance(100_000)
     assert outcome is (Outcome.FOUND if best[1] <= capacity else Outcome.EXHAUSTED)
     assert (UNPLACED not in search.offsets) == (outcome is Outcome.FOUND)
@@ -82,7 +86,7 @@ def with_compiler():
 
 def twins(packing, attempt, capacity):
     arguments = (packing, attempt.ranks(packing), attempt.by_load, capacity)
-    return CanonicalSearch(*arguments), CanonicalSearch(*arguments, is_compiled=True)
+    return BranchAndBound(*arguments), BranchAndBound(*arguments, is_compiled=True)
 
 
 def assert_same_steps(plain, fast, limits):
@@ -111,8 +115,8 @@ def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, attemp
 def test_a_stopped_search_goes_on_where_it_stopped():
     packing = packed(random_problem(3, 60))
     capacity = int(1.05 * max(packing.loads))
-    whole = CanonicalSearch(packing, range(len(packing)), True, capacity)
-    parts = CanonicalSearch(packing, range(len(packing)), True, capacity)
+    whole = BranchAndBound(packing, range(len(packing)), True, capacity)
+    parts = BranchAndBound(packing, range(len(packing)), True, capacity)
     outcome = whole.advance(3000)
     while parts.nodes < 3000:
         if parts.advance(11) is not Outcome.PAUSED:
@@ -135,19 +139,21 @@ def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
     problem = random_problem(5, 400)
     problem = replace(problem, memory=MemoryScope("local"), separations=())
     block_list = BlockList(problem)
-    monkeypatch.setattr(question, "WHOLE_BLOCKS", 300)
+    monkeypatch.setattr(feasibility, "WHOLE_BLOCKS", 300)
     for slack in (0.0, 0.02):
         capacity = int(block_list.bound * (1 + slack))
-        answer = Decider(block_list).ask(capacity, Meter(Budget(100_000)))
+        answer = FeasibilityCheck(block_list).run(capacity, BudgetTracker(Budget(100_000)))
         assert answer.outcome is Outcome.FOUND
         assert block_list.peak(answer.offsets) <= capacity
 
 
 def test_below_the_bound_nothing_is_asked():
     block_list = BlockList(random_problem(1, 50))
-    meter = Meter(Budget(1000))
-    assert Decider(block_list).ask(block_list.bound - 1, meter).outcome is Outcome.EXHAUSTED
-    assert meter.used == 0
+    tracker = BudgetTracker(Budget(1000))
+    assert (
+        FeasibilityCheck(block_list).run(block_list.bound - 1, tracker).outcome is Outcome.EXHAUSTED
+    )
+    assert tracker.used == 0
 
 
 def test_without_a_compiler_the_plans_are_the_same(monkeypatch):

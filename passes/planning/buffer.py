@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What competes for memory: buffers, how the hardware uses them, and what sharing costs.
+
+Sizes, offsets and alignments are in bytes. Positions are indices in a linear access sequence, and
+every range is half-open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from passes.planning.live_ranges import LiveRange, join_ranges
+from target_hw.memory import as_plain, is_byte_count
+
+ADDRESS_LIMIT = 1 << 62
+"""Sizes and positions stay below this, so that a sum of two always fits a signed 64-bit word."""
+
+
+@dataclass(frozen=True)
+class PipelineUse:
+    """How a buffer meets the hardware's pipelines: what the reuse levels look at.
+
+    Parameters
+    ----------
+    dma : bool
+        Whether a transfer writes or reads it: it is filled from global memory (MTE2), or drained
+        to global memory (MTE3, FIX).
+    scalar : bool
+        Whether the scalar unit reads or writes it.
+    loop : int, optional
+        The innermost loop around its allocation and all its uses: each iteration writes it anew
+        before it reads it, so that iterations can take turns with several offsets. None where
+        there is no such loop. Equal numbers are equal loops; they have no other meaning.
+    runs : int
+        How often a statement that uses it runs in one call of the kernel, at most; at least 1.
+
+    Raises
+    ------
+    ValueError
+        If `runs` is no integer from 1.
+    """
+
+    dma: bool = False
+    scalar: bool = False
+    loop: int | None = None
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", as_plain(self.runs))
+        if not is_byte_count(self.runs) or not 0 < self.runs < ADDRESS_LIMIT:
+            raise ValueError(f"pipeline use: runs must be an integer from 1, got {self.runs!r}")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation.
+
+    Parameters
+    ----------
+    name : str
+        Unique within its problem.
+    size : int
+        Bytes of one slot; a buffer of zero bytes shares with everything.
+    live : tuple of LiveRange
+        When it holds a value, in any order; kept sorted, ranges that touch joined. Ranges of one
+        buffer may not overlap.
+    alignment : int
+        Its offsets are multiples of this many bytes, and of the memory's own alignment.
+    slots : int
+        Number of copies (2 for a double buffer). Each has its own offset and lives as long as the
+        buffer does, so slots of one buffer never share bytes.
+    pinned : tuple of int, optional
+        Offsets that are already decided, one a slot.
+    use : PipelineUse, optional
+        How it meets the hardware's pipelines, where that is known.
+
+    Raises
+    ------
+    ValueError
+        If the fields contradict each other or are out of range; the message names the buffer.
+    """
+
+    name: str
+    size: int
+    live: tuple[LiveRange, ...]
+    alignment: int = 1
+    slots: int = 1
+    pinned: tuple[int, ...] | None = None
+    use: PipelineUse | None = None
+
+    def __post_init__(self) -> None:
+        for what, given, least in (
+            ("size", self.size, 0),
+            ("alignment", self.alignment, 1),
+            ("slots", self.slots, 1),
+        ):
+            value: Any = given if type(given) is int else as_plain(given)
+            if value is not given:
+                object.__setattr__(self, what, value)
+            if not is_byte_count(value) or not least <= value < ADDRESS_LIMIT:
+                raise ValueError(
+                    f"buffer {self.name!r}: {what} must be an integer of at least {least} and "
+                    f"below 2**62, got {value!r}"
+                )
+        object.__setattr__(self, "live", _checked_live(self))
+        if self.pinned is not None:
+            object.__setattr__(self, "pinned", _checked_pins(self))
+
+    @property
+    def may_widen(self) -> bool:
+        """Whether a plan may give it more offsets than it has slots: a loop's iterations rotate."""
+        return self.use is not None and self.use.loop is not None and self.pinned is None
+
+    def rotates_with(self, other: Buffer) -> bool:
+        """Whether one loop moves both from offset to offset, as far as is known.
+
+        Only then are they at equal slots in each iteration.
+        """
+        return self.use is None or other.use is None or self.use.loop == other.use.loop
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """What it costs when two buffers share bytes.
+
+    The cost is charged once, however many bytes and slots are shared: a false dependence between
+    two pipelines, a double buffer that stalls. Their *slots match* if they have equally many
+    offsets and slot `k` of one shares bytes with no slot of the other but slot `k`.
+
+    Parameters
+    ----------
+    first, second : str
+        The names of the buffers.
+    cost : int
+        A positive number, as large as it may be.
+    cost_if_slots_match : int, optional
+        What it costs instead where their slots match: positive, at most `cost`, which it is by
+        default.
+    """
+
+    first: str
+    second: str
+    cost: int
+    cost_if_slots_match: int = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        matched: Any = self.cost_if_slots_match
+        given = {
+            "cost": self.cost,
+            "cost_if_slots_match": self.cost if matched is None else matched,
+        }
+        for what, value in given.items():
+            object.__setattr__(self, what, as_plain(value))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
+    """Return the live ranges sorted and joined, or say which one is wrong."""
+    if _is_one_range(buffer.live):
+        return buffer.live
+    where = f"buffer {buffer.name!r}: live range"
+    previous: LiveRange | None = None
+    if not _is_list(buffer.live) or not all(map(_is_list, buffer.live)):
+        raise ValueError(f"{where}s must be pairs (begin, end), got {buffer.live!r}")
+    pieces: list[Any] = sorted(tuple(map(as_plain, entry)) for entry in buffer.live)
+    for entry in pieces:
+        if len(entry) != 2 or not all(is_byte_count(p) and abs(p) < ADDRESS_LIMIT for p in entry):
+            raise ValueError(f"{where} must be two integers within 2**62, got {entry!r}")
+        begin, end = entry
+        if end <= begin:
+            raise ValueError(f"{where} [{begin}, {end}) is empty")
+        if previous is not None and begin < previous[1]:
+            raise ValueError(f"{where}s {list(previous)} and {list(entry)} overlap")
+        previous = (begin, end)
+    if not buffer.live:
+        raise ValueError(f"buffer {buffer.name!r}: it needs at least one live range")
+    return join_ranges(pieces)
+
+
+def _is_one_range(live: object) -> bool:
+    """Whether this is one right range: most buffers have one, and there can be a million."""
+    if type(live) is not tuple or len(live) != 1:
+        return False
+    entry = live[0]
+    if type(entry) is not tuple or len(entry) != 2:
+        return False
+    begin, end = entry
+    return type(begin) is int and type(end) is int and -ADDRESS_LIMIT < begin < end < ADDRESS_LIMIT
+
+
+def _checked_pins(buffer: Buffer) -> tuple[int, ...]:
+    """Return the pinned offsets as a tuple, or say what is wrong with them."""
+    pins: tuple[Any, ...] = tuple(map(as_plain, buffer.pinned or ()))
+    if len(pins) != buffer.slots:
+        raise ValueError(
+            f"buffer {buffer.name!r}: {buffer.slots} slots need {buffer.slots} pinned offsets, "
+            f"got {len(pins)}"
+        )
+    for offset in pins:
+        if not is_byte_count(offset) or not 0 <= offset < ADDRESS_LIMIT:
+            raise ValueError(
+                f"buffer {buffer.name!r}: a pinned offset must be an integer from 0, got {offset!r}"
+            )
+    return pins
