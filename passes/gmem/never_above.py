@@ -73,24 +73,7 @@ class Choice:
 def choose(
     choices: Sequence[Choice], entries: Sequence[str], bounds: Mapping[str, int], host: int | None
 ) -> dict[str, Plan]:
-    """Choose a plan for each function.
-
-    Parameters
-    ----------
-    choices : sequence of Choice
-        One for each function, callees first.
-    entries : sequence of str
-        The functions that a caller can call.
-    bounds : mapping of str to int
-        The most that symbolic dimensions are, by name.
-    host : int or None
-        As `passes.gmem.planning.machine.Run` takes it.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        By the function's name, the index of the way for each part of its plan.
-    """
+    """Choose a plan for each function."""
     judge = _Judge(choices, entries, bounds, host)
     best = {choice.name: (0,) * len(choice.ways) for choice in choices}
     if judge.accepts(best):

@@ -69,10 +69,6 @@ class GMEMOptions:
         target = self._target()
         return "llvm" if target is None else str(target.kind.name)
 
-    def offset_alignment(self) -> int:
-        """Return what offsets of tensors are multiples of, in bytes."""
-        return self.gmem().offset_alignment
-
     def _target(self) -> Target | None:
         return self.target or Target.current(allow_none=True)
 

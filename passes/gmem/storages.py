@@ -12,26 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from passes.driver import naming, place
-from passes.gmem.analysis.facts import RelaxMemory, StorageGroup
+from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
 from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.analysis.stock_sharing import stock_sharing
 from passes.gmem.analysis.tensors import NO_BYTES
-from passes.gmem.names import LOGGER, PASS, SCOPE
+from passes.gmem.names import LOGGER, PASS
 from passes.gmem.never_above import Choice, choose
 from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
 from passes.gmem.planning.common import with_common_sizes
 from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Blocks, Function, block, pooled
-from passes.gmem.planning.piece import PAGE, Piece, checked
+from passes.gmem.planning.piece import PAGE, Cut, Piece
 from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
 from passes.gmem.planning.pool import allocations, bytes_taken, least_taken
 from passes.gmem.planning.slots import in_given_slots
-from passes.gmem.relax_memory import NewStorage, write_storages
+from passes.gmem.relax_memory import write_storages
 from passes.planning import Plan, Problem
-from target_hw.memory import MemoryScope
-
-Cut = tuple[tuple[Piece, ...], ...]
-"""For each group of a function's tensors, the pieces that its storages are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,34 +39,30 @@ class FunctionPlan:
     problem: Problem
     plan: Plan  # Of that problem; verified, and within the capacity
     layout: GMEMLayout  # The addresses that follow
-    # What is allocated at run time: of all groups, the tensors of the plan too.
-    storages: tuple[NewStorage, ...]
+    # The same as `memory`, but with all tensors of a function that may be called again while it
+    # runs: some of them may share memory as in the stock pass.
+    whole: RelaxMemory
+    written: RelaxMemory  # The one of the two whose groups are allocated
+    cut: Cut = ()  # What is allocated at run time: of all groups, the tensors of the plan too
 
 
-def with_storages(
-    plans: Sequence[tuple[FunctionPlan, RelaxMemory]],
+def cut_plans(
+    plans: Sequence[FunctionPlan],
     callers: Mapping[str, set[str]],
     planner: str,
     options: GMEMOptions,
 ) -> tuple[FunctionPlan, ...]:
     """Return plans with what each function allocates.
 
-    Parameters
-    ----------
-    plans : sequence of (FunctionPlan, RelaxMemory)
-        Without storages; and what was read of the function, of which the plan leaves all to the
-        run time where the function may be called again while it runs.
-    callers : mapping of str to set of str
-        For each function, all that may be waiting for it to return.
-    planner, options
-        As `passes.gmem.plan_gmem` takes them.
+    `callers` has for each function all that may be waiting for it to return.
     """
     ways = []
-    for planned, whole in plans:
-        with naming(PASS, whole.name):
-            memory = planned.memory
-            groups = [_group_ways(planned, group, planner, options) for group in memory.groups]
-            ways.append(_Ways(planned, whole, memory, groups))
+    for planned in plans:
+        with naming(PASS, planned.memory.name):
+            groups = [
+                _group_ways(planned, group, planner, options) for group in planned.memory.groups
+            ]
+            ways.append(_Ways(planned, planned.memory, groups))
     if planner == BEST and not options.has_addresses():
         _choose(ways, callers, options)
     return tuple(way.result() for way in ways)
@@ -81,11 +73,14 @@ class _Ways:
     """The ways to cut one function's plan: for each group of its tensors, the best one first."""
 
     planned: FunctionPlan
-    whole: RelaxMemory
-    memory: RelaxMemory  # The one of the two whose groups these are.
+    memory: RelaxMemory  # The one whose groups these are
     groups: list[list[tuple[Piece, ...]]]
     stock: Cut | None = None
-    chosen: tuple[int, ...] = ()  # For each group, the best way where there is none.
+    chosen: tuple[int, ...] = ()  # For each group, the best way where there is none
+
+    @property
+    def whole(self) -> RelaxMemory:
+        return self.planned.whole
 
     def cut(self, indices: Sequence[int] = ()) -> Cut:
         """Return one way of each group; the best ones where none are named."""
@@ -94,46 +89,40 @@ class _Ways:
             for ways, index in zip(self.groups, indices or [0] * len(self.groups), strict=True)
         )
 
-    def storages(self, indices: Sequence[int]) -> tuple[NewStorage, ...]:
-        """Return the storages of one way of each group, held against the live ranges."""
-        return _new_storages(self.memory, self.cut(indices))
-
     def machine(self, indices: Sequence[int]) -> Function:
         """Return the function with one way of each group, as the machine runs it."""
         mod, name = self.memory.mod, self.memory.name
-        func = write_storages(mod, name, self.storages(indices), self.memory.bounds)
+        func = write_storages(self.memory, self.cut(indices))
         return read_machine_function(mod, mod.get_global_var(name), func)
 
     def result(self) -> FunctionPlan:
-        """Return the plan with the storages that were chosen."""
-        if self.cut(self.chosen) == self.stock:
+        """Return the plan with the pieces that were chosen."""
+        cut = self.cut(self.chosen)
+        if cut == self.stock:
             LOGGER.info(
                 "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
                 "other plan is shown to take less",
                 self.memory.name,
             )
-        memory = replace(self.planned.memory, bounds=self.memory.bounds)
-        return replace(self.planned, memory=memory, storages=self.storages(self.chosen))
+        return replace(self.planned, written=self.memory, cut=cut)
 
 
 def _group_ways(
-    planned: FunctionPlan, group: StorageGroup, planner: str, options: GMEMOptions
+    planned: FunctionPlan, group: TensorGroup, planner: str, options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
-    problem = _problem(planned.memory, group, options)
-    plan = planned.plan if group.is_main else place(problem, options.solver(planner))
+    plan = planned.plan if group.is_main else place(group.problem, options.solver(planner))
     if planner != BEST or (group.is_main and options.has_addresses()):
         return [in_one_piece(plan)]
-    returned = tuple(storage.buffer() for storage in group.returned)
-    alone = tuple(storage.buffer() for storage in group.alone)
     page = PAGE if group.unit is None else 1
-    ways = ways_to_cut(problem, returned, plan, options.short_solver(), alone, page)
+    solver = options.short_solver()
+    ways = ways_to_cut(group.problem, group.returned, plan, solver, group.alone, page)
     return _passable(ways, planned.memory, group, options)
 
 
 def _passable(
     ways: Iterable[tuple[Piece, ...]],
     memory: RelaxMemory,
-    group: StorageGroup,
+    group: TensorGroup,
     options: GMEMOptions,
 ) -> list[tuple[Piece, ...]]:
     """Return the ways without offsets, where a tensor at an offset would be copied."""
@@ -142,7 +131,7 @@ def _passable(
     return [way for way in ways if not any(at for piece in way for at in piece.offsets.values())]
 
 
-def _device_kind(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> str:
+def _device_kind(memory: RelaxMemory, group: TensorGroup, options: GMEMOptions) -> str:
     """Return the kind of target of a group's device."""
     devices = memory.mod.global_infos.get("vdevice", ())
     if group.device < len(devices):
@@ -150,15 +139,10 @@ def _device_kind(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions)
     return options.target_kind()
 
 
-def _problem(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> Problem:
-    unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
-    return group.problem(unaddressed, memory.name)
-
-
 def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
     if options.target_kind() in OFFSET_KINDS:
-        parts = [(_problem(way.memory, way.memory.main, options), way.groups[0][0]) for way in ways]
+        parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
         for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
                 way.groups[0].insert(0, main)
@@ -198,7 +182,7 @@ def _others(
 ) -> list[tuple[Piece, ...]]:
     """Return the ways to cut a group that are not the stock pass's sharing, the best one first."""
     group = way.memory.groups[index]
-    fewer = in_fewer(_problem(way.memory, group, options), stock, options.short_solver())
+    fewer = in_fewer(group.problem, stock, options.short_solver())
     known = _passable([fewer] if fewer else [], way.memory, group, options)
     first, *others = way.groups[index]
     return [one for one in (first, *known, *others) if one != stock]
@@ -222,7 +206,7 @@ def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
     for way, bound in zip(ways, least, strict=True):
         mine: Blocks = Counter()
         for group, pieces in zip(way.memory.groups, way.cut(), strict=True):
-            for size, _, _ in allocations((*group.storages, *group.returned), pieces):
+            for size, _, _ in allocations(group.allocated, pieces):
                 mine[block(group.device, size)] += 1
         if pooled(mine) > bound:
             return False
@@ -232,14 +216,14 @@ def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
 
 def _live_pages(memory: RelaxMemory) -> int:
     """Return what a plan without offsets takes at least: the pages that live at one time."""
-    tensors = ((*group.storages, *group.returned) for group in memory.groups)
+    tensors = (group.allocated for group in memory.groups)
     return sum(least_taken(of_group, PAGE) for of_group in tensors)
 
 
 def _touched_pages(memory: RelaxMemory, cut: Cut) -> int:
     """Return what a plan takes at least: its storages from the first touch to the last one."""
     return sum(
-        bytes_taken(allocations((*group.storages, *group.returned), pieces), PAGE)
+        bytes_taken(allocations(group.allocated, pieces), PAGE)
         for group, pieces in zip(memory.groups, cut, strict=True)
     )
 
@@ -252,25 +236,9 @@ def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:
         return None
     cut = []
     for group in memory.groups:
-        problem = _problem(memory, group, options)
-        # A storage for the results of both branches is no single tensor of the stock pass.
-        paths = {one.name: one.path for one in group.storages if len(one.tensors) == 1}
-        names = [[memory.storage_of.get(tensor, "") for tensor in tensors] for tensors in shared]
-        cut.append(
-            in_given_slots(problem, [[n for n in same if n in paths] for same in names], paths)
-        )
+        # A buffer for the results of both branches is no single tensor of the stock pass.
+        paths = {n: path for n, path in group.paths.items() if len(group.tensors[n]) == 1}
+        names = [[memory.buffer_of.get(tensor, "") for tensor in tensors] for tensors in shared]
+        single = [[name for name in same if name in paths] for same in names]
+        cut.append(in_given_slots(group.problem, single, paths))
     return tuple(cut)
-
-
-def _new_storages(memory: RelaxMemory, cut: Cut) -> tuple[NewStorage, ...]:
-    """Return what is allocated; no two buffers of one piece share bytes."""
-    handles: dict[str, list[int]] = {}
-    for handle, name in memory.storage_of.items():
-        handles.setdefault(name, []).append(handle)
-    storages = []
-    for group, pieces in zip(memory.groups, cut, strict=True):
-        buffers = [storage.buffer() for storage in (*group.storages, *group.returned)]
-        for piece in checked(f"function {memory.name!r}", buffers, pieces):
-            offsets = {h: offset for name, offset in piece.offsets.items() for h in handles[name]}
-            storages.append(NewStorage(piece.size, group.unit, group.device, offsets))
-    return tuple(storages)

@@ -13,13 +13,12 @@ from tvm.target import Target
 from tvm.tirx import IntImm
 from tvm.tirx.analysis import undefined_vars
 
-from passes.gmem.analysis.facts import SCOPE, StorageGroup
+from passes.gmem.analysis.facts import TensorGroup
 from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, element_bytes, product
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.storages import FunctionPlan
 from passes.planning import Budget, lower_bound, planner_names
-from target_hw.memory import MemoryScope
 from tvm_ext.lowering import as_module, capture_relax, first_line, has_relax, known_target
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory, end_of, plan_memory
@@ -219,7 +218,7 @@ def activation_memory(
     asked = planner_names() if names is None else listed(names)
     rows = []
     for found in plan_gmem(lowered, _READER, options):
-        if any(group.storages for group in found.memory.groups):
+        if any(group.problem.buffers for group in found.memory.groups):
             plans = tuple(plan_memory((found.problem,), name, budget)[0] for name in sorted(asked))
             allocated = allocated_memory(stock[found.memory.name])
             rows.append(_row(found, fuse, allocated, plans))
@@ -274,13 +273,14 @@ def _row(
 def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicMemory]:
     """Yield what the tensors of sizes known at run time take, unit by unit."""
     planned = allocated_memory(write_function(found))
-    groups: dict[str, list[StorageGroup]] = {}
+    groups: dict[str, list[TensorGroup]] = {}
     for group in found.memory.groups:
         if group.unit is not None:
             groups.setdefault(str(group.unit), []).append(group)
     for unit, same in groups.items():
-        sizes = [storage.size for group in same for storage in group.storages]
-        problems = (group.problem(MemoryScope(SCOPE), found.memory.name) for group in same)
+        unaligned = replace(same[0].problem.memory, alignment=1)
+        problems = [replace(group.problem, memory=unaligned) for group in same]
+        sizes = [buffer.size for problem in problems for buffer in problem.buffers]
         yield SymbolicMemory(
             unit,
             len(sizes),

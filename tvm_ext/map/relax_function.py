@@ -62,13 +62,13 @@ def relax_maps(
     for found in plan_gmem(
         _lowered(mod, target), _READER, GMEMOptions(target=target, budget=budget)
     ):
-        symbolic = sum(len(g.storages) for g in found.memory.groups if g.unit is not None)
+        symbolic = sum(len(g.problem.buffers) for g in found.memory.groups if g.unit is not None)
         if symbolic:
             left.append(
                 f"{found.memory.name}: tensors of a size known at run time only: {symbolic}"
             )
         left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
-        if not found.memory.storages:
+        if not found.memory.buffers:
             continue
         listing, notes = _read(found)
         placements = tuple(
@@ -119,7 +119,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
         When the tensors of one buffer come to lie in different storages.
     """
     memory = found.memory
-    sizes = {storage.name: storage.size for storage in memory.storages}
+    sizes = {buffer.name: buffer.size for buffer in memory.buffers}
     planned = relax.transform.StaticPlanBlockMemory()(memory.mod)[memory.name]
     pieces: dict[object, Piece] = {}
     placed: dict[str, object] = {}
@@ -131,7 +131,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
             (size,) = call.args[0].values
             constant = isinstance(size, tirx.IntImm)
             pieces[binding.var.__chandle__()] = Piece(int(size) if constant else 0, {})
-        name = memory.storage_of.get(binding.var.__chandle__())
+        name = memory.buffer_of.get(binding.var.__chandle__())
         if name not in sizes:
             continue
         key: object = name
@@ -160,17 +160,17 @@ def _notes(
     found: FunctionPlan, bindings: Sequence[Any], line_of: Sequence[int]
 ) -> dict[str, BufferNote]:
     """Find for each buffer the operator that makes it, and the lines that name it."""
-    storage_of = dict(found.memory.storage_of)
+    buffer_of = dict(found.memory.buffer_of)
     allocated: dict[str, int] = {}
     made_by: dict[str, str] = {}
     reads: defaultdict[str, list[int]] = defaultdict(list)
     writes: defaultdict[str, list[int]] = defaultdict(list)
     for line, binding in zip(line_of, bindings, strict=True):
-        own = storage_of.get(binding.var.__chandle__())
+        own = buffer_of.get(binding.var.__chandle__())
         if own is not None:
             allocated.setdefault(own, line)
             continue
-        named = _named(binding.value, storage_of)
+        named = _named(binding.value, buffer_of)
         if isinstance(binding.value, relax.Call):
             for name in named:
                 if name not in made_by:
@@ -179,26 +179,26 @@ def _notes(
                 else:
                     reads[name].append(line)
         elif named and not isinstance(binding.value, relax.If):
-            storage_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
+            buffer_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
     return {
-        storage.name: BufferNote(
+        buffer.name: BufferNote(
             "",
-            f"made by {made_by[storage.name]}" if storage.name in made_by else "",
-            allocated.get(storage.name),
-            tuple(dict.fromkeys(reads[storage.name])),
-            tuple(dict.fromkeys(writes[storage.name])),
+            f"made by {made_by[buffer.name]}" if buffer.name in made_by else "",
+            allocated.get(buffer.name),
+            tuple(dict.fromkeys(reads[buffer.name])),
+            tuple(dict.fromkeys(writes[buffer.name])),
         )
-        for storage in found.memory.storages
+        for buffer in found.memory.buffers
     }
 
 
-def _named(value: Any, storage_of: dict[int, str]) -> list[str]:
+def _named(value: Any, buffer_of: dict[int, str]) -> list[str]:
     """Return the buffers that an expression names, each once."""
     variables: list[Any] = []
     if isinstance(value, relax.If):
         value = value.cond
     structural_walk(value, ((relax.Var, variables.append),))
-    names = (storage_of.get(variable.__chandle__()) for variable in variables)
+    names = (buffer_of.get(variable.__chandle__()) for variable in variables)
     return list(dict.fromkeys(name for name in names if name is not None))
 
 

@@ -28,34 +28,20 @@ from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.gmem.analysis.sizes import Sizes, UnknownSizeError
 from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
 from passes.gmem.analysis.weights import Constants, parameter_weights
+from passes.planning import Problem
+from target_hw.memory import MemoryScope
 
 
 def read_relax_memory(
-    mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int] | None = None
+    mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int], alignment: int
 ) -> RelaxMemory:
-    """Read one Relax function of a module.
+    """Read one Relax function of a module, whose tensors stand at multiples of an alignment.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        After `CallTIRRewrite`.
-    variable : tvm.ir.GlobalVar
-        The function.
-    upper_bounds : mapping of str to int, optional
-        Most elements of symbolic dimensions of the signature, by name, where the function's
-        attribute ``tir_var_upper_bound`` does not name them.
-
-    Returns
-    -------
-    RelaxMemory
-        What there is to plan.
-
-    Raises
-    ------
-    ValueError
-        When a variable is used where it is not defined. The message names the binding.
+    Upper bounds, in elements, are for symbolic dimensions of the signature that the function's
+    attribute ``tir_var_upper_bound`` does not name. A variable that is used where it is not defined
+    is a ValueError.
     """
-    return _Reader(mod, variable, upper_bounds or {}).read()
+    return _Reader(mod, variable, upper_bounds).read(alignment)
 
 
 # ------------------------------------------------------------------ what a variable may refer to
@@ -110,7 +96,7 @@ class _Reader:
         self._used: set[int] | None = None
         self._callees: dict[int, tuple[Callee, str]] = {}
 
-    def read(self) -> RelaxMemory:
+    def read(self, alignment: int) -> RelaxMemory:
         func = self._func
         parameters = list(parameter_weights(func, self._sizes))
         for param in func.params:
@@ -121,9 +107,10 @@ class _Reader:
         for tensor in self._tensors:
             handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
             tensor.returned_as_it_is = handle in as_they_are
-        found = group_tensors(
-            self._tensors, self._classes, self._blocks.root, _known_at_entry(func)
-        )
+        scope = MemoryScope(SCOPE, alignment=alignment)
+        empty = Problem((), scope, name=f"function {self._name!r}")
+        known = _known_at_entry(func)
+        found = group_tensors(self._tensors, self._classes, self._blocks.root, known, empty)
         unsized = (weight for weight in parameters if isinstance(weight, LeftToRuntime))
         left = (
             LeftToRuntime(t.name, _constant_bytes(t), t.left)
@@ -146,9 +133,9 @@ class _Reader:
             calls_unknown=self._calls_unknown,
             allocates=self._allocates,
             branches=self._branches,
-            tensors=len(self._tensors) + len(self._inner),
+            allocations=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
-            storage_of=found.storage_of,
+            buffer_of=found.buffer_of,
         )
 
     # Bindings

@@ -22,22 +22,6 @@ def divided(
 
     TVM's pooled allocator hands a freed piece out again to a request of the same pages. Functions
     of one module that run one after another then share pieces of equal size.
-
-    Parameters
-    ----------
-    problem : Problem
-        The buffers in the piece.
-    most : int
-        Bytes of the whole.
-    sizes : sequence of int
-        Bytes of the first pieces; their sum is at most that.
-    solver : callable
-        From a problem with reserved ranges to a plan.
-
-    Returns
-    -------
-    tuple of Piece or None
-        None where the pieces would take more bytes than the whole.
     """
     unit = problem.memory.alignment
     starts, reserved, end = [0], [], 0
@@ -63,21 +47,7 @@ def divided(
 def with_common_sizes(
     parts: Sequence[tuple[Problem, tuple[Piece, ...]]], solver: Solver
 ) -> list[tuple[Piece, ...]]:
-    """Divide the pieces of functions, so that they have pieces of equal size.
-
-    Parameters
-    ----------
-    parts : sequence of (Problem, tuple of Piece)
-        Of each function, the problem and its pieces. The largest piece that is not returned is
-        divided.
-    solver : callable
-        As `divided` takes it.
-
-    Returns
-    -------
-    list of tuple of Piece
-        For each function, in the order of `parts`.
-    """
+    """Divide the pieces of functions, so that they have pieces of equal size."""
     result = [pieces for _, pieces in parts]
     there = _common_sizes([problem for problem, _ in parts])
     for number in sorted(range(len(parts)), key=lambda n: _largest(parts[n][1])):

@@ -106,16 +106,6 @@ def trace(problem: Problem) -> Iterator[Step]:
     There is one step for each buffer that is placed, and one for each position where buffers only
     end. A step lists all that is held and each record that was passed over, so this takes
     quadratic time.
-
-    Parameters
-    ----------
-    problem : Problem
-        What the planner is asked.
-
-    Examples
-    --------
-    >>> [(step.buffer, step.offset) for step in trace(Problem((Buffer("a", 8, ((0, 2),)),)))]
-    [('a', 0)]
     """
     block_list = BlockList(problem)
     table = _Table(block_list)
@@ -179,20 +169,7 @@ class _Placed(NamedTuple):
 
 
 class _Table:
-    """The state of the strategy.
-
-    Attributes
-    ----------
-    rec_tbl : list of Record
-        All that was placed, in order.
-    hold_edges : dict of int to None
-        The blocks that are placed and not yet released, in order.
-    in_using_addr : dict of int to int
-        The offsets at which they stand, and how many blocks are there: more than one only where
-        some have no bytes.
-    offsets : dict of int to int
-        Where each block is, in bytes.
-    """
+    """The state of the strategy."""
 
     def __init__(self, block_list: BlockList) -> None:
         self.rec_tbl: list[Record] = []
@@ -208,15 +185,7 @@ class _Table:
         self._reusable = ReusableRecords(len(block_list))
 
     def visit(self, op: _Op, *, explain: bool) -> Iterator[_Placed]:
-        """Place the results of an op and release its operands; yield after each result.
-
-        Parameters
-        ----------
-        op : _Op
-            The next position.
-        explain : bool
-            Whether to tell which records were passed over, and why.
-        """
+        """Place the results of an op and release its operands; yield after each result."""
         if not op.results:
             yield _Placed(None, released=self._release(op.operands))
         for index, block in enumerate(op.results):

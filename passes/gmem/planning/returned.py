@@ -21,23 +21,6 @@ def with_returned(
     Each returned tensor is pinned in a range of its own, and a reserved range between two ranges
     keeps every buffer within one of them. So any planner that knows pinned buffers and reserved
     ranges decides.
-
-    Parameters
-    ----------
-    problem : Problem
-        Without a capacity and reserved ranges.
-    returned : sequence of Buffer
-        Live from their first touch to the end.
-    solver : callable
-        From a problem to a plan.
-    room : int
-        The range of a returned tensor is as large as the tensor, rounded up to this many bytes.
-
-    Returns
-    -------
-    tuple of Piece
-        That of the problem's own buffers, then those of returned tensors in which something else
-        is, too. A returned tensor without a piece is to be allocated by itself.
     """
     unit = problem.memory.alignment
     starts, reserved, pinned = [], [], []

@@ -65,24 +65,7 @@ def _size(slot: _Slot) -> int:
 def in_given_slots(
     problem: Problem, shared: Sequence[Sequence[str]], paths: Mapping[str, Path]
 ) -> tuple[Piece, ...]:
-    """Return slots that another plan shares, as far as that plan is right.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its live ranges say what may share a slot.
-    shared : sequence of sequence of str
-        For each slot of that plan, the names of its buffers, in program order. A buffer that is
-        live together with another one, or that stands in a branch where the slot is not there,
-        gets another slot.
-    paths : mapping of str to Path
-        The branches that a buffer stands in.
-
-    Returns
-    -------
-    tuple of Piece
-        With the buffers that are named in `shared`, and no others.
-    """
+    """Return slots that another plan shares, as far as that plan is right."""
     slots: list[_Slot] = []
     for names in shared:
         mine: list[_Slot] = []
