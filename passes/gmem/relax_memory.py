@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm.ir import StringImm
 from tvm.tirx import IntImm
 
-from passes.gmem.analysis.facts import SCOPE, RelaxMemory
+from passes.gmem.analysis.facts import RelaxMemory
 from passes.gmem.planning.piece import Cut, checked
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.ir.symbolic_bounds import Bound
@@ -94,7 +94,9 @@ def _storages(memory: RelaxMemory, cut: Cut, typed: Callable[[Any], Any]) -> Ite
     for group, pieces in zip(memory.groups, cut, strict=True):
         for piece in checked(f"function {memory.name!r}", group.allocated, pieces):
             shape = relax.ShapeExpr([_times(piece.size, group.unit)])
-            allocation = typed(relax.op.memory.alloc_storage(shape, group.device, SCOPE, "uint8"))
+            allocation = typed(
+                relax.op.memory.alloc_storage(shape, group.device, group.scope, group.dtype)
+            )
             variable = relax.Var(f"storage{count or ''}", allocation.ty)
             offsets = {h: at for name, at in piece.offsets.items() for h in handles[name]}
             yield _Storage(variable, allocation, group.unit, offsets)

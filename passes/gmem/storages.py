@@ -8,7 +8,7 @@ addresses. The others are `passes.gmem.never_above`'s to choose from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from passes.driver import naming, place
@@ -18,14 +18,14 @@ from passes.gmem.analysis.stock_sharing import stock_sharing
 from passes.gmem.analysis.tensors import NO_BYTES
 from passes.gmem.names import LOGGER, PASS
 from passes.gmem.never_above import Choice, choose
-from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
+from passes.gmem.options import BEST, HOST_KINDS, GMEMOptions
 from passes.gmem.planning.common import with_common_sizes
 from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Blocks, Function, block, pooled
 from passes.gmem.planning.piece import PAGE, Cut, Piece
 from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
 from passes.gmem.planning.pool import allocations, bytes_taken, least_taken
-from passes.gmem.planning.slots import in_given_slots
+from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.gmem.relax_memory import write_storages
 from passes.planning import Plan, Problem
 
@@ -110,38 +110,26 @@ class _Ways:
 def _group_ways(
     planned: FunctionPlan, group: TensorGroup, planner: str, options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
-    plan = planned.plan if group.is_main else place(group.problem, options.solver(planner))
-    if planner != BEST or (group.is_main and options.has_addresses()):
-        return [in_one_piece(plan)]
+    by_pool = planner == BEST and not (group.is_main and options.has_addresses())
     page = PAGE if group.unit is None else 1
+    if not options.form(planned.memory.mod, group).offsets:
+        # Where no addresses are asked for, a slot needs no padding.
+        plan, problem = planned.plan, group.problem
+        if not (group.is_main and options.has_addresses()):
+            problem = replace(problem, memory=replace(problem.memory, alignment=1))
+            plan = place(problem, options.slot_solver(planner))
+        ways = ways_in_slots(problem, group.returned, plan, group.alone, page)
+        return ways if by_pool else [in_slots(problem, plan) or ()]
+    plan = planned.plan if group.is_main else place(group.problem, options.solver(planner))
+    if not by_pool:
+        return [in_one_piece(plan)]
     solver = options.short_solver()
-    ways = ways_to_cut(group.problem, group.returned, plan, solver, group.alone, page)
-    return _passable(ways, planned.memory, group, options)
-
-
-def _passable(
-    ways: Iterable[tuple[Piece, ...]],
-    memory: RelaxMemory,
-    group: TensorGroup,
-    options: GMEMOptions,
-) -> list[tuple[Piece, ...]]:
-    """Return the ways without offsets, where a tensor at an offset would be copied."""
-    if _device_kind(memory, group, options) in OFFSET_KINDS:
-        return list(ways)
-    return [way for way in ways if not any(at for piece in way for at in piece.offsets.values())]
-
-
-def _device_kind(memory: RelaxMemory, group: TensorGroup, options: GMEMOptions) -> str:
-    """Return the kind of target of a group's device."""
-    devices = memory.mod.global_infos.get("vdevice", ())
-    if group.device < len(devices):
-        return str(devices[group.device].target.kind.name)
-    return options.target_kind()
+    return ways_to_cut(group.problem, group.returned, plan, solver, group.alone, page)
 
 
 def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
-    if options.target_kind() in OFFSET_KINDS:
+    if all(options.form(way.memory.mod, way.memory.main).offsets for way in ways):
         parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
         for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
@@ -181,11 +169,11 @@ def _others(
     way: _Ways, index: int, stock: tuple[Piece, ...], options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
     """Return the ways to cut a group that are not the stock pass's sharing, the best one first."""
-    group = way.memory.groups[index]
-    fewer = in_fewer(group.problem, stock, options.short_solver())
-    known = _passable([fewer] if fewer else [], way.memory, group, options)
-    first, *others = way.groups[index]
-    return [one for one in (first, *known, *others) if one != stock]
+    group, first, others = way.memory.groups[index], way.groups[index][0], way.groups[index][1:]
+    fewer = None
+    if options.form(way.memory.mod, group).offsets:
+        fewer = in_fewer(group.problem, stock, options.short_solver())
+    return [one for one in (first, *([fewer] if fewer else []), *others) if one != stock]
 
 
 def _runs_straight(memory: RelaxMemory) -> bool:

@@ -40,6 +40,11 @@ class TensorGroup:
     # Other tensors that the function returns, which the run time allocates in any case: their bytes
     # are known as an upper bound only, a branch makes them, or what is returned is a view.
     alone: tuple[Buffer, ...] = ()
+    scope: str = SCOPE  # In which the pieces are allocated
+    dtype: str = "uint8"  # Of the pieces' elements
+    textures: bool = (
+        False  # Whether some of the tensors are textures, which see it in their own way
+    )
     # By buffer, the names of the bindings that allocate its tensors, and the branches that all of
     # them stand in.
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -48,7 +53,7 @@ class TensorGroup:
     @property
     def is_main(self) -> bool:
         """Whether these are the constant sizes on the main device, which have addresses."""
-        return self.device == MAIN_DEVICE and self.unit is None
+        return self.device == MAIN_DEVICE and self.unit is None and self.scope == SCOPE
 
     @property
     def allocated(self) -> tuple[Buffer, ...]:

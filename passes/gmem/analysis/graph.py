@@ -24,8 +24,9 @@ from tvm.tirx import IntImm, PrimFunc
 
 from passes.gmem.analysis.branch_ranges import BlockStack, Branches
 from passes.gmem.analysis.callees import CALL_TIR_DYN, Callee, classify
+from passes.gmem.analysis.device_memory import device_memory
 from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
-from passes.gmem.analysis.sizes import Sizes, UnknownSizeError
+from passes.gmem.analysis.sizes import Size, Sizes, UnknownSizeError
 from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
 from passes.gmem.analysis.weights import Constants, parameter_weights
 from passes.planning import Problem
@@ -388,15 +389,28 @@ class _Reader:
             tensor.left = str(error)
         if variable is None:
             tensor.left = "it is not bound to a variable"
-        elif not isinstance(scope, StringImm) or str(scope.value) != SCOPE:
-            tensor.left = f"it is in scope {str(scope.value)!r}, not in {SCOPE!r}"
-        elif not isinstance(device, IntImm):
-            tensor.left = f"its device, {device}, is known at run time only"
+        elif not isinstance(scope, StringImm) or not isinstance(device, IntImm):
+            tensor.left = f"its device, {device}, or its scope is known at run time only"
         elif tensor.size is not None and tensor.size.count == 0:
             tensor.left = NO_BYTES
         else:
-            tensor.device = int(device.value)
+            self._put(tensor, int(device.value), str(scope.value), values, dtype.value)
         return _Value((index,))
+
+    def _put(self, tensor: Tensor, device: int, scope: str, shape: Any, dtype: Any) -> None:
+        """Note which memory a tensor is in: one in a scope of its own may be a view of another."""
+        tensor.device = device
+        if scope == SCOPE:
+            return
+        memory = device_memory(self._mod, device, scope, shape, dtype)
+        if memory is None:
+            tensor.left = f"it is in scope {scope!r}, not in {SCOPE!r}"
+            return
+        tensor.device, tensor.scope, nbytes = memory
+        tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype)
+        tensor.is_texture = True
+        if tensor.size is not None and nbytes is not None:
+            tensor.size = Size(nbytes)
 
     def _touch(self, value: _Value) -> None:
         for index in value.tensors:

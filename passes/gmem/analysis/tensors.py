@@ -12,7 +12,7 @@ from tvm.tirx import Var
 from tvm_ffi import structural_walk
 
 from passes.gmem.analysis.branch_ranges import Block, live_ranges
-from passes.gmem.analysis.facts import MAIN_DEVICE, Path, TensorGroup
+from passes.gmem.analysis.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
 from passes.gmem.analysis.sizes import Size, Units
 from passes.ir.symbolic_bounds import Bound
 from passes.ir.unique_names import unique_name
@@ -34,7 +34,10 @@ class Tensor:
     variable: Any  # What it is bound to
     path: Path  # The branches that it stands in
     size: Size | None = None  # None where its shape is known at run time only
-    device: int = MAIN_DEVICE  # The index of its device
+    device: int = MAIN_DEVICE  # The index of the device that its memory is on
+    scope: str = SCOPE  # Of that memory
+    dtype: str = "uint8"  # Of that memory's elements
+    is_texture: bool = False
     left: str | None = None  # Why it is left to the run time; None where it is planned
     touched: bool = False  # Whether anything has read or written it so far
     returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
@@ -116,7 +119,8 @@ def group_tensors(
             continue
         unit, count = units.of(tensor.size)
         depends = _variables(units.product(unit)) - known
-        key = tensor.device, unit, tensor.path if depends else None
+        place = tensor.device, tensor.scope, tensor.dtype
+        key = *place, unit, tensor.path if depends else None
         if tensor.left is None:
             members[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
@@ -127,7 +131,7 @@ def group_tensors(
             else:
                 returned[key].append(kept)
                 buffer_of[tensor.variable.__chandle__()] = kept.name
-    main = MAIN_DEVICE, 0, None
+    main = MAIN_DEVICE, SCOPE, "uint8", 0, None
     groups = []
     for key in (main, *(key for key in members if key != main)):
         found = []
@@ -142,9 +146,21 @@ def group_tensors(
             buffer_of.update((tensor.variable.__chandle__(), name) for tensor, _, _ in same)
         found.sort(key=lambda buffer: buffer.live[0][0])
         problem = replace(empty, buffers=tuple(found))
-        kept_apart = tuple(returned.get(key, ())), tuple(alone.get(key, ()))
+        device, scope, dtype, unit, _ = key
+        same_place = [tensor for same in members.get(key, {}).values() for tensor, _, _ in same]
         groups.append(
-            TensorGroup(key[0], units.product(key[1]), problem, *kept_apart, inside, paths)
+            TensorGroup(
+                device,
+                units.product(unit),
+                problem,
+                tuple(returned.get(key, ())),
+                tuple(alone.get(key, ())),
+                scope,
+                dtype,
+                any(tensor.is_texture for tensor in same_place),
+                inside,
+                paths,
+            )
         )
     return Grouped(tuple(groups), buffer_of, tuple(bounds.values()))
 
