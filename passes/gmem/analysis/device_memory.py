@@ -28,9 +28,9 @@ def device_memory(
     of the scope, or the bytes cannot be known: those of a shape that the running program decides.
     """
     devices = mod.global_infos.get("vdevice", ())
-    if device >= len(devices) or str(devices[device].memory_scope) == SCOPE:
-        return None
-    own = devices[device]
+    own = devices[device] if device < len(devices) else None
+    if own is None or str(own.memory_scope) == SCOPE:
+        return (device, scope, None) if scope == SCOPE else None
     kind = str(own.target.kind.name)
     size_of = tvm.get_global_func(f"DeviceGetMemSize.{kind}", allow_missing=True)
     scope_of = tvm.get_global_func(f"DeviceScopeCompatibility.{kind}", allow_missing=True)
@@ -42,13 +42,13 @@ def device_memory(
     if scope_of is not None:
         scope = str(scope_of(own.target, own.memory_scope))
     if scope == SCOPE:
-        # All that is in the plain memory of one device can share it.
-        same = (
+        # All that is in the plain memory of one device can share it, by whichever index.
+        same = [
             index
             for index, other in enumerate(devices)
-            if str(other.memory_scope) == SCOPE
-            and other.vdevice_id == own.vdevice_id
+            if other.vdevice_id == own.vdevice_id
             and tvm_ffi.structural_equal(other.target, own.target)
-        )
-        device = next(same, device)
+        ]
+        plain = (index for index in same if str(devices[index].memory_scope) == SCOPE)
+        device = next(plain, same[0])
     return device, scope, nbytes

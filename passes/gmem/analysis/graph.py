@@ -399,16 +399,13 @@ class _Reader:
 
     def _put(self, tensor: Tensor, device: int, scope: str, shape: Any, dtype: Any) -> None:
         """Note which memory a tensor is in: one in a scope of its own may be a view of another."""
-        tensor.device = device
-        if scope == SCOPE:
-            return
         memory = device_memory(self._mod, device, scope, shape, dtype)
         if memory is None:
             tensor.left = f"it is in scope {scope!r}, not in {SCOPE!r}"
             return
         tensor.device, tensor.scope, nbytes = memory
         tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype)
-        tensor.is_texture = True
+        tensor.is_texture = scope != SCOPE or nbytes is not None
         if tensor.size is not None and nbytes is not None:
             tensor.size = Size(nbytes)
 
