@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tvm.ir import IRModule
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from passes.driver import Solver, naming
@@ -29,6 +30,9 @@ DEFAULT_ALIGNMENT = RUNTIME_ALIGNMENT
 
 HOST_KINDS = ("llvm", "c")
 """Targets on which the virtual machine and its tensors have one memory."""
+
+CUDA_GRAPH = "relax.backend.use_cuda_graph"
+"""The option of TVM's pass context by which `RewriteCUDAGraph` does its work."""
 
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
@@ -84,6 +88,11 @@ class GMEMOptions:
         devices = mod.global_infos.get("vdevice", ())
         known = group.device < len(devices)
         return form_for(devices[group.device].target if known else self._target(), self.offsets)
+
+    @property
+    def keeps_storages(self) -> bool:
+        """Whether storages of constant size are kept from call to call, for CUDA graphs."""
+        return bool(PassContext.current().config.get(CUDA_GRAPH, False))
 
     def has_addresses(self) -> bool:
         """Whether the chip or the caller says where the memory is.

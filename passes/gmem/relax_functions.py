@@ -39,6 +39,11 @@ def plan_gmem(
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
     whole = {memory.name: memory for memory in read}
+    if options.keeps_storages:
+        # What is kept for one function is kept for all, so nothing of a caller may be in it.
+        reason = "its function is called by others, and storages are kept for all of them together"
+        read = [memory.all_left(reason) if callers[memory.name] else memory for memory in read]
+        whole = {memory.name: memory for memory in read}
     read = [
         memory.all_left("its function may be called again while it runs")
         if memory.name in callers[memory.name]
@@ -82,7 +87,11 @@ def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:
     read, alignment = [], options.gmem().offset_alignment
     for variable, _ in functions_in_order(mod):
         with naming(PASS, str(variable.name_hint)):
-            read.append(read_relax_memory(mod, variable, options.upper_bounds, alignment))
+            read.append(
+                read_relax_memory(
+                    mod, variable, options.upper_bounds, alignment, options.keeps_storages
+                )
+            )
     return read
 
 

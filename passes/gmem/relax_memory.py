@@ -19,8 +19,11 @@ from passes.ir.symbolic_bounds import Bound
 
 _BLOCKS = (type_index(relax.DataflowBlock), type_index(relax.BindingBlock))
 
-_ASSERT = relax.ExternFunc("relax.run.assert_op")
-"""What `LegalizeOps` makes of ``R.assert_op``."""
+_MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
+"""Part of every run time of TVM, with Python or without."""
+
+_EQUAL_TO = 0
+"""``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +44,8 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
     A storage is allocated right before the first binding that needs it, in the innermost sequence
     of bindings in which all of its tensors stand. So it is there on all paths that use it, and
     until then the run time can serve others with that memory: a function that is called before, or
-    a storage that is no longer needed.
+    a storage that is no longer needed. Where storages are kept from call to call, those of
+    constant size are allocated where the function begins.
 
     The run time makes a tensor at an offset by a pointer and an offset, and kernels built by TVM
     take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer. That is free on CPUs
@@ -61,9 +65,13 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
     first_needed = _first_needed(func, storages)
     earlier: dict[int, list[Any]] = {}
     places: dict[int, _Storage] = {}
+    first = []
     for number, storage in enumerate(storages):
         binding = relax.VarBinding(storage.variable, storage.allocation)
-        earlier.setdefault(first_needed[number], []).append(binding)
+        if memory.keeps_storages and storage.unit is None:
+            first.append(binding)
+        else:
+            earlier.setdefault(first_needed[number], []).append(binding)
         places.update(dict.fromkeys(storage.offsets, storage))
 
     def rewrite(block: Any, mutator: Any) -> Any:
@@ -81,8 +89,8 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
         return type(block)(bindings) if changed else block
 
     callbacks: list[tuple[int, Callback]] = [(index, rewrite) for index in _BLOCKS]
-    checks = _checks(memory.bounds, memory.name, typed)
-    return _entered(structural_mutate(func, callbacks), checks, typed)
+    first += _checks(memory.bounds, memory.name, typed)
+    return _entered(structural_mutate(func, callbacks), first, typed)
 
 
 def _storages(memory: RelaxMemory, cut: Cut, typed: Callable[[Any], Any]) -> Iterator[_Storage]:
@@ -150,8 +158,7 @@ def _times(count: int, unit: Any | None) -> Any:
     number = IntImm("int64", count)
     if unit is None:
         return number
-    whole = unit if str(unit.ty.dtype) == "int64" else tirx.Cast("int64", unit)
-    return whole * number
+    return _as_int64(unit) * number
 
 
 def _placed(binding: Any, storage: _Storage, typed: Callable[[Any], Any]) -> list[Any]:
@@ -184,18 +191,28 @@ def _with_type(call: Any, ty: Any) -> Any:
 
 
 def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:
-    """Return bindings that fail at run time where a dimension is out of its bounds."""
+    """Return bindings that fail at run time where a dimension is out of its bounds.
+
+    They match the shape ``(max(n, upper),)`` with the upper bound, so that the run time's message
+    says both values.
+    """
     checks = []
     for bound in bounds:
         name, variable = bound.variable.name, bound.variable
-        limits = [(variable <= bound.upper, f"above {bound.upper}")]
+        limits = [(tirx.max(variable, bound.upper), bound.upper, f"above {bound.upper}")]
         if bound.lower > 0:
-            limits.append((variable >= bound.lower, f"below {bound.lower}"))
-        for condition, fault in limits:
-            text = f"function {function!r}: {name} is {{}}, {fault}, for which memory was planned"
-            call = relax.Call(
-                _ASSERT, [condition, StringImm(text), variable], ty_args=[relax.TupleType([])]
-            )
-            result = relax.Var(f"{name}_within_bounds", relax.TupleType([]))
+            limits.append((tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"))
+        for extent, limit, fault in limits:
+            text = f"function {function!r}: {name} is {fault}, for which memory was planned:"
+            heap, numbers = IntImm("int64", 0), (1, _EQUAL_TO, limit)
+            arguments = [relax.ShapeExpr([_as_int64(extent)]), heap]
+            arguments += [IntImm("int64", number) for number in numbers]
+            nothing = relax.TupleType([])
+            call = relax.Call(_MATCH_SHAPE, [*arguments, StringImm(text)], ty_args=[nothing])
+            result = relax.Var(f"{name}_within_bounds", nothing)
             checks.append(relax.VarBinding(result, typed(call)))
     return checks
+
+
+def _as_int64(expr: Any) -> Any:
+    return expr if str(expr.ty.dtype) == "int64" else tirx.Cast("int64", expr)

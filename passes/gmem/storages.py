@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from passes.driver import naming, place
 from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
@@ -129,7 +130,9 @@ def _group_ways(
 
 def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
-    if all(options.form(way.memory.mod, way.memory.main).offsets for way in ways):
+    if options.keeps_storages:
+        _choose_kept(ways, options)
+    elif all(options.form(way.memory.mod, way.memory.main).offsets for way in ways):
         parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
         for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
@@ -150,7 +153,9 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
             keeps = handed_on or memory.name in callers[memory.name]
             way.memory = memory
             way.groups = [
-                [*([] if keeps else _others(way, index, stock, options)), stock]
+                way.groups[index]
+                if memory.keeps_storages and memory.groups[index].unit is None
+                else [*([] if keeps else _others(way, index, stock, options)), stock]
                 for index, stock in enumerate(way.stock)
             ]
     ordered = sorted(ways, key=lambda way: (-len(callers[way.whole.name]), way.whole.name))
@@ -163,6 +168,39 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
     chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
     for way in ways:
         way.chosen = chosen[way.whole.name]
+
+
+def _choose_kept(ways: Sequence[_Ways], options: GMEMOptions) -> None:
+    """Choose one way for each group of constant sizes, where storages are kept from call to call.
+
+    `RewriteCUDAGraph` keeps those of all functions together: as many as one function has at most,
+    and the k-th largest of all has the bytes of any function's k-th largest. So one piece a group
+    is best, unless that is above what the stock pass's sharing takes.
+    """
+    stock = [_stock_cut(way.memory, options) for way in ways]
+    ours: list[int] = []
+    theirs: list[int] = []
+    for way, cut in zip(ways, stock, strict=True):
+        constant = [i for i, group in enumerate(way.memory.groups) if group.unit is None]
+        for index in constant:
+            way.groups[index] = [min(way.groups[index], key=_bytes_of)]
+        ours = _kept_together(ours, [p.size for i in constant for p in way.groups[i][0]])
+        theirs = _kept_together(theirs, [p.size for i in constant for p in (cut or {i: ()})[i]])
+    if sum(ours) > sum(theirs) and None not in stock:
+        for way, cut in zip(ways, stock, strict=True):
+            for index, group in enumerate(way.memory.groups):
+                if cut is not None and group.unit is None:
+                    way.groups[index] = [cut[index]]
+
+
+def _kept_together(kept: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return the bytes of storages that serve one function more, largest first."""
+    both = zip_longest(kept, sorted(sizes, reverse=True), fillvalue=0)
+    return [max(one, other) for one, other in both]
+
+
+def _bytes_of(pieces: tuple[Piece, ...]) -> tuple[int, int]:
+    return sum(piece.size for piece in pieces), len(pieces)
 
 
 def _others(

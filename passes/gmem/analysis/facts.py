@@ -103,6 +103,7 @@ class RelaxMemory:
     allocations: int  # How many ``R.builtin.alloc_tensor`` it has, planned or not
     # The results of operators that have yet to be lowered; they stand in `left` too.
     unlowered: tuple[LeftToRuntime, ...]
+    keeps_storages: bool  # Whether storages of constant size are kept from call to call
     buffer_of: Mapping[int, str]  # By handle of the variable of an allocating binding
 
     @property

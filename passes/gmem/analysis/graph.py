@@ -34,15 +34,23 @@ from target_hw.memory import MemoryScope
 
 
 def read_relax_memory(
-    mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int], alignment: int
+    mod: tvm.IRModule,
+    variable: GlobalVar,
+    upper_bounds: Mapping[str, int],
+    alignment: int,
+    keeps_storages: bool = False,
 ) -> RelaxMemory:
     """Read one Relax function of a module, whose tensors stand at multiples of an alignment.
+
+    With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
+    call, and captures kernels that touch nothing else. So what the function returns, and the value
+    of a branch, which that pass takes for a result too, is apart from all others.
 
     Upper bounds, in elements, are for symbolic dimensions of the signature that the function's
     attribute ``tir_var_upper_bound`` does not name. A variable that is used where it is not defined
     is a ValueError.
     """
-    return _Reader(mod, variable, upper_bounds).read(alignment)
+    return _Reader(mod, variable, upper_bounds, keeps_storages).read(alignment)
 
 
 # ------------------------------------------------------------------ what a variable may refer to
@@ -73,11 +81,16 @@ def _tuple(fields: Iterable[_Value]) -> _Value:
 
 class _Reader:
     def __init__(
-        self, mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int]
+        self,
+        mod: tvm.IRModule,
+        variable: GlobalVar,
+        upper_bounds: Mapping[str, int],
+        keeps_storages: bool,
     ) -> None:
         self._mod = mod
         self._name = str(variable.name_hint)
         self._func = mod[variable]
+        self._keeps_storages = keeps_storages
         self._sizes = Sizes(self._func, upper_bounds)
         self._values: dict[int, _Value] = {}
         self._defined: list[int] = []
@@ -107,7 +120,9 @@ class _Reader:
         as_they_are = _returned_as_they_are(func.body)
         for tensor in self._tensors:
             handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
-            tensor.returned_as_it_is = handle in as_they_are
+            constant = tensor.size is not None and not tensor.size.factors
+            kept_apart = self._keeps_storages and constant
+            tensor.returned_as_it_is = handle in as_they_are and not kept_apart
         scope = MemoryScope(SCOPE, alignment=alignment)
         empty = Problem((), scope, name=f"function {self._name!r}")
         known = _known_at_entry(func)
@@ -136,6 +151,7 @@ class _Reader:
             branches=self._branches,
             allocations=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
+            keeps_storages=self._keeps_storages,
             buffer_of=found.buffer_of,
         )
 
@@ -251,6 +267,8 @@ class _Reader:
             self._blocks.enter(branches, len(self._bindings))
             self._path.append((branches.position, taken))
             results.append(self._sequence(branch))
+            if self._keeps_storages:
+                self._leave(results[-1], f"the value of a branch of {self._here()}")
             self._path.pop()
             self._blocks.leave(len(self._bindings))
             for handle in self._defined[outside:]:
