@@ -67,7 +67,7 @@ def plan_gmem(
             plan = place(problem, solver, overflow=overflow)
             activations = _activations(problem, plan, start)
             layout = GMEMLayout(planner, gmem.alignment, weights[name], activations)
-            planned[name] = FunctionPlan(memory, problem, plan, layout, whole[name], memory)
+            planned[name] = FunctionPlan(memory, problem, plan, layout, whole[name], memory, form)
     return cut_plans([planned[name] for name in sorted(planned)], callers, planner, options)
 
 

@@ -17,6 +17,7 @@ from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
 from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.analysis.stock_sharing import stock_sharing
 from passes.gmem.analysis.tensors import NO_BYTES
+from passes.gmem.forms import Form
 from passes.gmem.names import LOGGER, PASS
 from passes.gmem.never_above import Choice, choose
 from passes.gmem.options import BEST, HOST_KINDS, GMEMOptions
@@ -44,7 +45,9 @@ class FunctionPlan:
     # runs: some of them may share memory as in the stock pass.
     whole: RelaxMemory
     written: RelaxMemory  # The one of the two whose groups are allocated
+    form: Form  # Of the main group, and why
     cut: Cut = ()  # What is allocated at run time: of all groups, the tensors of the plan too
+    copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
 
 
 def cut_plans(
@@ -66,7 +69,7 @@ def cut_plans(
             ways.append(_Ways(planned, planned.memory, groups))
     if planner == BEST and not options.has_addresses():
         _choose(ways, callers, options)
-    return tuple(way.result() for way in ways)
+    return tuple(way.result(options) for way in ways)
 
 
 @dataclass(eq=False)
@@ -96,16 +99,21 @@ class _Ways:
         func = write_storages(self.memory, self.cut(indices))
         return read_machine_function(mod, mod.get_global_var(name), func)
 
-    def result(self) -> FunctionPlan:
+    def result(self, options: GMEMOptions) -> FunctionPlan:
         """Return the plan with the pieces that were chosen."""
         cut = self.cut(self.chosen)
+        copied = 0
+        for group, pieces in zip(self.memory.groups, cut, strict=True):
+            if not replace(options, offsets=None).form(self.memory.mod, group).offsets:
+                moved = {name for piece in pieces for name, at in piece.offsets.items() if at}
+                copied += sum(buffer.size for buffer in group.allocated if buffer.name in moved)
         if cut == self.stock:
             LOGGER.info(
                 "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
                 "other plan is shown to take less",
                 self.memory.name,
             )
-        return replace(self.planned, written=self.memory, cut=cut)
+        return replace(self.planned, written=self.memory, cut=cut, copied=copied)
 
 
 def _group_ways(

@@ -16,7 +16,8 @@ from tvm.target import Target
 from passes.gmem.forms import form_for
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
-from tvm_ext.comparison.memory_comparison import allocated_at
+from tvm_ext.comparison.memory_comparison import activation_memory, allocated_at
+from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.pipeline import before_planning, relax_passes
 from tvm_ext.transform import GMEMAllocate
 from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
@@ -140,6 +141,31 @@ def test_each_device_of_a_module_has_its_own_form():
     found = copied(GMEMAllocate(target="llvm")(lowered))
     assert any("alloc_tensor" in line for line in found), "what is on the CPU has offsets"
     assert not [line for line in found if 'vdevice="vulkan' in line]
+
+
+@pytest.mark.parametrize(("target", "offsets"), [("llvm", True), ("opencl", False)])
+def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
+    mod = parse(GROWING)
+    (memory,) = activation_memory(mod, target, names=["best"])
+    assert memory.form == str(form_for(Target(target), None))
+    assert memory.copied == 0
+    assert any(memory.form in line for line in memory.not_counted())
+    assert [plan.planner for plan in memory.plans] == (["best"] if offsets else ["slots"])
+    assert memory.lower_bound <= memory.plans[0].nbytes <= memory.stock.nbytes
+    (scope,), _ = relax_maps(mod, Target(target), lambda _problem: ["best"])
+    assert memory.form in scope.form
+    if not offsets:
+        assert "slots" in [placement.planner for placement in scope.placements]
+        assert "best" not in [placement.planner for placement in scope.placements]
+
+
+def test_what_a_call_would_copy_is_counted(growing: IRModule):
+    for target, copies in (("vulkan", True), ("llvm", False)):
+        (found,) = plan_gmem(growing, options=GMEMOptions(target=Target(target), offsets=True))
+        moved = [n for pieces in found.cut for p in pieces for n, at in p.offsets.items() if at]
+        sizes = {buffer.name: buffer.size for buffer in found.memory.main.allocated}
+        assert moved
+        assert found.copied == (sum(sizes[name] for name in moved) if copies else 0)
 
 
 # --------------------------------------------------------------------------------- never above

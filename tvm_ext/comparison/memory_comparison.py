@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 from tvm import DataType, relax
 from tvm.ir import IRModule, Op
@@ -16,6 +17,7 @@ from tvm.tirx.analysis import undefined_vars
 from passes.gmem.analysis.facts import TensorGroup
 from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, element_bytes, product
 from passes.gmem.options import GMEMOptions
+from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.storages import FunctionPlan
 from passes.planning import Budget, lower_bound, planner_names
@@ -123,6 +125,11 @@ class ActivationMemory:
         The size of that region.
     symbolic : tuple of SymbolicMemory
         The tensors whose sizes are known at run time only; none of them is in the numbers above.
+    form : str
+        Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
+        has one, ``slots``, and `lower_bound` is theirs.
+    copied : int
+        Bytes that a call copies, because tensors stand at offsets that the target does not take.
     """
 
     function: str
@@ -136,6 +143,8 @@ class ActivationMemory:
     weights: int
     weight_bytes: int
     symbolic: tuple[SymbolicMemory, ...] = ()
+    form: str = ""
+    copied: int = 0
 
     def bytes_of(self, planner: str) -> int:
         """Return the peak of a planner's plan; KeyError if the planner was not asked."""
@@ -156,7 +165,8 @@ class ActivationMemory:
     def not_counted(self) -> list[str]:
         """Say what the numbers of bytes leave out, a line for each kind."""
         how = "fused" if self.fused else "not fused"
-        lines = [
+        lines = [f"{how}: {self.form}; a call copies {self.copied:,} bytes"] if self.form else []
+        lines += [
             f"{how}: {one.tensors} tensors of {one.unit} times some bytes: {one.planned:,} bytes "
             f"planned for each, {one.stock:,} by the stock pass"
             for one in self.symbolic
@@ -219,9 +229,14 @@ def activation_memory(
     rows = []
     for found in plan_gmem(lowered, _READER, options):
         if any(group.problem.buffers for group in found.memory.groups):
-            plans = tuple(plan_memory((found.problem,), name, budget)[0] for name in sorted(asked))
             allocated = allocated_memory(stock[found.memory.name])
-            rows.append(_row(found, fuse, allocated, plans))
+            if found.form.offsets:
+                made = (plan_memory((found.problem,), name, budget)[0] for name in sorted(asked))
+                row = _row(found, fuse, allocated, tuple(made), lower_bound(found.problem))
+            else:
+                slots, bound = _slots(found, budget)
+                row = _row(found, fuse, allocated, (slots,), bound)
+            rows.append(row)
     return tuple(rows)
 
 
@@ -251,6 +266,7 @@ def _row(
     fused: bool,
     stock: AllocatedMemory,
     plans: tuple[PlannedMemory, ...],
+    bound: int,
 ) -> ActivationMemory:
     problem, weights = found.problem, found.layout.weights
     return ActivationMemory(
@@ -263,11 +279,23 @@ def _row(
         ),
         stock=replace(stock, nbytes=end_of((problem,), stock.nbytes)),
         plans=plans,
-        lower_bound=lower_bound(problem),
+        lower_bound=bound,
         weights=len(weights.tensors),
         weight_bytes=weights.size,
         symbolic=tuple(_symbolic(found, stock)),
+        form=str(found.form),
+        copied=found.copied,
     )
+
+
+def _slots(found: FunctionPlan, budget: Budget) -> tuple[PlannedMemory, int]:
+    """Return what whole slots take, and at least take."""
+    begin = perf_counter()
+    slots = plan_slots(found.problem, budget)
+    seconds = perf_counter() - begin
+    plan = slots.plan
+    proven = "lowest peak" if plan.peak == slots.bound else ""
+    return PlannedMemory("slots", plan.peak, plan.fits, proven, None, seconds), slots.bound
 
 
 def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicMemory]:

@@ -22,6 +22,9 @@ from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, Piece, stock_plan
 from tvm_ext.tensor_names import bindings_of, operator_of
 
+SLOTS = "slots"
+"""What stands for the plan in whole slots in the place of a planner's name."""
+
 _READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
@@ -71,11 +74,14 @@ def relax_maps(
         if not found.memory.buffers:
             continue
         listing, notes = _read(found)
+        planners = planners_of(found.problem)
+        if not found.form.offsets:  # A plan with offsets is none for such a device.
+            planners = [SLOTS, *([STOCK] if STOCK in planners else [])]
         placements = tuple(
-            Placement(planner, found.problem, _plan(found, planner, budget))
-            for planner in planners_of(found.problem)
+            Placement(planner, found.problem, _plan(found, planner, budget)) for planner in planners
         )
-        maps.append(ScopeMap(found.memory.name, placements, listing, notes))
+        form = f"{found.form}; a call copies {found.copied:,} bytes"
+        maps.append(ScopeMap(found.memory.name, placements, listing, notes, form=form))
     return tuple(maps), tuple(left)
 
 
@@ -96,7 +102,7 @@ def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
         return stock_plan(
             found.problem, static_plan_pieces(found), "StaticPlanBlockMemory", found.memory.name
         )
-    return solve(found.problem, planner, budget)
+    return found.plan if planner == SLOTS else solve(found.problem, planner, budget)
 
 
 def static_plan_pieces(found: FunctionPlan) -> list[Piece]:

@@ -27,7 +27,14 @@ from passes.gmem.analysis.callees import CALL_TIR_DYN, Callee, classify
 from passes.gmem.analysis.device_memory import device_memory
 from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.gmem.analysis.sizes import Size, Sizes, UnknownSizeError
-from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
+from passes.gmem.analysis.tensors import (
+    NO_BYTES,
+    RETURNED,
+    UNCAPTURED,
+    Tensor,
+    TensorClasses,
+    group_tensors,
+)
 from passes.gmem.analysis.weights import Constants, parameter_weights
 from passes.planning import Problem
 from target_hw.memory import MemoryScope
@@ -174,7 +181,10 @@ class _Reader:
         elif isinstance(value, relax.Call) and isinstance(binding, relax.VarBinding):
             self._define(variable, self._call(value, variable))
         else:
-            self._define(variable, self._value(value))
+            found = self._value(value)
+            if isinstance(binding, relax.MatchCast):
+                self._uncaptured(found, "its type is stated")
+            self._define(variable, found)
 
     def _define(self, variable: Any, value: _Value) -> None:
         handle = variable.__chandle__()
@@ -258,7 +268,9 @@ class _Reader:
         return value if isinstance(value, relax.Var) else None
 
     def _if(self, expr: Any) -> _Value:
-        self._touch(self._value(expr.cond))
+        condition = self._value(expr.cond)
+        self._touch(condition)
+        self._uncaptured(condition, "it is a condition")
         self._branches += 1
         branches = Branches(self._position)
         results = []
@@ -267,8 +279,7 @@ class _Reader:
             self._blocks.enter(branches, len(self._bindings))
             self._path.append((branches.position, taken))
             results.append(self._sequence(branch))
-            if self._keeps_storages:
-                self._leave(results[-1], f"the value of a branch of {self._here()}")
+            self._uncaptured(results[-1], "it is the value of a branch")
             self._path.pop()
             self._blocks.leave(len(self._bindings))
             for handle in self._defined[outside:]:
@@ -431,6 +442,11 @@ class _Reader:
         for index in value.tensors:
             self._tensors[index].touched = True
             self._blocks.touch(index, self._position)
+
+    def _uncaptured(self, value: _Value, reason: str) -> None:
+        """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""
+        if self._keeps_storages:
+            self._leave(value, f"{reason}, {UNCAPTURED}")
 
     def _leave(self, value: _Value, reason: str) -> None:
         for index in value.tensors:

@@ -26,6 +26,10 @@ NO_BYTES = "it has no bytes"
 """Why an empty tensor is left to the run time."""
 
 
+UNCAPTURED = "which CUDA graphs do not capture"
+"""The end of the reasons why a tensor is left to the run time because of `RewriteCUDAGraph`."""
+
+
 @dataclass(eq=False)
 class Tensor:
     """One ``R.builtin.alloc_tensor``."""
