@@ -15,8 +15,9 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from passes.driver import naming, place
+from passes.gmem.analysis.bindings import functions_in_order
 from passes.gmem.analysis.facts import RelaxMemory
-from passes.gmem.analysis.graph import functions_in_order, read_relax_memory
+from passes.gmem.analysis.graph import read_relax_memory
 from passes.gmem.names import ATTRIBUTE, PASS
 from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned

@@ -19,7 +19,7 @@ from passes.gmem.analysis.stock_sharing import stock_sharing
 from passes.gmem.analysis.tensors import NO_BYTES
 from passes.gmem.forms import Form
 from passes.gmem.names import LOGGER, PASS
-from passes.gmem.never_above import Choice, choose
+from passes.gmem.never_above import Candidates, choose
 from passes.gmem.options import BEST, HOST_KINDS, GMEMOptions
 from passes.gmem.planning.common import with_common_sizes
 from passes.gmem.planning.gmem_layout import GMEMLayout
@@ -172,7 +172,9 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
         for way in ways
         if not callers[way.whole.name] or "global_symbol" in (way.whole.func.attrs or {})
     ]
-    choices = [Choice(way.whole.name, tuple(map(len, way.groups)), way.machine) for way in ordered]
+    choices = [
+        Candidates(way.whole.name, tuple(map(len, way.groups)), way.machine) for way in ordered
+    ]
     chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
     for way in ways:
         way.chosen = chosen[way.whole.name]

@@ -19,7 +19,7 @@ from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.lowering import capture_relax, first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
-from tvm_ext.map.stock import STOCK, Piece, stock_plan
+from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
 from tvm_ext.tensor_names import bindings_of, operator_of
 
 SLOTS = "slots"
@@ -105,7 +105,7 @@ def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
     return found.plan if planner == SLOTS else solve(found.problem, planner, budget)
 
 
-def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
+def static_plan_pieces(found: FunctionPlan) -> list[StockAllocation]:
     """Read off the storages that `StaticPlanBlockMemory` makes for a function.
 
     Parameters
@@ -115,7 +115,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
 
     Returns
     -------
-    list of Piece
+    list of StockAllocation
         In program order, with the names of the problem's buffers. A tensor that the pass leaves
         alone is a piece of its own.
 
@@ -127,7 +127,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
     memory = found.memory
     sizes = {buffer.name: buffer.size for buffer in memory.buffers}
     planned = relax.transform.StaticPlanBlockMemory()(memory.mod)[memory.name]
-    pieces: dict[object, Piece] = {}
+    pieces: dict[object, StockAllocation] = {}
     placed: dict[str, object] = {}
     for binding in bindings_of(planned.body):
         call = binding.value
@@ -136,7 +136,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
         if call.op == _ALLOC_STORAGE:
             (size,) = call.args[0].values
             constant = isinstance(size, tirx.IntImm)
-            pieces[binding.var.__chandle__()] = Piece(int(size) if constant else 0, {})
+            pieces[binding.var.__chandle__()] = StockAllocation(int(size) if constant else 0, {})
         name = memory.buffer_of.get(binding.var.__chandle__())
         if name not in sizes:
             continue
@@ -148,7 +148,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
                 f"function {memory.name!r}: TVM's StaticPlanBlockMemory puts the branches of "
                 f"{name!r} in several storages; leave out the planner {STOCK!r}"
             )
-        pieces.setdefault(key, Piece(sizes[name], {})).offsets[name] = 0
+        pieces.setdefault(key, StockAllocation(sizes[name], {})).offsets[name] = 0
     return list(pieces.values())
 
 

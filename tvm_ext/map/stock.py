@@ -21,21 +21,23 @@ STOCK = "stock"
 
 
 @dataclass
-class Piece:
+class StockAllocation:
     """One allocation that a stock pass leaves."""
 
     size: int  # Bytes
     offsets: dict[str, int]  # Where the buffers in it begin, in bytes from its start
 
 
-def stock_plan(problem: Problem, pieces: Iterable[Piece], stock_pass: str, function: str) -> Plan:
+def stock_plan(
+    problem: Problem, pieces: Iterable[StockAllocation], stock_pass: str, function: str
+) -> Plan:
     """Lay the allocations with a problem's buffers one after another.
 
     Parameters
     ----------
     problem : Problem
         Its capacity says whether the plan fits. Whether the plan keeps its rules is not looked at.
-    pieces : iterable of Piece
+    pieces : iterable of StockAllocation
         Together they have every buffer of the problem.
     stock_pass, function : str
         The pass that left them, and in which function.

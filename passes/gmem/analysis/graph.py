@@ -19,16 +19,21 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst, GlobalVar, PrimType, StringImm
-from tvm.tirx import IntImm, PrimFunc
+from tvm.ir import GenericConst, GlobalVar, PrimType
+from tvm.tirx import PrimFunc
 
+from passes.gmem.analysis.allocations import fill_in
+from passes.gmem.analysis.bindings import (
+    alias_cycle,
+    known_at_entry,
+    returned_as_they_are,
+    used_variables,
+)
 from passes.gmem.analysis.branch_ranges import BlockStack, Branches
 from passes.gmem.analysis.callees import CALL_TIR_DYN, Callee, classify
-from passes.gmem.analysis.device_memory import device_memory
 from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
-from passes.gmem.analysis.sizes import Size, Sizes, UnknownSizeError
+from passes.gmem.analysis.sizes import Sizes
 from passes.gmem.analysis.tensors import (
-    NO_BYTES,
     RETURNED,
     UNCAPTURED,
     Tensor,
@@ -60,9 +65,6 @@ def read_relax_memory(
     return _Reader(mod, variable, upper_bounds, keeps_storages).read(alignment)
 
 
-# ------------------------------------------------------------------ what a variable may refer to
-
-
 @dataclass(frozen=True)
 class _Value:
     """The tensors that an expression may refer to, and its fields where it is a known tuple."""
@@ -81,9 +83,6 @@ def _union(values: Iterable[_Value]) -> tuple[int, ...]:
 def _tuple(fields: Iterable[_Value]) -> _Value:
     fields = tuple(fields)
     return _Value(_union(fields), fields)
-
-
-# ------------------------------------------------------------------------------------ the reader
 
 
 class _Reader:
@@ -124,7 +123,7 @@ class _Reader:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
         self._blocks.root.end = len(self._bindings)
-        as_they_are = _returned_as_they_are(func.body)
+        as_they_are = returned_as_they_are(func.body)
         for tensor in self._tensors:
             handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
             constant = tensor.size is not None and not tensor.size.factors
@@ -132,7 +131,7 @@ class _Reader:
             tensor.returned_as_it_is = handle in as_they_are and not kept_apart
         scope = MemoryScope(SCOPE, alignment=alignment)
         empty = Problem((), scope, name=f"function {self._name!r}")
-        known = _known_at_entry(func)
+        known = known_at_entry(func)
         found = group_tensors(self._tensors, self._classes, self._blocks.root, known, empty)
         unsized = (weight for weight in parameters if isinstance(weight, LeftToRuntime))
         left = (
@@ -181,10 +180,9 @@ class _Reader:
         elif isinstance(value, relax.Call) and isinstance(binding, relax.VarBinding):
             self._define(variable, self._call(value, variable))
         else:
-            found = self._value(value)
+            self._define(variable, self._value(value))
             if isinstance(binding, relax.MatchCast):
-                self._uncaptured(found, "its type is stated")
-            self._define(variable, found)
+                self._uncaptured(self._variable(variable), "its type is stated")
 
     def _define(self, variable: Any, value: _Value) -> None:
         handle = variable.__chandle__()
@@ -227,7 +225,7 @@ class _Reader:
             return value
         if isinstance(variable.ty, PrimType):
             return _NOTHING
-        cycle = self._alias_cycle(variable)
+        cycle = alias_cycle(self._func, variable, self._source)
         if cycle:
             raise ValueError(f"{self._here()}: these are names of each other: {' = '.join(cycle)}")
         raise ValueError(
@@ -236,30 +234,6 @@ class _Reader:
 
     def _here(self) -> str:
         return f"binding {self._bindings[-1]!r}" if self._bindings else "its body"
-
-    def _alias_cycle(self, variable: Any) -> list[str]:
-        """Return the names of variables that are each defined as the next one, around a circle."""
-        sources: dict[int, tuple[Any, Any]] = {}
-
-        def note(expr: Any) -> None:
-            if isinstance(expr, relax.SeqExpr):
-                for block in expr.blocks:
-                    for binding in block.bindings:
-                        sources[binding.var.__chandle__()] = (
-                            binding.var,
-                            self._source(binding.value),
-                        )
-
-        relax.analysis.post_order_visit(self._func, note)
-        chain: dict[int, str] = {}
-        at = variable
-        while at is not None and at.__chandle__() not in chain:
-            chain[at.__chandle__()] = str(at.name)
-            at = sources.get(at.__chandle__(), (None, None))[1]
-        if at is None:
-            return []
-        names = list(chain.values())[list(chain).index(at.__chandle__()) :]
-        return [*names, names[0]]
 
     def _source(self, value: Any) -> Any:
         """Return the variable that a binding gives another name to, or None."""
@@ -376,14 +350,7 @@ class _Reader:
 
     def _is_used(self, variable: Any) -> bool:
         if self._used is None:
-            used: set[int] = set()
-
-            def note(expr: Any) -> None:
-                if isinstance(expr, relax.Var):
-                    used.add(expr.__chandle__())
-
-            relax.analysis.post_order_visit(self._func, note)
-            self._used = used
+            self._used = used_variables(self._func)
         return variable.__chandle__() in self._used
 
     def _classify(self, op: Any) -> tuple[Callee, str]:
@@ -403,40 +370,9 @@ class _Reader:
 
     def _allocate(self, call: Any, variable: Any) -> _Value:
         tensor = Tensor(self._bindings[-1], variable, tuple(self._path))
-        index = len(self._tensors)
+        fill_in(tensor, call, self._mod, self._sizes)
         self._tensors.append(tensor)
-        shape, dtype, device, scope = call.args
-        values = shape.values if isinstance(shape, relax.ShapeExpr) else None
-        if values is None and isinstance(shape.ty, relax.ShapeType):
-            values = shape.ty.values
-        if values is None:
-            tensor.left = "its shape is known at run time only"
-            return _Value((index,))
-        try:
-            tensor.size = self._sizes.of(values, dtype.value)
-        except UnknownSizeError as error:
-            tensor.left = str(error)
-        if variable is None:
-            tensor.left = "it is not bound to a variable"
-        elif not isinstance(scope, StringImm) or not isinstance(device, IntImm):
-            tensor.left = f"its device, {device}, or its scope is known at run time only"
-        elif tensor.size is not None and tensor.size.count == 0:
-            tensor.left = NO_BYTES
-        else:
-            self._put(tensor, int(device.value), str(scope.value), values, dtype.value)
-        return _Value((index,))
-
-    def _put(self, tensor: Tensor, device: int, scope: str, shape: Any, dtype: Any) -> None:
-        """Note which memory a tensor is in: one in a scope of its own may be a view of another."""
-        memory = device_memory(self._mod, device, scope, shape, dtype)
-        if memory is None:
-            tensor.left = f"it is in scope {scope!r}, not in {SCOPE!r}"
-            return
-        tensor.device, tensor.scope, nbytes = memory
-        tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype)
-        tensor.is_texture = scope != SCOPE or nbytes is not None
-        if tensor.size is not None and nbytes is not None:
-            tensor.size = Size(nbytes)
+        return _Value((len(self._tensors) - 1,))
 
     def _touch(self, value: _Value) -> None:
         for index in value.tensors:
@@ -456,49 +392,6 @@ class _Reader:
                 tensor.left = reason
 
 
-def _returned_as_they_are(body: Any) -> set[int]:
-    """Return the handles of what is returned by its names and in tuples, not as a view of it.
-
-    `RewriteCUDAGraph` keeps storages from one call to the next, except those of results that it
-    finds in this way.
-    """
-    found: set[int] = set()
-
-    def note(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            found.add(expr.__chandle__())
-        elif isinstance(expr, relax.Tuple):
-            for part in expr.fields:
-                note(part)
-
-    if isinstance(body, relax.SeqExpr):
-        note(body.body)
-        for block in reversed(list(body.blocks)):
-            for binding in reversed(list(block.bindings)):
-                if binding.var.__chandle__() in found and isinstance(binding, relax.VarBinding):
-                    note(binding.value)
-    return found
-
-
-def _known_at_entry(func: relax.Function) -> set[int]:
-    """Return the handles of the symbolic variables that the arguments of a call give values."""
-    known = set()
-    for param in func.params:
-        for variable in relax.analysis.definable_tir_vars_in_type(param.ty):
-            known.add(variable.__chandle__())
-    return known
-
-
 def _constant_bytes(tensor: Tensor) -> int | None:
     """Return the bytes of a tensor, or their upper bound, where they are known."""
     return None if tensor.size is None or tensor.size.factors else tensor.size.count
-
-
-def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
-    """Return the Relax functions of a module, sorted by name."""
-    named = {str(v.name_hint): v for v in mod.get_global_vars()}
-    return [
-        (named[name], mod[named[name]])
-        for name in sorted(named)
-        if isinstance(mod[named[name]], relax.Function)
-    ]

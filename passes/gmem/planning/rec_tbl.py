@@ -92,7 +92,7 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     buffers.
     """
     block_list = BlockList(problem)
-    table = _Table(block_list)
+    table = _RecordTable(block_list)
     for op in _ops(block_list):
         for _ in table.visit(op, explain=False):
             pass
@@ -108,7 +108,7 @@ def trace(problem: Problem) -> Iterator[Step]:
     quadratic time.
     """
     block_list = BlockList(problem)
-    table = _Table(block_list)
+    table = _RecordTable(block_list)
     names = [
         name if buffer.slots == 1 else f"{name}[{slot}]"
         for name, buffer in ((buffer.name, buffer) for buffer in problem.buffers)
@@ -159,7 +159,7 @@ def _ops(block_list: BlockList) -> Iterator[_Op]:
 
 
 class _Placed(NamedTuple):
-    """What `_Table.visit` tells of a result; without a block, of operands that only end."""
+    """What `_RecordTable.visit` tells of a result; without a block, of operands that only end."""
 
     block: int | None
     decision: Decision | None = None
@@ -168,7 +168,7 @@ class _Placed(NamedTuple):
     released: tuple[int, ...] = ()
 
 
-class _Table:
+class _RecordTable:
     """The state of the strategy."""
 
     def __init__(self, block_list: BlockList) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device keeps a tensor of a scope of its own in, as TVM's own passes ask it.
+"""What an ``R.builtin.alloc_tensor`` asks for: bytes, on which device, in which scope.
 
 A texture on an Adreno is a view of plain memory, which has rows of a certain pitch. TVM's
 `StaticPlanBlockMemory` and `LowerAllocTensor` ask the device for both, by functions that its
@@ -13,13 +13,48 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.ir import IRModule
+from tvm import relax
+from tvm.ir import IRModule, StringImm
 from tvm.tirx import IntImm
 
 from passes.gmem.analysis.facts import SCOPE
+from passes.gmem.analysis.sizes import Size, Sizes, UnknownSizeError
+from passes.gmem.analysis.tensors import NO_BYTES, Tensor
 
 
-def device_memory(
+def fill_in(tensor: Tensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
+    """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
+    shape, dtype, device, scope = call.args
+    extents = shape.values if isinstance(shape, relax.ShapeExpr) else None
+    if extents is None and isinstance(shape.ty, relax.ShapeType):
+        extents = shape.ty.values
+    if extents is None:
+        tensor.left = "its shape is known at run time only"
+        return
+    try:
+        tensor.size = sizes.of(extents, dtype.value)
+    except UnknownSizeError as error:
+        tensor.left = str(error)
+    if tensor.variable is None:
+        tensor.left = "it is not bound to a variable"
+    elif not isinstance(scope, StringImm) or not isinstance(device, IntImm):
+        tensor.left = f"its device, {device}, or its scope is known at run time only"
+    elif tensor.size is not None and tensor.size.count == 0:
+        tensor.left = NO_BYTES
+    else:
+        where = int(device.value), str(scope.value)
+        memory = _device_memory(mod, *where, extents, dtype.value)
+        if memory is None:
+            tensor.left = f"it is in scope {where[1]!r}, not in {SCOPE!r}"
+            return
+        tensor.device, tensor.scope, nbytes = memory
+        tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype.value)
+        tensor.is_texture = where[1] != SCOPE or nbytes is not None
+        if tensor.size is not None and nbytes is not None:
+            tensor.size = Size(nbytes)
+
+
+def _device_memory(
     mod: IRModule, device: int, scope: str, shape: Sequence[Any], dtype: Any
 ) -> tuple[int, str, int | None] | None:
     """Return the device and the scope of a tensor's memory, and its bytes.
