@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from passes.gmem.planning.common import divided
 from passes.gmem.planning.piece import Piece, Solver
 from passes.gmem.planning.pool import cost, least_taken
-from passes.gmem.planning.returned import can_gain, with_returned
+from passes.gmem.planning.ranges import divided, with_returned
 from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
@@ -46,7 +45,8 @@ def ways_to_cut(
     """
     slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
     candidates = [in_one_piece(plan), *slots]
-    if can_gain(problem, returned, plan.peak):
+    apart = plan.peak + sum(buffer.size for buffer in returned)
+    if returned and least_taken((*problem.buffers, *returned)) < apart:
         rooms = sorted({1, page})
         candidates += (with_returned(problem, returned, solver, room) for room in rooms)
     all_of = (*problem.buffers, *returned, *alone)
