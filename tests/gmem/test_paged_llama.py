@@ -25,7 +25,9 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(
+    scope="module", params=["grouped", pytest.param("multi-head", marks=pytest.mark.slow)]
+)
 def server(request: pytest.FixtureRequest) -> tuple[Shape, tvm.IRModule]:
     shape = SHAPES[request.param]
     return shape, lower(module_of(shape))
