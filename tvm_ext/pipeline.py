@@ -13,7 +13,7 @@ from threading import RLock
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
@@ -39,6 +39,10 @@ STOCK_PLANNING = "StaticPlanBlockMemory"
 
 FUSION = ("FuseOps", "FuseTIR")
 """The passes of TVM's Relax pipelines that make one kernel of several operators."""
+
+DEFAULT_BUILD_KINDS = ("hexagon",)
+"""Kinds of targets for which TVM has no lists of Relax passes, and builds with those of
+``relax.pipeline.default_build_pipeline``, which only runs them."""
 
 LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 """The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
@@ -301,15 +305,9 @@ def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
         When TVM has no such lists for the target's kind; a chip's ``-llvm`` twin has.
     """
     target = Target(target)
-    lists = _relax_lists(target)
-    stages = (
-        lists.library_dispatch_passes,
-        lists.legalize_passes,
-        lists.dataflow_lower_passes,
-        lists.finalize_passes,
-    )
     try:
-        passes = [stock for stage in stages for stock in stage(target)]
+        with target:  # The list for Adreno asks which target is current.
+            passes = _stock_passes(target)
     except ValueError as error:
         raise ValueError(no_relax_pipeline(target)) from error
     if not fuse:
@@ -323,6 +321,35 @@ def no_relax_pipeline(target: Target) -> str:
         f"TVM has no Relax pipeline for targets of kind {str(target.kind.name)!r}; the twin of "
         "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
     )
+
+
+def _stock_passes(target: Target) -> list[Pass]:
+    if str(target.kind.name) in DEFAULT_BUILD_KINDS:
+        return [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            relax.transform.LegalizeOps(),
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.RewriteCUDAGraph(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    lists = _relax_lists(target)
+    stages = (
+        lists.library_dispatch_passes,
+        lists.legalize_passes,
+        lists.dataflow_lower_passes,
+        lists.finalize_passes,
+    )
+    return [stock for stage in stages for stock in stage(target)]
 
 
 def _relax_lists(target: Target) -> Any:

@@ -54,12 +54,12 @@ _PAGES = (1, 2, 3, 4, 6, 8, 16)
 """Numbers of pages of one storage at which a program is run."""
 
 
-Plan = tuple[int, ...]
+Indices = tuple[int, ...]
 """For each part of a function's plan, the index of the way in which it is made."""
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Candidates:
     """The plans that one function may have, each made when it is asked for."""
 
     name: str  # The function's
@@ -67,30 +67,16 @@ class Choice:
     # one is the stock pass's.
     ways: tuple[int, ...]
     # From the index of a way for each part to the function with that plan.
-    machine: Callable[[Plan], Function]
+    machine: Callable[[Indices], Function]
 
 
 def choose(
-    choices: Sequence[Choice], entries: Sequence[str], bounds: Mapping[str, int], host: int | None
-) -> dict[str, Plan]:
-    """Choose a plan for each function.
-
-    Parameters
-    ----------
-    choices : sequence of Choice
-        One for each function, callees first.
-    entries : sequence of str
-        The functions that a caller can call.
-    bounds : mapping of str to int
-        The most that symbolic dimensions are, by name.
-    host : int or None
-        As `passes.gmem.planning.machine.Run` takes it.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        By the function's name, the index of the way for each part of its plan.
-    """
+    choices: Sequence[Candidates],
+    entries: Sequence[str],
+    bounds: Mapping[str, int],
+    host: int | None,
+) -> dict[str, Indices]:
+    """Choose a plan for each function."""
     judge = _Judge(choices, entries, bounds, host)
     best = {choice.name: (0,) * len(choice.ways) for choice in choices}
     if judge.accepts(best):
@@ -127,19 +113,19 @@ class _Judge:
 
     def __init__(
         self,
-        choices: Sequence[Choice],
+        choices: Sequence[Candidates],
         entries: Sequence[str],
         bounds: Mapping[str, int],
         host: int | None,
     ) -> None:
         self._choices = {choice.name: choice for choice in choices}
         self._entries, self._bounds, self._host = entries, bounds, host
-        self._machines: dict[tuple[str, Plan], Function | None] = {}
+        self._machines: dict[tuple[str, Indices], Function | None] = {}
         self.stock = {c.name: tuple(ways - 1 for ways in c.ways) for c in choices}
         self._taken: dict[tuple[str, _Sizes], _Paths] = {}
         self._above: tuple[_Sizes, ...] = ()  # Where the last plan took more, others may too.
 
-    def accepts(self, chosen: Mapping[str, Plan]) -> bool:
+    def accepts(self, chosen: Mapping[str, Indices]) -> bool:
         """Whether nothing takes more than it does with the stock pass's sharing."""
         if chosen == self.stock:
             return True
@@ -187,7 +173,7 @@ class _Judge:
         }
         return paths(program, entry, known, MOST_PATHS, sizes.value, self._host)
 
-    def _program(self, chosen: Mapping[str, Plan]) -> dict[str, Function] | None:
+    def _program(self, chosen: Mapping[str, Indices]) -> dict[str, Function] | None:
         program = {}
         for name, index in chosen.items():
             key = name, index

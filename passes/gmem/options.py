@@ -7,12 +7,18 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tvm.ir import IRModule
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from passes.driver import Solver, error_context
-from passes.gmem.names import PASS, SCOPE
+from passes.gmem.analysis.facts import TensorGroup
+from passes.gmem.forms import TEXTURES, Form, form_for
+from passes.gmem.names import LOGGER, PASS, SCOPE
 from passes.gmem.planning.gmem_layout import GMEM
-from passes.planning import Budget, solve
+from passes.gmem.planning.slot_search import plan_slots
+from passes.gmem.planning.slots import in_slots
+from passes.planning import Budget, Plan, Problem, solve
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 RUNTIME_ALIGNMENT = 64
@@ -25,12 +31,14 @@ DEFAULT_ALIGNMENT = RUNTIME_ALIGNMENT
 HOST_KINDS = ("llvm", "c")
 """Targets on which the virtual machine and its tensors have one memory."""
 
-OFFSET_KINDS = (*HOST_KINDS, "cuda", "ext_dev")
-"""Targets on which a tensor at an offset is a pointer (``SupportsDevicePointerArithmeticsOnHost``).
-On others the virtual machine copies it to memory of its own; an ``ext_dev`` runs without it."""
+CUDA_GRAPH = "relax.backend.use_cuda_graph"
+"""The option of TVM's pass context by which `RewriteCUDAGraph` does its work."""
 
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
+
+SLOT_NODES = 100_000
+"""Placements that the planner of whole slots may try: a second or two."""
 
 SHORT_NODES = 20_000
 """Placements that a planner may try where a plan is known already and another may be better."""
@@ -45,6 +53,7 @@ class GMEMOptions:
     target: Target | None = None
     upper_bounds: Mapping[str, int] = field(default_factory=dict)
     budget: Budget | None = None
+    offsets: bool | None = None
 
     def solver(self, planner: str) -> Solver:
         """Return what asks a planner, within the budget."""
@@ -55,6 +64,35 @@ class GMEMOptions:
         budget = self.budget or Budget()
         budget = replace(budget, nodes=min(budget.nodes, SHORT_NODES))
         return lambda problem: solve(problem, BEST, budget)
+
+    def slot_solver(self, planner: str) -> Solver:
+        """Return what plans whole slots: the planner, where its plan is of that form."""
+        budget = self.budget or Budget()
+        budget = replace(budget, nodes=min(budget.nodes, SLOT_NODES))
+
+        def solver(problem: Problem) -> Plan:
+            if planner != BEST:
+                plan = solve(problem, planner, self.budget)
+                if in_slots(problem, plan) is not None:
+                    return plan
+                text = "%s: the plan of %r has tensors at offsets, so slots are planned"
+                LOGGER.info(text, problem.name, planner)
+            return plan_slots(problem, budget).plan
+
+        return solver
+
+    def form(self, mod: IRModule, group: TensorGroup) -> Form:
+        """Return in which form a group's device takes its plan."""
+        if group.textures:
+            return TEXTURES
+        devices = mod.global_infos.get("vdevice", ())
+        known = group.device < len(devices)
+        return form_for(devices[group.device].target if known else self._target(), self.offsets)
+
+    @property
+    def keeps_storages(self) -> bool:
+        """Whether storages of constant size are kept from call to call, for CUDA graphs."""
+        return bool(PassContext.current().config.get(CUDA_GRAPH, False))
 
     def has_addresses(self) -> bool:
         """Whether the chip or the caller says where the memory is.
@@ -68,10 +106,6 @@ class GMEMOptions:
         """Return the kind of target that tensors are on; a CPU where none is named."""
         target = self._target()
         return "llvm" if target is None else str(target.kind.name)
-
-    def offset_alignment(self) -> int:
-        """Return what offsets of tensors are multiples of, in bytes."""
-        return self.gmem().offset_alignment
 
     def _target(self) -> Target | None:
         return self.target or Target.current(allow_none=True)

@@ -52,32 +52,6 @@ def plan_prim_funcs(
     The weights of all functions share one region. The activations of each function begin behind
     it, and behind those of the functions that call it; one that may call itself again, or be called
     by several iterations or threads at once, keeps memory of its own.
-
-    Parameters
-    ----------
-    functions : mapping of str to tvm.tirx.PrimFunc
-        By name. Blocks are lowered first. The attribute ``num_input`` says how many parameters at
-        the beginning are inputs: of the others, those that nothing writes are weights. A function
-        without the attribute has no weights.
-    gmem : GMEM
-        The memory.
-    planner : str
-        The name of the planner, for the layout.
-    solver : callable
-        From a problem to that planner's plan.
-    upper_bounds : mapping of str to int, optional
-        The most that variables in sizes can be, beside the attribute ``tir_var_upper_bound``. An
-        allocation without a bound keeps memory of its own.
-
-    Returns
-    -------
-    dict of str to PrimFuncPlan
-        For each function; each plan is verified.
-
-    Raises
-    ------
-    ValueError
-        When weights or activations are above the capacity, or when a function cannot be planned.
     """
     flat: dict[str, PrimFunc] = {}
     weights: dict[str, WeightParameters] = {}
@@ -113,15 +87,7 @@ def plan_prim_funcs(
 
 
 def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
-    """Return a function with its plan in it.
-
-    Returns
-    -------
-    tvm.tirx.PrimFunc
-        Flat, with one allocation in ``global`` and the addresses in the attribute
-        ``tvm_ext.gmem``; the same function where there is nothing to place. The log says what
-        keeps memory of its own.
-    """
+    """Return a function with its plan in it."""
     found = planned.plan.found
     for line in (*planned.weights.left_out, *found.left_alone, *found.remarks):
         LOGGER.info("%s", line)

@@ -8,20 +8,22 @@ devices, and those whose size is known at run time only, are planned in groups o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from tvm import relax
 from tvm.ir import IRModule
 
 from passes.driver import error_context, place
+from passes.gmem.analysis.bindings import functions_in_order
 from passes.gmem.analysis.facts import RelaxMemory
-from passes.gmem.analysis.graph import functions_in_order, read_relax_memory
+from passes.gmem.analysis.graph import read_relax_memory
 from passes.gmem.names import ATTRIBUTE, PASS
 from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
 from passes.gmem.planning.regions import PlacedTensor, Region
 from passes.gmem.relax_memory import write_storages
-from passes.gmem.storages import FunctionPlan, with_storages
+from passes.gmem.storages import FunctionPlan, cut_plans
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
 
@@ -29,27 +31,7 @@ from passes.planning.overflow import Bindings, does_not_fit
 def plan_gmem(
     mod: IRModule, planner: str = BEST, options: GMEMOptions | None = None
 ) -> tuple[FunctionPlan, ...]:
-    """Decide where the weights and activations of a module's Relax functions live.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        After `CallTIRRewrite`; it stays as it is.
-    planner : str
-        The name of a planner.
-    options : GMEMOptions, optional
-        As `GMEMAllocate` takes them.
-
-    Returns
-    -------
-    tuple of FunctionPlan
-        One for each Relax function, sorted by name; each plan is verified.
-
-    Raises
-    ------
-    ValueError
-        As `GMEMAllocate` says.
-    """
+    """Decide where the weights and activations of a module's Relax functions live."""
     options = options or GMEMOptions()
     gmem = options.gmem()
     read = _read(mod, options)
@@ -57,7 +39,12 @@ def plan_gmem(
     with error_context(PASS):
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
-    whole = read
+    whole = {memory.name: memory for memory in read}
+    if options.keeps_storages:
+        # What is kept for one function is kept for all, so nothing of a caller may be in it.
+        reason = "its function is called by others, and storages are kept for all of them together"
+        read = [memory.all_left(reason) if callers[memory.name] else memory for memory in read]
+        whole = {memory.name: memory for memory in read}
     read = [
         memory.all_left("its function may be called again while it runs")
         if memory.name in callers[memory.name]
@@ -68,57 +55,44 @@ def plan_gmem(
         weights = _place_weights(read, gmem)
     planned: dict[str, FunctionPlan] = {}
     for memory in sorted(read, key=lambda memory: (len(callers[memory.name]), memory.name)):
-        with error_context(PASS, memory.name):
-            behind = [
-                planned[name].layout.activations
-                for name in sorted(callers[memory.name])
-                if name in planned
-            ]
-            first = gmem.activation_start(weights[memory.name])
+        name = memory.name
+        with error_context(PASS, name):
+            behind = [p.layout.activations for c, p in planned.items() if c in callers[name]]
+            first = gmem.activation_start(weights[name])
             start = max((aligned(region.end, gmem.alignment) for region in behind), default=first)
-            scope = gmem.memory_from(start, weights[memory.name].size + start - first)
-            problem = memory.main.problem(scope, memory.name)
+            scope = gmem.memory_from(start, weights[name].size + start - first)
+            problem = replace(memory.main.problem, memory=scope)
             overflow = partial(does_not_fit, places=Bindings(memory.bindings))
-            plan = place(problem, options.solver(planner), overflow=overflow)
-            layout = GMEMLayout(
-                planner, gmem.alignment, weights[memory.name], _activations(problem, plan, start)
-            )
-            planned[memory.name] = FunctionPlan(memory, problem, plan, layout, ())
-    return with_storages(
-        [(planned[memory.name], memory) for memory in sorted(whole, key=lambda m: m.name)],
-        callers,
-        planner,
-        options,
-    )
+            form = options.form(mod, memory.main)
+            solver = options.solver(planner) if form.offsets else options.slot_solver(planner)
+            plan = place(problem, solver, overflow=overflow)
+            activations = _activations(problem, plan, start)
+            layout = GMEMLayout(planner, gmem.alignment, weights[name], activations)
+            planned[name] = FunctionPlan(memory, problem, plan, layout, whole[name], memory, form)
+    return cut_plans([planned[name] for name in sorted(planned)], callers, planner, options)
 
 
 def write_function(planned: FunctionPlan) -> relax.Function:
-    """Return the function with its plan written into it.
+    """Return the function with its plan written into it, and with the attribute ``tvm_ext.gmem``.
 
-    Parameters
-    ----------
-    planned : FunctionPlan
-        Its function stays as it is.
-
-    Returns
-    -------
-    tvm.relax.Function
-        With the storages, and with the attribute ``tvm_ext.gmem``; the same function where memory
-        was planned before and nothing is left to place.
+    It is the same function where memory was planned before and nothing is left to place.
     """
-    memory = planned.memory
-    has_layout = bool(memory.func.attrs) and ATTRIBUTE in memory.func.attrs
-    if not planned.storages and has_layout:
-        return memory.func
-    func = write_storages(memory.mod, memory.name, planned.storages, memory.bounds)
-    return func.with_attr(ATTRIBUTE, planned.layout.to_plain())
+    func = planned.memory.func
+    if not any(planned.cut) and func.attrs and ATTRIBUTE in func.attrs:
+        return func
+    written = write_storages(planned.written, planned.cut)
+    return written.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 
 def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:
-    read = []
+    read, alignment = [], options.gmem().offset_alignment
     for variable, _ in functions_in_order(mod):
         with error_context(PASS, str(variable.name_hint)):
-            read.append(read_relax_memory(mod, variable, options.upper_bounds))
+            read.append(
+                read_relax_memory(
+                    mod, variable, options.upper_bounds, alignment, options.keeps_storages
+                )
+            )
     return read
 
 
@@ -127,7 +101,7 @@ def _check_lowered(read: Sequence[RelaxMemory]) -> None:
 
     In a module of which a part is lowered, the rest is left to the run time.
     """
-    if any(memory.tensors or memory.allocates for memory in read):
+    if any(memory.allocations or memory.allocates for memory in read):
         return
     for memory in read:
         for result in memory.unlowered:
@@ -139,14 +113,10 @@ def _check_lowered(read: Sequence[RelaxMemory]) -> None:
 
 
 def _activations(problem: Problem, plan: Plan, start: int) -> Region:
-    return Region(
-        start,
-        plan.peak,
-        tuple(
-            PlacedTensor(buffer.name, start + plan.offsets[buffer.name][0], buffer.size)
-            for buffer in problem.buffers
-        ),
+    placed = (
+        PlacedTensor(b.name, start + plan.offsets[b.name][0], b.size) for b in problem.buffers
     )
+    return Region(start, plan.peak, tuple(placed))
 
 
 def _callers(read: Sequence[RelaxMemory]) -> dict[str, set[str]]:
@@ -186,16 +156,12 @@ def _place_weights(read: Sequence[RelaxMemory], gmem: GMEM) -> dict[str, Region]
             if index == len(sizes):
                 sizes.append((f"{memory.name}.{weight.name}", weight.size))
     region = gmem.place_weights(sizes)
+    placed = [tensor.address for tensor in region.tensors]
     return {
-        memory.name: Region(
-            region.start,
-            region.size,
-            tuple(
-                PlacedTensor(
-                    weight.name,
-                    region.tensors[index_of[memory.name, weight.name]].address,
-                    weight.size,
-                )
+        memory.name: replace(
+            region,
+            tensors=tuple(
+                PlacedTensor(weight.name, placed[index_of[memory.name, weight.name]], weight.size)
                 for weight in memory.weights
             ),
         )

@@ -4,45 +4,48 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import IRModule, StringImm
+from tvm.ir import StringImm
 from tvm.tirx import IntImm
 
-from passes.gmem.analysis.facts import SCOPE
+from passes.gmem.analysis.facts import RelaxMemory
+from passes.gmem.planning.piece import Cut, checked
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.ir.symbolic_bounds import Bound
 
 _BLOCKS = (type_index(relax.DataflowBlock), type_index(relax.BindingBlock))
 
-_ASSERT = relax.ExternFunc("relax.run.assert_op")
-"""What `LegalizeOps` makes of ``R.assert_op``."""
+_MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
+"""Part of every run time of TVM, with Python or without."""
+
+_EQUAL_TO = 0
+"""``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number."""
 
 
 @dataclass(frozen=True, eq=False)
-class NewStorage:
-    """One allocation, and the tensors in it."""
+class _Storage:
+    """A piece as the function allocates it."""
 
-    size: int  # Bytes, or bytes for each of the unit
-    unit: Any | None  # What size and offsets are multiplied with at run time
-    device: int  # The index of its device
+    variable: Any  # What the allocation is bound to
+    allocation: Any  # What is bound
+    unit: Any | None  # What offsets are multiplied with at run time
     # By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the start
     # of the storage, or bytes for each of the unit.
     offsets: Mapping[int, int]
 
 
-def write_storages(
-    mod: IRModule, name: str, storages: Sequence[NewStorage], bounds: Sequence[Bound] = ()
-) -> relax.Function:
-    """Allocate storages, and give tensors their places in them.
+def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
+    """Allocate the pieces of each group, and give tensors their places in them.
 
     A storage is allocated right before the first binding that needs it, in the innermost sequence
     of bindings in which all of its tensors stand. So it is there on all paths that use it, and
     until then the run time can serve others with that memory: a function that is called before, or
-    a storage that is no longer needed.
+    a storage that is no longer needed. Where storages are kept from call to call, those of
+    constant size are allocated where the function begins.
 
     The run time makes a tensor at an offset by a pointer and an offset, and kernels built by TVM
     take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer. That is free on CPUs
@@ -50,35 +53,26 @@ def write_storages(
     not, and on other devices, the run time copies the tensor to memory of its own, so that
     results are right and nothing is saved.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        It stays as it is.
-    name : str
-        The function's.
-    storages : sequence of NewStorage
-        What to allocate.
-    bounds : sequence of Bound
-        What the sizes rest on. The function then begins with a check of each at run time:
-        within one storage, a tensor that is larger than was planned would end in its neighbour.
-
-    Returns
-    -------
-    tvm.relax.Function
-        The new function; the old one where no tensor is placed.
+    The function then begins with a check of each bound at run time: within one storage, a tensor
+    that is larger than was planned would end in its neighbour. Where no tensor is placed, it is the
+    function given.
     """
-    func = mod[name]
-    if not storages:
+    func = memory.func
+    if not any(cut):
         return func
-    typed = relax.BlockBuilder(mod).normalize
+    typed = relax.BlockBuilder(memory.mod).normalize
+    storages = list(_storages(memory, cut, typed))
     first_needed = _first_needed(func, storages)
     earlier: dict[int, list[Any]] = {}
-    places: dict[int, tuple[Any, NewStorage]] = {}
+    places: dict[int, _Storage] = {}
+    first = []
     for number, storage in enumerate(storages):
-        allocation = typed(_alloc_storage(storage))
-        variable = relax.Var(f"storage{number or ''}", allocation.ty)
-        earlier.setdefault(first_needed[number], []).append(relax.VarBinding(variable, allocation))
-        places.update((handle, (variable, storage)) for handle in storage.offsets)
+        binding = relax.VarBinding(storage.variable, storage.allocation)
+        if memory.keeps_storages and storage.unit is None:
+            first.append(binding)
+        else:
+            earlier.setdefault(first_needed[number], []).append(binding)
+        places.update(dict.fromkeys(storage.offsets, storage))
 
     def rewrite(block: Any, mutator: Any) -> Any:
         block = mutator.default_mutate(block)
@@ -89,16 +83,35 @@ def write_storages(
             changed = changed or handle in earlier or handle in places
             bindings += earlier.get(handle, ())
             if handle in places:
-                bindings += _placed(binding, *places[handle], typed)
+                bindings += _placed(binding, places[handle], typed)
             else:
                 bindings.append(binding)
         return type(block)(bindings) if changed else block
 
     callbacks: list[tuple[int, Callback]] = [(index, rewrite) for index in _BLOCKS]
-    return _entered(structural_mutate(func, callbacks), _checks(bounds, name, typed), typed)
+    first += _checks(memory.bounds, memory.name, typed)
+    return _entered(structural_mutate(func, callbacks), first, typed)
 
 
-def _first_needed(func: relax.Function, storages: Sequence[NewStorage]) -> list[int]:
+def _storages(memory: RelaxMemory, cut: Cut, typed: Callable[[Any], Any]) -> Iterator[_Storage]:
+    """Yield what is allocated; no two tensors that are live together share bytes."""
+    handles: dict[str, list[int]] = {}
+    for handle, name in memory.buffer_of.items():
+        handles.setdefault(name, []).append(handle)
+    count = 0
+    for group, pieces in zip(memory.groups, cut, strict=True):
+        for piece in checked(f"function {memory.name!r}", group.allocated, pieces):
+            shape = relax.ShapeExpr([_times(piece.size, group.unit)])
+            allocation = typed(
+                relax.op.memory.alloc_storage(shape, group.device, group.scope, group.dtype)
+            )
+            variable = relax.Var(f"storage{count or ''}", allocation.ty)
+            offsets = {h: at for name, at in piece.offsets.items() for h in handles[name]}
+            yield _Storage(variable, allocation, group.unit, offsets)
+            count += 1
+
+
+def _first_needed(func: relax.Function, storages: Sequence[_Storage]) -> list[int]:
     """Return for each storage the handle of the variable before whose binding it is allocated."""
     owner = {handle: number for number, s in enumerate(storages) for handle in s.offsets}
     found: dict[int, int] = {}
@@ -141,29 +154,20 @@ def _entered(
     )
 
 
-def _alloc_storage(storage: NewStorage) -> Any:
-    return relax.op.memory.alloc_storage(
-        relax.ShapeExpr([_times(storage.size, storage.unit)]), storage.device, SCOPE, "uint8"
-    )
-
-
 def _times(count: int, unit: Any | None) -> Any:
     number = IntImm("int64", count)
     if unit is None:
         return number
-    whole = unit if str(unit.ty.dtype) == "int64" else tirx.Cast("int64", unit)
-    return whole * number
+    return _as_int64(unit) * number
 
 
-def _placed(
-    binding: Any, variable: Any, storage: NewStorage, typed: Callable[[Any], Any]
-) -> list[Any]:
+def _placed(binding: Any, storage: _Storage, typed: Callable[[Any], Any]) -> list[Any]:
     """Return the bindings that stand for an ``R.builtin.alloc_tensor``."""
     shape, dtype, device, _ = binding.value.args
     count = storage.offsets[binding.var.__chandle__()]
     offset = count if storage.unit is None or count == 0 else _times(count, storage.unit)
-    alloc = typed(relax.op.memory.alloc_tensor(variable, offset, shape, dtype.value, device))
-    alloc = _with_type(alloc, binding.value.ty)
+    alloc = relax.op.memory.alloc_tensor(storage.variable, offset, shape, dtype.value, device)
+    alloc = _with_type(typed(alloc), binding.value.ty)
     if count == 0:
         return [relax.VarBinding(binding.var, alloc)]
     make = type(binding.var)
@@ -187,18 +191,28 @@ def _with_type(call: Any, ty: Any) -> Any:
 
 
 def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:
-    """Return bindings that fail at run time where a dimension is out of its bounds."""
+    """Return bindings that fail at run time where a dimension is out of its bounds.
+
+    They match the shape ``(max(n, upper),)`` with the upper bound, so that the run time's message
+    says both values.
+    """
     checks = []
     for bound in bounds:
         name, variable = bound.variable.name, bound.variable
-        limits = [(variable <= bound.upper, f"above {bound.upper}")]
+        limits = [(tirx.max(variable, bound.upper), bound.upper, f"above {bound.upper}")]
         if bound.lower > 0:
-            limits.append((variable >= bound.lower, f"below {bound.lower}"))
-        for condition, fault in limits:
-            text = f"function {function!r}: {name} is {{}}, {fault}, for which memory was planned"
-            call = relax.Call(
-                _ASSERT, [condition, StringImm(text), variable], ty_args=[relax.TupleType([])]
-            )
-            result = relax.Var(f"{name}_within_bounds", relax.TupleType([]))
+            limits.append((tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"))
+        for extent, limit, fault in limits:
+            text = f"function {function!r}: {name} is {fault}, for which memory was planned:"
+            heap, numbers = IntImm("int64", 0), (1, _EQUAL_TO, limit)
+            arguments = [relax.ShapeExpr([_as_int64(extent)]), heap]
+            arguments += [IntImm("int64", number) for number in numbers]
+            nothing = relax.TupleType([])
+            call = relax.Call(_MATCH_SHAPE, [*arguments, StringImm(text)], ty_args=[nothing])
+            result = relax.Var(f"{name}_within_bounds", nothing)
             checks.append(relax.VarBinding(result, typed(call)))
     return checks
+
+
+def _as_int64(expr: Any) -> Any:
+    return expr if str(expr.ty.dtype) == "int64" else tirx.Cast("int64", expr)

@@ -8,30 +8,28 @@ addresses. The others are `passes.gmem.never_above`'s to choose from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from passes.driver import error_context, place
-from passes.gmem.analysis.facts import RelaxMemory, StorageGroup
+from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
 from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.analysis.stock_sharing import stock_sharing
 from passes.gmem.analysis.tensors import NO_BYTES
-from passes.gmem.names import LOGGER, PASS, SCOPE
-from passes.gmem.never_above import Choice, choose
-from passes.gmem.options import BEST, HOST_KINDS, OFFSET_KINDS, GMEMOptions
+from passes.gmem.forms import Form
+from passes.gmem.names import LOGGER, PASS
+from passes.gmem.never_above import Candidates, choose
+from passes.gmem.options import BEST, HOST_KINDS, GMEMOptions
 from passes.gmem.planning.common import with_common_sizes
 from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Blocks, Function, block, pooled
-from passes.gmem.planning.piece import PAGE, Piece, checked
+from passes.gmem.planning.piece import PAGE, Cut, Piece
 from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
 from passes.gmem.planning.pool import allocations, bytes_taken, least_taken
-from passes.gmem.planning.slots import in_given_slots
-from passes.gmem.relax_memory import NewStorage, write_storages
+from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
+from passes.gmem.relax_memory import write_storages
 from passes.planning import Plan, Problem
-from target_hw.memory import MemoryScope
-
-Cut = tuple[tuple[Piece, ...], ...]
-"""For each group of a function's tensors, the pieces that its storages are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,37 +41,35 @@ class FunctionPlan:
     problem: Problem
     plan: Plan  # Of that problem; verified, and within the capacity
     layout: GMEMLayout  # The addresses that follow
-    # What is allocated at run time: of all groups, the tensors of the plan too.
-    storages: tuple[NewStorage, ...]
+    # The same as `memory`, but with all tensors of a function that may be called again while it
+    # runs: some of them may share memory as in the stock pass.
+    whole: RelaxMemory
+    written: RelaxMemory  # The one of the two whose groups are allocated
+    form: Form  # Of the main group, and why
+    cut: Cut = ()  # What is allocated at run time: of all groups, the tensors of the plan too
+    copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
 
 
-def with_storages(
-    plans: Sequence[tuple[FunctionPlan, RelaxMemory]],
+def cut_plans(
+    plans: Sequence[FunctionPlan],
     callers: Mapping[str, set[str]],
     planner: str,
     options: GMEMOptions,
 ) -> tuple[FunctionPlan, ...]:
     """Return plans with what each function allocates.
 
-    Parameters
-    ----------
-    plans : sequence of (FunctionPlan, RelaxMemory)
-        Without storages; and what was read of the function, of which the plan leaves all to the
-        run time where the function may be called again while it runs.
-    callers : mapping of str to set of str
-        For each function, all that may be waiting for it to return.
-    planner, options
-        As `passes.gmem.plan_gmem` takes them.
+    `callers` has for each function all that may be waiting for it to return.
     """
     ways = []
-    for planned, whole in plans:
-        with error_context(PASS, whole.name):
-            memory = planned.memory
-            groups = [_group_ways(planned, group, planner, options) for group in memory.groups]
-            ways.append(_Ways(planned, whole, memory, groups))
+    for planned in plans:
+        with error_context(PASS, planned.memory.name):
+            groups = [
+                _group_ways(planned, group, planner, options) for group in planned.memory.groups
+            ]
+            ways.append(_Ways(planned, planned.memory, groups))
     if planner == BEST and not options.has_addresses():
         _choose(ways, callers, options)
-    return tuple(way.result() for way in ways)
+    return tuple(way.result(options) for way in ways)
 
 
 @dataclass(eq=False)
@@ -81,11 +77,14 @@ class _Ways:
     """The ways to cut one function's plan: for each group of its tensors, the best one first."""
 
     planned: FunctionPlan
-    whole: RelaxMemory
-    memory: RelaxMemory  # The one of the two whose groups these are.
+    memory: RelaxMemory  # The one whose groups these are
     groups: list[list[tuple[Piece, ...]]]
     stock: Cut | None = None
-    chosen: tuple[int, ...] = ()  # For each group, the best way where there is none.
+    chosen: tuple[int, ...] = ()  # For each group, the best way where there is none
+
+    @property
+    def whole(self) -> RelaxMemory:
+        return self.planned.whole
 
     def cut(self, indices: Sequence[int] = ()) -> Cut:
         """Return one way of each group; the best ones where none are named."""
@@ -94,71 +93,55 @@ class _Ways:
             for ways, index in zip(self.groups, indices or [0] * len(self.groups), strict=True)
         )
 
-    def storages(self, indices: Sequence[int]) -> tuple[NewStorage, ...]:
-        """Return the storages of one way of each group, held against the live ranges."""
-        return _new_storages(self.memory, self.cut(indices))
-
     def machine(self, indices: Sequence[int]) -> Function:
         """Return the function with one way of each group, as the machine runs it."""
         mod, name = self.memory.mod, self.memory.name
-        func = write_storages(mod, name, self.storages(indices), self.memory.bounds)
+        func = write_storages(self.memory, self.cut(indices))
         return read_machine_function(mod, mod.get_global_var(name), func)
 
-    def result(self) -> FunctionPlan:
-        """Return the plan with the storages that were chosen."""
-        if self.cut(self.chosen) == self.stock:
+    def result(self, options: GMEMOptions) -> FunctionPlan:
+        """Return the plan with the pieces that were chosen."""
+        cut = self.cut(self.chosen)
+        copied = 0
+        for group, pieces in zip(self.memory.groups, cut, strict=True):
+            if not replace(options, offsets=None).form(self.memory.mod, group).offsets:
+                moved = {name for piece in pieces for name, at in piece.offsets.items() if at}
+                copied += sum(buffer.size for buffer in group.allocated if buffer.name in moved)
+        if cut == self.stock:
             LOGGER.info(
                 "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
                 "other plan is shown to take less",
                 self.memory.name,
             )
-        memory = replace(self.planned.memory, bounds=self.memory.bounds)
-        return replace(self.planned, memory=memory, storages=self.storages(self.chosen))
+        return replace(self.planned, written=self.memory, cut=cut, copied=copied)
 
 
 def _group_ways(
-    planned: FunctionPlan, group: StorageGroup, planner: str, options: GMEMOptions
+    planned: FunctionPlan, group: TensorGroup, planner: str, options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
-    problem = _problem(planned.memory, group, options)
-    plan = planned.plan if group.is_main else place(problem, options.solver(planner))
-    if planner != BEST or (group.is_main and options.has_addresses()):
-        return [in_one_piece(plan)]
-    returned = tuple(storage.buffer() for storage in group.returned)
-    alone = tuple(storage.buffer() for storage in group.alone)
+    by_pool = planner == BEST and not (group.is_main and options.has_addresses())
     page = PAGE if group.unit is None else 1
-    ways = ways_to_cut(problem, returned, plan, options.short_solver(), alone, page)
-    return _passable(ways, planned.memory, group, options)
-
-
-def _passable(
-    ways: Iterable[tuple[Piece, ...]],
-    memory: RelaxMemory,
-    group: StorageGroup,
-    options: GMEMOptions,
-) -> list[tuple[Piece, ...]]:
-    """Return the ways without offsets, where a tensor at an offset would be copied."""
-    if _device_kind(memory, group, options) in OFFSET_KINDS:
-        return list(ways)
-    return [way for way in ways if not any(at for piece in way for at in piece.offsets.values())]
-
-
-def _device_kind(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> str:
-    """Return the kind of target of a group's device."""
-    devices = memory.mod.global_infos.get("vdevice", ())
-    if group.device < len(devices):
-        return str(devices[group.device].target.kind.name)
-    return options.target_kind()
-
-
-def _problem(memory: RelaxMemory, group: StorageGroup, options: GMEMOptions) -> Problem:
-    unaddressed = MemoryScope(SCOPE, alignment=options.offset_alignment())
-    return group.problem(unaddressed, memory.name)
+    if not options.form(planned.memory.mod, group).offsets:
+        # Where no addresses are asked for, a slot needs no padding.
+        plan, problem = planned.plan, group.problem
+        if not (group.is_main and options.has_addresses()):
+            problem = replace(problem, memory=replace(problem.memory, alignment=1))
+            plan = place(problem, options.slot_solver(planner))
+        ways = ways_in_slots(problem, group.returned, plan, group.alone, page)
+        return ways if by_pool else [in_slots(problem, plan) or ()]
+    plan = planned.plan if group.is_main else place(group.problem, options.solver(planner))
+    if not by_pool:
+        return [in_one_piece(plan)]
+    solver = options.short_solver()
+    return ways_to_cut(group.problem, group.returned, plan, solver, group.alone, page)
 
 
 def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
-    if options.target_kind() in OFFSET_KINDS:
-        parts = [(_problem(way.memory, way.memory.main, options), way.groups[0][0]) for way in ways]
+    if options.keeps_storages:
+        _choose_kept(ways, options)
+    elif all(options.form(way.memory.mod, way.memory.main).offsets for way in ways):
+        parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
         for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
                 way.groups[0].insert(0, main)
@@ -178,7 +161,9 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
             keeps = handed_on or memory.name in callers[memory.name]
             way.memory = memory
             way.groups = [
-                [*([] if keeps else _others(way, index, stock, options)), stock]
+                way.groups[index]
+                if memory.keeps_storages and memory.groups[index].unit is None
+                else [*([] if keeps else _others(way, index, stock, options)), stock]
                 for index, stock in enumerate(way.stock)
             ]
     ordered = sorted(ways, key=lambda way: (-len(callers[way.whole.name]), way.whole.name))
@@ -187,21 +172,56 @@ def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GME
         for way in ways
         if not callers[way.whole.name] or "global_symbol" in (way.whole.func.attrs or {})
     ]
-    choices = [Choice(way.whole.name, tuple(map(len, way.groups)), way.machine) for way in ordered]
+    choices = [
+        Candidates(way.whole.name, tuple(map(len, way.groups)), way.machine) for way in ordered
+    ]
     chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
     for way in ways:
         way.chosen = chosen[way.whole.name]
+
+
+def _choose_kept(ways: Sequence[_Ways], options: GMEMOptions) -> None:
+    """Choose one way for each group of constant sizes, where storages are kept from call to call.
+
+    `RewriteCUDAGraph` keeps those of all functions together: as many as one function has at most,
+    and the k-th largest of all has the bytes of any function's k-th largest. So one piece a group
+    is best, unless that is above what the stock pass's sharing takes.
+    """
+    stock = [_stock_cut(way.memory, options) for way in ways]
+    ours: list[int] = []
+    theirs: list[int] = []
+    for way, cut in zip(ways, stock, strict=True):
+        constant = [i for i, group in enumerate(way.memory.groups) if group.unit is None]
+        for index in constant:
+            way.groups[index] = [min(way.groups[index], key=_bytes_of)]
+        ours = _kept_together(ours, [p.size for i in constant for p in way.groups[i][0]])
+        theirs = _kept_together(theirs, [p.size for i in constant for p in (cut or {i: ()})[i]])
+    if sum(ours) > sum(theirs) and None not in stock:
+        for way, cut in zip(ways, stock, strict=True):
+            for index, group in enumerate(way.memory.groups):
+                if cut is not None and group.unit is None:
+                    way.groups[index] = [cut[index]]
+
+
+def _kept_together(kept: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return the bytes of storages that serve one function more, largest first."""
+    both = zip_longest(kept, sorted(sizes, reverse=True), fillvalue=0)
+    return [max(one, other) for one, other in both]
+
+
+def _bytes_of(pieces: tuple[Piece, ...]) -> tuple[int, int]:
+    return sum(piece.size for piece in pieces), len(pieces)
 
 
 def _others(
     way: _Ways, index: int, stock: tuple[Piece, ...], options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
     """Return the ways to cut a group that are not the stock pass's sharing, the best one first."""
-    group = way.memory.groups[index]
-    fewer = in_fewer(_problem(way.memory, group, options), stock, options.short_solver())
-    known = _passable([fewer] if fewer else [], way.memory, group, options)
-    first, *others = way.groups[index]
-    return [one for one in (first, *known, *others) if one != stock]
+    group, first, others = way.memory.groups[index], way.groups[index][0], way.groups[index][1:]
+    fewer = None
+    if options.form(way.memory.mod, group).offsets:
+        fewer = in_fewer(group.problem, stock, options.short_solver())
+    return [one for one in (first, *([fewer] if fewer else []), *others) if one != stock]
 
 
 def _runs_straight(memory: RelaxMemory) -> bool:
@@ -222,7 +242,7 @@ def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
     for way, bound in zip(ways, least, strict=True):
         mine: Blocks = Counter()
         for group, pieces in zip(way.memory.groups, way.cut(), strict=True):
-            for size, _, _ in allocations((*group.storages, *group.returned), pieces):
+            for size, _, _ in allocations(group.allocated, pieces):
                 mine[block(group.device, size)] += 1
         if pooled(mine) > bound:
             return False
@@ -232,14 +252,14 @@ def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
 
 def _live_pages(memory: RelaxMemory) -> int:
     """Return what a plan without offsets takes at least: the pages that live at one time."""
-    tensors = ((*group.storages, *group.returned) for group in memory.groups)
+    tensors = (group.allocated for group in memory.groups)
     return sum(least_taken(of_group, PAGE) for of_group in tensors)
 
 
 def _touched_pages(memory: RelaxMemory, cut: Cut) -> int:
     """Return what a plan takes at least: its storages from the first touch to the last one."""
     return sum(
-        bytes_taken(allocations((*group.storages, *group.returned), pieces), PAGE)
+        bytes_taken(allocations(group.allocated, pieces), PAGE)
         for group, pieces in zip(memory.groups, cut, strict=True)
     )
 
@@ -252,25 +272,9 @@ def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:
         return None
     cut = []
     for group in memory.groups:
-        problem = _problem(memory, group, options)
-        # A storage for the results of both branches is no single tensor of the stock pass.
-        paths = {one.name: one.path for one in group.storages if len(one.tensors) == 1}
-        names = [[memory.storage_of.get(tensor, "") for tensor in tensors] for tensors in shared]
-        cut.append(
-            in_given_slots(problem, [[n for n in same if n in paths] for same in names], paths)
-        )
+        # A buffer for the results of both branches is no single tensor of the stock pass.
+        paths = {n: path for n, path in group.paths.items() if len(group.tensors[n]) == 1}
+        names = [[memory.buffer_of.get(tensor, "") for tensor in tensors] for tensors in shared]
+        single = [[name for name in same if name in paths] for same in names]
+        cut.append(in_given_slots(group.problem, single, paths))
     return tuple(cut)
-
-
-def _new_storages(memory: RelaxMemory, cut: Cut) -> tuple[NewStorage, ...]:
-    """Return what is allocated; no two buffers of one piece share bytes."""
-    handles: dict[str, list[int]] = {}
-    for handle, name in memory.storage_of.items():
-        handles.setdefault(name, []).append(handle)
-    storages = []
-    for group, pieces in zip(memory.groups, cut, strict=True):
-        buffers = [storage.buffer() for storage in (*group.storages, *group.returned)]
-        for piece in checked(f"function {memory.name!r}", buffers, pieces):
-            offsets = {h: offset for name, offset in piece.offsets.items() for h in handles[name]}
-            storages.append(NewStorage(piece.size, group.unit, group.device, offsets))
-    return tuple(storages)

@@ -81,7 +81,7 @@ def stock_bytes(lowered: tvm.IRModule) -> int:
 def test_peaks_against_the_stock_pass_and_the_bound(name: str, fuse: bool):
     lowered = lower(workloads.model(name), fuse=fuse)
     peaks = {name: plan_gmem(lowered, name)[0] for name in planner_names()}
-    every = sum(storage.size for storage in peaks["best"].memory.storages)
+    every = sum(buffer.size for buffer in peaks["best"].memory.buffers)
     assert lower_bound(peaks["best"].problem) == peaks["best"].plan.peak
     assert peaks["best"].plan.peak <= stock_bytes(lowered)
     assert peaks["rec_tbl"].plan.peak <= every <= peaks["bump"].plan.peak
@@ -113,8 +113,8 @@ def test_a_dimension_above_its_bound_is_an_error_when_the_model_runs():
         "forward",
         {"ours": GMEMAllocate(upper_bounds={"sequence": 40})},
     )
-    message = "function 'forward': sequence is 48, above 40, for which memory was planned"
-    with pytest.raises(AssertionError, match=message):
+    message = "function 'forward': sequence is above 40, for which memory was planned"
+    with pytest.raises(RuntimeError, match=message):
         run(vm, "ours", SMALL_DYNAMIC.inputs(1))
 
 
@@ -122,7 +122,7 @@ def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():
     (found,) = plan_gmem(lower(workloads.model(DYNAMIC)))
     main, *symbolic = found.memory.groups
     # Transposed weights are of a constant size.
-    assert main.storages
+    assert main.problem.buffers
     units = {str(group.unit) for group in symbolic}
     assert units == {"sequence", "sequence * sequence"}
     assert {left.reason for left in found.memory.left} == {"returned"}

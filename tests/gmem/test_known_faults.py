@@ -63,7 +63,8 @@ def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str
         (expected,), (ours,) = (run(machine, "main", [x]) for machine in machines)
         np.testing.assert_array_equal(ours, expected)
     (found,) = plan_gmem(lowered, planner)
-    (alias,) = (s for s in found.memory.storages if s.tensors == ("alloc",))
+    tensors = found.memory.main.tensors
+    (alias,) = (buffer for buffer in found.memory.buffers if tensors[buffer.name] == ("alloc",))
     # The reader's name stands behind the kernel that reads the alias last.
     assert alias.live[-1][1] == found.memory.bindings.index("reader")
 
@@ -138,7 +139,7 @@ class Module:
     mod = tvm.script.from_source(source, check_well_formed=False)
     ours = GMEMAllocate()(mod)
     (found,) = plan_gmem(mod)
-    assert [storage.tensors for storage in found.memory.storages] == [("a",), ("b",)]
+    assert list(found.memory.main.tensors.values()) == [("a",), ("b",)]
     machine = build(relax.transform.ToNonDataflow()(ours), None)
     x = np.arange(16, dtype="float32")
     np.testing.assert_array_equal(run(machine, "main", [x])[0], 8 * x)
@@ -160,8 +161,8 @@ class Module:
 """
     lowered = lower(parse(source), fuse=False)
     (found,) = plan_gmem(lowered)
-    assert found.memory.storages == ()
-    assert [str(group.unit) for group in found.memory.groups if group.storages] == ["n"]
+    assert found.memory.buffers == ()
+    assert [str(group.unit) for group in found.memory.groups if group.problem.buffers] == ["n"]
     machine = build(lowered, GMEMAllocate())
     for rows in (2, 3, 300):
         x = np.random.default_rng(rows).standard_normal((rows, 16), dtype="float32")
@@ -233,12 +234,11 @@ class Module:
     mod = relax.transform.RealizeVDevice()(parse(source))
     lowered = lower(mod, fuse=False)
     (found,) = plan_gmem(lowered)
-    devices = {group.device: len(group.storages) for group in found.memory.groups}
+    devices = {group.device: len(group.problem.buffers) for group in found.memory.groups}
     assert devices.keys() == {0, 1}
     ours = planned(lowered, GMEMAllocate())
     relax.analysis.well_formed(ours)
-    on_devices = [storage.device for storage in found.storages]
-    assert sorted(set(on_devices)) == [0, 1]
+    assert all(found.cut)
     executable = tvm.compile(mod, relax_pipeline=_pipeline())
     machine = relax.VirtualMachine(executable, [tvm.cpu(0), tvm.cpu(1)])
     rng = np.random.default_rng(0)

@@ -216,7 +216,7 @@ def test_a_tensor_keeps_the_type_that_the_program_states():
     ours = GMEMAllocate()(mod)
     relax.analysis.well_formed(ours)
     (found,) = plan_gmem(mod)
-    assert [storage.size for storage in found.memory.storages] == [16, 16]
+    assert [buffer.size for buffer in found.memory.buffers] == [16, 16]
     text = ours["main"].script()
     assert 'a: R.Tensor((n,), dtype="float32") = R.memory.alloc_tensor(storage' in text
     assert text.count("R.shape([4])") == 3
@@ -256,7 +256,7 @@ def test_what_an_operator_reads_that_is_yet_to_be_lowered(caplog: pytest.LogCapt
         ours = GMEMAllocate()(mod)
     relax.analysis.well_formed(ours)
     (found,) = plan_gmem(mod)
-    assert [storage.tensors for storage in found.memory.storages] == [("a",), ("d",)]
+    assert list(found.memory.main.tensors.values()) == [("a",), ("d",)]
     left = {tensor.name: tensor.reason for tensor in found.memory.left}
     assert left == {
         "b": "passed to operator 'relax.negative' by binding 'late'",
@@ -285,7 +285,7 @@ def test_one_function_is_lowered_and_one_is_not():
     relax.analysis.well_formed(ours)
     late, main = plan_gmem(mod)
     assert late.memory.unlowered == late.memory.left
-    assert [storage.tensors for storage in main.memory.storages] == [("a",), ("d",)]
+    assert list(main.memory.main.tensors.values()) == [("a",), ("d",)]
 
 
 def test_an_operator_that_is_yet_to_be_lowered_within_a_local_function():

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from time import perf_counter
 from typing import Any
 
 from tvm import DataType, relax
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from passes.gmem.analysis.facts import SCOPE, StorageGroup
+from passes.gmem.analysis.facts import TensorGroup
 from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, product
 from passes.gmem.options import GMEMOptions
+from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.storages import FunctionPlan
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, lower_bound, planner_names
-from target_hw.memory import MemoryScope
 from tvm_ext.columns import Table
 from tvm_ext.comparison.plan_scope import SEARCH_NODES, end_of, plan_scope
 from tvm_ext.comparison.planner_results import ScopeResult, scope_table
@@ -116,6 +117,11 @@ class ActivationMemory:
         The size of that region.
     symbolic : tuple of SymbolicMemory
         The tensors whose sizes are known at run time only; none of them is in the numbers above.
+    form : str
+        Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
+        has one, ``slots``, and `lower_bound` is theirs.
+    copied : int
+        Bytes that a call copies, because tensors stand at offsets that the target does not take.
     """
 
     planned: ScopeResult
@@ -125,6 +131,8 @@ class ActivationMemory:
     weights: int
     weight_bytes: int
     symbolic: tuple[SymbolicMemory, ...] = ()
+    form: str = ""
+    copied: int = 0
 
     @property
     def function(self) -> str:
@@ -176,7 +184,8 @@ class ActivationMemory:
     def not_counted(self) -> list[str]:
         """Say what the numbers of bytes leave out, a line for each kind."""
         how = "fused" if self.fused else "not fused"
-        lines = [
+        lines = [f"{how}: {self.form}; a call copies {self.copied:,} bytes"] if self.form else []
+        lines += [
             f"{how}: {one.tensors} tensors of {one.unit} times some bytes: {one.planned:,} bytes "
             f"planned for each, {one.stock:,} by the stock pass"
             for one in self.symbolic
@@ -238,7 +247,7 @@ def activation_memory(
     asked = planner_names() if names is None else listed(names)
     rows = []
     for found in plan_gmem(lowered, READER, options):
-        if any(group.storages for group in found.memory.groups):
+        if any(group.problem.buffers for group in found.memory.groups):
             allocated = allocated_memory(stock[found.memory.name])
             rows.append(_row(found, fuse, allocated, sorted(asked), budget))
     return tuple(rows)
@@ -267,8 +276,16 @@ def _row(
 ) -> ActivationMemory:
     scope = "tensors, fused" if fused else "tensors, not fused"
     planned, _ = plan_scope(
-        found.memory.name, scope, (found.problem,), planners, budget, stock.nbytes
+        found.memory.name,
+        scope,
+        (found.problem,),
+        planners if found.form.offsets else (),
+        budget,
+        stock.nbytes,
     )
+    if not found.form.offsets:
+        slots, bound = _slots(found, budget)
+        planned = replace(planned, plans=(slots,), lower_bound=bound)
     weights = found.layout.weights
     return ActivationMemory(
         planned,
@@ -278,19 +295,32 @@ def _row(
         len(weights.tensors),
         weights.size,
         tuple(_symbolic(found, stock)),
+        str(found.form),
+        found.copied,
     )
+
+
+def _slots(found: FunctionPlan, budget: Budget) -> tuple[PlannedMemory, int]:
+    """Return what whole slots take, and at least take."""
+    begin = perf_counter()
+    slots = plan_slots(found.problem, budget)
+    seconds = perf_counter() - begin
+    plan = slots.plan
+    proven = "lowest peak" if plan.peak == slots.bound else ""
+    return PlannedMemory("slots", plan.peak, plan.fits, proven, None, seconds), slots.bound
 
 
 def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicMemory]:
     """Yield what the tensors of sizes known at run time take, unit by unit."""
     planned = allocated_memory(write_function(found))
-    groups: dict[str, list[StorageGroup]] = {}
+    groups: dict[str, list[TensorGroup]] = {}
     for group in found.memory.groups:
         if group.unit is not None:
             groups.setdefault(str(group.unit), []).append(group)
     for unit, same in groups.items():
-        sizes = [storage.size for group in same for storage in group.storages]
-        problems = (group.problem(MemoryScope(SCOPE), found.memory.name) for group in same)
+        unaligned = replace(same[0].problem.memory, alignment=1)
+        problems = [replace(group.problem, memory=unaligned) for group in same]
+        sizes = [buffer.size for problem in problems for buffer in problem.buffers]
         yield SymbolicMemory(
             unit,
             len(sizes),

@@ -105,6 +105,7 @@ def _report(shown: MemoryMap) -> list[str]:
                 f"{verdict(placement.problem, plan)}"
             )
             lines += [f"  {line}" for line in scope.explain(placement).splitlines()]
+        lines += [f"  {scope.form}"] if scope.form else []
     for line in shown.left[:_MOST_LEFT]:
         lines.append(f"not planned: {line}")
     if len(shown.left) > _MOST_LEFT:

@@ -98,6 +98,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         "capacity": scope.capacity,
         "bankBytes": problem.memory.bank_bytes if problem.memory.bank_count > 1 else None,
         "bound": scope.bound(),
+        "form": scope.form,
         "begin": begin,
         "end": end,
         "buffers": [

@@ -99,6 +99,7 @@ class ScopeMap:
     listing: Listing | None = None  # The function's text, where it has one
     notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
     rules: str = ""  # Which rules the lower bound rests on, where they are not the problem's alone
+    form: str = ""  # In which form the device takes a plan, and why, where that is for it to say
 
     @property
     def problem(self) -> Problem:

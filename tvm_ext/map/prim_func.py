@@ -24,7 +24,7 @@ from passes.prim_func.statement_lines import statement_lines
 from passes.storage_rewrite.transform import plan_storage, storage_rewrite
 from tvm_ext.lowering import first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
-from tvm_ext.map.stock import STOCK, Piece, stock_plan
+from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
 
 
 def scope_maps(
@@ -89,7 +89,7 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
     for entry in plan.entries:
         if entry.parent is not None:
             continue
-        piece = Piece((entry.packed_nbits or entry.const_nbits) // 8, {})
+        piece = StockAllocation((entry.packed_nbits or entry.const_nbits) // 8, {})
         for part in (entry, *entry.children):
             for index in part.allocs:
                 handle = access.alloc_stmts[index].buffer.__chandle__()

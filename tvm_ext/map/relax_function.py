@@ -22,8 +22,11 @@ from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.comparison.memory_comparison import READER
 from tvm_ext.lowering import capture_relax, lowering_relax
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
-from tvm_ext.map.stock import STOCK, Piece, stock_plan
+from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
 from tvm_ext.tensor_names import bindings_of, operator_of
+
+SLOTS = "slots"
+"""What stands for the plan in whole slots in the place of a planner's name."""
 
 
 def relax_maps(
@@ -44,20 +47,23 @@ def relax_maps(
     with lowering_relax(target):
         lowered = capture_relax(mod, target)
     for found in plan_gmem(lowered, READER, GMEMOptions(target=target, budget=budget)):
-        symbolic = sum(len(g.storages) for g in found.memory.groups if g.unit is not None)
+        symbolic = sum(len(g.problem.buffers) for g in found.memory.groups if g.unit is not None)
         if symbolic:
             left.append(
                 f"{found.memory.name}: tensors of a size known at run time only: {symbolic}"
             )
         left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
-        if not found.memory.storages:
+        if not found.memory.buffers:
             continue
         listing, notes = _read(found)
+        planners = planners_of(found.problem)
+        if not found.form.offsets:  # A plan with offsets is none for such a device.
+            planners = [SLOTS, *([STOCK] if STOCK in planners else [])]
         placements = tuple(
-            Placement(planner, found.problem, _plan(found, planner, budget))
-            for planner in planners_of(found.problem)
+            Placement(planner, found.problem, _plan(found, planner, budget)) for planner in planners
         )
-        maps.append(ScopeMap(found.memory.name, placements, listing, notes))
+        form = f"{found.form}; a call copies {found.copied:,} bytes"
+        maps.append(ScopeMap(found.memory.name, placements, listing, notes, form=form))
     return tuple(maps), tuple(left)
 
 
@@ -66,19 +72,19 @@ def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
         return stock_plan(
             found.problem, static_plan_pieces(found), "StaticPlanBlockMemory", found.memory.name
         )
-    return solve(found.problem, planner, budget)
+    return found.plan if planner == SLOTS else solve(found.problem, planner, budget)
 
 
-def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
+def static_plan_pieces(found: FunctionPlan) -> list[StockAllocation]:
     """Read off the storages that `StaticPlanBlockMemory` makes for a function, in program order.
 
     They have the names of the problem's buffers. A tensor that the pass leaves alone is a piece of
     its own. Raises ValueError when the tensors of one buffer come to lie in different storages.
     """
     memory = found.memory
-    sizes = {storage.name: storage.size for storage in memory.storages}
+    sizes = {buffer.name: buffer.size for buffer in memory.buffers}
     planned = relax.transform.StaticPlanBlockMemory()(memory.mod)[memory.name]
-    pieces: dict[object, Piece] = {}
+    pieces: dict[object, StockAllocation] = {}
     placed: dict[str, object] = {}
     for binding in bindings_of(planned.body):
         call = binding.value
@@ -87,8 +93,8 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
         if operator_name(call.op) == ALLOC_PLANNED_STORAGE:
             (size,) = call.args[0].values
             constant = isinstance(size, tirx.IntImm)
-            pieces[binding.var.__chandle__()] = Piece(int(size) if constant else 0, {})
-        name = memory.storage_of.get(binding.var.__chandle__())
+            pieces[binding.var.__chandle__()] = StockAllocation(int(size) if constant else 0, {})
+        name = memory.buffer_of.get(binding.var.__chandle__())
         if name not in sizes:
             continue
         key: object = name
@@ -99,7 +105,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
                 f"function {memory.name!r}: TVM's StaticPlanBlockMemory puts the branches of "
                 f"{name!r} in several storages; leave out the planner {STOCK!r}"
             )
-        pieces.setdefault(key, Piece(sizes[name], {})).offsets[name] = 0
+        pieces.setdefault(key, StockAllocation(sizes[name], {})).offsets[name] = 0
     return list(pieces.values())
 
 
@@ -117,17 +123,17 @@ def _notes(
     found: FunctionPlan, bindings: Sequence[Any], line_of: Sequence[int]
 ) -> dict[str, BufferNote]:
     """Find for each buffer the operator that makes it, and the lines that name it."""
-    storage_of = dict(found.memory.storage_of)
+    buffer_of = dict(found.memory.buffer_of)
     allocated: dict[str, int] = {}
     made_by: dict[str, str] = {}
     reads: defaultdict[str, list[int]] = defaultdict(list)
     writes: defaultdict[str, list[int]] = defaultdict(list)
     for line, binding in zip(line_of, bindings, strict=True):
-        own = storage_of.get(binding.var.__chandle__())
+        own = buffer_of.get(binding.var.__chandle__())
         if own is not None:
             allocated.setdefault(own, line)
             continue
-        named = _named(binding.value, storage_of)
+        named = _named(binding.value, buffer_of)
         if isinstance(binding.value, relax.Call):
             for name in named:
                 if name not in made_by:
@@ -136,24 +142,24 @@ def _notes(
                 else:
                     reads[name].append(line)
         elif named and not isinstance(binding.value, relax.If):
-            storage_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
+            buffer_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
     return {
-        storage.name: BufferNote(
+        buffer.name: BufferNote(
             "",
-            f"made by {made_by[storage.name]}" if storage.name in made_by else "",
-            allocated.get(storage.name),
-            tuple(dict.fromkeys(reads[storage.name])),
-            tuple(dict.fromkeys(writes[storage.name])),
+            f"made by {made_by[buffer.name]}" if buffer.name in made_by else "",
+            allocated.get(buffer.name),
+            tuple(dict.fromkeys(reads[buffer.name])),
+            tuple(dict.fromkeys(writes[buffer.name])),
         )
-        for storage in found.memory.storages
+        for buffer in found.memory.buffers
     }
 
 
-def _named(value: Any, storage_of: dict[int, str]) -> list[str]:
+def _named(value: Any, buffer_of: dict[int, str]) -> list[str]:
     """Return the buffers that an expression names, each once."""
     variables: list[Any] = []
     if isinstance(value, relax.If):
         value = value.cond
     structural_walk(value, ((relax.Var, variables.append),))
-    names = (storage_of.get(variable.__chandle__()) for variable in variables)
+    names = (buffer_of.get(variable.__chandle__()) for variable in variables)
     return list(dict.fromkeys(name for name in names if name is not None))

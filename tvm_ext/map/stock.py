@@ -21,14 +21,16 @@ STOCK = "stock"
 
 
 @dataclass
-class Piece:
+class StockAllocation:
     """One allocation that a stock pass leaves."""
 
     size: int  # Bytes
     offsets: dict[str, int]  # Where the buffers in it begin, in bytes from its start
 
 
-def stock_plan(problem: Problem, pieces: Iterable[Piece], stock_pass: str, function: str) -> Plan:
+def stock_plan(
+    problem: Problem, pieces: Iterable[StockAllocation], stock_pass: str, function: str
+) -> Plan:
     """Lay the allocations that a stock pass left with a problem's buffers one after another.
 
     Whether the plan keeps the problem's rules is not looked at, only whether it fits. Raises

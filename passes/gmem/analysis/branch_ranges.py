@@ -72,20 +72,7 @@ class BlockStack:
 
 
 def live_ranges(block: Block, value: int) -> tuple[LiveRange, ...]:
-    """Return where a value lives: between two touches on one path, both included.
-
-    Parameters
-    ----------
-    block : Block
-        The whole program.
-    value : int
-        As it was touched.
-
-    Returns
-    -------
-    tuple of LiveRange
-        Half-open, sorted, disjoint; empty for a value that is never touched.
-    """
+    """Return where a value lives: between two touches on one path, both included."""
     return join_ranges(_ranges(block, value, before=False, after=False))
 
 

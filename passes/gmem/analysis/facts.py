@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
@@ -12,8 +12,6 @@ from tvm.ir import IRModule
 
 from passes.ir.symbolic_bounds import Bound
 from passes.planning import Buffer, Problem
-from passes.planning.problem import LiveRange
-from target_hw.memory import MemoryScope
 
 SCOPE = "global"
 """The memory that is planned, on each device."""
@@ -25,49 +23,42 @@ Path = tuple[tuple[int, int], ...]
 """The branches that lead to a binding: the position of each `if`, and which branch was taken."""
 
 
-@dataclass(frozen=True)
-class Storage:
-    """Memory for one tensor, or for tensors of different branches that become one value."""
-
-    name: str  # The name of the first tensor's binding; made unique within the function
-    # Bytes of the largest tensor, as its shape's upper bounds have it; in a group with a unit,
-    # bytes for each of the unit.
-    size: int
-    live: tuple[LiveRange, ...]  # Positions from the first touch to the last, on each path
-    # The names of the bindings that allocate the tensors, in program order.
-    tensors: tuple[str, ...]
-    path: Path = ()  # The branches that all of them stand in
-
-    def buffer(self) -> Buffer:
-        """Return it as planners see it."""
-        return Buffer(self.name, self.size, self.live)
-
-
 @dataclass(frozen=True, eq=False)
-class StorageGroup:
-    """Storages that may share memory."""
+class TensorGroup:
+    """Tensors that may share memory."""
 
     device: int  # The index of the device that they are on
     # What their sizes are multiples of, where that is known at run time only: a product of symbolic
     # dimensions without an upper bound. None where sizes are constant.
     unit: Any | None
-    storages: tuple[Storage, ...]  # In the order in which they are first touched
+    # A buffer is one tensor, or tensors of different branches that become one value; sizes are
+    # bytes, or bytes for each of the unit.
+    problem: Problem
     # Tensors that the function returns, of this device and unit, and of a known size: from their
     # first touch on they need memory of their own.
-    returned: tuple[Storage, ...] = ()
+    returned: tuple[Buffer, ...] = ()
     # Other tensors that the function returns, which the run time allocates in any case: their bytes
     # are known as an upper bound only, a branch makes them, or what is returned is a view.
-    alone: tuple[Storage, ...] = ()
+    alone: tuple[Buffer, ...] = ()
+    scope: str = SCOPE  # In which the pieces are allocated
+    dtype: str = "uint8"  # Of the pieces' elements
+    textures: bool = (
+        False  # Whether some of the tensors are textures, which see it in their own way
+    )
+    # By buffer, the names of the bindings that allocate its tensors, and the branches that all of
+    # them stand in.
+    tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    paths: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def is_main(self) -> bool:
         """Whether these are the constant sizes on the main device, which have addresses."""
-        return self.device == MAIN_DEVICE and self.unit is None
+        return self.device == MAIN_DEVICE and self.unit is None and self.scope == SCOPE
 
-    def problem(self, memory: MemoryScope, function: str) -> Problem:
-        """Return the storages as buffers that compete for a memory."""
-        buffers = tuple(storage.buffer() for storage in self.storages)
-        return Problem(buffers, memory, name=f"function {function!r}")
+    @property
+    def allocated(self) -> tuple[Buffer, ...]:
+        """What a piece can hold."""
+        return (*self.problem.buffers, *self.returned)
 
 
 @dataclass(frozen=True)
@@ -98,10 +89,10 @@ class RelaxMemory:
     name: str  # Its global name
     mod: IRModule  # Its module
     func: relax.Function  # What was read
-    groups: tuple[StorageGroup, ...]  # The main one first, also where it is empty
+    groups: tuple[TensorGroup, ...]  # The main one first, also where it is empty
     left: tuple[LeftToRuntime, ...]  # In program order
     weights: tuple[Weight, ...]  # Parameters first, then constants
-    bounds: tuple[Bound, ...]  # Of the symbolic dimensions that the sizes of the storages rest on
+    bounds: tuple[Bound, ...]  # Of the symbolic dimensions that the sizes of the tensors rest on
     variables: tuple[str, ...]  # The names of the symbolic dimensions of the signature, sorted
     bindings: tuple[str, ...]  # The name of the binding at each position
     calls: tuple[str, ...]  # Relax functions of the module that it calls or hands on, sorted
@@ -109,34 +100,29 @@ class RelaxMemory:
     calls_unknown: bool  # Whether it calls something that may call any function that was handed on
     allocates: bool  # Whether it allocates memory of its own, which stays as it is
     branches: int  # How many ``if`` it has
-    tensors: int  # How many ``R.builtin.alloc_tensor`` it has, planned or not
+    allocations: int  # How many ``R.builtin.alloc_tensor`` it has, planned or not
     # The results of operators that have yet to be lowered; they stand in `left` too.
     unlowered: tuple[LeftToRuntime, ...]
-    # By handle of the variable of an allocating binding: its storage's name.
-    storage_of: Mapping[int, str]
+    keeps_storages: bool  # Whether storages of constant size are kept from call to call
+    buffer_of: Mapping[int, str]  # By handle of the variable of an allocating binding
 
     @property
-    def main(self) -> StorageGroup:
-        """The storages of constant size on the main device."""
+    def main(self) -> TensorGroup:
+        """The tensors of constant size on the main device."""
         return self.groups[0]
 
     @property
-    def storages(self) -> tuple[Storage, ...]:
+    def buffers(self) -> tuple[Buffer, ...]:
         """Those of the main group."""
-        return self.main.storages
+        return self.main.problem.buffers
 
     def all_left(self, reason: str) -> RelaxMemory:
-        """Return the same with every storage left to the run time."""
+        """Return the same with every tensor left to the run time."""
         left = (
-            LeftToRuntime(tensor, storage.size if group.unit is None else None, reason)
+            LeftToRuntime(tensor, buffer.size if group.unit is None else None, reason)
             for group in self.groups
-            for storage in group.storages
-            for tensor in storage.tensors
+            for buffer in group.problem.buffers
+            for tensor in group.tensors[buffer.name]
         )
-        return replace(
-            self,
-            groups=(StorageGroup(MAIN_DEVICE, None, ()),),
-            storage_of={},
-            bounds=(),
-            left=(*self.left, *left),
-        )
+        empty = TensorGroup(MAIN_DEVICE, None, replace(self.main.problem, buffers=()))
+        return replace(self, groups=(empty,), buffer_of={}, bounds=(), left=(*self.left, *left))

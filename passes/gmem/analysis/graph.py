@@ -19,47 +19,51 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst, GlobalVar, PrimType, StringImm
-from tvm.tirx import IntImm, PrimFunc
+from tvm.ir import GenericConst, GlobalVar, PrimType
+from tvm.tirx import PrimFunc
 
+from passes.gmem.analysis.allocations import fill_in
+from passes.gmem.analysis.bindings import (
+    alias_cycle,
+    known_at_entry,
+    returned_as_they_are,
+    used_variables,
+)
 from passes.gmem.analysis.branch_ranges import BlockStack, Branches
 from passes.gmem.analysis.callees import Callee, classify
 from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
-from passes.gmem.analysis.sizes import Sizes, UnknownSizeError
-from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, Tensor, TensorClasses, group_tensors
+from passes.gmem.analysis.sizes import Sizes
+from passes.gmem.analysis.tensors import (
+    RETURNED,
+    UNCAPTURED,
+    Tensor,
+    TensorClasses,
+    group_tensors,
+)
 from passes.gmem.analysis.weights import Constants, parameter_weights
 from passes.ir.relax_operators import CALL_TIR_DYN
+from passes.planning import Problem
+from target_hw.memory import MemoryScope
 
 
 def read_relax_memory(
-    mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int] | None = None
+    mod: tvm.IRModule,
+    variable: GlobalVar,
+    upper_bounds: Mapping[str, int],
+    alignment: int,
+    keeps_storages: bool = False,
 ) -> RelaxMemory:
-    """Read one Relax function of a module.
+    """Read one Relax function of a module, whose tensors stand at multiples of an alignment.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        After `CallTIRRewrite`.
-    variable : tvm.ir.GlobalVar
-        The function.
-    upper_bounds : mapping of str to int, optional
-        Most elements of symbolic dimensions of the signature, by name, where the function's
-        attribute ``tir_var_upper_bound`` does not name them.
+    With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
+    call, and captures kernels that touch nothing else. So what the function returns, and the value
+    of a branch, which that pass takes for a result too, is apart from all others.
 
-    Returns
-    -------
-    RelaxMemory
-        What there is to plan.
-
-    Raises
-    ------
-    ValueError
-        When a variable is used where it is not defined. The message names the binding.
+    Upper bounds, in elements, are for symbolic dimensions of the signature that the function's
+    attribute ``tir_var_upper_bound`` does not name. A variable that is used where it is not defined
+    is a ValueError.
     """
-    return _Reader(mod, variable, upper_bounds or {}).read()
-
-
-# ------------------------------------------------------------------ what a variable may refer to
+    return _Reader(mod, variable, upper_bounds, keeps_storages).read(alignment)
 
 
 @dataclass(frozen=True)
@@ -82,16 +86,18 @@ def _tuple(fields: Iterable[_Value]) -> _Value:
     return _Value(_union(fields), fields)
 
 
-# ------------------------------------------------------------------------------------ the reader
-
-
 class _Reader:
     def __init__(
-        self, mod: tvm.IRModule, variable: GlobalVar, upper_bounds: Mapping[str, int]
+        self,
+        mod: tvm.IRModule,
+        variable: GlobalVar,
+        upper_bounds: Mapping[str, int],
+        keeps_storages: bool,
     ) -> None:
         self._mod = mod
         self._name = str(variable.name_hint)
         self._func = mod[variable]
+        self._keeps_storages = keeps_storages
         self._sizes = Sizes(self._func, upper_bounds)
         self._values: dict[int, _Value] = {}
         self._defined: list[int] = []
@@ -111,20 +117,23 @@ class _Reader:
         self._used: set[int] | None = None
         self._callees: dict[int, tuple[Callee, str]] = {}
 
-    def read(self) -> RelaxMemory:
+    def read(self, alignment: int) -> RelaxMemory:
         func = self._func
         parameters = list(parameter_weights(func, self._sizes))
         for param in func.params:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
         self._blocks.root.end = len(self._bindings)
-        as_they_are = _returned_as_they_are(func.body)
+        as_they_are = returned_as_they_are(func.body)
         for tensor in self._tensors:
             handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
-            tensor.returned_as_it_is = handle in as_they_are
-        found = group_tensors(
-            self._tensors, self._classes, self._blocks.root, _known_at_entry(func)
-        )
+            constant = tensor.size is not None and not tensor.size.factors
+            kept_apart = self._keeps_storages and constant
+            tensor.returned_as_it_is = handle in as_they_are and not kept_apart
+        scope = MemoryScope(SCOPE, alignment=alignment)
+        empty = Problem((), scope, name=f"function {self._name!r}")
+        known = known_at_entry(func)
+        found = group_tensors(self._tensors, self._classes, self._blocks.root, known, empty)
         unsized = (weight for weight in parameters if isinstance(weight, LeftToRuntime))
         left = (
             LeftToRuntime(t.name, _constant_bytes(t), t.left)
@@ -147,9 +156,10 @@ class _Reader:
             calls_unknown=self._calls_unknown,
             allocates=self._allocates,
             branches=self._branches,
-            tensors=len(self._tensors) + len(self._inner),
+            allocations=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
-            storage_of=found.storage_of,
+            keeps_storages=self._keeps_storages,
+            buffer_of=found.buffer_of,
         )
 
     # Bindings
@@ -172,6 +182,8 @@ class _Reader:
             self._define(variable, self._call(value, variable))
         else:
             self._define(variable, self._value(value))
+            if isinstance(binding, relax.MatchCast):
+                self._uncaptured(self._variable(variable), "its type is stated")
 
     def _define(self, variable: Any, value: _Value) -> None:
         handle = variable.__chandle__()
@@ -214,7 +226,7 @@ class _Reader:
             return value
         if isinstance(variable.ty, PrimType):
             return _NOTHING
-        cycle = self._alias_cycle(variable)
+        cycle = alias_cycle(self._func, variable, self._source)
         if cycle:
             raise ValueError(f"{self._here()}: these are names of each other: {' = '.join(cycle)}")
         raise ValueError(
@@ -224,30 +236,6 @@ class _Reader:
     def _here(self) -> str:
         return f"binding {self._bindings[-1]!r}" if self._bindings else "its body"
 
-    def _alias_cycle(self, variable: Any) -> list[str]:
-        """Return the names of variables that are each defined as the next one, around a circle."""
-        sources: dict[int, tuple[Any, Any]] = {}
-
-        def note(expr: Any) -> None:
-            if isinstance(expr, relax.SeqExpr):
-                for block in expr.blocks:
-                    for binding in block.bindings:
-                        sources[binding.var.__chandle__()] = (
-                            binding.var,
-                            self._source(binding.value),
-                        )
-
-        relax.analysis.post_order_visit(self._func, note)
-        chain: dict[int, str] = {}
-        at = variable
-        while at is not None and at.__chandle__() not in chain:
-            chain[at.__chandle__()] = str(at.name)
-            at = sources.get(at.__chandle__(), (None, None))[1]
-        if at is None:
-            return []
-        names = list(chain.values())[list(chain).index(at.__chandle__()) :]
-        return [*names, names[0]]
-
     def _source(self, value: Any) -> Any:
         """Return the variable that a binding gives another name to, or None."""
         if isinstance(value, relax.Call) and self._classify(value.op)[0] is Callee.ALIASES:
@@ -255,7 +243,9 @@ class _Reader:
         return value if isinstance(value, relax.Var) else None
 
     def _if(self, expr: Any) -> _Value:
-        self._touch(self._value(expr.cond))
+        condition = self._value(expr.cond)
+        self._touch(condition)
+        self._uncaptured(condition, "it is a condition")
         self._branches += 1
         branches = Branches(self._position)
         results = []
@@ -264,6 +254,7 @@ class _Reader:
             self._blocks.enter(branches, len(self._bindings))
             self._path.append((branches.position, taken))
             results.append(self._sequence(branch))
+            self._uncaptured(results[-1], "it is the value of a branch")
             self._path.pop()
             self._blocks.leave(len(self._bindings))
             for handle in self._defined[outside:]:
@@ -360,14 +351,7 @@ class _Reader:
 
     def _is_used(self, variable: Any) -> bool:
         if self._used is None:
-            used: set[int] = set()
-
-            def note(expr: Any) -> None:
-                if isinstance(expr, relax.Var):
-                    used.add(expr.__chandle__())
-
-            relax.analysis.post_order_visit(self._func, note)
-            self._used = used
+            self._used = used_variables(self._func)
         return variable.__chandle__() in self._used
 
     def _classify(self, op: Any) -> tuple[Callee, str]:
@@ -387,35 +371,19 @@ class _Reader:
 
     def _allocate(self, call: Any, variable: Any) -> _Value:
         tensor = Tensor(self._bindings[-1], variable, tuple(self._path))
-        index = len(self._tensors)
+        fill_in(tensor, call, self._mod, self._sizes)
         self._tensors.append(tensor)
-        shape, dtype, device, scope = call.args
-        values = shape.values if isinstance(shape, relax.ShapeExpr) else None
-        if values is None and isinstance(shape.ty, relax.ShapeType):
-            values = shape.ty.values
-        if values is None:
-            tensor.left = "its shape is known at run time only"
-            return _Value((index,))
-        try:
-            tensor.size = self._sizes.of(values, dtype.value)
-        except UnknownSizeError as error:
-            tensor.left = str(error)
-        if variable is None:
-            tensor.left = "it is not bound to a variable"
-        elif not isinstance(scope, StringImm) or str(scope.value) != SCOPE:
-            tensor.left = f"it is in scope {str(scope.value)!r}, not in {SCOPE!r}"
-        elif not isinstance(device, IntImm):
-            tensor.left = f"its device, {device}, is known at run time only"
-        elif tensor.size is not None and tensor.size.count == 0:
-            tensor.left = NO_BYTES
-        else:
-            tensor.device = int(device.value)
-        return _Value((index,))
+        return _Value((len(self._tensors) - 1,))
 
     def _touch(self, value: _Value) -> None:
         for index in value.tensors:
             self._tensors[index].touched = True
             self._blocks.touch(index, self._position)
+
+    def _uncaptured(self, value: _Value, reason: str) -> None:
+        """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""
+        if self._keeps_storages:
+            self._leave(value, f"{reason}, {UNCAPTURED}")
 
     def _leave(self, value: _Value, reason: str) -> None:
         for index in value.tensors:
@@ -425,49 +393,6 @@ class _Reader:
                 tensor.left = reason
 
 
-def _returned_as_they_are(body: Any) -> set[int]:
-    """Return the handles of what is returned by its names and in tuples, not as a view of it.
-
-    `RewriteCUDAGraph` keeps storages from one call to the next, except those of results that it
-    finds in this way.
-    """
-    found: set[int] = set()
-
-    def note(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            found.add(expr.__chandle__())
-        elif isinstance(expr, relax.Tuple):
-            for part in expr.fields:
-                note(part)
-
-    if isinstance(body, relax.SeqExpr):
-        note(body.body)
-        for block in reversed(list(body.blocks)):
-            for binding in reversed(list(block.bindings)):
-                if binding.var.__chandle__() in found and isinstance(binding, relax.VarBinding):
-                    note(binding.value)
-    return found
-
-
-def _known_at_entry(func: relax.Function) -> set[int]:
-    """Return the handles of the symbolic variables that the arguments of a call give values."""
-    known = set()
-    for param in func.params:
-        for variable in relax.analysis.definable_tir_vars_in_type(param.ty):
-            known.add(variable.__chandle__())
-    return known
-
-
 def _constant_bytes(tensor: Tensor) -> int | None:
     """Return the bytes of a tensor, or their upper bound, where they are known."""
     return None if tensor.size is None or tensor.size.factors else tensor.size.count
-
-
-def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
-    """Return the Relax functions of a module, sorted by name."""
-    named = {str(v.name_hint): v for v in mod.get_global_vars()}
-    return [
-        (named[name], mod[named[name]])
-        for name in sorted(named)
-        if isinstance(mod[named[name]], relax.Function)
-    ]

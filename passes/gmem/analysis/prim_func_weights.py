@@ -30,14 +30,7 @@ class WeightParameters:
 
 
 def find_weights(func: PrimFunc) -> WeightParameters:
-    """Return the weights of a function: parameters from ``num_input`` on that nothing writes.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat. Without the attribute ``num_input`` it has no weights. A parameter that is handed to
-        a call may be written by it.
-    """
+    """Return the weights of a function: parameters from ``num_input`` on that nothing writes."""
     value = func.attrs.get(NUM_INPUT) if func.attrs else None
     if value is None:
         return WeightParameters((), ())

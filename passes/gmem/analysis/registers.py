@@ -64,27 +64,7 @@ _BINARY: Mapping[Any, Callable[[int, int], int]] = {
 
 
 def read_machine_function(mod: tvm.IRModule, variable: GlobalVar, func: relax.Function) -> Function:
-    """Read a function, given with a plan or without one.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Its module, which says what it calls.
-    variable : tvm.ir.GlobalVar
-        The function's name in it.
-    func : tvm.relax.Function
-        What is read in the place of the module's own.
-
-    Returns
-    -------
-    Function
-        Of the machine's model.
-
-    Raises
-    ------
-    UnknownMemoryError
-        When the function makes closures or has a size that cannot be computed.
-    """
+    """Read a function, given with a plan or without one."""
     alone = tvm.IRModule({variable: func}, global_infos=mod.global_infos)
     return _Reader(mod).function(_AS_RUN(alone)[variable])
 

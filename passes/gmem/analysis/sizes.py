@@ -78,23 +78,6 @@ class Sizes:
 
     As in `StaticPlanBlockMemory`, bounds are for symbolic variables of the function's signature,
     by name; one without a lower bound is at least 0.
-
-    Parameters
-    ----------
-    func : tvm.relax.Function
-        Its attributes ``tir_var_upper_bound`` and ``tir_var_lower_bound`` hold.
-    upper_bounds : mapping of str to int
-        Used for the variables that the attribute does not name.
-
-    Attributes
-    ----------
-    variables : tuple of str
-        The names of the symbolic variables of the signature, sorted.
-
-    Raises
-    ------
-    ValueError
-        When a bound is no positive integer, or below the lower one.
     """
 
     def __init__(self, func: relax.Function, upper_bounds: Mapping[str, int]) -> None:
@@ -112,13 +95,7 @@ class Sizes:
         self._analyzer = Analyzer()
 
     def of(self, shape: Sequence[Any], dtype: Any) -> Size:
-        """Return the bytes of a tensor.
-
-        Raises
-        ------
-        UnknownSizeError
-            When the constant part does not fit 62 bits.
-        """
+        """Return the bytes of a tensor."""
         count = element_bytes(dtype)
         factors: list[Any] = []
         used: dict[int, Bound] = {}
@@ -134,13 +111,7 @@ class Sizes:
         return Size(count, tuple(factors) if count else (), tuple(used.values()))
 
     def constant(self, shape: Sequence[Any], dtype: Any) -> int:
-        """Return the bytes of a tensor whose bytes have an upper bound.
-
-        Raises
-        ------
-        UnknownSizeError
-            When a dimension has no upper bound, or when the bytes do not fit 62 bits.
-        """
+        """Return the bytes of a tensor whose bytes have an upper bound."""
         size = self.of(shape, dtype)
         if size.factors:
             raise UnknownSizeError(f"dimension {size.factors[0]} has no upper bound")

@@ -23,21 +23,6 @@ def stock_sharing(
 
     Whether that is right is for others to judge: the pass has faults with branches and with packed
     functions (apache/tvm 20191).
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        It stays as it is.
-    variable : tvm.ir.GlobalVar
-        The function.
-    upper_bounds : mapping of str to int
-        Of symbolic dimensions, where the function's attribute names none.
-
-    Returns
-    -------
-    tuple of tuple of int, or None
-        For each storage, the handles of the variables of the function given that are allocated in
-        it, in program order. None where the pass fails.
     """
     func = mod[variable]
     own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}

@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that a Relax function allocates, and which of them become one storage."""
+"""The tensors that a Relax function allocates, and which of them become one buffer."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.tirx import Var
 from tvm_ffi import structural_walk
 
 from passes.gmem.analysis.branch_ranges import Block, live_ranges
-from passes.gmem.analysis.facts import MAIN_DEVICE, Path, Storage, StorageGroup
+from passes.gmem.analysis.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
 from passes.gmem.analysis.sizes import Size, Units
 from passes.ir.symbolic_bounds import Bound
 from passes.ir.unique_names import unique_name
 from passes.planning.live_ranges import join_ranges
-from passes.planning.problem import LiveRange
+from passes.planning.problem import Buffer, LiveRange, Problem
 
 RETURNED = "returned"
 """Why a tensor that the function returns is left to the run time."""
 
 NO_BYTES = "it has no bytes"
 """Why an empty tensor is left to the run time."""
+
+
+UNCAPTURED = "which CUDA graphs do not capture"
+"""The end of the reasons why a tensor is left to the run time because of `RewriteCUDAGraph`."""
 
 
 @dataclass(eq=False)
@@ -34,7 +38,10 @@ class Tensor:
     variable: Any  # What it is bound to
     path: Path  # The branches that it stands in
     size: Size | None = None  # None where its shape is known at run time only
-    device: int = MAIN_DEVICE  # The index of its device
+    device: int = MAIN_DEVICE  # The index of the device that its memory is on
+    scope: str = SCOPE  # Of that memory
+    dtype: str = "uint8"  # Of that memory's elements
+    is_texture: bool = False
     left: str | None = None  # Why it is left to the run time; None where it is planned
     touched: bool = False  # Whether anything has read or written it so far
     returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
@@ -81,35 +88,31 @@ def _are_exclusive(first: Path, second: Path) -> bool:
 class Grouped:
     """What `group_tensors` finds."""
 
-    groups: tuple[StorageGroup, ...]  # The main one first, also where it is empty
-    # By handle of the variable of an allocating binding: its storage's name.
-    storage_of: dict[int, str]
+    groups: tuple[TensorGroup, ...]  # The main one first, also where it is empty
+    buffer_of: dict[int, str]  # By handle of the variable of an allocating binding
     bounds: tuple[Bound, ...]  # What the sizes rest on
 
 
 def group_tensors(
-    tensors: Sequence[Tensor], classes: TensorClasses, root: Block, known: set[int]
+    tensors: Sequence[Tensor],
+    classes: TensorClasses,
+    root: Block,
+    known: set[int],
+    empty: Problem,
 ) -> Grouped:
-    """Make storages of tensors, and put those together that may share memory.
+    """Make buffers of tensors, and put those together that may share memory.
 
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        One that nothing touches is marked as left to the run time.
-    classes : TensorClasses
-        Which of them are one value.
-    root : Block
-        Where each is touched, by index.
-    known : set of int
-        Handles of the symbolic variables that have a value when the function begins.
+    `root` says where each tensor is touched, by index; one that nothing touches is marked as left
+    to the run time. `known` are the handles of the symbolic variables that have a value when the
+    function begins. `empty` is the problem of a group without tensors.
     """
     units = Units()
-    storages: dict[tuple[Any, ...], dict[int, list[tuple[Tensor, int, tuple[LiveRange, ...]]]]]
-    storages = defaultdict(dict)
-    returned: defaultdict[tuple[Any, ...], list[Storage]] = defaultdict(list)
-    alone: defaultdict[tuple[Any, ...], list[Storage]] = defaultdict(list)
+    members: dict[tuple[Any, ...], dict[int, list[tuple[Tensor, int, tuple[LiveRange, ...]]]]]
+    members = defaultdict(dict)
+    returned: defaultdict[tuple[Any, ...], list[Buffer]] = defaultdict(list)
+    alone: defaultdict[tuple[Any, ...], list[Buffer]] = defaultdict(list)
     taken: set[str] = set()
-    storage_of: dict[int, str] = {}
+    buffer_of: dict[int, str] = {}
     bounds: dict[int, Bound] = {}
     for index, tensor in enumerate(tensors):
         if tensor.size is None or tensor.left not in (None, RETURNED):
@@ -120,43 +123,50 @@ def group_tensors(
             continue
         unit, count = units.of(tensor.size)
         depends = _variables(units.product(unit)) - known
-        key = tensor.device, unit, tensor.path if depends else None
+        place = tensor.device, tensor.scope, tensor.dtype
+        key = *place, unit, tensor.path if depends else None
         if tensor.left is None:
-            storages[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
+            members[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif not depends and tensor.size.count:
-            name = unique_name(tensor.name, taken, "_")
-            kept = Storage(name, count, ((live[0][0], root.end),), (tensor.name,))
+            kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], root.end),))
             if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)
             else:
                 returned[key].append(kept)
-                storage_of[tensor.variable.__chandle__()] = name
-    main = MAIN_DEVICE, 0, None
+                buffer_of[tensor.variable.__chandle__()] = kept.name
+    main = MAIN_DEVICE, SCOPE, "uint8", 0, None
     groups = []
-    for key in (main, *(key for key in storages if key != main)):
-        members = storages.get(key, {})
+    for key in (main, *(key for key in members if key != main)):
         found = []
-        for same in members.values():
+        inside: dict[str, tuple[str, ...]] = {}
+        paths: dict[str, Path] = {}
+        for same in members.get(key, {}).values():
             name = unique_name(same[0][0].name, taken, "_")
             spans = join_ranges([span for _, _, live in same for span in live])
-            size = max(count for _, count, _ in same)
-            path = _common([tensor.path for tensor, _, _ in same])
-            found.append(Storage(name, size, spans, tuple(t.name for t, _, _ in same), path))
-            for tensor, _, _ in same:
-                storage_of[tensor.variable.__chandle__()] = name
-        found.sort(key=lambda storage: storage.live[0][0])
-        device, unit, _ = key
+            found.append(Buffer(name, max(count for _, count, _ in same), spans))
+            inside[name] = tuple(tensor.name for tensor, _, _ in same)
+            paths[name] = _common([tensor.path for tensor, _, _ in same])
+            buffer_of.update((tensor.variable.__chandle__(), name) for tensor, _, _ in same)
+        found.sort(key=lambda buffer: buffer.live[0][0])
+        problem = replace(empty, buffers=tuple(found))
+        device, scope, dtype, unit, _ = key
+        same_place = [tensor for same in members.get(key, {}).values() for tensor, _, _ in same]
         groups.append(
-            StorageGroup(
+            TensorGroup(
                 device,
                 units.product(unit),
-                tuple(found),
+                problem,
                 tuple(returned.get(key, ())),
                 tuple(alone.get(key, ())),
+                scope,
+                dtype,
+                any(tensor.is_texture for tensor in same_place),
+                inside,
+                paths,
             )
         )
-    return Grouped(tuple(groups), storage_of, tuple(bounds.values()))
+    return Grouped(tuple(groups), buffer_of, tuple(bounds.values()))
 
 
 def _common(paths: Sequence[Path]) -> Path:

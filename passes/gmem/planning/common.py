@@ -8,76 +8,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from passes.gmem.planning.piece import PAGE, Piece, Solver, checked
+from passes.gmem.planning.ranges import divided
 from passes.planning.problem import Problem
-from passes.planning.verify import check
 
 LEAST_SHARED = 16 * PAGE
 """Bytes of the smallest piece that functions are made to have in common."""
 
 
-def divided(
-    problem: Problem, most: int, sizes: Sequence[int], solver: Solver
-) -> tuple[Piece, ...] | None:
-    """Place the buffers of a piece in pieces of given sizes, and the rest in one more.
-
-    TVM's pooled allocator hands a freed piece out again to a request of the same pages. Functions
-    of one module that run one after another then share pieces of equal size.
-
-    Parameters
-    ----------
-    problem : Problem
-        The buffers in the piece.
-    most : int
-        Bytes of the whole.
-    sizes : sequence of int
-        Bytes of the first pieces; their sum is at most that.
-    solver : callable
-        From a problem with reserved ranges to a plan.
-
-    Returns
-    -------
-    tuple of Piece or None
-        None where the pieces would take more bytes than the whole.
-    """
-    unit = problem.memory.alignment
-    starts, reserved, end = [0], [], 0
-    for size in sizes:
-        inner = end + size
-        end = -(-inner // unit) * unit + unit
-        reserved.append((inner, end))
-        starts.append(end)
-    ranged = replace(problem, memory=replace(problem.memory, reserved=tuple(reserved)))
-    plan = solver(ranged)
-    check(ranged, plan)
-    inside: list[dict[str, int]] = [{} for _ in starts]
-    for name, (offset,) in plan.offsets.items():
-        number = max(n for n, start in enumerate(starts) if start <= offset)
-        inside[number][name] = offset - starts[number]
-    size_of = {buffer.name: buffer.size for buffer in problem.buffers}
-    rest = max((offset + size_of[name] for name, offset in inside[-1].items()), default=0)
-    pieces = [Piece(size, offsets) for size, offsets in zip((*sizes, rest), inside, strict=True)]
-    used = tuple(piece for piece in pieces if piece.offsets)
-    return used if sum(piece.size for piece in used) <= most else None
-
-
 def with_common_sizes(
     parts: Sequence[tuple[Problem, tuple[Piece, ...]]], solver: Solver
 ) -> list[tuple[Piece, ...]]:
-    """Divide the pieces of functions, so that they have pieces of equal size.
-
-    Parameters
-    ----------
-    parts : sequence of (Problem, tuple of Piece)
-        Of each function, the problem and its pieces. The largest piece that is not returned is
-        divided.
-    solver : callable
-        As `divided` takes it.
-
-    Returns
-    -------
-    list of tuple of Piece
-        For each function, in the order of `parts`.
-    """
+    """Divide the pieces of functions, so that they have pieces of equal size."""
     result = [pieces for _, pieces in parts]
     there = _common_sizes([problem for problem, _ in parts])
     for number in sorted(range(len(parts)), key=lambda n: _largest(parts[n][1])):

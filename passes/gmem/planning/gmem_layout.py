@@ -21,13 +21,7 @@ from target_hw.memory import MemoryScope, is_byte_count
 
 @dataclass(frozen=True)
 class GMEMLayout:
-    """What one function has where.
-
-    Raises
-    ------
-    ValueError
-        When the two overlap, as they can where the chip says where activations begin.
-    """
+    """What one function has where."""
 
     planner: str  # Who placed the activations
     # Bytes that the addresses of weights, and the starts of the regions, are multiples of.
@@ -79,23 +73,7 @@ class GMEM:
                 )
 
     def place_weights(self, sizes: Sequence[tuple[str, int]]) -> Region:
-        """Place weights one after the other, nothing shared, as TPU-MLIR does.
-
-        Parameters
-        ----------
-        sizes : sequence of (str, int)
-            Names and bytes, in order.
-
-        Returns
-        -------
-        Region
-            Its size is a multiple of the alignment.
-
-        Raises
-        ------
-        ValueError
-            When they do not fit the memory; the message names the first that does not.
-        """
+        """Place weights one after the other, nothing shared, as TPU-MLIR does."""
         memory = NewMemory(self.weight_start, self.alignment)
         weights = tuple(PlacedTensor(name, memory.open(size), size) for name, size in sizes)
         region = Region(self.weight_start, memory.end - self.weight_start, weights)
@@ -120,20 +98,7 @@ class GMEM:
         return weights.end if self.activation_base is None else self.activation_base
 
     def memory_from(self, start: int, taken: int) -> MemoryScope:
-        """Return the memory from an address on as a scope of its own, with offsets from there.
-
-        Parameters
-        ----------
-        start : int
-            Its first address.
-        taken : int
-            Bytes of the capacity that others have.
-
-        Raises
-        ------
-        ValueError
-            When there is no room left.
-        """
+        """Return the memory from an address on as a scope of its own, with offsets from there."""
         scope, capacity = self.scope, self.scope.capacity
         if capacity is not None:
             capacity -= taken

@@ -142,22 +142,7 @@ _Value = _Storage | list["_Value"] | None
 
 
 class Run:
-    """One call of a function.
-
-    Parameters
-    ----------
-    functions : mapping of str to Function
-        The program.
-    decisions : sequence of bool
-        Whether the first way is taken, for each branch in the order in which they are met; where
-        they end, the second way is.
-    sizes : mapping of str to int
-        The values of symbolic dimensions, by name.
-    default : int
-        The value of every other one.
-    host : int or None
-        The device whose allocator serves the heaps of symbolic dimensions, where that is known.
-    """
+    """One call of a function."""
 
     def __init__(
         self,
@@ -300,25 +285,7 @@ def paths(
     default: int = 1,
     host: int | None = None,
 ) -> dict[tuple[bool, ...], Blocks | None]:
-    """Run a function on each of its paths, and return what each takes.
-
-    Parameters
-    ----------
-    functions, name, sizes, default, host
-        As `Run` takes them.
-    most : int
-        Paths that are followed.
-
-    Returns
-    -------
-    dict
-        By the decisions on the path; None for a path that reads what nothing has written.
-
-    Raises
-    ------
-    UnknownMemoryError
-        When there are more paths, or when functions call one another without end.
-    """
+    """Run a function on each of its paths, and return what each takes."""
     found: dict[tuple[bool, ...], Blocks | None] = {}
     pending: list[tuple[bool, ...]] = [()]
     while pending:

@@ -24,6 +24,10 @@ class Piece:
     offsets: Mapping[str, int]  # Of each buffer in it, by name, in bytes from its start
 
 
+Cut = tuple[tuple[Piece, ...], ...]
+"""For each group of a function's tensors, the pieces that its storages are."""
+
+
 def checked(name: str, buffers: Sequence[Buffer], pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
     """Return the pieces of a function, or raise `PlanError` where two buffers share bytes."""
     known = {buffer.name: buffer for buffer in buffers}

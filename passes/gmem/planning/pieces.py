@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from passes.gmem.planning.common import divided
 from passes.gmem.planning.piece import Piece, Solver
 from passes.gmem.planning.pool import cost, least_taken
-from passes.gmem.planning.returned import can_gain, with_returned
+from passes.gmem.planning.ranges import divided, with_returned
 from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
@@ -43,26 +42,11 @@ def ways_to_cut(
     """Return ways to cut a plan, that for which TVM's pool takes the fewest bytes first.
 
     Only those are looked at that ask for no more bytes than slots do, which need no padding.
-
-    Parameters
-    ----------
-    problem : Problem
-        Without a capacity.
-    returned : sequence of Buffer
-        Tensors that are allocated by themselves, unless a piece has room for something else.
-    plan : Plan
-        Of the problem.
-    solver : callable
-        From a problem with pinned buffers and reserved ranges to a plan.
-    alone : sequence of Buffer
-        Tensors that are allocated by themselves in any case. The allocator may give them a piece
-        that is no longer needed.
-    page : int
-        Bytes that the pool rounds up to; 1 where a byte stands for an unknown unit.
     """
     slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
     candidates = [in_one_piece(plan), *slots]
-    if can_gain(problem, returned, plan.peak):
+    apart = plan.peak + sum(buffer.size for buffer in returned)
+    if returned and least_taken((*problem.buffers, *returned)) < apart:
         rooms = sorted({1, page})
         candidates += (with_returned(problem, returned, solver, room) for room in rooms)
     all_of = (*problem.buffers, *returned, *alone)
@@ -76,15 +60,6 @@ def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple
     """Place buffers in the largest of some pieces, as few as do; None where it takes all of them.
 
     What is left has as many pages as it had, at any size of an unknown unit.
-
-    Parameters
-    ----------
-    problem : Problem
-        The buffers that are in the pieces.
-    pieces : sequence of Piece
-        Of any plan.
-    solver : callable
-        As `passes.gmem.planning.common.divided` takes it.
     """
     sizes = sorted((piece.size for piece in pieces), reverse=True)
     least = least_taken(problem.buffers)

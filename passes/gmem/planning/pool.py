@@ -49,13 +49,6 @@ def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
 
     What is given back is handed out again to a request of as many pages, and to no other. So of
     each number of pages there are as many blocks as are in use at one time.
-
-    Parameters
-    ----------
-    allocations : iterable of (int, int, int)
-        Each in use from its position until the second one, which does not count.
-    page : int
-        Bytes that a request is rounded up to.
     """
     changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for size, begin, end in allocations:
@@ -80,13 +73,6 @@ def least_taken(buffers: Iterable[Touched], page: int = 1) -> int:
     """Return the bytes that the allocator takes at least, where no two buffers share bytes at once.
 
     That is as long as each buffer that lives is in an allocation that nothing else lives in.
-
-    Parameters
-    ----------
-    buffers : iterable of Touched
-        What has to be in memory, and when.
-    page : int
-        As `bytes_taken` takes it.
     """
     changes: list[tuple[int, int]] = []
     for buffer in buffers:

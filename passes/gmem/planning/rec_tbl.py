@@ -92,7 +92,7 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     buffers.
     """
     block_list = BlockList(problem)
-    table = _Table(block_list)
+    table = _RecordTable(block_list)
     for op in _ops(block_list):
         for _ in table.visit(op, explain=False):
             pass
@@ -106,19 +106,9 @@ def trace(problem: Problem) -> Iterator[Step]:
     There is one step for each buffer that is placed, and one for each position where buffers only
     end. A step lists all that is held and each record that was passed over, so this takes
     quadratic time.
-
-    Parameters
-    ----------
-    problem : Problem
-        What the planner is asked.
-
-    Examples
-    --------
-    >>> [(step.buffer, step.offset) for step in trace(Problem((Buffer("a", 8, ((0, 2),)),)))]
-    [('a', 0)]
     """
     block_list = BlockList(problem)
-    table = _Table(block_list)
+    table = _RecordTable(block_list)
     names = [
         name if buffer.slots == 1 else f"{name}[{slot}]"
         for name, buffer in ((buffer.name, buffer) for buffer in problem.buffers)
@@ -169,7 +159,7 @@ def _ops(block_list: BlockList) -> Iterator[_Op]:
 
 
 class _Placed(NamedTuple):
-    """What `_Table.visit` tells of a result; without a block, of operands that only end."""
+    """What `_RecordTable.visit` tells of a result; without a block, of operands that only end."""
 
     block: int | None
     decision: Decision | None = None
@@ -178,21 +168,8 @@ class _Placed(NamedTuple):
     released: tuple[int, ...] = ()
 
 
-class _Table:
-    """The state of the strategy.
-
-    Attributes
-    ----------
-    rec_tbl : list of Record
-        All that was placed, in order.
-    hold_edges : dict of int to None
-        The blocks that are placed and not yet released, in order.
-    in_using_addr : dict of int to int
-        The offsets at which they stand, and how many blocks are there: more than one only where
-        some have no bytes.
-    offsets : dict of int to int
-        Where each block is, in bytes.
-    """
+class _RecordTable:
+    """The state of the strategy."""
 
     def __init__(self, block_list: BlockList) -> None:
         self.rec_tbl: list[Record] = []
@@ -208,15 +185,7 @@ class _Table:
         self._reusable = ReusableRecords(len(block_list))
 
     def visit(self, op: _Op, *, explain: bool) -> Iterator[_Placed]:
-        """Place the results of an op and release its operands; yield after each result.
-
-        Parameters
-        ----------
-        op : _Op
-            The next position.
-        explain : bool
-            Whether to tell which records were passed over, and why.
-        """
+        """Place the results of an op and release its operands; yield after each result."""
         if not op.results:
             yield _Placed(None, released=self._release(op.operands))
         for index, block in enumerate(op.results):

@@ -16,11 +16,6 @@ class ReusableRecords:
     A tree of maxima over the indices finds the first that is large enough in logarithmic time. Of
     the records of one address, one that comes after another that is not smaller can never be the
     first, so it is forgotten; that leaves one, as a rule, to be freed and taken.
-
-    Parameters
-    ----------
-    count : int
-        Records that there can be.
     """
 
     def __init__(self, count: int) -> None:
@@ -30,17 +25,7 @@ class ReusableRecords:
         self._at: dict[int, dict[int, int]] = {}
 
     def add(self, index: int, address: int, size: int, is_free: bool) -> None:
-        """Enter a record whose value has ended.
-
-        Parameters
-        ----------
-        index : int
-            When it was made.
-        address, size : int
-            In bytes.
-        is_free : bool
-            Whether its address is.
-        """
+        """Enter a record whose value has ended."""
         known = self._at.setdefault(address, {})
         if any(other < index and known[other] >= size for other in known):
             return
@@ -62,13 +47,7 @@ class ReusableRecords:
             self._set(index, _NONE)
 
     def first(self, size: int, start: int = 0) -> int:
-        """Return the lowest index from `start` up of a free record of `size` bytes or more.
-
-        Returns
-        -------
-        int
-            -1 if there is none.
-        """
+        """Return the lowest index from `start` up of a free record of `size` bytes or more."""
         largest, node = self._largest, start + self._width
         if start >= self._width:
             return _NONE

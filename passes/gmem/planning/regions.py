@@ -14,22 +14,7 @@ from target_hw.memory import ByteRange
 
 
 class NewMemory:
-    """Memory that nothing has had so far.
-
-    Parameters
-    ----------
-    base : int
-        Its first byte.
-    alignment : int
-        Every offset is a multiple of this many bytes.
-    taken : sequence of ByteRange
-        Bytes that it steps over, sorted.
-
-    Attributes
-    ----------
-    end : int
-        Where the next piece may begin, aligned.
-    """
+    """Memory that nothing has had so far."""
 
     def __init__(self, base: int, alignment: int, taken: Sequence[ByteRange] = ()) -> None:
         self.end = base

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from passes.gmem.planning.piece import Piece
+from passes.gmem.planning.pool import cost
+from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
 
 Path = tuple[tuple[int, int], ...]
@@ -27,6 +30,46 @@ class _Slot:
 
     def piece(self) -> Piece:
         return Piece(self.size, {buffer.name: 0 for buffer in self.buffers})
+
+
+def in_slots(problem: Problem, plan: Plan) -> tuple[Piece, ...] | None:
+    """Return a plan's slots; None where two buffers share some bytes, and do not begin at one."""
+    slots: dict[int, _Slot] = {}
+    for buffer in problem.buffers:
+        (offset,) = plan.offsets[buffer.name]
+        slot = slots.setdefault(offset, _Slot(0, []))
+        slot.size = max(slot.size, buffer.size)
+        slot.buffers.append(buffer)
+    starts = sorted(slots)
+    if any(one + slots[one].size > other for one, other in pairwise(starts)):
+        return None
+    return tuple(slots[start].piece() for start in starts)
+
+
+def ways_in_slots(
+    problem: Problem,
+    returned: Sequence[Buffer],
+    plan: Plan,
+    alone: Sequence[Buffer] = (),
+    page: int = 1,
+) -> list[tuple[Piece, ...]]:
+    """Return ways to share whole slots, that for which TVM's pool takes the fewest bytes first.
+
+    The plan is one in slots. `alone` are tensors that are allocated by themselves in any case.
+    """
+    planned = [
+        _Slot(p.size, [problem.buffers[problem.index[n]] for n in p.offsets])
+        for p in in_slots(problem, plan) or ()
+    ]
+    ways = [tuple(slot.piece() for slot in planned)]
+    _give_to_returned(planned, returned, page)
+    ways += [
+        tuple(slot.piece() for slot in planned),
+        in_growing_slots(problem, returned, page),
+        in_slots_of_one_size(problem, returned),
+    ]
+    all_of = (*problem.buffers, *returned, *alone)
+    return sorted(ways, key=lambda pieces: cost(all_of, pieces, page))
 
 
 REACH = 16
@@ -65,24 +108,7 @@ def _size(slot: _Slot) -> int:
 def in_given_slots(
     problem: Problem, shared: Sequence[Sequence[str]], paths: Mapping[str, Path]
 ) -> tuple[Piece, ...]:
-    """Return slots that another plan shares, as far as that plan is right.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its live ranges say what may share a slot.
-    shared : sequence of sequence of str
-        For each slot of that plan, the names of its buffers, in program order. A buffer that is
-        live together with another one, or that stands in a branch where the slot is not there,
-        gets another slot.
-    paths : mapping of str to Path
-        The branches that a buffer stands in.
-
-    Returns
-    -------
-    tuple of Piece
-        With the buffers that are named in `shared`, and no others.
-    """
+    """Return slots that another plan shares, as far as that plan is right."""
     slots: list[_Slot] = []
     for names in shared:
         mine: list[_Slot] = []

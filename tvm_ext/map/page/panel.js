@@ -257,7 +257,8 @@ class Panel {
     rows.push([make("td", "sum of all buffers"), number(bytesText(sum))]);
     const element = table(["plan", "peak", "÷ bound"], rows);
     element.id = "plan-table";
-    this.put("table", [make("h2", "Plans"), element]);
+    const { form } = this.memory.scope;
+    this.put("table", [make("h2", "Plans"), element, ...(form ? [make("p", form, "note")] : [])]);
   }
   why() {
     const elements = [];

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bindings of a Relax function say by themselves: names, uses, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GlobalVar
+
+
+def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
+    """Return the Relax functions of a module, sorted by name."""
+    named = {str(v.name_hint): v for v in mod.get_global_vars()}
+    return [
+        (named[name], mod[named[name]])
+        for name in sorted(named)
+        if isinstance(mod[named[name]], relax.Function)
+    ]
+
+
+def used_variables(func: relax.Function) -> set[int]:
+    """Return the handles of the variables that anything in a function reads."""
+    used: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            used.add(expr.__chandle__())
+
+    relax.analysis.post_order_visit(func, note)
+    return used
+
+
+def alias_cycle(func: relax.Function, variable: Any, source: Callable[[Any], Any]) -> list[str]:
+    """Return the names of variables that are each defined as the next one, around a circle.
+
+    `source` is the variable that a binding's value is another name of, or None.
+    """
+    sources: dict[int, Any] = {}
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.SeqExpr):
+            for block in expr.blocks:
+                for binding in block.bindings:
+                    sources[binding.var.__chandle__()] = source(binding.value)
+
+    relax.analysis.post_order_visit(func, note)
+    chain: dict[int, str] = {}
+    at = variable
+    while at is not None and at.__chandle__() not in chain:
+        chain[at.__chandle__()] = str(at.name)
+        at = sources.get(at.__chandle__())
+    if at is None:
+        return []
+    names = list(chain.values())[list(chain).index(at.__chandle__()) :]
+    return [*names, names[0]]
+
+
+def returned_as_they_are(body: Any) -> set[int]:
+    """Return the handles of what is returned by its names and in tuples, not as a view of it.
+
+    `RewriteCUDAGraph` keeps storages from one call to the next, except those of results that it
+    finds in this way.
+    """
+    found: set[int] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            found.add(expr.__chandle__())
+        elif isinstance(expr, relax.Tuple):
+            for part in expr.fields:
+                note(part)
+
+    if isinstance(body, relax.SeqExpr):
+        note(body.body)
+        for block in reversed(list(body.blocks)):
+            for binding in reversed(list(block.bindings)):
+                if binding.var.__chandle__() in found and isinstance(binding, relax.VarBinding):
+                    note(binding.value)
+    return found
+
+
+def known_at_entry(func: relax.Function) -> set[int]:
+    """Return the handles of the symbolic variables that the arguments of a call give values."""
+    known = set()
+    for param in func.params:
+        for variable in relax.analysis.definable_tir_vars_in_type(param.ty):
+            known.add(variable.__chandle__())
+    return known

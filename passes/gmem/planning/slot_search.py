@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole slots, planned: which buffers take turns in one slot, so that the slots' sum is least.
+
+Where the run time cannot add to a pointer, a tensor stands at the start of an allocation of its
+own. Buffers that are never live together can share one, a slot; it is as large as its largest
+buffer. This is max-coloring of an interference graph: a color is a slot, and costs its largest
+buffer.
+
+- A bound: of each number of buffers that are live at one position, the smallest decides the size of
+  a slot. So for each k the k-th largest slot is at least the k-th largest of any such clique.
+- Branch and bound visits the buffers by size, largest first; then a buffer either joins a slot that
+  is open, for nothing, or opens one of its own size. What is open already are the largest slots, so
+  the bound for the others is known.
+- Buffers of a few positions in a row are a problem of their own, and no plan of all does with less
+  than the best one of those: a network's layer is often the whole difficulty.
+- Large neighbourhood search, where that does not end: the buffers of a few slots are taken out, and
+  branch and bound puts them back, into any slot.
+
+Buffers have one slot each, no pins and no in-place pairs; other pairs are kept apart as asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from passes.gmem.planning.regions import NewMemory
+from passes.planning.live_ranges import live_together
+from passes.planning.plan import Plan, Status
+from passes.planning.planner import Budget
+from passes.planning.problem import Buffer, Problem
+
+_SHARE = 4
+"""One part in so many of the nodes goes to branch and bound on the whole problem, and one to
+windows of it."""
+
+_WINDOWS = (16, 32)
+"""Buffers of a window, about."""
+
+_WINDOW_NODES = 4_000
+"""Nodes of branch and bound on one window."""
+
+_ROUND_NODES = 2_000
+"""Nodes of branch and bound on one neighbourhood."""
+
+_MOST_TAKEN = 6
+"""Slots of which a neighbourhood consists, at most."""
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """A plan in whole slots, and what is known of it."""
+
+    plan: Plan  # Slots in a row; optimal where no plan in whole slots is lower
+    bound: int  # Bytes that no plan in whole slots does with less than
+
+
+def plan_slots(problem: Problem, budget: Budget) -> SlotPlan:
+    """Return a plan in which two buffers share all of a slot or nothing.
+
+    Its peak is the sum of the slots, each rounded up to the alignment.
+    """
+    search = _Search(problem, budget.nodes)
+    slot_of, bound = search.run()
+    sizes: dict[int, int] = {}
+    for item, slot in enumerate(slot_of):
+        sizes[slot] = max(sizes.get(slot, 0), search.sizes[item])
+    scope = problem.memory
+    memory = NewMemory(0, scope.alignment, scope.reserved)
+    starts = {slot: memory.open(size) for slot, size in sorted(sizes.items())}
+    offsets = {b.name: (starts[slot_of[item]],) for item, b in enumerate(search.buffers)}
+    offsets |= {b.name: (0,) for b in problem.buffers if b.name not in offsets}
+    peak = max((offsets[b.name][0] + b.size for b in problem.buffers), default=0)
+    status = Status.OPTIMAL if sum(sizes.values()) == bound else Status.FEASIBLE
+    if problem.capacity is not None and peak > problem.capacity:
+        status = Status.NOT_FOUND
+    return SlotPlan(Plan(offsets, peak, 0, "slots", status, search.nodes), bound)
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def _largest_slots(sizes: Sequence[int], buffers: Sequence[Buffer]) -> list[int]:
+    """Return for each k what the k-th largest slot has at least, in bytes, largest first."""
+    begins: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}
+    for item, buffer in enumerate(buffers):
+        for begin, end in buffer.live:
+            begins.setdefault(begin, []).append(item)
+            ends.setdefault(end, []).append(item)
+    least: list[int] = []
+    live: set[int] = set()
+    for position in sorted({*begins, *ends}):
+        live.difference_update(ends.get(position, ()))
+        live.update(begins.get(position, ()))
+        if position in begins:
+            there = sorted((sizes[item] for item in live), reverse=True)
+            least += [0] * (len(there) - len(least))
+            least[: len(there)] = map(max, least, there)
+    return least
+
+
+class _Search:
+    def __init__(self, problem: Problem, nodes: int) -> None:
+        unit = problem.memory.alignment
+        known = [b for b in problem.buffers if b.size]
+        # Largest first; among equals, what lives longest has the fewest slots to go to.
+        self.buffers = sorted(
+            known, key=lambda b: (-_rounded(b.size, unit), -sum(e - s for s, e in b.live))
+        )
+        self.sizes = [_rounded(b.size, unit) for b in self.buffers]
+        self.least = _largest_slots(self.sizes, self.buffers)
+        self.nodes = 0
+        self._most_nodes = nodes
+        self._conflicts = _conflicts(problem, self.buffers)
+
+    def run(self) -> tuple[list[int], int]:
+        """Return the slot of each buffer, and the bytes that no such plan is below."""
+        everything = range(len(self.buffers))
+        share = self._most_nodes // _SHARE
+        best, all_tried = self._pack({}, everything, limit=share)
+        bound = self.cost(best) if all_tried else sum(self.least)
+        rng = random.Random(0)
+        while self.cost(best) > bound and self.nodes < self._most_nodes - share:
+            best = self._improved(best, rng)
+        for window in self._windows():
+            if self.cost(best) == bound or self.nodes >= self._most_nodes:
+                break
+            limit = min(_WINDOW_NODES, self._most_nodes - self.nodes)
+            found, all_tried = self._pack({}, window, limit=limit, below=self.cost(best))
+            if all_tried:
+                bound = max(bound, self.cost(found) if found else self.cost(best))
+        slots = {slot: number for number, slot in enumerate(dict.fromkeys(best.values()))}
+        return [slots[best[i]] for i in everything], bound
+
+    def _windows(self) -> Iterator[list[int]]:
+        """Yield the buffers that are live within a few positions in a row, each pattern once."""
+        seen = set()
+        order = sorted(range(len(self.buffers)), key=lambda item: self.buffers[item].live)
+        for count in _WINDOWS:
+            for at in range(0, len(order) - count + 1, count // 4):
+                inside = order[at : at + count]
+                start = self.buffers[inside[0]].live[0][0]
+                window = start, self.buffers[inside[-1]].live[0][0] + 1
+                items = [i for i, b in enumerate(self.buffers) if live_together(b.live, (window,))]
+                pattern = tuple(
+                    (self.sizes[i], tuple((b - start, e - start) for b, e in self.buffers[i].live))
+                    for i in items
+                )
+                if pattern not in seen:
+                    seen.add(pattern)
+                    yield items
+
+    def cost(self, slot_of: dict[int, int]) -> int:
+        """Return the bytes of all slots together."""
+        largest: dict[int, int] = {}
+        for item, slot in slot_of.items():
+            largest[slot] = max(largest.get(slot, 0), self.sizes[item])
+        return sum(largest.values())
+
+    def _improved(self, slot_of: dict[int, int], rng: random.Random) -> dict[int, int]:
+        """Take the buffers of a few slots out, and put them back for no more bytes."""
+        slots = sorted(set(slot_of.values()))
+        taken = set(rng.sample(slots, min(len(slots), rng.randint(2, _MOST_TAKEN))))
+        out = [item for item in sorted(slot_of) if slot_of[item] in taken]
+        kept = {item: slot for item, slot in slot_of.items() if slot not in taken}
+        limit = min(_ROUND_NODES, self._most_nodes - self.nodes)
+        found, _ = self._pack(kept, out, rng, limit=limit)
+        return found if self.cost(found) <= self.cost(slot_of) else slot_of
+
+    def _pack(
+        self,
+        kept: dict[int, int],
+        items: Sequence[int],
+        rng: random.Random | None = None,
+        *,
+        limit: int,
+        below: int | None = None,
+    ) -> tuple[dict[int, int], bool]:
+        """Put buffers, largest first, beside those that are kept; return whether all was tried.
+
+        With `below`, nothing is returned unless it takes fewer bytes.
+
+        Depth first: a buffer joins the slot that it fits most tightly, or opens one. A kept slot
+        may grow, which is paid for.
+        """
+        members: list[int] = []
+        largest: list[int] = []
+        number: dict[int, int] = {}
+        for item, slot in kept.items():
+            at = number.setdefault(slot, len(number))
+            if at == len(members):
+                members.append(0)
+                largest.append(0)
+            members[at] |= 1 << item
+            largest[at] = max(largest[at], self.sizes[item])
+        result = {item: number[slot] for item, slot in kept.items()}
+        fixed = len(members)
+        best: dict[int, int] = {}
+        best_cost = 1 << 62 if below is None else below
+        least = (
+            _largest_slots([self.sizes[i] for i in items], [self.buffers[i] for i in items])
+            if below
+            else self.least
+        )
+        paid = sum(largest)
+        depth, start = 0, self.nodes
+        chosen: list[int] = [-1] * len(items)
+        grown: list[int] = [0] * len(items)
+        options: list[list[int]] = [[] for _ in items]
+        fresh = True
+        while True:
+            if depth == len(items):
+                if paid < best_cost:
+                    best = {**result, **dict(zip(items, chosen, strict=True))}
+                    best_cost = paid
+                depth -= 1
+                fresh = False
+            if depth < 0:
+                return best, True
+            item = items[depth]
+            if fresh:
+                options[depth] = self._options(item, members, largest, rng)
+            else:
+                slot = chosen[depth]
+                members[slot] &= ~(1 << item)
+                paid -= grown[depth]
+                largest[slot] -= grown[depth]
+                if members[slot] == 0 and slot >= fixed:
+                    members.pop()
+                    largest.pop()
+            if self.nodes - start >= limit and (best or below is not None):
+                return best, False
+            if not options[depth]:
+                depth -= 1
+                fresh = False
+                continue
+            self.nodes += 1
+            slot = options[depth].pop()
+            if slot == len(members):
+                members.append(0)
+                largest.append(0)
+            cost = max(self.sizes[item] - largest[slot], 0)
+            chosen[depth], grown[depth] = slot, cost
+            members[slot] |= 1 << item
+            largest[slot] += cost
+            paid += cost
+            rest = 0 if fixed else sum(least[len(members) :])
+            fresh = paid + rest < best_cost
+            depth += fresh
+
+    def _options(
+        self, item: int, members: Sequence[int], largest: Sequence[int], rng: random.Random | None
+    ) -> list[int]:
+        """Return the slots that a buffer may go to, the best one last."""
+        conflicts, size = self._conflicts[item], self.sizes[item]
+        free = [slot for slot, inside in enumerate(members) if not inside & conflicts]
+        free.append(len(members))
+
+        def key(slot: int) -> tuple[int, float]:
+            if slot == len(members):
+                return size, 1.0
+            noise = rng.random() if rng else slot / len(members)
+            return max(size - largest[slot], 0), noise
+
+        free.sort(key=key, reverse=True)
+        return free
+
+
+def _conflicts(problem: Problem, buffers: Sequence[Buffer]) -> list[int]:
+    """Return for each buffer, as bits, those that may not be in one slot with it."""
+    index = {buffer.name: item for item, buffer in enumerate(buffers)}
+    conflicts = [0] * len(buffers)
+    for one, first in enumerate(buffers):
+        for other in range(one):
+            if live_together(first.live, buffers[other].live):
+                conflicts[one] |= 1 << other
+                conflicts[other] |= 1 << one
+    for first_name, second_name in problem.separations:
+        if first_name in index and second_name in index:
+            one, other = index[first_name], index[second_name]
+            conflicts[one] |= 1 << other
+            conflicts[other] |= 1 << one
+    return conflicts

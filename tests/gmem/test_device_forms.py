@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device decides the form of the plan: offsets where they are free, whole slots elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from hypothesis import given, settings
+from relax_programs import parse
+from relax_runs import lower, planned
+from symbolic_programs import symbolic_sources
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
+
+from passes.gmem.forms import form_for
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from tvm_ext.comparison.memory_comparison import activation_memory, allocated_at
+from tvm_ext.map.relax_function import relax_maps
+from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.transform import GMEMAllocate
+
+STOCK = relax.transform.StaticPlanBlockMemory()
+
+GROWING = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32")):
+        a = R.nn.relu(x)
+        b = R.concat((a, a), axis=0)
+        c = R.concat((b, a), axis=0)
+        d = R.concat((c, b), axis=0)
+        e = R.sum(d)
+        return e
+"""
+
+
+def copied(mod: IRModule) -> list[str]:
+    """Return the tensors whose offset would have to be made 0, read off the printed functions."""
+    lines = [
+        line.strip()
+        for variable in mod.get_global_vars()
+        if isinstance(mod[variable], relax.Function)
+        for line in mod[variable].script().splitlines()
+    ]
+    moved = [
+        line for line in lines if "R.memory.alloc_tensor(" in line and ", 0, R.shape" not in line
+    ]
+    return moved + [line for line in lines if "ensure_zero_offset" in line]
+
+
+@pytest.fixture(scope="module")
+def growing() -> IRModule:
+    return lower(parse(GROWING), fuse=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "offsets"),
+    [
+        ("llvm", True),
+        ("cuda", True),
+        ("hexagon", True),
+        ("opencl", False),
+        ("vulkan", False),
+        ("metal", False),
+        ("webgpu", False),
+        ("rocm", False),
+    ],
+)
+@pytest.mark.parametrize("planner", ["best", "first_fit", "rec_tbl"])
+def test_the_kind_of_device_decides(growing: IRModule, target: str, offsets: bool, planner: str):
+    config = {"kind": target, **({"arch": "sm_61"} if target == "cuda" else {})}
+    options = {"target": Target(config)}
+    assert form_for(Target(config), None).offsets == offsets
+    ours = GMEMAllocate(planner, **options)(growing)
+    relax.analysis.well_formed(ours)
+    if not offsets:
+        assert not copied(ours)
+    elif planner != "rec_tbl":
+        assert copied(ours)
+    stock = allocated_at(planned(growing, STOCK)["main"], {})
+    assert planner != "best" or allocated_at(ours["main"], {}) <= stock
+
+
+def test_a_user_or_a_target_says_otherwise(growing: IRModule):
+    assert copied(GMEMAllocate(target="vulkan", offsets=True)(growing))
+    assert not copied(GMEMAllocate(target="llvm", offsets=False)(growing))
+    for kind, said in (("llvm", 0), ("opencl", 1)):
+        target = Target({"kind": kind, "feature.memory": {"global": {"facts": {"offsets": said}}}})
+        assert bool(copied(GMEMAllocate(target=target)(growing))) == bool(said)
+        assert not copied(GMEMAllocate(target=target, offsets=False)(growing))
+    with pytest.raises(ValueError, match="offsets must be True or False"):
+        GMEMAllocate(offsets="yes")  # type: ignore[arg-type]
+
+
+def test_a_chip_without_pointers_has_its_slots_in_one_region(growing: IRModule):
+    memory = {"global": {"alignment": 256, "reserved": [[0, 4096]], "base": 0}}
+    target = Target({"kind": "opencl", "feature.memory": memory})
+    (found,) = plan_gmem(growing, options=GMEMOptions(target=target))
+    assert not copied(GMEMAllocate(target=target)(growing))
+    region = found.layout.activations
+    assert region.size == found.plan.peak
+    assert all(tensor.address >= 4096 for tensor in region.tensors)
+
+
+TWO_DEVICES = """
+@I.ir_module
+class Module:
+    I.module_global_infos({"vdevice": [I.vdevice("llvm"), I.vdevice({"kind": "vulkan"})]})
+
+    @R.function
+    def main(x: R.Tensor((64, 64), "float32")):
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.concat((a, a), axis=0)
+            c = R.concat((b, a), axis=0)
+            s = R.sum(c)
+            t: R.Tensor((), "float32", "vulkan") = R.to_vdevice(s, "vulkan")
+            d = R.exp(R.broadcast_to(t, (64, 64)))
+            e = R.concat((d, d), axis=0)
+            f = R.concat((e, d), axis=0)
+            g = R.sum(f)
+            R.output(g)
+        return g
+"""
+
+
+def test_each_device_of_a_module_has_its_own_form():
+    mod = relax.transform.RealizeVDevice()(parse(TWO_DEVICES))
+    with Target("llvm"):
+        steps = [
+            relax.transform.LegalizeOps(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+        ]
+        lowered = tvm.transform.Sequential(steps)(mod)
+    found = copied(GMEMAllocate(target="llvm")(lowered))
+    assert any("alloc_tensor" in line for line in found), "what is on the CPU has offsets"
+    assert not [line for line in found if 'vdevice="vulkan' in line]
+
+
+@pytest.mark.parametrize(("target", "offsets"), [("llvm", True), ("opencl", False)])
+def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
+    mod = parse(GROWING)
+    (memory,) = activation_memory(mod, target, names=["best"])
+    assert memory.form == str(form_for(Target(target), None))
+    assert memory.copied == 0
+    assert any(memory.form in line for line in memory.not_counted())
+    assert [plan.planner for plan in memory.plans] == (["best"] if offsets else ["slots"])
+    assert memory.lower_bound <= memory.plans[0].nbytes <= memory.stock.nbytes
+    (scope,), _ = relax_maps(mod, Target(target), lambda _problem: ["best"])
+    assert memory.form in scope.form
+    if not offsets:
+        assert "slots" in [placement.planner for placement in scope.placements]
+        assert "best" not in [placement.planner for placement in scope.placements]
+
+
+def test_what_a_call_would_copy_is_counted(growing: IRModule):
+    for target, copies in (("vulkan", True), ("llvm", False)):
+        (found,) = plan_gmem(growing, options=GMEMOptions(target=Target(target), offsets=True))
+        moved = [n for pieces in found.cut for p in pieces for n, at in p.offsets.items() if at]
+        sizes = {buffer.name: buffer.size for buffer in found.memory.main.allocated}
+        assert moved
+        assert found.copied == (sum(sizes[name] for name in moved) if copies else 0)
+
+
+# --------------------------------------------------------------------------------- never above
+
+
+QUICK = ("vit_batch", "depthwise", "translation", "unet_small")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in RUNTIME_SHAPES]
+)
+def test_networks_take_no_more_in_slots_than_the_stock_pass(name: str):
+    network = RUNTIME_SHAPES[name]
+    lowered = lower(network.build())
+    stock, ours = planned(lowered, STOCK), GMEMAllocate(target="opencl", budget=5_000)(lowered)
+    assert not copied(ours)
+    for function in network.calls:
+        for scale in (1, 3):
+            sizes = {dim: scale * size for dim, size in network.sizes.items()}
+            assert allocated_at(ours[function], sizes) <= allocated_at(stock[function], sizes)
+
+
+@settings(max_examples=8, deadline=None)
+@given(symbolic_sources())
+def test_programs_take_no_more_in_slots(source: str):
+    lowered = lower(parse(source), fuse=False)
+    stock, ours = planned(lowered, STOCK)["main"], GMEMAllocate(target="opencl")(lowered)
+    relax.analysis.well_formed(ours)
+    assert not copied(ours)
+    for n, m in ((1, 1), (9, 5), (1000, 7)):
+        sizes = {"n": n, "m": m}
+        assert allocated_at(ours["main"], sizes) <= allocated_at(stock, sizes)
+
+
+# ------------------------------------------------------------------------------------- textures
+
+
+CONVOLUTIONS = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((1, 8, 18, 18), "float32"), w: R.Tensor((8, 8, 3, 3), "float32")):
+        with R.dataflow():
+            a = R.nn.relu(R.nn.conv2d(x, w, padding=1))
+            b = R.nn.relu(R.nn.conv2d(a, w, padding=1))
+            c = R.add(b, R.nn.conv2d(b, w, padding=1))
+            d = R.nn.relu(R.nn.conv2d(c, w, padding=1))
+            e = R.sum(d, axis=[1])
+            R.output(e)
+        return e
+"""
+
+
+def test_textures_share_the_plain_memory_that_they_are_views_of():
+    target = Target("qcom/adreno-opencl-texture")
+    before, behind = before_planning(relax_passes(target))
+    with target:
+        lowered = tvm.transform.Sequential(before)(parse(CONVOLUTIONS))
+        stock, ours = planned(lowered, STOCK), GMEMAllocate()(lowered)
+        tvm.transform.Sequential(behind)(ours)
+    text = ours["main"].script()
+    assert "texture" in text
+    assert not copied(ours)
+    (found,) = plan_gmem(lowered, options=GMEMOptions(target=target))
+    assert {left.reason for left in found.memory.left} == {"returned"}
+    assert any(group.textures for group in found.memory.groups)
+    assert allocated_at(ours["main"], {}) <= allocated_at(stock["main"], {})
+    # Each texture takes what the device says, which counts the pitch of its rows.
+    size_of = tvm.get_global_func("DeviceGetMemSize.opencl")
+    devices = lowered.global_infos["vdevice"]
+    planned_buffers = {b.name: b for g in found.memory.groups for b in g.allocated}
+    checked = 0
+    for block in lowered["main"].body.blocks:
+        for binding in block.bindings:
+            name = found.memory.buffer_of.get(binding.var.__chandle__())
+            if name is None or "texture" not in str(binding.value.args[3].value):
+                continue
+            shape, dtype, device, _ = binding.value.args
+            nbytes = size_of(list(shape.values), dtype.value, devices[int(device.value)])
+            assert planned_buffers[name].size >= int(nbytes)
+            checked += 1
+    assert checked

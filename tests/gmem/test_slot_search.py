@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner of whole slots: right, and as low as brute force finds; its bound is one."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.gmem.planning.piece import PAGE
+from passes.gmem.planning.pool import cost
+from passes.gmem.planning.slot_search import SlotPlan, plan_slots
+from passes.gmem.planning.slots import in_growing_slots, in_slots, ways_in_slots
+from passes.planning import Budget, Buffer, Plan, Problem, Status, verify
+from target_hw.memory import MemoryScope
+
+
+def least_in_slots(problem: Problem) -> int:
+    """Return the least that any partition into slots takes, by trying all of them."""
+    buffers = list(problem.buffers)
+    apart = {
+        frozenset((a.name, b.name))
+        for a, b in combinations(buffers, 2)
+        if any(max(s, t) < min(e, f) for s, e in a.live for t, f in b.live)
+    }
+    apart |= {frozenset(pair) for pair in problem.separations}
+    best = sum(b.size for b in buffers)
+
+    def put(index: int, slots: list[list[Buffer]]) -> None:
+        nonlocal best
+        if index == len(buffers):
+            best = min(best, sum(max(b.size for b in slot) for slot in slots))
+            return
+        buffer = buffers[index]
+        for slot in slots:
+            if all(frozenset((buffer.name, other.name)) not in apart for other in slot):
+                slot.append(buffer)
+                put(index + 1, slots)
+                slot.pop()
+        put(index + 1, [*slots, [buffer]])
+
+    put(0, [])
+    return best
+
+
+@st.composite
+def problems(draw, most: int = 7) -> Problem:
+    buffers = []
+    for index in range(draw(st.integers(1, most))):
+        begin = draw(st.integers(0, 8))
+        live = [(begin, begin + draw(st.integers(1, 4)))]
+        if draw(st.integers(0, 4)) == 0:
+            live.append((live[0][1] + 1, live[0][1] + 3))
+        buffers.append(Buffer(f"b{index}", draw(st.integers(1, 9)), tuple(live)))
+    pairs = list(combinations([buffer.name for buffer in buffers], 2))
+    separated = draw(st.lists(st.sampled_from(pairs), max_size=2, unique=True)) if pairs else []
+    return Problem(tuple(buffers), separations=tuple(separated))
+
+
+def assert_in_slots(problem: Problem, plan: Plan) -> None:
+    assert verify(problem, plan) == ()
+    spans = {plan.offsets[b.name][0] for b in problem.buffers}
+    for one, other in combinations(problem.buffers, 2):
+        (a,), (b,) = plan.offsets[one.name], plan.offsets[other.name]
+        assert a == b or a + one.size <= b or b + other.size <= a
+    assert len(spans) <= len(problem.buffers)
+
+
+@given(problems())
+@settings(max_examples=150, deadline=None)
+def test_small_problems_are_solved_and_the_bound_is_one(problem: Problem):
+    best = least_in_slots(problem)
+    found = plan_slots(problem, Budget(20_000))
+    assert_in_slots(problem, found.plan)
+    assert found.bound <= best <= found.plan.peak
+    assert (found.plan.peak == found.bound) == (found.plan.status is Status.OPTIMAL)
+    assert found.plan.peak == best
+
+
+@given(problems(), st.integers(0, 12))
+@settings(max_examples=100, deadline=None)
+def test_a_short_budget_gives_a_plan_and_a_bound(problem: Problem, nodes: int):
+    found = plan_slots(problem, Budget(nodes))
+    assert_in_slots(problem, found.plan)
+    assert found.bound <= least_in_slots(problem) <= found.plan.peak
+
+
+def layered(layers: int) -> Problem:
+    """Return buffers as a network's layers have them: too many for branch and bound to end."""
+    buffers = []
+    for layer in range(layers):
+        at = 4 * layer
+        for index, (size, begin, end) in enumerate(
+            ((9, 0, 2), (7, 0, 3), (4, 1, 4), (12, 2, 4), (5, 3, 6), (3, 3, 9))
+        ):
+            buffers.append(Buffer(f"l{layer}_{index}", size, ((at + begin, at + end),)))
+    return Problem(tuple(buffers))
+
+
+def test_a_window_of_layers_tells_what_all_layers_need():
+    few, many = (plan_slots(layered(n), Budget(40_000)) for n in (4, 30))
+    assert few.plan.status is many.plan.status is Status.OPTIMAL
+    assert least_in_slots(layered(2)) <= few.plan.peak <= many.plan.peak
+
+
+def test_plans_are_the_same_in_each_run():
+    first, second = (plan_slots(layered(9), Budget(3_000)) for _ in range(2))
+    assert isinstance(first, SlotPlan)
+    assert first == second
+
+
+def test_reserved_bytes_and_alignment_hold():
+    scope = MemoryScope("global", alignment=64, reserved=((64, 128),))
+    problem = Problem((Buffer("a", 100, ((0, 2),)), Buffer("b", 10, ((1, 3),))), scope)
+    plan = plan_slots(problem, Budget()).plan
+    assert_in_slots(problem, plan)
+
+
+@given(problems(12), st.sampled_from([1, PAGE]))
+@settings(max_examples=80, deadline=None)
+def test_the_way_that_takes_least_is_not_above_stocks_rule(problem: Problem, page: int):
+    problem = Problem(problem.buffers)
+    returned = (Buffer("result", 5, ((6, 20),)),)
+    plan = plan_slots(problem, Budget(2_000)).plan
+    first, *_ = ways_in_slots(problem, returned, plan, page=page)
+    assert all(at == 0 for piece in first for at in piece.offsets.values())
+    all_of = (*problem.buffers, *returned)
+    stock = in_growing_slots(problem, returned, page)
+    assert cost(all_of, first, page) <= cost(all_of, stock, page)
+
+
+@pytest.mark.parametrize(("offsets", "whole"), [((0, 0), True), ((0, 8), True), ((0, 4), False)])
+def test_a_plan_in_slots_is_told(offsets: tuple[int, int], whole: bool):
+    problem = Problem((Buffer("a", 8, ((0, 1),)), Buffer("b", 4, ((1, 2),))))
+    placed = {"a": (offsets[0],), "b": (offsets[1],)}
+    plan = Plan(placed, 12, 0, "test", Status.FEASIBLE)
+    assert (in_slots(problem, plan) is not None) == whole
