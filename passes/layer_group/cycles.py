@@ -20,18 +20,8 @@ from target_hw.machine import Machine, Pipe
 def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
     """Return all that a group's kernel does, in order: transfers, and layers slice by slice.
 
-    Parameters
-    ----------
-    planned : PlannedGroup
-        The group.
-    chip : Chip
-        What it is planned for.
-
-    Returns
-    -------
-    tuple of Statement
-        On the pipes ``GDMA``, whose work is in bytes, and ``TIU``, whose work is in cycles. Only
-        buffers in local memory are named.
+    The work of the pipe ``GDMA`` is in bytes, that of ``TIU`` in cycles. Only buffers in local
+    memory are named.
     """
     slices, cut = planned.slices, planned.cut
     indices = cut.indices()
@@ -69,15 +59,7 @@ def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
 
 
 def simulate_group(planned: PlannedGroup, chip: Chip) -> Simulation:
-    """Run a group in the simulator, with its tensors where its plan puts them.
-
-    Parameters
-    ----------
-    planned : PlannedGroup
-        The group.
-    chip : Chip
-        What it is planned for.
-    """
+    """Run a group in the simulator, with its tensors where its plan puts them."""
     # Cycles of layers are known already, so the lanes do one unit of work in a cycle.
     machine = Machine((chip.machine[TRANSFERS], Pipe(LANES, "elements", 1)))
     placed = [(planned.local.problem, planned.plan)]
@@ -89,13 +71,6 @@ def makespans(groups: LayerGroups, chip: Chip) -> tuple[int, int]:
 
     A layer in no group runs alone: sliced so that it fits, if it does, and else computing while
     its tensors are moved. Groups and such layers follow each other.
-
-    Parameters
-    ----------
-    groups : LayerGroups
-        The network with its groups.
-    chip : Chip
-        What they are planned for.
     """
     search = GroupSearch(NetworkIndex(groups.network), chip, "cheapest")
     alone = {

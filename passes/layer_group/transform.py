@@ -181,22 +181,9 @@ def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
 def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock, ...]:
     """Decide which layers of a module form groups.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Its operators are calls of kernels; it stays as it is.
-    options : LayerGroupOptions
-        As `LayerGroup` takes them.
+    There is one plan for each block of a Relax function that calls anything, functions by name.
 
-    Returns
-    -------
-    tuple of PlannedBlock
-        One for each block of a Relax function that calls anything, functions by name.
-
-    Raises
-    ------
-    ValueError
-        As `LayerGroup` says.
+    Raises ValueError as `LayerGroup` says.
     """
     target = _target(options)
     grouped = local_memory(target) is not None
@@ -315,15 +302,8 @@ def _target(options: LayerGroupOptions) -> Target:
 def local_memory(target: Target) -> MemoryScope | None:
     """Return one lane's local memory of a target, or None where it has none.
 
-    Parameters
-    ----------
-    target : tvm.target.Target
-        The target.
-
-    Raises
-    ------
-    ValueError
-        When the memory is there, and its capacity, lanes or execution unit are not described.
+    Raises ValueError when the memory is there, and its capacity, lanes or execution unit are not
+    described.
     """
     if target.features.memory is None:
         return None

@@ -80,15 +80,7 @@ class KernelCall:
     def working_boxes(self, box: Box) -> dict[int, Box]:
         """Return the part of each working buffer that is needed for a part of the result.
 
-        Parameters
-        ----------
-        box : Box
-            The part of the result.
-
-        Returns
-        -------
-        dict of int to Box
-            By the buffer in whose memory others may lie: the hull of what they all need.
+        It is keyed by the buffer in whose memory others may lie, and is the hull of what they need.
         """
         shape = self.reads.kernel.shape
         return {home: box_of(axes, shape(home), box) for home, axes in self.working.items()}

@@ -26,17 +26,7 @@ def usual_letters(rank: int) -> str:
 def letters_by_contraction(shape: Sequence[int], axis_maps: InputMap) -> str | None:
     """Return the letters of a tensor whose channels an operator sums over.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the tensor.
-    axis_maps : InputMap
-        The operator's, for this input.
-
-    Returns
-    -------
-    str or None
-        None where the maps do not tell the channels from rows and columns.
+    The result is None where the maps do not tell the channels from rows and columns.
     """
     rank = len(shape)
     whole = [a for a in range(1, rank) if shape[a] > 1 and axis_maps[a] is None]
@@ -50,19 +40,9 @@ def letters_by_contraction(shape: Sequence[int], axis_maps: InputMap) -> str | N
 def output_letters(shape: Sequence[int], sources: Sequence[tuple[str, InputMap]]) -> str:
     """Return the letters of what an operator makes.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the output.
-    sources : sequence of (str, InputMap)
-        Letters and maps of each activation that it reads, in order.
-
-    Returns
-    -------
-    str
-        An axis has the letter of the first input's axis that is mapped onto it. One that none is
-        mapped onto has the letter at the same place, if the input has as many axes. What that
-        leaves open, the next input says.
+    An axis has the letter of the first input's axis that is mapped onto it. One that none is mapped
+    onto has the letter at the same place, if the input has as many axes. What that leaves open, the
+    next input says.
     """
     rank = len(shape)
     chosen: dict[int, str] = {}

@@ -50,15 +50,7 @@ class BlockNetwork:
 def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
     """Return the networks of a module's Relax functions.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Operators are calls of kernels already, fused or not.
-
-    Returns
-    -------
-    tuple of BlockNetwork
-        Functions by name, their blocks in order; blocks that call nothing are left out.
+    Functions come by name, their blocks in order; blocks that call nothing are left out.
     """
     kernels: dict[int, KernelReads | str] = {}
     found = []

@@ -70,15 +70,7 @@ class KernelReads:
     def maps(self, output: int) -> dict[int, InputMap]:
         """Return the axis maps of each parameter that an output is computed from.
 
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-
-        Returns
-        -------
-        dict of int to InputMap
-            By the number of the parameter; those that are not read are left out.
+        They are keyed by the number of the parameter; those that are not read are left out.
         """
         if output not in self._maps:
             self._maps[output] = {
@@ -93,31 +85,12 @@ class KernelReads:
     def of_parameters(self, output: int) -> dict[int, BufferReads]:
         """Return what the kernel reads of each parameter for the axes of an output.
 
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-
-        Returns
-        -------
-        dict of int to BufferReads
-            By the number of the parameter; those that are not read are left out.
+        They are keyed by the number of the parameter; those that are not read are left out.
         """
         return self._of(output)[0]
 
     def of_made(self, output: int) -> dict[int, BufferReads]:
-        """Return what the kernel needs of each buffer that it makes for the axes of an output.
-
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-
-        Returns
-        -------
-        dict of int to BufferReads
-            For the output and each buffer that is made on the way to it.
-        """
+        """Return what the kernel needs of each buffer that it makes for the axes of an output."""
         return self._of(output)[1]
 
     def _of(self, output: int) -> tuple[dict[int, BufferReads], dict[int, BufferReads]]:
@@ -141,18 +114,7 @@ class KernelReads:
     def made_for(self, output: int, box: Box) -> dict[int, Box]:
         """Return the part of each buffer that is made for a part of an output.
 
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-        box : Box
-            The part of it.
-
-        Returns
-        -------
-        dict of int to Box
-            For the output and each buffer that is made on the way to it: at least what its readers
-            read of it.
+        That is at least what its readers read of it.
         """
         return {
             buffer: box_of(axes, self.kernel.shape(buffer), box)

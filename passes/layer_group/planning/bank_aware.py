@@ -20,17 +20,7 @@ Piece = tuple[int, int]
 def bank_aware(local: LocalMemory, *, avoid: bool = True) -> Plan | None:
     """Place the items of a group, large and long-lived ones first among those that start lowest.
 
-    Parameters
-    ----------
-    local : LocalMemory
-        The items.
-    avoid : bool
-        Whether items avoid the banks of others.
-
-    Returns
-    -------
-    Plan or None
-        None if an item finds no room.
+    With `avoid`, items avoid the banks of others. The result is None if an item finds no room.
     """
     if local.memory.capacity is None:
         raise ValueError(f"{local.name}: the planner 'bank_aware' needs a capacity")

@@ -128,11 +128,8 @@ def keep_apart(local: LocalMemory, plan: Plan) -> Plan:
 def spread(local: LocalMemory) -> tuple[Plan, ...]:
     """Place items one after the other, each where it meets the fewest others in a bank.
 
-    Returns
-    -------
-    tuple of Plan
-        One for each order that finds room for all: what takes many bytes for many steps first, what
-        takes many bytes first, and what stays for all slices first. `keep_apart` may improve them.
+    There is one plan for each order that finds room for all: what takes many bytes for many steps
+    first, what takes many bytes first, and what stays for all slices first.
     """
     if not local.memory.bank_bytes or local.memory.capacity is None:
         return ()

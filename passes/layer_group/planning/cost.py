@@ -44,21 +44,7 @@ class GroupCost:
 
 
 def layer_cycles(machine: Machine, lanes: Lanes, group: Group, layer: Layer, elements: int) -> int:
-    """Return the cycles of a layer that makes so many elements of its output.
-
-    Parameters
-    ----------
-    machine : Machine
-        With a pipe `LANES`.
-    lanes : Lanes
-        The chip's lanes.
-    group : Group
-        What the layer is in.
-    layer : Layer
-        Which one.
-    elements : int
-        Of its output, those that are made again each time.
-    """
+    """Return the cycles of a layer that makes so many elements of its output."""
     if not elements:
         return 0
     output = group.tensor(layer.output)
@@ -91,23 +77,7 @@ def group_cost(
     *,
     balance: bool = True,
 ) -> tuple[GroupCost, TimeSteps]:
-    """Return the cost of a group, and its time steps, with transfers moved if that wins cycles.
-
-    Parameters
-    ----------
-    slices : GroupSlices
-        The slices.
-    steps : TimeSteps
-        Before re-balancing.
-    machine : Machine
-        With the pipes `TRANSFERS` and `LANES`.
-    lanes : Lanes
-        The chip's lanes.
-    lane_bytes : dict of str to int
-        Bytes a lane of each tensor, for ties when transfers are moved.
-    balance : bool
-        Whether transfers may move to other steps.
-    """
+    """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
     group, count = slices.group, slices.cut.steps
     computed = [
         layer_cycles(
@@ -146,61 +116,27 @@ def pipelined_cycles(
 ) -> int:
     """Return the cycles of all slices, filling and draining counted.
 
-    Parameters
-    ----------
-    steps : TimeSteps
-        The steps.
-    compute_cycles, transfer_cycles : callable
-        Cycles of a layer by its position in the group, and of a transfer, for one slice.
-    slices : int
-        How many slices.
-    held : set of str
-        Names of what is loaded once, with the first slice, if there is more than one.
+    `compute_cycles` takes a layer's position in the group; both callables count one slice. What is
+    `held` is loaded once, with the first slice.
     """
-    stages = 3 if steps.pipelined else 1
-    held = held if slices > 1 else set()
+    first_slice = {t: t.stage * steps.pipelined for row in steps.rows for t in row.transfers}
+    middle = int(steps.pipelined)
+    turns = slices + 2 * middle
 
-    def turn(first: int, last: int, with_held: int) -> int:
-        """Return the cycles of one turn of the rows in which stages `first` to `last` run.
-
-        Held tensors of stage `with_held` are loaded, too.
-        """
-        if not steps.pipelined:
-            first, last = 0, 2
+    def turn(number: int) -> int:
+        """Return the cycles of all rows in the turn of this number."""
         cycles = 0
         for row in steps.rows:
-            moving = sum(
-                transfer_cycles(t)
-                for t in row.transfers
-                if first <= t.stage <= last
-                and (t.tensor not in held or not steps.pipelined or t.stage == with_held)
-            )
-            computing = 0
-            if row.layer is not None and first <= 1 <= last:
-                computing = compute_cycles(row.layer)
-            cycles += max(computing, moving)
+            moving = 0
+            for transfer in row.transfers:
+                at = number - first_slice[transfer]
+                if at == 0 or (0 < at < slices and transfer.tensor not in held):
+                    moving += transfer_cycles(transfer)
+            computes = row.layer is not None and 0 <= number - middle < slices
+            cycles += max(compute_cycles(row.layer or 0) if computes else 0, moving)
         return cycles
 
-    if not steps.pipelined:
-        once = turn(0, 2, 1)
-        held_cycles = [
-            sum(transfer_cycles(t) for t in row.transfers if t.tensor in held) for row in steps.rows
-        ]
-        again = sum(
-            max(
-                0 if row.layer is None else compute_cycles(row.layer),
-                sum(transfer_cycles(t) for t in row.transfers) - loaded,
-            )
-            for row, loaded in zip(steps.rows, held_cycles, strict=True)
-        )
-        return once + again * (slices - 1)
-    total = 0
-    for last in range(stages):
-        first = max(last - (slices - 1), 0)
-        total += turn(first, last, last)
-    if slices > stages:
-        total += turn(0, stages - 1, -1) * (slices - stages)
-    first = max(stages - 1 - (slices - 1), 0)
-    for start in range(first + 1, stages):
-        total += turn(start, stages - 1, -1)
-    return total
+    # All turns between the first three and the last two are alike.
+    alike = max(0, turns - 6)
+    edges = [number for number in range(turns) if not 3 < number <= 3 + alike]
+    return sum(map(turn, edges)) + alike * (turn(3) if alike else 0)

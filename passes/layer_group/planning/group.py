@@ -12,16 +12,9 @@ from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 class NetworkIndex:
     """Who makes and who reads each tensor of a network, and whether the network is well formed.
 
-    Parameters
-    ----------
-    network : Network
-        The network to index.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown or used twice, a layer reads what is made after it, or the maps of a
-        layer do not fit its tensors; the message names the network, the layer and the tensor.
+    Raises ValueError if a name is unknown or used twice, a layer reads what is made after it, or
+    the maps of a layer do not fit its tensors; the message names the network, the layer and the
+    tensor.
     """
 
     def __init__(self, network: Network) -> None:
@@ -80,10 +73,8 @@ class NetworkIndex:
 class Group:
     """Some layers of a network, in the network's order.
 
-    Raises
-    ------
-    ValueError
-        If a path between two of the layers leaves the group, so that it cannot run as one.
+    Raises ValueError if a path between two of the layers leaves the group, so that it cannot run as
+    one.
     """
 
     index: NetworkIndex  # The network

@@ -58,23 +58,12 @@ def plan_layer_groups(
 ) -> LayerGroups:
     """Cut a network into groups whose slices stay in local memory.
 
-    Parameters
-    ----------
-    network : Network
-        The layers in an order in which they can run.
-    chip : Chip
-        The local memory, the machine, the planner and the overlap rule.
-    search : str
-        ``dynamic_programming`` finds the groups of the fewest cycles; ``tail_to_head`` takes the
-        longest group that fits, beginning with the last layer. As the first one looks at groups of
-        some lengths only, the groups of the second are taken where they need fewer cycles.
-    halo : str
-        ``recompute``, ``keep``, or ``cheapest``: which of them takes fewer cycles.
+    `search` is ``dynamic_programming``, which finds the groups of the fewest cycles, or
+    ``tail_to_head``, which takes the longest group that fits, beginning with the last layer. As the
+    first one looks at groups of some lengths only, the groups of the second are taken where they
+    need fewer cycles.
 
-    Raises
-    ------
-    ValueError
-        If an option is unknown or the network is not well formed.
+    Raises ValueError if an option is unknown or the network is not well formed.
     """
     for what, value, names in (("search", search, SEARCHES), ("halo", halo, HALOS)):
         if value not in names:
@@ -169,11 +158,11 @@ def _moved_least(index: NetworkIndex) -> int:
     moved = sum(bytes_of(index.tensors[name]) for name in ends)
     needs = {name: [_all(extent) for extent in index.tensors[name].shape] for name in ends}
     for layer in reversed(index.network.layers):
-        made, shape = needs[layer.output], index.tensors[layer.output].shape
+        made = needs[layer.output]
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             extents = index.tensors[name].shape
             read = [
-                _all(n) if m is None else made[m.axis].needed(m, shape[m.axis], n)
+                _all(n) if m is None else made[m.axis].needed(m, n)
                 for m, n in zip(axis_maps, extents, strict=True)
             ]
             known = needs.get(name, read)

@@ -17,15 +17,7 @@ from passes.planning.plan import Plan, Status
 def op_order(local: LocalMemory) -> Plan:
     """Place items in the order of the layers, first where they cross no bank, else anywhere.
 
-    Parameters
-    ----------
-    local : LocalMemory
-        The items.
-
-    Returns
-    -------
-    Plan
-        Complete; items for which there is no room lie above the capacity.
+    Items for which there is no room lie above the capacity.
     """
     count = len(local.rows)
     offsets: dict[str, int] = {}

@@ -49,10 +49,8 @@ GROUP_BUDGET = Budget(nodes=5_000)
 class Chip:
     """What groups run on, and how they are planned.
 
-    Raises
-    ------
-    ValueError
-        If the memory has no capacity or no lanes, a pipe is missing, or a name is unknown.
+    Raises ValueError if the memory has no capacity or no lanes, a pipe is missing, or a name is
+    unknown.
     """
 
     # One lane's local memory, with the facts ``lanes`` and ``eu_bytes`` and a capacity.
@@ -144,13 +142,6 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     tries ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among
     these the one of the lowest peak. The strategy ``bank_aware`` alone is tried a second time
     without avoiding banks.
-
-    Parameters
-    ----------
-    local : LocalMemory
-        The items.
-    planner : str
-        One of `STRATEGIES`, or a general planner.
     """
     if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
         return None
@@ -171,19 +162,7 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
 def plan_group(
     group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
 ) -> PlannedGroup | None:
-    """Return a group planned with a given cut, or None if it does not fit or breaks the rule.
-
-    Parameters
-    ----------
-    group : Group
-        The layers.
-    cut : Cut
-        How many slices.
-    chip : Chip
-        What it runs on.
-    keep : str or Mapping of str to str
-        See `slice_group`.
-    """
+    """Return a group planned with a given cut, or None if it does not fit or breaks the rule."""
     outputs = [group.tensor(name) for name in group.outputs]
     unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
     if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):

@@ -38,17 +38,7 @@ KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 
 
 class GroupSearch:
-    """The groups of a network that fit, and their plans.
-
-    Parameters
-    ----------
-    index : NetworkIndex
-        The network.
-    chip : Chip
-        What it runs on.
-    halo : str
-        A key of `KEEPS`.
-    """
+    """The groups of a network that fit, and their plans."""
 
     def __init__(self, index: NetworkIndex, chip: Chip, halo: str) -> None:
         self.index = index
@@ -169,10 +159,7 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     Among the ways to cut the longest group, the one with the fewest slices is taken: the batch is
     cut before the rows. (tpu-mlir, ``GroupMethod``: "simple".)
 
-    Returns
-    -------
-    list of PlannedGroup or int
-        In the layers' order; the number of a layer that fits in no group.
+    The result is in the layers' order, with the number of a layer that fits in no group.
     """
     parts: list[PlannedGroup | int] = []
     end = last
@@ -193,10 +180,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     and the best way to cut what comes before. Groups have at most `WINDOW` layers at first; then
     the groups that were found take the place of layers, as often as that wins something.
 
-    Returns
-    -------
-    list of PlannedGroup or int
-        In the layers' order; the number of a layer that fits in no group.
+    The result is in the layers' order, with the number of a layer that fits in no group.
     """
     begins = list(range(first, last + 1))
     known: dict[int, dict[int, list[Estimate]]] = {}
@@ -265,18 +249,8 @@ def shortest_path(
 ) -> list[tuple[int, int]]:
     """Cut the numbers from `first` to `last` into the parts that cost least together.
 
-    Parameters
-    ----------
-    first, last : int
-        Both included.
-    costs : Mapping of (int, int) to int
-        What a part from one number to another costs. A number of which no part is listed can be
-        alone at any time, but as few of these as possible are.
-
-    Returns
-    -------
-    list of (int, int)
-        First and last number of each part, in their order.
+    A number of which no part has a cost can be alone at any time, but as few of these as possible
+    are. The result is the first and last number of each part, in their order.
     """
     starts: dict[int, list[int]] = {}
     for start, end in sorted(costs):

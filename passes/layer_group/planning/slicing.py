@@ -27,8 +27,8 @@ from passes.layer_group.planning.spans import (
     unite,
 )
 
-LETTERS = "nhw"
-"""Letters of the axes that can be cut."""
+LETTERS = "nh"
+"""Letters of the axes that are cut, outermost first."""
 
 OVERLAP_RULES = (None, "half")
 """Names of the rules that refuse slices which repeat too much; see `repeats_too_much`."""
@@ -38,32 +38,23 @@ OVERLAP_RULES = (None, "half")
 class Cut:
     """How many slices a group's outputs have on each axis."""
 
-    # Slices of the batch, of the rows and of the columns; positive.
+    # Slices of the batch and of the rows; positive.
     n: int = 1
     h: int = 1
-    w: int = 1
-    # The letter of the axis along which slices follow each other directly, ``h`` or ``w``. The
-    # batch is always outermost.
-    inner: str = "h"
-
-    @property
-    def order(self) -> str:
-        """The letters, outermost first."""
-        return "nwh" if self.inner == "h" else "nhw"
 
     @property
     def steps(self) -> int:
         """Number of slices in all."""
-        return self.n * self.h * self.w
+        return self.n * self.h
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
-        return {"n": self.n, "h": self.h, "w": self.w}[letter]
+        return {"n": self.n, "h": self.h}[letter]
 
     def indices(self) -> list[dict[str, int]]:
         """Return the index of each slice on each axis, by letter, in the slices' order."""
-        counts = [range(self.count(letter)) for letter in self.order]
-        return [dict(zip(self.order, index, strict=True)) for index in product(*counts)]
+        counts = [range(self.count(letter)) for letter in LETTERS]
+        return [dict(zip(LETTERS, index, strict=True)) for index in product(*counts)]
 
 
 @dataclass(frozen=True)
@@ -243,7 +234,6 @@ def slice_group(
     cut: Cut,
     keep: str | Mapping[str, str] = "",
     *,
-    outputs: Mapping[str, Mapping[str, tuple[Range, ...]]] | None = None,
     n_unit: int = 1,
 ) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
@@ -251,30 +241,15 @@ def slice_group(
     A tensor that is read several times, or that is read and stored, is held as far as any of them
     needs it: the hull of all ranges.
 
-    Parameters
-    ----------
-    group : Group
-        The layers.
-    cut : Cut
-        How many slices.
-    keep : str or Mapping of str to str
-        Letters of the cuts along which a tensor's halo is kept: for all tensors, or by name. Where
-        two axes of one tensor follow the same letter, its halo on that letter is not kept; nor is
-        a tensor kept along the batch that follows other cuts alone.
-    outputs : Mapping, optional
-        For an output by name and letter: its ranges, in the place of even ones.
-    n_unit : int
-        Entries of the batch that cannot be separated.
+    `keep` has the letters of the cuts along which a tensor's halo is kept: for all tensors, or by
+    name. Where two axes of one tensor follow the same letter, its halo on that letter is not kept;
+    nor is a tensor kept along the batch that follows other cuts alone. `n_unit` entries of the
+    batch cannot be separated.
 
-    Raises
-    ------
-    ValueError
-        If an output has fewer elements on an axis than it is to have slices, or none such axis.
+    Raises ValueError if an output has fewer elements on an axis than it is to have slices, or none
+    such axis.
     """
-    stored = {
-        name: _cut_output(group.tensor(name), cut, n_unit, (outputs or {}).get(name, {}))
-        for name in group.outputs
-    }
+    stored = {name: _cut_output(group.tensor(name), cut, n_unit) for name in group.outputs}
     needs: dict[str, AxisSpans] = {
         name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
         for name, slices in stored.items()
@@ -286,8 +261,8 @@ def slice_group(
         sliced, made = _settle(tensor, needs[tensor.name], cut, kept)
         tensors[tensor.name] = sliced
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-            spans = zip(axis_maps, group.tensor(name).shape, strict=True)
-            need = [through(m, made, tensor.shape, e) for m, e in spans]
+            shape = group.tensor(name).shape
+            need = [through(m, made, extent) for m, extent in zip(axis_maps, shape, strict=True)]
             needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
         tensor = group.tensor(name)
@@ -297,9 +272,7 @@ def slice_group(
     return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored)
 
 
-def _cut_output(
-    tensor: Tensor, cut: Cut, n_unit: int, given: Mapping[str, tuple[Range, ...]]
-) -> TensorSlices:
+def _cut_output(tensor: Tensor, cut: Cut, n_unit: int) -> TensorSlices:
     axes: list[AxisSlices | None] = [None] * len(tensor.shape)
     for letter in LETTERS:
         count = cut.count(letter)
@@ -308,11 +281,7 @@ def _cut_output(
         at = tensor.axes.find(letter)
         if at < 0:
             raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
-        if letter in given:
-            ranges = given[letter]
-        else:
-            unit = n_unit if letter == "n" else 1
-            ranges = even_ranges(tensor.shape[at], count, unit)
+        ranges = even_ranges(tensor.shape[at], count, n_unit if letter == "n" else 1)
         axes[at] = AxisSlices(letter, ranges, ranges)
     return TensorSlices(tensor, tuple(axes))
 

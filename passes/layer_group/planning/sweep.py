@@ -44,15 +44,7 @@ class Estimate:
 
 
 class LayerFacts:
-    """What a sweep asks of each layer again and again.
-
-    Parameters
-    ----------
-    index : NetworkIndex
-        The network.
-    chip : Chip
-        What it runs on.
-    """
+    """What a sweep asks of each layer again and again."""
 
     def __init__(self, index: NetworkIndex, chip: Chip) -> None:
         self.index = index
@@ -120,19 +112,7 @@ class _Loaded:
 
 
 class Sweep:
-    """The groups that end with one layer, under one cut.
-
-    Parameters
-    ----------
-    facts : LayerFacts
-        The network and the chip.
-    last : int
-        The number of their last layer.
-    cut : Cut
-        How many slices; none in columns.
-    keep : str
-        Letters of the cuts along which halos are kept.
-    """
+    """The groups that end with one layer, under one cut, halos kept along the letters `keep`."""
 
     def __init__(self, facts: LayerFacts, last: int, cut: Cut, keep: str) -> None:
         self.facts = facts
@@ -206,19 +186,16 @@ class Sweep:
         if layer.buffer_bits:
             buffer = -(-layer.buffer_bits * self._lane_elements(tensor, made) // 8)
             self._live[self._at(number)] += buffer
-        return self._read(number, layer, made, tensor)
+        return self._read(number, layer, made)
 
-    def _read(self, number: int, layer: Layer, made: AxisSpans, output: Tensor) -> bool:
+    def _read(self, number: int, layer: Layer, made: AxisSpans) -> bool:
         """Note what the layer needs of its inputs, which are loaded as long as nothing makes them.
 
         False if one of them repeats too much.
         """
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             tensor = self.index.tensors[name]
-            need = [
-                through(m, made, output.shape, extent)
-                for m, extent in zip(axis_maps, tensor.shape, strict=True)
-            ]
+            need = [through(m, made, n) for m, n in zip(axis_maps, tensor.shape, strict=True)]
             known = self._needs.get(name)
             self._needs[name] = need if known is None else unite(known, need)
         for name in dict.fromkeys(layer.inputs):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from passes.layer_group.planning.group import Group
 
-LOAD, COMPUTE, STORE = "load", "compute", "store"
+LOAD, STORE = "load", "store"
 
 
 @dataclass(frozen=True)
@@ -45,34 +45,6 @@ class TimeSteps:
     rows: tuple[Row, ...]  # The steps. All slices run them, in the order of the slices.
     # Whether slices overlap: then the rows run as often as there are slices and twice more.
     pipelined: bool
-
-    def row_of(self, tensor: str, kind: str) -> int:
-        """Return the row in which a tensor is loaded or stored."""
-        for number, row in enumerate(self.rows):
-            if any(t.tensor == tensor and t.kind == kind for t in row.transfers):
-                return number
-        raise ValueError(f"{self.group.index.network.name}: {tensor!r} has no {kind}")
-
-    def one_slice(self) -> tuple[tuple[str, str], ...]:
-        """Return what one slice does, in an order in which it can be done one after the other.
-
-        Returns
-        -------
-        tuple of (str, str)
-            ``load``, ``compute`` or ``store``, and the name of the tensor that is loaded, made or
-            stored. Live ranges of time steps that overlap slices hold in this order, too.
-        """
-        events = []
-        for number, row in enumerate(self.rows):
-            for transfer in row.transfers:
-                turn = (transfer.stage - 1) * len(self.rows) + number
-                events.append((turn, transfer.kind != STORE, transfer.kind, transfer.tensor))
-            if row.layer is not None:
-                made = self.group.layers[row.layer].output
-                events.append((number, True, COMPUTE, made))
-        # In one step no two touch the same bytes, but a store frees what a load may take.
-        events.sort(key=lambda event: event[:2])
-        return tuple((kind, name) for _, _, kind, name in events)
 
 
 def nearest(group: Group) -> TimeSteps:
@@ -132,17 +104,6 @@ def rebalance(
     A load moves earlier and a store later, never into a step whose layer touches the tensor. The
     move that wins the most cycles is done, if it wins any; among equals the one that holds the
     fewest bytes for the fewest steps longer. (tpu-mlir, ``TimeStepMethod``.)
-
-    Parameters
-    ----------
-    steps : TimeSteps
-        The steps of a group.
-    compute_cycles : callable
-        Cycles that a layer takes, by its position in the group.
-    transfer_cycles : callable
-        Cycles that a transfer takes.
-    lane_bytes : Mapping of str to int
-        Bytes a lane of each tensor.
     """
     rows = list(steps.rows)
     slack = [
@@ -213,15 +174,7 @@ class Life:
 
 
 def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
-    """Return the life of every tensor of the group, in the order of `Group.names`.
-
-    Parameters
-    ----------
-    steps : TimeSteps
-        The steps.
-    everywhere : tuple of str
-        Names of the tensors that stay for all slices.
-    """
+    """Return the life of every tensor of the group, in the order of `Group.names`."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for stage in (0, 1, 2):

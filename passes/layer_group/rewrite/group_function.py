@@ -61,27 +61,10 @@ def group_function(
 ) -> GroupFunction:
     """Write the kernel of a group.
 
-    Parameters
-    ----------
-    planned : PlannedGroup
-        Slices, time steps and addresses.
-    calls : Mapping of str to KernelCall
-        The call of each of its layers, by the layer's name.
-    lanes : int
-        How many lanes the chip has.
-    form : {"address", "arena"}
-        Each buffer with its address in a lane, in bytes, for a code generator; or all of them as
-        views of one allocation, which a CPU runs.
+    Each buffer has its address in a lane, in bytes, where `form` is ``address``; all of them are
+    views of one allocation, which a CPU runs, where it is ``arena``.
 
-    Returns
-    -------
-    GroupFunction
-        The kernel.
-
-    Raises
-    ------
-    ValueError
-        When a layer needs more working memory than was planned for it.
+    Raises ValueError when a layer needs more working memory than was planned for it.
     """
     return _Writer(planned, calls, lanes, form).write()
 

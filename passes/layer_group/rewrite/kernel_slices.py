@@ -68,19 +68,7 @@ def buffer_parts(
 ) -> dict[int, Parts]:
     """Return the part that each slice needs of the buffers on the way to a tensor.
 
-    Parameters
-    ----------
-    made : TensorSlices
-        The slices of the tensor.
-    cut : Cut
-        How many slices there are.
-    boxes : callable
-        From a part of the tensor to the parts of the buffers, by their numbers.
-
-    Raises
-    ------
-    ValueError
-        When an axis of a buffer follows slices of more than one axis.
+    Raises ValueError when an axis of a buffer follows slices of more than one axis.
     """
     shape = made.tensor.shape
     whole = tuple((0, extent) for extent in shape)
@@ -114,21 +102,7 @@ def buffer_parts(
 def stage_loops(
     stage: Stage, parts: Parts, buffers: Mapping[int, LocalBuffer], call: KernelCall, slices: Any
 ) -> Any:
-    """Return the loops of a stage over one slice's part, on buffers in local memory.
-
-    Parameters
-    ----------
-    stage : Stage
-        Of the kernel of `call`.
-    parts : Parts
-        What each slice needs of what the stage writes.
-    buffers : Mapping of int to LocalBuffer
-        By number in the kernel: what it reads and writes.
-    call : KernelCall
-        The layer's call.
-    slices : SliceValues
-        The slice.
-    """
+    """Return the loops of a stage over one slice's part, on buffers in local memory."""
     new: dict[int, Any] = {}
     bounds = []
     for var, part in zip(stage.spatial, parts, strict=True):
