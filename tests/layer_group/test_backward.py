@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from operator_modules import arrays, kernels, lowered, module, run
-from tvm import relax
+from tvm import relax, te, tirx, topi
 
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import AxisReads
@@ -398,6 +398,22 @@ def test_a_fitted_map_needs_what_is_read_and_little_more(axis_map, rows, extent)
             if needed != (0, 0):
                 assert got[0] <= needed[0]
                 assert needed[1] <= got[1]
+
+
+def test_rows_of_many_points_are_found_by_algebra():
+    heads, size, rows = 16, 128, 1 << 20
+    x = te.placeholder((1, rows, heads * size), "float16", name="x")
+    parts = topi.reshape(x, (1, rows, heads, size))
+    half = size // 2
+    turned = te.compute(
+        parts.shape,
+        lambda b, s, h, d: tirx.if_then_else(
+            d < half, -parts[b, s, h, d + half], parts[b, s, h, d - half]
+        ),
+    )
+    moved = topi.transpose(turned, (0, 2, 1, 3))
+    (reads,) = KernelReads.of(read_kernel(te.create_prim_func([x, moved]))).maps(1).values()
+    assert reads == (None, AxisMap(2), AxisMap(1, size, 1, 0, size - 1))
 
 
 def test_a_kernel_that_nobody_wrote_a_rule_for():

@@ -21,8 +21,8 @@ from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.letters import (
-    letters_by_contraction,
-    output_letters,
+    Reads,
+    decide_letters,
     usual_letters,
     weight_letters,
 )
@@ -286,7 +286,7 @@ class _BlockReader:
         params = [flat(self.names.of(param)) for param in self.function.params]
         if count is not None:
             return weights.union(*params[int(count) :])
-        letters = self._letters(weights)
+        letters = self._letters(weights.union(*params[1:]))
         return weights.union(
             name
             for names in params[1:]
@@ -325,54 +325,27 @@ class _BlockReader:
         return found
 
     def _letters(self, weights: set[str]) -> dict[str, str]:
-        shapes = self.names.shapes
-        letters: dict[str, str] = {}
+        shapes = {name: shape or () for name, shape in self.names.shapes.items()}
+        reads = [
+            Reads(call.output, tuple(zip(call.inputs, call.maps, strict=True)))
+            for call in self.calls
+            if call.source is not None
+        ]
+        # What is made of weights alone is a weight, too.
+        weights = set(weights)
         for call in self.calls:
-            for name in call.inputs:
-                if name not in letters and name not in weights:
-                    letters[name] = self._input_letters(name)
-            shape = shapes[call.output] or ()
-            sources = [
-                (letters[name], axis_maps)
-                for name, axis_maps in zip(call.inputs, call.maps, strict=False)
-                if name not in weights
-            ]
-            known = output_letters(shape, sources) if sources else usual_letters(len(shape))
-            letters[call.output] = known
-        self._lay_operands(letters)
-        for name, shape_or_none in shapes.items():
-            letters.setdefault(name, usual_letters(len(shape_or_none or ())))
-        return letters
-
-    def _lay_operands(self, letters: dict[str, str]) -> None:
-        """Lay what every slice needs whole, such as weights, as its readers' channels lie."""
+            if call.source is not None and weights.issuperset(call.inputs):
+                weights.add(call.output)
+        letters = decide_letters(shapes, reads, weights)
+        # A weight lies as the channels of what it is read for.
         for call in reversed(self.calls):
             for name, axis_maps in zip(call.inputs, call.maps, strict=False):
-                read = self._letters_read(name, letters)
-                if read.isdisjoint(CUT_LETTERS) and (name not in letters or "c" in read):
-                    letters[name] = weight_letters(letters[call.output], axis_maps)
-
-    def _input_letters(self, name: str) -> str:
-        """Return the letters of a tensor from outside, as the operators that read it tell them.
-
-        What sums over the products of two operands, such as a convolution, knows best. What sums
-        over one, such as a softmax, is asked where there is no other.
-        """
-        shape = self.names.shapes[name] or ()
-        followed, found = {name}, None
-        for call in self.calls:
-            for read, axis_maps in zip(call.inputs, call.maps, strict=False):
-                if read not in followed:
-                    continue
-                letters = letters_by_contraction(shape, axis_maps)
-                if letters is not None and len(call.inputs) > 1:
-                    return letters
-                found = found or letters
-                if tuple(shape) == tuple(self.names.shapes[call.output] or ()):
-                    followed.add(call.output)
-        if found is not None:
-            return found
-        return usual_letters(len(shape))
+                if name in weights:
+                    known = letters.get(call.output) or usual_letters(len(shapes[call.output]))
+                    letters[name] = weight_letters(known, axis_maps)
+        for name, shape in shapes.items():
+            letters.setdefault(name, usual_letters(len(shape)))
+        return letters
 
 
 def _cannot_be_cut(error: Exception) -> str:
