@@ -120,10 +120,12 @@ def _read(classes: _Classes, call: Reads, weights: set[str]) -> None:
             here = classes.at(name, axis)
             if m is None or shapes[call.output][m.axis] == 1:
                 here.whole += 1
-                others = (other for other in call.inputs if other[0] != name)
-                summed = _summed_with(shapes, shapes[name][axis], others)
+                summed = _summed_with(shapes, shapes[name][axis], name, call)
                 here.is_summed = here.is_summed or bool(summed)
                 here.is_channels = here.is_channels or bool(summed & weights)
+                if not summed and tuple(shapes[name]) == tuple(shapes[call.output]):
+                    # A normalization needs all of an axis for each element of the same axis.
+                    classes.join(here, classes.at(call.output, axis))
                 continue
             mapped.add(m.axis)
             if not classes.join(here, classes.at(call.output, m.axis)):
@@ -140,16 +142,14 @@ def _read(classes: _Classes, call: Reads, weights: set[str]) -> None:
 
 
 def _summed_with(
-    shapes: Mapping[str, Sequence[int]],
-    extent: int,
-    others: object,
+    shapes: Mapping[str, Sequence[int]], extent: int, name: str, call: Reads
 ) -> set[str]:
-    """Return the names of the inputs of which an axis of this extent is needed whole, too."""
+    """Return the other inputs of a call of which an axis of this extent is needed whole, too."""
     return {
-        name
-        for name, axis_maps in others  # type: ignore[attr-defined]
-        for n, m in zip(shapes[name], axis_maps, strict=True)
-        if m is None and n == extent
+        other
+        for other, axis_maps in call.inputs
+        for n, m in zip(shapes[other], axis_maps, strict=True)
+        if other != name and m is None and n == extent
     }
 
 
