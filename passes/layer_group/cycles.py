@@ -85,7 +85,9 @@ def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
     group = search.index.group((number,))
     (layer,) = group.layers
     if not layer.reason:
-        for estimate in sorted(search.ending_with(number, number), key=lambda e: e.cycles):
+        for estimate in sorted(
+            search.ending_with(number, number, search.parts), key=lambda e: e.price
+        ):
             planned = search.plan(estimate)
             if planned is not None:
                 return simulate_group(planned, chip).makespan

@@ -44,9 +44,6 @@ LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 
 _CALL = type_index(Call)
 
-ALONE = "no group with a neighbour fits or costs less, and alone it moves as many bytes as before"
-"""Why a layer is left that fits local memory."""
-
 
 @dataclass(frozen=True)
 class LayerGroupOptions:
@@ -220,8 +217,8 @@ def _warn_of_estimate(target: str) -> None:
 def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -> PlannedBlock:
     """Write the groups of a block, and leave the layers alone of those that are none after all.
 
-    Nothing is won by slicing a layer that is in no group with another one, or by a group that moves
-    more than its layers alone; and nothing may be lost by a group that cannot be written.
+    Nothing is won by a group that moves more than its layers alone, and nothing may be lost by one
+    that cannot be written.
     """
     kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after
@@ -231,9 +228,7 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
             for layer in group.group.layers
             for name in (*dict.fromkeys(layer.inputs), layer.output)
         )
-        if len(group.group.layers) == 1:
-            reason = ALONE
-        elif group.cost.moved > alone:
+        if group.cost.moved > alone:
             reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
         else:
             try:

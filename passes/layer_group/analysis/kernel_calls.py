@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
@@ -26,6 +26,7 @@ class KernelCall:
     parameter: int  # The number of the kernel's parameter that the layer makes
     inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
     cut: tuple[int, ...] = ()  # Axes of what it makes that a group may cut
+    channels: int = -1  # The axis of what it makes that lies across the lanes; -1 if none does
 
     @property
     def maps(self) -> tuple[InputMap, ...]:
@@ -94,6 +95,23 @@ class KernelCall:
             kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
         )
         return ceil(Fraction(bits) / prod(uncut))
+
+    @cached_property
+    def in_parts(self) -> KernelCall:
+        """The call where it makes channels of its result in parts."""
+        return replace(self, cut=tuple(sorted({*self.cut, self.channels})))
+
+    @cached_property
+    def part_bits(self) -> int | None:
+        """Bits of working memory for each element of a part of the result's channels.
+
+        None where channels cannot be made in parts without making something else again for each.
+        """
+        made = self.reads.of_made(self.parameter).values()
+        follow = all(any(r is not None and r.axis == self.channels for r in axes) for axes in made)
+        if self.channels < 0 or self.channels in self.cut or not follow:
+            return None
+        return self.in_parts.buffer_bits
 
     def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
         """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""

@@ -220,7 +220,8 @@ class _BlockReader:
         cut = self._cut_axes(letters)
         for call in self.calls:
             if call.source is not None:
-                call.source = replace(call.source, cut=tuple(sorted(cut[call.output])))
+                axes, channels = tuple(sorted(cut[call.output])), letters[call.output].find("c")
+                call.source = replace(call.source, cut=axes, channels=channels)
         used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
         tensors = tuple(
             Tensor(
@@ -244,7 +245,8 @@ class _BlockReader:
         if call.source is not None:
             source = call.source
             try:
-                return Layer(*names, source.maps, source.operations, source.buffer_bits)
+                bits = (source.buffer_bits, source.part_bits)
+                return Layer(*names, source.maps, source.operations, *bits)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)

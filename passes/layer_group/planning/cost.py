@@ -16,8 +16,9 @@ All slices of a group count as the average one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group, bytes_of, element_count
 from passes.layer_group.planning.lanes import Lanes
@@ -39,6 +40,9 @@ class GroupCost:
     compute_cycles: int
     transfer_cycles: int
     moved: int  # Bytes between global and local memory
+    # What groups are compared by: `cycles`, and those of all transfers once more. A byte that is
+    # moved while the lanes compute takes no time, but bandwidth.
+    price: int
     # Rows of the tensors that are computed in the group, each time that they are made again.
     repeated_rows: int
 
@@ -89,21 +93,33 @@ def group_cost(
     cycles: dict[Transfer, int] = {}
     held = set(slices.resident)
     pipe = machine[TRANSFERS]
+    # For one slice: a layer waits for the first part of its weights, the others come meanwhile.
+    computing = [-(-all_slices // count) for all_slices in computed]
+    streaming: dict[int, int] = {}
+    streamed = 0
+    for at, layer in enumerate(group.layers):
+        stream = slices.streams.get(layer.name)
+        if stream is not None:
+            loaded = sum(bytes_of(group.tensor(name)) for name, _ in stream.weights)
+            parts = len(stream.ranges)
+            part = pipe.cycles(-(-loaded // parts))
+            computing[at], streaming[at] = computing[at] + part, part * parts
+            streamed += loaded * count
     for row in steps.rows:
         for transfer in row.transfers:
             moved[transfer] = moved_bytes(slices, transfer)
             times = 1 if transfer.tensor in held else count
             cycles[transfer] = pipe.cycles(-(-moved[transfer] // times))
     if balance:
-        steps = rebalance(
-            steps, lambda layer: -(-computed[layer] // count), cycles.__getitem__, lane_bytes
-        )
+        steps = rebalance(steps, computing.__getitem__, cycles.__getitem__, lane_bytes, streaming)
     total = pipelined_cycles(
-        steps, lambda layer: -(-computed[layer] // count), cycles.__getitem__, count, held
+        steps, computing.__getitem__, cycles.__getitem__, count, held, streaming
     )
     transferred = sum(c * (1 if t.tensor in held else count) for t, c in cycles.items())
+    transferred += sum(streaming.values()) * count
     repeated = sum(slices.repeated_rows(name) for name in group.made)
-    cost = GroupCost(total, sum(computed), transferred, sum(moved.values()), repeated)
+    moving = sum(moved.values()) + streamed
+    cost = GroupCost(total, sum(computed), transferred, moving, total + transferred, repeated)
     return cost, steps
 
 
@@ -113,11 +129,12 @@ def pipelined_cycles(
     transfer_cycles: Callable[[Transfer], int],
     slices: int,
     held: set[str],
+    streamed_cycles: Mapping[int, int] = MappingProxyType({}),
 ) -> int:
     """Return the cycles of all slices, filling and draining counted.
 
-    `compute_cycles` takes a layer's position in the group; both callables count one slice. What is
-    `held` is loaded once, with the first slice.
+    `compute_cycles` takes a layer's position in the group; all cycles are those of one slice. What
+    is `held` is loaded once, with the first slice; what is streamed, beside its layer.
     """
     first_slice = {t: t.stage * steps.pipelined for row in steps.rows for t in row.transfers}
     middle = int(steps.pipelined)
@@ -132,8 +149,11 @@ def pipelined_cycles(
                 at = number - first_slice[transfer]
                 if at == 0 or (0 < at < slices and transfer.tensor not in held):
                     moving += transfer_cycles(transfer)
-            computes = row.layer is not None and 0 <= number - middle < slices
-            cycles += max(compute_cycles(row.layer or 0) if computes else 0, moving)
+            computing = 0
+            if row.layer is not None and 0 <= number - middle < slices:
+                computing = compute_cycles(row.layer)
+                moving += streamed_cycles.get(row.layer, 0)
+            cycles += max(computing, moving)
         return cycles
 
     # All turns between the first three and the last two are alike.

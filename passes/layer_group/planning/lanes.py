@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passes.layer_group.planning.network import Kind, Tensor
-from passes.layer_group.planning.slicing import TensorSlices
 from target_hw.memory import MemoryScope
 
 
@@ -59,11 +58,3 @@ def _letters(tensor: Tensor, extents: tuple[int, ...]) -> tuple[int, int, int]:
     for letter, extent in zip(tensor.axes, extents, strict=True):
         sizes[letter] *= extent
     return sizes["n"], sizes["c"], sizes["h"] * sizes["w"]
-
-
-def window_extents(slices: TensorSlices) -> tuple[int, ...]:
-    """Return the elements on each axis of what is held of a tensor during one slice, at most."""
-    return tuple(
-        extent if axis is None else axis.window
-        for extent, axis in zip(slices.tensor.shape, slices.axes, strict=True)
-    )

@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.layer_group.planning.lanes import Lanes, window_extents
+from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Kind
 from passes.layer_group.planning.slicing import GroupSlices
+from passes.layer_group.planning.streams import window_of
 from passes.layer_group.planning.time_steps import Life, TimeSteps, lives
 from passes.planning.problem import Buffer, Problem
 from target_hw.memory import MemoryScope
@@ -74,7 +75,7 @@ class LocalMemory:
 def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
     """Return the bytes a lane of each tensor, and of each layer's working memory by its name."""
     sizes = {
-        name: lanes.tensor_bytes(tensor.tensor, window_extents(tensor))
+        name: lanes.tensor_bytes(tensor.tensor, slices.window(name))
         for name, tensor in slices.tensors.items()
     }
     for layer in slices.group.layers:
@@ -83,7 +84,10 @@ def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
             extent if axis is None else axis.fresh
             for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
         )
-        bits = layer.buffer_bits * lanes.elements(made.tensor, extents)
+        stream, each = slices.streams.get(layer.name), layer.buffer_bits
+        if stream is not None:
+            extents, each = window_of(extents, stream.axis, stream.chunk), layer.part_bits or 0
+        bits = each * lanes.elements(made.tensor, extents)
         sizes[layer.name] = -(-bits // 8)
     return sizes
 

@@ -81,6 +81,9 @@ class Layer:
     multiply_adds: int = 0  # For the whole output; a slice takes its share
     # Bits of working memory a lane for each element of the output's slice in that lane.
     buffer_bits: int = 0
+    # The same for an element of a part where channels of the output are made in parts; None where
+    # they cannot be.
+    part_bits: int | None = None
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
 
 

@@ -28,6 +28,7 @@ from passes.layer_group.planning.slicing import (
     repeats_too_much,
     slice_group,
 )
+from passes.layer_group.planning.streams import Stream, stream_of
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import solve
 from passes.planning.plan import Plan
@@ -159,6 +160,13 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
+def streams_of(group: Group, cut: Cut, lanes: Lanes) -> dict[str, Stream]:
+    """Return the layers of a group that a cut makes in parts, by name."""
+    pairs = zip(group.layers, group.numbers, strict=True)
+    found = ((layer.name, stream_of(group.index, lanes, n, cut.part_bytes)) for layer, n in pairs)
+    return {name: stream for name, stream in found if stream is not None}
+
+
 def plan_group(
     group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
 ) -> PlannedGroup | None:
@@ -167,11 +175,12 @@ def plan_group(
     unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
     if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
         return None
-    slices = slice_group(group, cut, keep, n_unit=unit)
+    streams = streams_of(group, cut, chip.lanes)
+    slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
     if chip.overlap_rule == "half" and repeats_too_much(slices):
         return None
     sizes = item_bytes(slices, chip.lanes)
-    steps = pipeline(nearest(group))
+    steps = pipeline(nearest(group, slices.streamed))
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     local = of_time_steps(slices, balanced, chip.memory, sizes)
     plan = place(local, chip.planner)

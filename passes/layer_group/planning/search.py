@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
     Chip,
@@ -25,16 +27,39 @@ PATIENCE = 2
 """How often more slices, or longer groups with more slices, win nothing before it stops."""
 
 LEAST_GAIN = 0.01
-"""Share of a group's cycles below which fewer of them count as nothing won."""
+"""Share of a group's price below which a lower one counts as nothing won."""
 
 DOUBT = 0.03
-"""Share of its estimated cycles that a group may turn out to take less, once it is planned."""
+"""Share of its estimated price that a group may turn out to cost less, once it is planned."""
 
 QUICK = "first_fit"
 """One of the planners of the portfolio."""
 
+PARTS = 8
+"""Share of a lane's memory that the weights of one layer may take, where they come in parts."""
+
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 """For each way with halos, the letters of the cuts along which the search may keep them."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a layer takes that is in no group: it computes while its tensors are moved."""
+
+    moved: int  # Bytes: each tensor once
+    cycles: int
+    price: int  # As in `GroupCost`
+
+    @classmethod
+    def of(cls, index: NetworkIndex, chip: Chip, number: int) -> Alone:
+        """Return what a layer takes."""
+        layer = index.network.layers[number]
+        names = (*dict.fromkeys(layer.inputs), layer.output)
+        moved = sum(bytes_of(index.tensors[name]) for name in names)
+        elements = element_count(index.tensors[layer.output])
+        computing = layer_cycles(chip.machine, chip.lanes, index.group((number,)), layer, elements)
+        moving = chip.machine[TRANSFERS].cycles(moved)
+        return cls(moved, max(computing, moving), max(computing, moving) + moving)
 
 
 class GroupSearch:
@@ -44,6 +69,8 @@ class GroupSearch:
         self.index = index
         self.chip = chip
         self.keeps = KEEPS[halo]
+        self.parts = (0, chip.capacity // PARTS)
+        self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
         # While groups are compared it is enough that they fit; the portfolio is for the result.
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
@@ -80,45 +107,45 @@ class GroupSearch:
         for name in candidates:
             other = {**keep, name: "" if "h" in keep[name] else "h"}
             changed = plan_group(group, cut, self._quick, other)
-            if changed is not None and changed.cost.cycles < planned.cost.cycles:
+            if changed is not None and changed.cost.price < planned.cost.price:
                 planned, keep = changed, other
         return planned
 
-    def cycles(self, estimate: Estimate) -> int | None:
-        """Return a group's cycles, of its plan or the fewest that are likely.
+    def price(self, estimate: Estimate) -> int | None:
+        """Return a group's price, of its plan or the lowest that is likely.
 
         It is None if the group was found not to fit.
         """
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
-            return int(estimate.cycles * (1 - DOUBT))
+            return int(estimate.price * (1 - DOUBT))
         planned = self._planned[key]
-        return None if planned is None else planned.cost.cycles
+        return None if planned is None else planned.cost.price
 
     def is_planned(self, estimate: Estimate) -> bool:
         """Whether a group was planned, or found not to fit."""
         return (estimate.first, estimate.last, estimate.cut, estimate.keep) in self._planned
 
-    def ending_with(self, last: int, first: int) -> Iterator[Estimate]:
+    def ending_with(self, last: int, first: int, parts: Sequence[int]) -> Iterator[Estimate]:
         """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
 
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
-        the rows, until more slices win nothing.
+        the rows, until more slices win nothing. `parts` are the values of `Cut.part_bytes`.
         """
-        for keep in self.keeps:
+        for keep, part_bytes in product(self.keeps, parts):
             best: dict[int, int] = {}
             vain = 0
-            for cut in self._cuts(last):
+            for cut in self._cuts(last, part_bytes):
                 if cut.h == 1 and keep != self.keeps[0]:
                     continue  # Without cut rows there is nothing to keep.
                 won, worse, all_fit = False, 0, min(best, default=last) == first
                 for estimate in Sweep(self._facts, last, cut, keep).run(first):
                     known = best.get(estimate.first)
                     worse += 1
-                    if known is None or estimate.cycles < known:
-                        best[estimate.first] = estimate.cycles
+                    if known is None or estimate.price < known:
+                        best[estimate.first] = estimate.price
                         worse = 0
-                        won = won or known is None or estimate.cycles < known * (1 - LEAST_GAIN)
+                        won = won or known is None or estimate.price < known * (1 - LEAST_GAIN)
                     yield estimate
                     if all_fit and worse == PATIENCE:
                         break  # Fewer slices do for all groups, in fewer cycles.
@@ -126,14 +153,14 @@ class GroupSearch:
                 if vain == PATIENCE:
                     break
 
-    def _cuts(self, last: int) -> list[Cut]:
+    def _cuts(self, last: int, part_bytes: int) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
         output = self.index.tensors[self.index.network.layers[last].output]
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self.chip.lanes.batch_unit(output.bits)
         batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
-        by_batch = [Cut(n=count) for count in counts(batch)]
-        return by_batch + [Cut(n=batch, h=count) for count in counts(rows)[1:]]
+        by_batch = [Cut(n=count, part_bytes=part_bytes) for count in counts(batch)]
+        return by_batch + [Cut(batch, count, part_bytes) for count in counts(rows)[1:]]
 
 
 def counts(extent: int) -> list[int]:
@@ -164,7 +191,7 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
-        estimates = list(search.ending_with(end, first))
+        estimates = [e for e in search.ending_with(end, first, (0,)) if e.first < end]
         estimates.sort(key=lambda estimate: estimate.first)
         plans = (search.plan(estimate) for estimate in estimates)
         planned = next((plan for plan in plans if plan is not None), None)
@@ -174,7 +201,7 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
 
 
 def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
-    """Cut the layers from `first` to `last` into the groups of the fewest cycles together.
+    """Cut the layers from `first` to `last` into the groups of the lowest price together.
 
     For each layer, the best way to cut all layers up to it is the best group that ends with it
     and the best way to cut what comes before. Groups have at most `WINDOW` layers at first; then
@@ -202,13 +229,16 @@ def _estimate(
         furthest = begins[max(0, at + 1 - WINDOW)]
         by_first = known.setdefault(end, {})
         fresh: dict[int, list[Estimate]] = {}
-        for estimate in search.ending_with(end, furthest):
+        for estimate in search.ending_with(end, furthest, search.parts):
             where = bisect_left(begins, estimate.first)
+            alone = sum(one.moved for one in search.alone[estimate.first : end + 1])
+            if estimate.moved > alone or estimate.first == end:
+                continue  # Nothing is won by slicing a layer that is alone.
             if where < len(begins) and begins[where] == estimate.first and estimate.first <= begin:
                 fresh.setdefault(estimate.first, []).append(estimate)
         for start, estimates in fresh.items():
             if start not in by_first:
-                by_first[start] = sorted(estimates, key=lambda e: (e.cycles, e.cut.steps, e.keep))
+                by_first[start] = sorted(estimates, key=lambda e: (e.price, e.cut.steps, e.keep))
 
 
 def _cheapest(
@@ -237,11 +267,13 @@ def _choose(
     for end, by_first in known.items():
         for start, estimates in by_first.items():
             for estimate in estimates:
-                cycles = search.cycles(estimate)
-                if cycles is not None and cycles < costs.get((start, end), cycles + 1):
-                    options[start, end], costs[start, end] = estimate, cycles
-    parts = shortest_path(first, last, costs)
-    return [options[part] if part in options else part[0] for part in parts]
+                price = search.price(estimate)
+                if price is not None and price < costs.get((start, end), price + 1):
+                    options[start, end], costs[start, end] = estimate, price
+    costs.update(
+        ((number, number), search.alone[number].price) for number in range(first, last + 1)
+    )
+    return [options.get(part, part[0]) for part in shortest_path(first, last, costs)]
 
 
 def shortest_path(
@@ -249,22 +281,15 @@ def shortest_path(
 ) -> list[tuple[int, int]]:
     """Cut the numbers from `first` to `last` into the parts that cost least together.
 
-    A number of which no part has a cost can be alone at any time, but as few of these as possible
-    are. The result is the first and last number of each part, in their order.
+    Each number has a cost alone. The result is the first and last number of each part, in order.
     """
     starts: dict[int, list[int]] = {}
     for start, end in sorted(costs):
         starts.setdefault(end, []).append(start)
-    # How many are alone, and what the rest costs, for all numbers before one.
-    best: dict[int, tuple[int, int]] = {first: (0, 0)}
+    best: dict[int, int] = {first: 0}  # What all numbers before one cost.
     choice: dict[int, int] = {}
     for end in range(first, last + 1):
-        alone, cost = best[end]
-        options = [((alone + 1, cost), end)]
-        for start in starts.get(end, []):
-            if start >= first:
-                alone, cost = best[start]
-                options.append(((alone, cost + costs[start, end]), start))
+        options = [(best[at] + costs[at, end], at) for at in starts[end] if at >= first]
         best[end + 1], choice[end] = min(options)
     parts: list[tuple[int, int]] = []
     end = last

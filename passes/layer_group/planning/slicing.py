@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import product
 
 from passes.layer_group.planning.group import Group, extent_of
-from passes.layer_group.planning.network import Box, Range, Tensor
+from passes.layer_group.planning.network import Box, Layer, Range, Tensor
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
@@ -26,9 +26,13 @@ from passes.layer_group.planning.spans import (
     through,
     unite,
 )
+from passes.layer_group.planning.streams import Stream, window_of
 
 LETTERS = "nh"
 """Letters of the axes that are cut, outermost first."""
+
+CHANNELS = "c"
+"""Letter of the axis along which a layer may be made in parts."""
 
 OVERLAP_RULES = (None, "half")
 """Names of the rules that refuse slices which repeat too much; see `repeats_too_much`."""
@@ -41,6 +45,8 @@ class Cut:
     # Slices of the batch and of the rows; positive.
     n: int = 1
     h: int = 1
+    # Weights of a layer that take more bytes a lane come in parts (see `streams`); zero: none do.
+    part_bytes: int = 0
 
     @property
     def steps(self) -> int:
@@ -174,13 +180,23 @@ class GroupSlices:
     # By name, for every output of the group: what each slice writes to global memory. It covers the
     # output exactly, each element once.
     stored: Mapping[str, TensorSlices]
+    streams: Mapping[str, Stream]  # By name, for the layers that are made in parts
+
+    @cached_property
+    def streamed(self) -> dict[str, Stream]:
+        """The weights that come in parts."""
+        return {name: stream for stream in self.streams.values() for name, _ in stream.weights}
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
         """Names of what is loaded once and stays for all slices; empty if there is one slice."""
         if self.cut.steps == 1:
             return ()
-        return tuple(name for name in self.group.loaded if self.tensors[name].is_whole)
+        return tuple(
+            name
+            for name in self.group.loaded
+            if self.tensors[name].is_whole and name not in self.streamed
+        )
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
@@ -188,7 +204,7 @@ class GroupSlices:
         return tuple(
             name
             for name in self.group.names
-            if name not in self.resident and self._is_kept(self.tensors[name])
+            if name not in (*self.resident, *self.streamed) and self._is_kept(self.tensors[name])
         )
 
     def _is_kept(self, slices: TensorSlices) -> bool:
@@ -200,6 +216,26 @@ class GroupSlices:
                 return True
         return False
 
+    def window(self, name: str) -> tuple[int, ...]:
+        """Return the elements on each axis of what is held of a tensor at once, at most."""
+        slices = self.tensors[name]
+        if name in self.streamed:
+            stream = self.streamed[name]
+            return window_of(slices.tensor.shape, dict(stream.weights)[name], stream.window)
+        return tuple(
+            extent if axis is None else axis.window
+            for extent, axis in zip(slices.tensor.shape, slices.axes, strict=True)
+        )
+
+    def in_parts(self, layer: Layer) -> TensorSlices:
+        """Return what a layer makes, its channels in parts if it is made so."""
+        made, stream = self.tensors[layer.output], self.streams.get(layer.name)
+        if stream is None:
+            return made
+        axes = list(made.axes)
+        axes[stream.axis] = AxisSlices(CHANNELS, stream.ranges, stream.ranges)
+        return replace(made, axes=tuple(axes))
+
     def repeated_rows(self, name: str) -> int:
         """Rows of a tensor that are computed or loaded again, each time counted.
 
@@ -209,7 +245,7 @@ class GroupSlices:
         rows = [axis for axis in slices.axes if axis is not None and axis.letter == "h"]
         if rows:
             return rows[0].repeated
-        if "h" in slices.keep or name in self.resident:
+        if "h" in slices.keep or name in self.resident or name in self.streamed:
             return 0
         return (self.cut.h - 1) * extent_of(slices.tensor, "h")
 
@@ -235,6 +271,7 @@ def slice_group(
     keep: str | Mapping[str, str] = "",
     *,
     n_unit: int = 1,
+    streams: Mapping[str, Stream] | None = None,
 ) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
 
@@ -249,6 +286,7 @@ def slice_group(
     Raises ValueError if an output has fewer elements on an axis than it is to have slices, or none
     such axis.
     """
+    streams = streams or {}
     stored = {name: _cut_output(group.tensor(name), cut, n_unit) for name in group.outputs}
     needs: dict[str, AxisSpans] = {
         name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
@@ -268,8 +306,12 @@ def slice_group(
         tensor = group.tensor(name)
         kept = keep if isinstance(keep, str) else keep.get(name, "")
         sliced, _ = _settle(tensor, needs[name], cut, kept)
-        tensors[name] = replace(sliced, keep=LETTERS) if sliced.is_whole else sliced
-    return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored)
+        if sliced.is_whole and not any(
+            name == streamed for stream in streams.values() for streamed, _ in stream.weights
+        ):
+            sliced = replace(sliced, keep=LETTERS)
+        tensors[name] = sliced
+    return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored, streams)
 
 
 def _cut_output(tensor: Tensor, cut: Cut, n_unit: int) -> TensorSlices:

@@ -10,8 +10,9 @@ results of the one before are stored. (tpu-mlir, ``BasicTimeStep``, ``TimeStepMe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group
 
@@ -35,6 +36,7 @@ class Row:
 
     layer: int | None  # Position in the group's layers of the one that computes; None if none does
     transfers: tuple[Transfer, ...] = ()  # What runs beside it
+    streamed: tuple[str, ...] = ()  # Weights that it loads part by part for the slice
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,15 @@ class TimeSteps:
     pipelined: bool
 
 
-def nearest(group: Group) -> TimeSteps:
+def nearest(group: Group, streamed: Collection[str] = ()) -> TimeSteps:
     """Return steps without overlap of slices: operands are loaded one step before their layer.
 
     Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i`` while the next
     layer's operands are loaded and the layer before's results stored, and the last row stores.
+    Weights that are `streamed` are loaded in the row of their layer.
     """
     rows: list[Row] = [Row(None)]
-    there = set(group.made)
+    there = {*group.made, *streamed}
     outputs = set(group.outputs)
     loads: list[tuple[Transfer, ...]] = []
     for layer in group.layers:
@@ -64,7 +67,8 @@ def nearest(group: Group) -> TimeSteps:
     rows = [Row(None, tuple(replace(t, stage=0) for t in loads[0]))]
     for position in range(len(group.layers)):
         transfers = loads[position + 1] if position + 1 < len(loads) else ()
-        rows.append(Row(position, transfers + _stores(group, position - 1, outputs, 1)))
+        parts = tuple(n for n in dict.fromkeys(group.layers[position].inputs) if n in streamed)
+        rows.append(Row(position, transfers + _stores(group, position - 1, outputs, 1), parts))
     rows.append(Row(None, _stores(group, len(group.layers) - 1, outputs, 2)))
     return TimeSteps(group, tuple(rows), False)
 
@@ -98,6 +102,7 @@ def rebalance(
     compute_cycles: Callable[[int], int],
     transfer_cycles: Callable[[Transfer], int],
     lane_bytes: Mapping[str, int],
+    streamed_cycles: Mapping[int, int] = MappingProxyType({}),
 ) -> TimeSteps:
     """Move transfers from steps whose transfers take longer than their layer to others.
 
@@ -109,6 +114,7 @@ def rebalance(
     slack = [
         (0 if row.layer is None else compute_cycles(row.layer))
         - sum(transfer_cycles(t) for t in row.transfers)
+        - (0 if row.layer is None else streamed_cycles.get(row.layer, 0))
         for row in rows
     ]
     for source in range(len(rows)):
@@ -183,6 +189,7 @@ def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
                 layer = steps.group.layers[row.layer]
                 first[layer.output] = number
                 last.setdefault(layer.output, number)
+                first.update(dict.fromkeys(row.streamed, number))
                 for name in layer.inputs:
                     last[name] = number
             for transfer in row.transfers:

@@ -29,7 +29,8 @@ from tvm.tirx import (
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
+from passes.layer_group.planning.streams import Stream
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
@@ -184,9 +185,44 @@ class _Writer:
     # ------------------------------------------------------------------------------- layers
 
     def _compute(self, layer: Layer, slices: SliceValues) -> Any:
-        call, made = self.calls[layer.name], self.planned.slices.tensors[layer.output]
+        made = self.planned.slices.tensors[layer.output]
+        stream = self.planned.slices.streams.get(layer.name)
+        if stream is None:
+            return self._once(made, self._part(layer, slices), slices)
+        # The weights of a part are loaded in the turn before the part is computed.
+        turn, count = Var("part", PrimType(INDEX)), len(stream.ranges)
+        loads = [self._load_part(name, axis, stream, turn) for name, axis in stream.weights]
+        before = turn - number(1)
+        inner = SliceValues(self.cut, slices.number, before)
+        statement = self._part(layer, inner)  # It adds to the bindings.
+        computed = [*inner.bindings, statement]
+        work = [
+            _where([turn < number(count)], SeqStmt(loads) if len(loads) > 1 else loads[0]),
+            _where([turn >= number(1)], SeqStmt(computed) if len(computed) > 1 else computed[0]),
+        ]
+        loop = For(turn, number(0), number(count + 1), ForKind.SERIAL, SeqStmt(work))
+        return self._once(made, loop, slices)
+
+    def _load_part(self, name: str, axis: int, stream: Stream, part: Any) -> Any:
+        """Load what one part of a layer's channels needs of a weight."""
+        local, outside = self.local[name], self.outside[name]
+        slices = SliceValues(self.cut, number(0), part)
+        parts = [
+            AxisPart(stream.ranges, CHANNELS) if at == axis else AxisPart(((0, extent),))
+            for at, extent in enumerate(self.group.tensor(name).shape)
+        ]
+        loops, at = _loops(parts, slices)
+        copy = BufferStore(local.buffer, BufferLoad(outside, at), local.indices(at, slices))
+        statement = nest(loops, copy)
+        return SeqStmt([*slices.bindings, statement]) if slices.bindings else statement
+
+    def _part(self, layer: Layer, slices: SliceValues) -> Any:
+        """Return the loops of a layer for a slice, or for a part of its channels."""
+        call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
+        if layer.name in self.planned.slices.streams:
+            call = call.in_parts
         kernel = call.reads.kernel
-        parts = buffer_parts(made, self.cut, lambda box: call.reads.made_for(call.parameter, box))
+        parts = buffer_parts(made, lambda box: call.reads.made_for(call.parameter, box))
         # What lies in the result's place is needed where the result is made, and nowhere else.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
@@ -201,7 +237,7 @@ class _Writer:
             for part in parts[call.parameter]
             if any(begin >= end for begin, end in part.ranges)
         ]
-        return self._once(made, _where(filled, computed), slices)
+        return _where(filled, computed)
 
     def _buffers(
         self, layer: Layer, call: KernelCall, made: TensorSlices
@@ -210,7 +246,7 @@ class _Writer:
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
         buffers[call.parameter] = self.local[layer.output]
         kernel = call.reads.kernel
-        working = buffer_parts(made, self.cut, call.working_boxes)
+        working = buffer_parts(made, call.working_boxes)
         memory: dict[int, Var] = {}
         if working:
             memory = self.memory.working(

@@ -14,7 +14,7 @@ from passes.ir.structural import structural_mutate, type_index
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box
-from passes.layer_group.planning.slicing import LETTERS, Cut, TensorSlices
+from passes.layer_group.planning.slicing import CHANNELS, LETTERS, TensorSlices
 from passes.layer_group.rewrite.local_buffers import LocalBuffer
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
 
@@ -63,9 +63,7 @@ def made_parts(tensor: TensorSlices) -> Parts:
     )
 
 
-def buffer_parts(
-    made: TensorSlices, cut: Cut, boxes: Callable[[Box], Mapping[int, Box]]
-) -> dict[int, Parts]:
+def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) -> dict[int, Parts]:
     """Return the part that each slice needs of the buffers on the way to a tensor.
 
     Raises ValueError when an axis of a buffer follows slices of more than one axis.
@@ -78,12 +76,12 @@ def buffer_parts(
         for key, box in start.items()
         for axis, part in enumerate(box)
     }
-    for letter in LETTERS:
+    for letter in LETTERS + CHANNELS:
         lines = [axis for axis in made.axes if axis is not None and axis.letter == letter]
-        if cut.count(letter) == 1 or not lines:
+        if not lines:
             continue
         found = []
-        for at in range(cut.count(letter)):
+        for at in range(len(lines[0].made)):
             box = tuple(
                 axis.made[at] if axis is not None and axis.letter == letter else (0, extent)
                 for extent, axis in zip(shape, made.axes, strict=True)

@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm.ir import PrimType, Var
 from tvm.tirx import AllocBuffer, DeclBuffer, floormod
 
-from passes.layer_group.planning.lanes import window_extents
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.slice_values import SliceValues, number
@@ -71,10 +70,13 @@ class LocalMemory:
     def tensor(self, name: str, dtype: str) -> LocalBuffer:
         """Declare the buffer of a tensor of the group."""
         slices = self.planned.slices.tensors[name]
-        extents = window_extents(slices)
+        extents = self.planned.slices.window(name)
         hint = _identifier(name)
         buffer = self._declare(hint, extents, dtype, self.planned.plan.offsets[name][0])
-        return LocalBuffer(buffer, _begins(slices), _circular(slices))
+        circular = list(_circular(slices))
+        if name in self.planned.slices.streamed:
+            circular[dict(self.planned.slices.streamed[name].weights)[name]] = True
+        return LocalBuffer(buffer, _begins(slices), tuple(circular))
 
     def working(
         self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], str]]

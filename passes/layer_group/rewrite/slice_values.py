@@ -9,7 +9,7 @@ from typing import Any
 from tvm.ir import PrimType, Var
 from tvm.tirx import Bind, IntImm, Select, floordiv, floormod
 
-from passes.layer_group.planning.slicing import LETTERS, Cut
+from passes.layer_group.planning.slicing import CHANNELS, LETTERS, Cut
 
 INDEX = "int64"
 """The type of all indices."""
@@ -21,12 +21,15 @@ def number(value: int) -> IntImm:
 
 
 class SliceValues:
-    """The slice that a statement works on, and the numbers of it that the statement needs."""
+    """The slice, or the part of it, that a statement works on, and the numbers that it needs."""
 
-    def __init__(self, cut: Cut, slice_number: Any) -> None:
+    def __init__(self, cut: Cut, slice_number: Any, part: Any = None) -> None:
+        self.number = slice_number
         self.bindings: list[Any] = []
         self.index: dict[str, Any] = {}
         self._known: dict[tuple[tuple[int, ...], str], Any] = {}
+        if part is not None:
+            self.index[CHANNELS] = part
         rest = slice_number
         for letter in reversed(LETTERS):
             count = cut.count(letter)
