@@ -232,8 +232,8 @@ def _estimate(
         for estimate in search.ending_with(end, furthest, search.parts):
             where = bisect_left(begins, estimate.first)
             alone = sum(one.moved for one in search.alone[estimate.first : end + 1])
-            if estimate.moved > alone or estimate.first == end:
-                continue  # Nothing is won by slicing a layer that is alone.
+            if estimate.moved > alone and estimate.first < end:
+                continue
             if where < len(begins) and begins[where] == estimate.first and estimate.first <= begin:
                 fresh.setdefault(estimate.first, []).append(estimate)
         for start, estimates in fresh.items():
@@ -270,10 +270,10 @@ def _choose(
                 price = search.price(estimate)
                 if price is not None and price < costs.get((start, end), price + 1):
                     options[start, end], costs[start, end] = estimate, price
-    costs.update(
-        ((number, number), search.alone[number].price) for number in range(first, last + 1)
-    )
-    return [options.get(part, part[0]) for part in shortest_path(first, last, costs)]
+    # Where a layer alone is run, it is sliced, too, but that is not for us to write.
+    costs = {(n, n): search.alone[n].price for n in range(first, last + 1)} | costs
+    parts = shortest_path(first, last, costs)
+    return [start if start == end else options[start, end] for start, end in parts]
 
 
 def shortest_path(
