@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, extent_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.network import Network
@@ -36,7 +37,7 @@ HALOS = tuple(KEEPS)
 class LayerGroups:
     """A network cut into groups."""
 
-    network: Network  # What was cut
+    network: Network  # What was cut, its layers in the order in which they run
     groups: tuple[PlannedGroup, ...]  # In the order in which they run
     left: Mapping[str, str]  # Names of the layers in no group, and why
     cycles: int  # Of all groups, and of the layers that are left
@@ -69,6 +70,7 @@ def plan_layer_groups(
         if value not in names:
             known = ", ".join(repr(name) for name in names)
             raise ValueError(f"LayerGroup: {what} must be one of {known}, got {value!r}")
+    network = by_dependencies(network)
     index = NetworkIndex(network)
     group_search = GroupSearch(index, chip, halo)
     groups: list[PlannedGroup] = []
