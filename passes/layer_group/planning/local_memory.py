@@ -51,6 +51,15 @@ class LocalMemory:
         return {item.name: item for item in self.items}
 
     @cached_property
+    def rows_of(self) -> dict[str, int]:
+        """The rows in which each item takes memory, a bit a row."""
+        count = len(self.rows)
+        return {
+            item.name: sum((1 << end) - (1 << begin) for begin, end in item.life.ranges(count))
+            for item in self.items
+        }
+
+    @cached_property
     def problem(self) -> Problem:
         """The items as buffers that compete for one memory; positions are time steps."""
         count = len(self.rows)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -136,13 +136,10 @@ class PlannedGroup:
         return crossings(self.local, self.plan)
 
 
-def place(local: LocalMemory, planner: str) -> Plan | None:
+def fit(local: LocalMemory, planner: str) -> Plan | None:
     """Return addresses for the items of a group, or None if the planner finds none that fit.
 
-    A general planner minds no banks, so its items are moved apart afterwards; the portfolio also
-    tries ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among
-    these the one of the lowest peak. The strategy ``bank_aware`` alone is tried a second time
-    without avoiding banks.
+    The strategy ``bank_aware`` is tried a second time without avoiding banks.
     """
     if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
         return None
@@ -152,8 +149,21 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
         plan = op_order(local)
         return plan if plan.fits else None
     plan = solve(local.problem, planner, GROUP_BUDGET)
-    found = [plan] if plan.fits else []
-    if planner == PORTFOLIO:
+    return plan if plan.fits else None
+
+
+def place(local: LocalMemory, planner: str) -> Plan | None:
+    """Return addresses as `fit` does, and mind banks where the planner does not.
+
+    What a general planner has placed is moved apart afterwards. The portfolio also tries
+    ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among these
+    the one of the lowest peak.
+    """
+    plan = fit(local, planner)
+    if planner in STRATEGIES:
+        return plan
+    found = [] if plan is None else [plan]
+    if planner == PORTFOLIO and max(local.live_bytes, default=0) <= (local.memory.capacity or 0):
         by_banks = bank_aware(local)
         found += [*([] if by_banks is None else [by_banks]), *spread(local)]
     apart = [keep_apart(local, plan) for plan in found]
@@ -168,9 +178,16 @@ def streams_of(group: Group, cut: Cut, lanes: Lanes) -> dict[str, Stream]:
 
 
 def plan_group(
-    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
+    group: Group,
+    cut: Cut,
+    chip: Chip,
+    keep: str | Mapping[str, str] = "",
+    placing: Callable[[LocalMemory, str], Plan | None] = place,
 ) -> PlannedGroup | None:
-    """Return a group planned with a given cut, or None if it does not fit or breaks the rule."""
+    """Return a group planned with a given cut, or None if it does not fit or breaks the rule.
+
+    `placing` is `place`, or `fit` where it does not matter in which banks items lie.
+    """
     outputs = [group.tensor(name) for name in group.outputs]
     unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
     if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
@@ -183,10 +200,10 @@ def plan_group(
     steps = pipeline(nearest(group, slices.streamed))
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     local = of_time_steps(slices, balanced, chip.memory, sizes)
-    plan = place(local, chip.planner)
+    plan = placing(local, chip.planner)
     if plan is None and balanced != steps:
         # A transfer that was moved holds its bytes for longer.
         cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
         local = of_time_steps(slices, balanced, chip.memory, sizes)
-        plan = place(local, chip.planner)
+        plan = placing(local, chip.planner)
     return None if plan is None else PlannedGroup(slices, balanced, local, plan, cost)

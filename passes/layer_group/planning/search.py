@@ -14,6 +14,7 @@ from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
     Chip,
     PlannedGroup,
+    fit,
     place,
     plan_group,
 )
@@ -75,16 +76,21 @@ class GroupSearch:
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
+        # What all planned groups were estimated to cost, and what they cost.
+        self._estimated = self._found = 1
 
     def plan(self, estimate: Estimate) -> PlannedGroup | None:
         """Return the plan of a group; None if it does not fit after all."""
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
             group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
-            planned = plan_group(group, estimate.cut, self._quick, estimate.keep)
+            planned = plan_group(group, estimate.cut, self._quick, estimate.keep, fit)
             if planned is None and self._quick != self.chip:
-                planned = plan_group(group, estimate.cut, self.chip, estimate.keep)
+                planned = plan_group(group, estimate.cut, self.chip, estimate.keep, fit)
             self._planned[key] = planned
+            if planned is not None:
+                self._estimated += estimate.price
+                self._found += planned.cost.price
         return self._planned[key]
 
     def settle(self, planned: PlannedGroup) -> PlannedGroup:
@@ -94,8 +100,6 @@ class GroupSearch:
         """
         if len(self.keeps) > 1:
             planned = self._mixed(planned)
-        if self._quick == self.chip:
-            return planned
         plan = place(planned.local, self.chip.planner)
         return planned if plan is None else replace(planned, plan=plan)
 
@@ -106,7 +110,7 @@ class GroupSearch:
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
         for name in candidates:
             other = {**keep, name: "" if "h" in keep[name] else "h"}
-            changed = plan_group(group, cut, self._quick, other)
+            changed = plan_group(group, cut, self._quick, other, fit)
             if changed is not None and changed.cost.price < planned.cost.price:
                 planned, keep = changed, other
         return planned
@@ -118,7 +122,7 @@ class GroupSearch:
         """
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
-            return int(estimate.price * (1 - DOUBT))
+            return int(estimate.price * self._found / self._estimated * (1 - DOUBT))
         planned = self._planned[key]
         return None if planned is None else planned.cost.price
 
