@@ -26,6 +26,7 @@ class KernelCall:
     parameter: int  # The number of the kernel's parameter that the layer makes
     inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
     cut: tuple[int, ...] = ()  # Axes of what it makes that a group may cut
+    columns: tuple[int, ...] = ()  # The same where columns are cut, too
     channels: int = -1  # The axis of what it makes that lies across the lanes; -1 if none does
 
     @property
@@ -95,6 +96,17 @@ class KernelCall:
             kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
         )
         return ceil(Fraction(bits) / prod(uncut))
+
+    @cached_property
+    def in_columns(self) -> KernelCall:
+        """The call where columns of its result are cut, too."""
+        return replace(self, cut=self.columns)
+
+    @cached_property
+    def by_columns(self) -> bool:
+        """Whether it takes no other working memory where columns are cut, too."""
+        other = self.in_columns
+        return (other.buffer_bits, other.part_bits) == (self.buffer_bits, self.part_bits)
 
     @cached_property
     def in_parts(self) -> KernelCall:

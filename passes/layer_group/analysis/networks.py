@@ -30,6 +30,7 @@ from passes.layer_group.analysis.refusals import CALL_TIR, UNFORESEEN, first_lin
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
+from passes.layer_group.planning.slicing import LETTERS
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 _IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
@@ -217,11 +218,12 @@ class _BlockReader:
     def _network(self) -> BlockNetwork:
         weights = self._weights()
         letters = self._letters(weights)
-        cut = self._cut_axes(letters)
+        cut, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
         for call in self.calls:
             if call.source is not None:
                 axes, channels = tuple(sorted(cut[call.output])), letters[call.output].find("c")
-                call.source = replace(call.source, cut=axes, channels=channels)
+                both = tuple(sorted(columns[call.output]))
+                call.source = replace(call.source, cut=axes, columns=both, channels=channels)
         used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
         tensors = tuple(
             Tensor(
@@ -245,7 +247,7 @@ class _BlockReader:
         if call.source is not None:
             source = call.source
             try:
-                bits = (source.buffer_bits, source.part_bits)
+                bits = (source.buffer_bits, source.part_bits, source.by_columns)
                 return Layer(*names, source.maps, source.operations, *bits)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
@@ -310,15 +312,15 @@ class _BlockReader:
                     found.update(letters[call.output][m.axis] for m in axis_maps if m is not None)
         return found
 
-    def _cut_axes(self, letters: Mapping[str, str]) -> dict[str, set[int]]:
+    def _cut_axes(self, letters: Mapping[str, str], which: str) -> dict[str, set[int]]:
         """Return the axes of each tensor that a group may cut.
 
-        They are its first ones with a letter that is cut, and those that such an axis of a reader's
+        They are its first ones with one of some letters, and those that such an axis of a reader's
         result is mapped onto: letters that meet in one layer need not agree.
         """
         found: dict[str, set[int]] = {}
         for call in reversed(self.calls):
-            first = (letters[call.output].find(letter) for letter in CUT_LETTERS)
+            first = (letters[call.output].find(letter) for letter in which)
             own = found.setdefault(call.output, set())
             own.update(axis for axis in first if axis >= 0)
             for name, axis_maps in zip(call.inputs, call.maps, strict=False):

@@ -99,7 +99,7 @@ def group_cost(
     streamed = 0
     for at, layer in enumerate(group.layers):
         stream = slices.streams.get(layer.name)
-        if stream is not None:
+        if stream is not None and stream.weights:
             loaded = sum(bytes_of(group.tensor(name)) for name, _ in stream.weights)
             parts = len(stream.ranges)
             part = pipe.cycles(-(-loaded // parts))

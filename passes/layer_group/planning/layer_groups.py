@@ -115,7 +115,8 @@ def _why_left(search: GroupSearch, number: int) -> str:
     group = index.group((number,))
     output = index.tensors[layers[number].output]
     unit = chip.lanes.batch_unit(output.bits)
-    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), part_bytes=1)
+    columns = extent_of(output, "w") if layers[number].by_columns else 1
+    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
     streams = streams_of(group, cut, chip.lanes)
     slices = slice_group(group, cut, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)

@@ -84,6 +84,7 @@ class Layer:
     # The same for an element of a part where channels of the output are made in parts; None where
     # they cannot be.
     part_bits: int | None = None
+    by_columns: bool = True  # Whether it needs no more of either where columns are cut, too
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
 
 

@@ -192,6 +192,8 @@ def plan_group(
     unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
     if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
         return None
+    if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
+        return None
     streams = streams_of(group, cut, chip.lanes)
     slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
     if chip.overlap_rule == "half" and repeats_too_much(slices):

@@ -140,6 +140,10 @@ class GroupSearch:
             best: dict[int, int] = {}
             vain = 0
             for cut in self._cuts(last, part_bytes):
+                # Columns are cut where no rows make a group of two layers fit.
+                fits = min(best, default=last) < last or not self._able(last)
+                if vain == PATIENCE and (cut.w == 1 or fits):
+                    continue
                 if cut.h == 1 and keep != self.keeps[0]:
                     continue  # Without cut rows there is nothing to keep.
                 won, worse, all_fit = False, 0, min(best, default=last) == first
@@ -154,8 +158,6 @@ class GroupSearch:
                     if all_fit and worse == PATIENCE:
                         break  # Fewer slices do for all groups, in fewer cycles.
                 vain = 0 if won or not best else vain + 1
-                if vain == PATIENCE:
-                    break
 
     def _cuts(self, last: int, part_bytes: int) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
@@ -164,7 +166,15 @@ class GroupSearch:
         unit = self.chip.lanes.batch_unit(output.bits)
         batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
         by_batch = [Cut(n=count, part_bytes=part_bytes) for count in counts(batch)]
-        return by_batch + [Cut(batch, count, part_bytes) for count in counts(rows)[1:]]
+        cuts = [Cut(batch, count, part_bytes=part_bytes) for count in counts(rows)[1:]]
+        columns = counts(sizes.get("w", 1))[1:]
+        tall = [count for count in counts(rows) if 8 * count >= rows]
+        return [*by_batch, *cuts, *(Cut(batch, h, w, part_bytes) for w in columns for h in tall)]
+
+    def _able(self, last: int) -> bool:
+        """Whether a layer and the one before can be cut in columns."""
+        pair = self.index.network.layers[max(0, last - 1) : last + 1]
+        return all(layer.by_columns and not layer.reason for layer in pair)
 
 
 def counts(extent: int) -> list[int]:

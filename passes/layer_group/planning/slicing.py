@@ -28,7 +28,7 @@ from passes.layer_group.planning.spans import (
 )
 from passes.layer_group.planning.streams import Stream, window_of
 
-LETTERS = "nh"
+LETTERS = "nwh"
 """Letters of the axes that are cut, outermost first."""
 
 CHANNELS = "c"
@@ -42,20 +42,22 @@ OVERLAP_RULES = (None, "half")
 class Cut:
     """How many slices a group's outputs have on each axis."""
 
-    # Slices of the batch and of the rows; positive.
+    # Slices of the batch, of the rows and of the columns; positive. All rows of some columns come
+    # before the next columns.
     n: int = 1
     h: int = 1
+    w: int = 1
     # Weights of a layer that take more bytes a lane come in parts (see `streams`); zero: none do.
     part_bytes: int = 0
 
     @property
     def steps(self) -> int:
         """Number of slices in all."""
-        return self.n * self.h
+        return self.n * self.h * self.w
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
-        return {"n": self.n, "h": self.h}[letter]
+        return {"n": self.n, "h": self.h, "w": self.w}[letter]
 
     def indices(self) -> list[dict[str, int]]:
         """Return the index of each slice on each axis, by letter, in the slices' order."""

@@ -3,7 +3,8 @@
 
 A layer whose weights are large makes its channels in parts. The weights of a part are loaded into
 one of two buffers while the part before computes from the other one, anew for each slice. So a
-weight takes two parts of itself, and only as long as its layer computes.
+weight takes two parts of itself, and only as long as its layer computes. Working memory is that of
+a part, too: a layer that has any is made in parts also where its weights are small.
 """
 
 from __future__ import annotations
@@ -71,8 +72,11 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
             total += lanes.tensor_bytes(tensor, window_of(tensor.shape, at, channels))
         return total
 
-    if blocks == 1 or lane_bytes(extent) <= most:
+    if blocks == 1:
         return None
+    if lane_bytes(extent) <= most:
+        # Weights stay, and only working memory is that of a part.
+        return Stream(axis, extent, lanes.count, ()) if layer.part_bits else None
     # A block of channels, one in each lane, is the least that a part has.
     fitting = most // (2 * max(1, lane_bytes(min(lanes.count, extent))))
     parts = -(-blocks // max(1, fitting))

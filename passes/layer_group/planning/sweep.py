@@ -19,7 +19,7 @@ from passes.layer_group.planning.cost import LANES, TRANSFERS
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.network import Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.slicing import LETTERS, Cut
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
@@ -162,6 +162,8 @@ class Sweep:
     def _extend(self, number: int) -> bool:
         """Put a layer before the others; False if it cannot be cut so, or repeats too much."""
         layer = self.layers[number]
+        if self.cut.w > 1 and not layer.by_columns:
+            return False
         tensor = self.index.tensors[layer.output]
         readers = self.index.readers[tensor.name]
         leaves = tensor.name in self.index.outputs or not readers or readers[-1] > self.last
@@ -187,7 +189,7 @@ class Sweep:
         compute = self.facts.compute_cycles(number, measure.elements / self.cut.steps)
         stream = self.facts.stream(number, self.cut.part_bytes)
         self._compute.append(compute)
-        if stream is not None:
+        if stream is not None and stream.weights:
             self._stream(number, stream)
         inside = [r for r in readers if r <= self.last]
         self._add_life(measure, number, max([number, *inside]), 1)
@@ -339,7 +341,7 @@ class Sweep:
 
     def _cut_output(self, tensor: Tensor) -> AxisSpans | None:
         spans: AxisSpans = [None] * len(tensor.shape)
-        for letter in "nh":
+        for letter in LETTERS:
             count = self.cut.count(letter)
             if count == 1:
                 continue
@@ -375,7 +377,7 @@ class Sweep:
                 repeats = 2 * (new.total - new.covered()) > extent
         for made_by in sizes.values():
             elements *= made_by.total if isinstance(made_by, Spans) else int(made_by.sum())
-        for letter in "nh":
+        for letter in LETTERS:
             count = self.cut.count(letter)
             if letter in sizes or count == 1:
                 continue

@@ -74,8 +74,11 @@ class _Writer:
     def __init__(
         self, planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
     ) -> None:
-        self.planned, self.calls = planned, calls
-        self.group, self.cut = planned.group, planned.cut
+        self.planned, self.cut, self.group = planned, planned.cut, planned.group
+        self.calls = {
+            layer.name: calls[layer.name].in_columns if self.cut.w > 1 else calls[layer.name]
+            for layer in planned.group.layers
+        }
         self.memory = LocalMemory(planned, lanes, form)
         uses = self._uses()
         self.outside = {
@@ -192,15 +195,15 @@ class _Writer:
         # The weights of a part are loaded in the turn before the part is computed.
         turn, count = Var("part", PrimType(INDEX)), len(stream.ranges)
         loads = [self._load_part(name, axis, stream, turn) for name, axis in stream.weights]
-        before = turn - number(1)
-        inner = SliceValues(self.cut, slices.number, before)
+        ahead = int(bool(loads))
+        inner = SliceValues(self.cut, slices.number, turn - number(1) if ahead else turn)
         statement = self._part(layer, inner)  # It adds to the bindings.
         computed = [*inner.bindings, statement]
-        work = [
-            _where([turn < number(count)], SeqStmt(loads) if len(loads) > 1 else loads[0]),
-            _where([turn >= number(1)], SeqStmt(computed) if len(computed) > 1 else computed[0]),
-        ]
-        loop = For(turn, number(0), number(count + 1), ForKind.SERIAL, SeqStmt(work))
+        body = _in_order(computed)
+        if loads:
+            load = _where([turn < number(count)], _in_order(loads))
+            body = SeqStmt([load, _where([turn >= number(1)], body)])
+        loop = For(turn, number(0), number(count + ahead), ForKind.SERIAL, body)
         return self._once(made, loop, slices)
 
     def _load_part(self, name: str, axis: int, stream: Stream, part: Any) -> Any:
@@ -214,7 +217,7 @@ class _Writer:
         loops, at = _loops(parts, slices)
         copy = BufferStore(local.buffer, BufferLoad(outside, at), local.indices(at, slices))
         statement = nest(loops, copy)
-        return SeqStmt([*slices.bindings, statement]) if slices.bindings else statement
+        return _in_order([*slices.bindings, statement])
 
     def _part(self, layer: Layer, slices: SliceValues) -> Any:
         """Return the loops of a layer for a slice, or for a part of its channels."""
@@ -231,7 +234,7 @@ class _Writer:
             stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices)
             for stage in (kernel.stages[i] for i in kernel.stages_for(call.parameter))
         ]
-        computed = SeqStmt(work) if len(work) > 1 else work[0]
+        computed = _in_order(work)
         filled = [
             part.bounds(slices)[1] > number(0)
             for part in parts[call.parameter]
@@ -287,6 +290,10 @@ def _where(conditions: Sequence[Any], statement: Any) -> Any:
     for condition in reversed(conditions):
         statement = IfThenElse(condition, statement, None)
     return statement
+
+
+def _in_order(statements: Sequence[Any]) -> Any:
+    return SeqStmt(statements) if len(statements) > 1 else statements[0]
 
 
 def _written(writes: Sequence[int], parts: Mapping[int, Parts]) -> int:
