@@ -172,7 +172,7 @@ def _row(number: int, group: LayerGroupSummary) -> list[str]:
     return [
         str(number),
         str(len(group.layers)),
-        f"{group.n_slices}x{group.h_slices}",
+        f"{group.n_slices}x{group.h_slices}x{group.w_slices}",
         group.halo,
         str(group.lmem_peak),
         f"{100 * group.lmem_peak / group.lmem_capacity:.0f} %",

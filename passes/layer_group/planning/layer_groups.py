@@ -167,12 +167,22 @@ def _moved_least(index: NetworkIndex) -> int:
                 _all(n) if m is None else made[m.axis].needed(m, n)
                 for m, n in zip(axis_maps, extents, strict=True)
             ]
-            known = needs.get(name, read)
-            needs[name] = [one.joined(other) for one, other in zip(known, read, strict=True)]
+            needs[name] = _both(needs.get(name, read), read)
     for name, tensor in index.tensors.items():
         if name not in index.maker and index.readers[name]:
             moved += -(-prod(axis.covered() for axis in needs[name]) * tensor.bits // 8)
     return moved
+
+
+def _both(one: list[Spans], other: list[Spans]) -> list[Spans]:
+    """Return what two readers need, or less: where they differ on two axes, the larger need.
+
+    They may read a row and a column; then what spans both would be more than either reads.
+    """
+    joined = [a.joined(b) for a, b in zip(one, other, strict=True)]
+    sizes = [[axis.covered() for axis in needs] for needs in (one, other, joined)]
+    differ = sum(len({*counts}) > 1 for counts in zip(*sizes, strict=True))
+    return joined if differ <= 1 else max(one, other, key=lambda n: prod(a.covered() for a in n))
 
 
 def _all(extent: int) -> Spans:
