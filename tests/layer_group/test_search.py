@@ -15,6 +15,7 @@ from replay import check_replay
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.cost import pipelined_cycles
+from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer_groups
 from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
@@ -209,6 +210,43 @@ def test_what_cannot_be_grouped_is_left_with_its_reason():
     assert found.left["sort:b"] == "no rule for sort"
     assert "18464 of weights and 0 of working memory; 16384" in found.left["conv:c"]
     check_groups(network, chip, found)
+
+
+def runs(network):
+    """Return how many rows of layers that can be grouped there are."""
+    able = [not layer.reason for layer in network.layers]
+    return sum(now and not before for before, now in zip([False, *able], able, strict=False))
+
+
+@given(network=random_networks(), data=st.data())
+@settings(max_examples=40, deadline=None, print_blob=True)
+def test_layers_by_dependencies_can_run_and_are_parted_no_more(network, data):
+    refused = data.draw(st.sets(st.integers(0, len(network.layers) - 1)))
+    layers = tuple(
+        replace(layer, reason="no") if number in refused else layer
+        for number, layer in enumerate(network.layers)
+    )
+    network = replace(network, layers=layers)
+    found = by_dependencies(network)
+    NetworkIndex(found)  # Each layer stands behind those whose results it reads.
+    assert sorted(found.layers, key=network.layers.index) == list(network.layers)
+    assert runs(found) <= runs(network)
+
+
+def test_an_operator_between_two_layers_does_not_part_them():
+    b = Builder(bits=8)
+    b.tensor("x", 1, 16, 16, 16)
+    b.tensor("z", 1, 16, 16, 16)
+    b.conv("x", "a", 16, 3, 1, 1)
+    b.same("sort", "s", "z")
+    b.conv("a", "c", 16, 3, 1, 1)
+    network = b.network("c", "s")
+    layers = list(network.layers)
+    layers[1] = replace(layers[1], reason="no rule for sort")
+    found = plan_layer_groups(replace(network, layers=tuple(layers)), Chip(T8, MACHINE))
+    assert [[x.name for x in group.group.layers] for group in found.groups] == [
+        [layers[0].name, layers[2].name]
+    ]
 
 
 def test_branches_are_groups():
