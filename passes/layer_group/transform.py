@@ -23,12 +23,13 @@ from passes.driver import FORMS, Form
 from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
 from passes.layer_group.analysis.refusals import UNFORESEEN, first_line
-from passes.layer_group.planning.group import bytes_of
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import (
     HALOS,
     SEARCHES,
     LayerGroups,
     plan_layer_groups,
+    with_layouts,
 )
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
@@ -161,7 +162,13 @@ def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
         calls = [
             GroupCall(
                 f"{block.groups.network.name}_group_{number}_{at}",
-                tuple(layer.name for layer in group.group.layers),
+                tuple(
+                    layer.name
+                    for layer in (
+                        *group.group.layers,
+                        *group.group.index.layouts(group.group.loaded),
+                    )
+                ),
                 function,
             )
             for at, (group, function) in enumerate(
@@ -223,11 +230,7 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
     kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after
     for group in groups.groups:
-        alone = sum(
-            bytes_of(group.group.tensor(name))
-            for layer in group.group.layers
-            for name in (*dict.fromkeys(layer.inputs), layer.output)
-        )
+        alone = sum(groups.moved_alone[layer.name] for layer in group.group.layers)
         if group.cost.moved > alone:
             reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
         else:
@@ -240,9 +243,7 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
                 reason = f"its group cannot be written: {first_line(error)}"
         moved += alone - group.cost.moved
         left.update((layer.name, reason) for layer in group.group.layers)
-    reasons = {
-        layer.name: left[layer.name] for layer in groups.network.layers if layer.name in left
-    }
+    reasons = with_layouts(NetworkIndex(groups.network), left)
     groups = replace(groups, groups=tuple(kept), left=reasons, moved_after=moved)
     return PlannedBlock(block, groups, tuple(functions))
 

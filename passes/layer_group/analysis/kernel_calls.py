@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
+from typing import Any
+
+from tvm.ir import TensorLoad
+from tvm.tirx import BufferStore
 
 from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
 from passes.layer_group.analysis.regions import KernelReads
@@ -40,6 +44,23 @@ class KernelCall:
         """Executions of the kernel's statements for the whole result."""
         kernel = self.reads.kernel
         return sum(kernel.stages[i].operations for i in kernel.stages_for(self.parameter))
+
+    @cached_property
+    def layout(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+        """The indices of its one input that each element of the result is, and their variables.
+
+        None where the kernel does more than to move elements.
+        """
+        kernel = self.reads.kernel
+        if len(kernel.stages) != 1 or kernel.parameters != 2:
+            return None
+        (stage,) = kernel.stages
+        plain = isinstance(stage.body, BufferStore) and isinstance(stage.body.value, TensorLoad)
+        if not plain or stage.inner or stage.init is not None or len(stage.reads) != 1:
+            return None
+        (access,) = stage.reads
+        same = kernel.bits(access.buffer) == kernel.bits(self.parameter)
+        return (access.indices, stage.spatial) if same and not access.guards else None
 
     @cached_property
     def memory(self) -> dict[int, int]:

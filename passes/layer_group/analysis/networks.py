@@ -7,7 +7,7 @@ so a path between two layers that leads through one of them is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from passes.layer_group.planning.slicing import LETTERS
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 _IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
+LAYOUT = "it lays out a weight for a layer that is left"
 IN_PLACE = "its block writes a tensor in place"
 
 
@@ -224,6 +225,9 @@ class _BlockReader:
                 axes, channels = tuple(sorted(cut[call.output])), letters[call.output].find("c")
                 both = tuple(sorted(columns[call.output]))
                 call.source = replace(call.source, cut=axes, columns=both, channels=channels)
+        outputs = self._outputs()
+        layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
+        weights = weights | layouts
         used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
         tensors = tuple(
             Tensor(
@@ -236,11 +240,26 @@ class _BlockReader:
             )
             for name in used
         )
-        layers = tuple(self._layer(call) for call in self.calls)
+        layers = tuple(
+            replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
+            for layer in map(self._layer, self.calls)
+        )
         name = str(self.variable.name_hint)
-        network = Network(tensors, layers, self._outputs(), name)
+        network = Network(tensors, layers, outputs, name)
         calls = {call.name: call.source for call in self.calls if call.source is not None}
         return BlockNetwork(self.variable, self.number, network, calls, self.names.values)
+
+    def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
+        """Whether a call only moves elements of one weight for one other call."""
+        readers = [other for other in self.calls if call.output in other.inputs]
+        return (
+            call.source is not None
+            and weights.issuperset(call.inputs)
+            and call.output not in outputs
+            and call.source.layout is not None
+            and len(readers) == 1
+            and readers[0].source is not None
+        )
 
     def _layer(self, call: _Call) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,6 +64,11 @@ class NetworkIndex:
     def outputs(self) -> frozenset[str]:
         """Names of the tensors that something outside of the network reads."""
         return frozenset(self.network.outputs)
+
+    def layouts(self, names: Iterable[str]) -> tuple[Layer, ...]:
+        """Return the layers that lay out weights of these names."""
+        makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
+        return tuple(layer for layer in makers if layer.lays_out)
 
     def group(self, layers: tuple[int, ...]) -> Group:
         """Return the group of the layers with these numbers."""

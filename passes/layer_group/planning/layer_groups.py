@@ -46,8 +46,14 @@ class LayerGroups:
     # each once.
     moved_before: int
     moved_after: int  # Bytes with the groups
+    # Bytes of `moved_before` and of `moved_after` that layers move which make weights of weights
+    # alone: what a deployment does once.
+    folded_before: int
+    folded_after: int
     # Bytes if every output of the network moves once, and what is read of inputs and weights.
     moved_least: int
+    # Bytes that each layer moves in no group, with those that lay out its weights, by its name.
+    moved_alone: Mapping[str, int]
 
 
 def plan_layer_groups(
@@ -74,7 +80,7 @@ def plan_layer_groups(
     index = NetworkIndex(network)
     group_search = GroupSearch(index, chip, halo)
     groups: list[PlannedGroup] = []
-    left = {layer.name: layer.reason for layer in network.layers if layer.reason}
+    left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
     for first, last in _runs(network):
         found = [_settled(group_search, way(group_search, first, last)) for way in SEARCHES[search]]
         for part in min(found, key=lambda parts: _price(group_search, parts)):
@@ -89,10 +95,37 @@ def plan_layer_groups(
         if layer.name in left:
             moved, cycles, price = moved + alone.moved, cycles + alone.cycles, price + alone.price
     before = sum(alone.moved for alone in group_search.alone)
-    order = {layer.name: number for number, layer in enumerate(network.layers)}
-    reasons = {name: left[name] for name in sorted(left, key=order.__getitem__)}
-    least = _moved_least(index)
-    return LayerGroups(network, tuple(groups), reasons, cycles, price, before, moved, least)
+    reasons = with_layouts(index, left)
+    folded = {
+        layer.name: sum(bytes_of(index.tensors[name]) for name in (*layer.inputs, layer.output))
+        for layer in network.layers
+        if layer.lays_out
+    }
+    return LayerGroups(
+        network=network,
+        groups=tuple(groups),
+        left=reasons,
+        cycles=cycles,
+        price=price,
+        moved_before=before,
+        moved_after=moved,
+        folded_before=sum(folded.values()),
+        folded_after=sum(folded[name] for name in reasons if name in folded),
+        moved_least=_moved_least(index),
+        moved_alone={
+            layer.name: alone.moved
+            for layer, alone in zip(network.layers, group_search.alone, strict=True)
+        },
+    )
+
+
+def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]:
+    """Return why layers are left, in their order, with those that lay out weights of them."""
+    layers = [layer for layer in index.network.layers if not layer.lays_out]
+    wanted = [one.name for x in layers if x.name in left for one in index.layouts(x.inputs)]
+    reasons = {layer.name: layer.reason for layer in index.network.layers} | dict(left)
+    names = {*left, *wanted}
+    return {x.name: reasons[x.name] for x in index.network.layers if x.name in names}
 
 
 def _runs(network: Network) -> list[tuple[int, int]]:

@@ -86,6 +86,9 @@ class Layer:
     part_bits: int | None = None
     by_columns: bool = True  # Whether it needs no more of either where columns are cut, too
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
+    # Whether it only moves elements of one weight, for one layer that can load them so; it
+    # has a reason, and is left where that layer is.
+    lays_out: bool = False
 
 
 @dataclass(frozen=True)

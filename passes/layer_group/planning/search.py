@@ -53,14 +53,21 @@ class Alone:
 
     @classmethod
     def of(cls, index: NetworkIndex, chip: Chip, number: int) -> Alone:
-        """Return what a layer takes."""
+        """Return what a layer takes, with those that lay out its weights."""
         layer = index.network.layers[number]
-        names = (*dict.fromkeys(layer.inputs), layer.output)
-        moved = sum(bytes_of(index.tensors[name]) for name in names)
-        elements = element_count(index.tensors[layer.output])
-        computing = layer_cycles(chip.machine, chip.lanes, index.group((number,)), layer, elements)
-        moving = chip.machine[TRANSFERS].cycles(moved)
-        return cls(moved, max(computing, moving), max(computing, moving) + moving)
+        if layer.lays_out:
+            return cls(0, 0, 0)
+        found = cls(0, 0, 0)
+        for one in (layer, *index.layouts(layer.inputs)):
+            names = (*dict.fromkeys(one.inputs), one.output)
+            moved = sum(bytes_of(index.tensors[name]) for name in names)
+            elements = element_count(index.tensors[one.output])
+            group = index.group((number,))
+            computing = layer_cycles(chip.machine, chip.lanes, group, one, elements)
+            moving = chip.machine[TRANSFERS].cycles(moved)
+            cycles = found.cycles + max(computing, moving)
+            found = cls(found.moved + moved, cycles, found.price + max(computing, moving) + moving)
+        return found
 
 
 class GroupSearch:

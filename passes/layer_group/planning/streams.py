@@ -61,7 +61,8 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
         at = [a for a, m in enumerate(axis_maps) if m == AxisMap(axis)]
         # A second reader would find what the first one needs of it, and no more.
         is_own = index.readers[name] == [number] and layer.inputs.count(name) == 1
-        if tensor.kind is Kind.WEIGHT and name not in index.maker and is_own:
+        is_there = name not in index.maker or bool(index.layouts((name,)))
+        if tensor.kind is Kind.WEIGHT and is_there and is_own:
             weights += [(name, a) for a in at[:1] if len(at) == 1 and tensor.shape[a] == extent]
     blocks = -(-extent // lanes.count)
 

@@ -34,6 +34,7 @@ from passes.layer_group.planning.streams import Stream
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
+    Layout,
     Parts,
     buffer_parts,
     made_parts,
@@ -81,12 +82,21 @@ class _Writer:
         }
         self.memory = LocalMemory(planned, lanes, form)
         uses = self._uses()
+        # Weights that are loaded in another order than they lie in: the layer that said which.
+        self.layouts = {
+            layer.output: (layer.inputs[0], Layout.of(calls[layer.name]))
+            for layer in self.group.index.layouts(self.group.loaded)
+        }
+        given = {
+            **uses,
+            **{name: [call.source] for name, (_, call) in self.layouts.items()},
+        }
         self.outside = {
             name: tirx.decl_buffer(
-                [number(extent) for extent in self.group.tensor(name).shape],
-                _dtype(uses[name][0]),
+                given[name][0].ty.shape,
+                _dtype(given[name][0]),
                 f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
-                elem_offset=_offset(uses[name]),
+                elem_offset=_offset(given[name]),
                 layout=None,
             )
             for at, name in enumerate((*self.group.loaded, *self.group.outputs))
@@ -123,7 +133,8 @@ class _Writer:
         function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", _OPAQUE)):
             function = function.with_attr(key, value)
-        return GroupFunction(function, self.group.loaded, self.group.outputs)
+        inputs = tuple(self.layouts.get(name, (name,))[0] for name in self.group.loaded)
+        return GroupFunction(function, inputs, self.group.outputs)
 
     def _row(self, row: Row, turn: Any, turns: int) -> list[Any]:
         """Return what one time step does: stores, then its layer, then loads.
@@ -169,12 +180,18 @@ class _Writer:
         held = self.planned.slices.tensors[name]
         if transfer.kind == LOAD:
             loops, at = _loops(made_parts(held), slices)
-            copy = BufferStore(local.buffer, BufferLoad(outside, at), local.indices(at, slices))
+            copy = BufferStore(local.buffer, self._given(name, at), local.indices(at, slices))
             return self._once(held, nest(loops, copy), slices)
         stored = self.planned.slices.stored[name]
         loops, at = _loops(made_parts(stored), slices)
         copy = BufferStore(outside, BufferLoad(local.buffer, local.indices(at, slices)), at)
         return self._once(stored, nest(loops, copy), slices)
+
+    def _given(self, name: str, at: Sequence[Any]) -> Any:
+        """Return an element of a tensor from global memory."""
+        if name in self.layouts:
+            at = self.layouts[name][1].laid_out(at)
+        return BufferLoad(self.outside[name], at)
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
@@ -208,14 +225,14 @@ class _Writer:
 
     def _load_part(self, name: str, axis: int, stream: Stream, part: Any) -> Any:
         """Load what one part of a layer's channels needs of a weight."""
-        local, outside = self.local[name], self.outside[name]
+        local = self.local[name]
         slices = SliceValues(self.cut, number(0), part)
         parts = [
             AxisPart(stream.ranges, CHANNELS) if at == axis else AxisPart(((0, extent),))
             for at, extent in enumerate(self.group.tensor(name).shape)
         ]
         loops, at = _loops(parts, slices)
-        copy = BufferStore(local.buffer, BufferLoad(outside, at), local.indices(at, slices))
+        copy = BufferStore(local.buffer, self._given(name, at), local.indices(at, slices))
         statement = nest(loops, copy)
         return _in_order([*slices.bindings, statement])
 

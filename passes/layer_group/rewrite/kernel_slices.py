@@ -55,6 +55,34 @@ Parts = tuple[AxisPart, ...]
 """The part of each axis of a buffer."""
 
 
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the elements of a weight lie that is loaded in another order."""
+
+    source: Var  # The buffer that they lie in
+    indices: tuple[Any, ...]  # There, for an element
+    variables: tuple[Var, ...]  # The indices of that element
+
+    @classmethod
+    def of(cls, call: KernelCall) -> Layout:
+        """Return what a call says that only moves elements."""
+        if call.layout is None:
+            raise ValueError("a kernel that lays out a weight does more than that")
+        return cls(call.reads.kernel.buffers[call.inputs[0]], *call.layout)
+
+    def laid_out(self, at: Sequence[Any]) -> list[Any]:
+        """Return where the element with these indices lies."""
+        new = {
+            var.__chandle__(): _as(index, var.ty.dtype)
+            for var, index in zip(self.variables, at, strict=True)
+        }
+
+        def on_var(var: Var, _mutator: Any) -> Any:
+            return new.get(var.__chandle__(), var)
+
+        return [_as(structural_mutate(index, [(_VAR, on_var)]), INDEX) for index in self.indices]
+
+
 def made_parts(tensor: TensorSlices) -> Parts:
     """Return what each slice makes of a tensor."""
     return tuple(
