@@ -41,8 +41,10 @@ class LayerGroupSummary:
         Names of its layers, ``operator:tensor``, in order.
     operators : tuple of str
         What its layers are.
-    n_slices, h_slices : int
-        How many slices the batch and the rows of its outputs are cut into.
+    n_slices, h_slices, w_slices : int
+        How many slices the batch, the rows and the columns of its outputs are cut into.
+    in_parts : int
+        How many of its layers make their channels in parts, while weights are loaded.
     halo : str
         ``keep`` if the rows that two slices need stay in local memory, ``recompute`` if they are
         made again or there are none, ``mixed`` if some stay.
@@ -64,6 +66,8 @@ class LayerGroupSummary:
     operators: tuple[str, ...]
     n_slices: int
     h_slices: int
+    w_slices: int
+    in_parts: int
     halo: str
     lmem_peak: int
     lmem_capacity: int
@@ -116,7 +120,7 @@ class LayerGroupReport:
         rows = (
             (
                 ", ".join(group.layers),
-                f"{group.n_slices} x {group.h_slices}",
+                f"{group.n_slices} x {group.h_slices} x {group.w_slices}",
                 group.halo,
                 f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
                 f"{group.moved:,}",
@@ -261,6 +265,8 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
         tuple(layer.operator for layer in layers),
         group.cut.n,
         group.cut.h,
+        group.cut.w,
+        len(group.slices.streams),
         group.halo,
         group.plan.peak,
         capacity,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, layer_cycles
@@ -12,6 +13,8 @@ from passes.layer_group.planning.network import Box
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.time_steps import LOAD, Transfer
+from passes.planning.plan import Plan
+from passes.planning.problem import Problem
 from passes.simulation import Simulation, simulate
 from passes.simulation.program import Statement
 from target_hw.machine import Machine, Pipe
@@ -20,18 +23,8 @@ from target_hw.machine import Machine, Pipe
 def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
     """Return all that a group's kernel does, in order: transfers, and layers slice by slice.
 
-    Parameters
-    ----------
-    planned : PlannedGroup
-        The group.
-    chip : Chip
-        What it is planned for.
-
-    Returns
-    -------
-    tuple of Statement
-        On the pipes ``GDMA``, whose work is in bytes, and ``TIU``, whose work is in cycles. Only
-        buffers in local memory are named.
+    The work of the pipe ``GDMA`` is in bytes, that of ``TIU`` in cycles. Only buffers in local
+    memory are named.
     """
     slices, cut = planned.slices, planned.cut
     indices = cut.indices()
@@ -62,26 +55,57 @@ def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
             if not elements:
                 continue
             cycles = layer_cycles(chip.machine, chip.lanes, planned.group, layer, elements)
-            reads = tuple(name for name in dict.fromkeys(layer.inputs) if name in items)
+            names = (n for n in dict.fromkeys(layer.inputs) if n not in row.streamed)
+            reads = tuple(name for name in names if name in items)
             writes = tuple(name for name in (layer.output, layer.name) if name in items)
-            program.append(Statement(layer.name, LANES, reads, writes, cycles))
+            stream = slices.streams.get(layer.name)
+            if stream is None or not stream.weights:
+                program.append(Statement(layer.name, LANES, reads, writes, cycles))
+                continue
+            count = len(stream.ranges)
+            for part in range(count + 1):
+                for name, _ in stream.weights if part < count else ():
+                    moved = -(-bytes_of(planned.group.tensor(name)) // count)
+                    half = (_half(name, part),)
+                    program.append(Statement(f"load {name}", TRANSFERS, (), half, moved))
+                if part:
+                    halves = tuple(_half(name, part - 1) for name, _ in stream.weights)
+                    work = -(-cycles // count)
+                    program.append(Statement(layer.name, LANES, (*reads, *halves), writes, work))
     return tuple(program)
 
 
 def simulate_group(planned: PlannedGroup, chip: Chip) -> Simulation:
-    """Run a group in the simulator, with its tensors where its plan puts them.
-
-    Parameters
-    ----------
-    planned : PlannedGroup
-        The group.
-    chip : Chip
-        What it is planned for.
-    """
+    """Run a group in the simulator, with its tensors where its plan puts them."""
     # Cycles of layers are known already, so the lanes do one unit of work in a cycle.
     machine = Machine((chip.machine[TRANSFERS], Pipe(LANES, "elements", 1)))
-    placed = [(planned.local.problem, planned.plan)]
+    placed = [_in_halves(planned)]
     return simulate(group_program(planned, chip), placed, machine)
+
+
+def _half(name: str, part: int) -> str:
+    return f"{name}, {'odd' if part % 2 else 'even'} parts"
+
+
+def _in_halves(planned: PlannedGroup) -> tuple[Problem, Plan]:
+    """Return a group's local memory with the two buffers of each weight that comes in parts."""
+    problem, offsets = planned.local.problem, dict(planned.plan.offsets)
+    buffers = []
+    for buffer in problem.buffers:
+        if buffer.name not in planned.slices.streamed:
+            buffers.append(buffer)
+            continue
+        (start,) = offsets.pop(buffer.name)
+        first = -(-buffer.size // 2)
+        for part, at, size in ((0, start, first), (1, start + first, buffer.size - first)):
+            name = _half(buffer.name, part)
+            buffers.append(replace(buffer, name=name, size=max(1, size)))
+            offsets[name] = (at,)
+    memory = replace(problem.memory, alignment=1)
+    return (
+        replace(problem, buffers=tuple(buffers), memory=memory),
+        replace(planned.plan, offsets=offsets),
+    )
 
 
 def makespans(groups: LayerGroups, chip: Chip) -> tuple[int, int]:
@@ -89,13 +113,6 @@ def makespans(groups: LayerGroups, chip: Chip) -> tuple[int, int]:
 
     A layer in no group runs alone: sliced so that it fits, if it does, and else computing while
     its tensors are moved. Groups and such layers follow each other.
-
-    Parameters
-    ----------
-    groups : LayerGroups
-        The network with its groups.
-    chip : Chip
-        What they are planned for.
     """
     search = GroupSearch(NetworkIndex(groups.network), chip, "cheapest")
     alone = {
@@ -110,7 +127,9 @@ def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
     group = search.index.group((number,))
     (layer,) = group.layers
     if not layer.reason:
-        for estimate in sorted(search.ending_with(number, number), key=lambda e: e.cycles):
+        for estimate in sorted(
+            search.ending_with(number, number, search.parts), key=lambda e: e.price
+        ):
             planned = search.plan(estimate)
             if planned is not None:
                 return simulate_group(planned, chip).makespan

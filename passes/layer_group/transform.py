@@ -23,12 +23,13 @@ from passes.driver import FORMS, Form
 from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
 from passes.layer_group.analysis.refusals import UNFORESEEN, first_line
-from passes.layer_group.planning.group import bytes_of
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import (
     HALOS,
     SEARCHES,
     LayerGroups,
     plan_layer_groups,
+    with_layouts,
 )
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
@@ -43,9 +44,6 @@ LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 """Says at level INFO which layers are left alone, and why; warns where cycles are a guess."""
 
 _CALL = type_index(Call)
-
-ALONE = "no group with a neighbour fits or costs less, and alone it moves as many bytes as before"
-"""Why a layer is left that fits local memory."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,13 @@ def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
         calls = [
             GroupCall(
                 f"{block.groups.network.name}_group_{number}_{at}",
-                tuple(layer.name for layer in group.group.layers),
+                tuple(
+                    layer.name
+                    for layer in (
+                        *group.group.layers,
+                        *group.group.index.layouts(group.group.loaded),
+                    )
+                ),
                 function,
             )
             for at, (group, function) in enumerate(
@@ -181,22 +185,9 @@ def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
 def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock, ...]:
     """Decide which layers of a module form groups.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Its operators are calls of kernels; it stays as it is.
-    options : LayerGroupOptions
-        As `LayerGroup` takes them.
+    There is one plan for each block of a Relax function that calls anything, functions by name.
 
-    Returns
-    -------
-    tuple of PlannedBlock
-        One for each block of a Relax function that calls anything, functions by name.
-
-    Raises
-    ------
-    ValueError
-        As `LayerGroup` says.
+    Raises ValueError as `LayerGroup` says.
     """
     target = _target(options)
     grouped = local_memory(target) is not None
@@ -233,20 +224,14 @@ def _warn_of_estimate(target: str) -> None:
 def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -> PlannedBlock:
     """Write the groups of a block, and leave the layers alone of those that are none after all.
 
-    Nothing is won by slicing a layer that is in no group with another one, or by a group that moves
-    more than its layers alone; and nothing may be lost by a group that cannot be written.
+    Nothing is won by a group that moves more than its layers alone, and nothing may be lost by one
+    that cannot be written.
     """
     kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after
     for group in groups.groups:
-        alone = sum(
-            bytes_of(group.group.tensor(name))
-            for layer in group.group.layers
-            for name in (*dict.fromkeys(layer.inputs), layer.output)
-        )
-        if len(group.group.layers) == 1:
-            reason = ALONE
-        elif group.cost.moved > alone:
+        alone = sum(groups.moved_alone[layer.name] for layer in group.group.layers)
+        if group.cost.moved > alone:
             reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
         else:
             try:
@@ -258,9 +243,7 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
                 reason = f"its group cannot be written: {first_line(error)}"
         moved += alone - group.cost.moved
         left.update((layer.name, reason) for layer in group.group.layers)
-    reasons = {
-        layer.name: left[layer.name] for layer in groups.network.layers if layer.name in left
-    }
+    reasons = with_layouts(NetworkIndex(groups.network), left)
     groups = replace(groups, groups=tuple(kept), left=reasons, moved_after=moved)
     return PlannedBlock(block, groups, tuple(functions))
 
@@ -315,15 +298,8 @@ def _target(options: LayerGroupOptions) -> Target:
 def local_memory(target: Target) -> MemoryScope | None:
     """Return one lane's local memory of a target, or None where it has none.
 
-    Parameters
-    ----------
-    target : tvm.target.Target
-        The target.
-
-    Raises
-    ------
-    ValueError
-        When the memory is there, and its capacity, lanes or execution unit are not described.
+    Raises ValueError when the memory is there, and its capacity, lanes or execution unit are not
+    described.
     """
     if target.features.memory is None:
         return None

@@ -1,11 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """BackwardH of tpu-mlir's LayerGroup, from the attributes of operators: an oracle.
 
-Written from the formulas of its interface files, in (index, size) of slices as they have it. Shares
-nothing with the package, which reads the same off lowered kernels.
+Written from the formulas of its interface files, in (index, size) of slices as they have it. The
+rules share nothing with the package, which reads the same off lowered kernels.
 """
 
 from __future__ import annotations
+
+from passes.layer_group.planning.network import AxisMap, Range
+from passes.layer_group.planning.spans import Spans
+
+
+def needed_range(m: AxisMap, output: Range, output_extent: int, extent: int) -> Range:
+    """Return what the package says that a range of an output's axis needs, as tpu-mlir has it.
+
+    There the last slice reaches the end of the input even where nothing reads it.
+    """
+    begin, end = Spans.of((output,)).needed(m, extent).ranges()[0]
+    return (begin, extent if output[1] == output_extent else end)
 
 
 def clip(index: int, size: int, length: int, *, last: bool = False) -> tuple[int, int]:

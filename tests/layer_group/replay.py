@@ -84,6 +84,12 @@ class Replay:
             shape = self.group.tensor(name).shape
             self.numbers[name] = np.arange(first, first + prod(shape)).reshape(shape)
             first += prod(shape)
+        # Weights that come in parts: the axis, elements of a part, and of the axis.
+        self.parts = {
+            name: (axis, stream.chunk, stream.extent)
+            for stream in planned.slices.streams.values()
+            for name, axis in stream.weights
+        }
         self.layouts = {name: self.layout(name) for name in self.group.names}
         self.stored = {n: np.zeros(self.group.tensor(n).shape, int) for n in self.group.outputs}
         self.computed = dict.fromkeys(self.group.made, 0)
@@ -164,6 +170,9 @@ class Replay:
         slices = self.slices.tensors[name]
         boxes = [slices.held(index) for index in self.indices]
         window = [max(end - begin for begin, end in axis) for axis in zip(*boxes, strict=True)]
+        if name in self.parts:
+            axis, chunk, extent = self.parts[name]
+            window[axis] = min(2 * chunk, extent)
         layout = Layout(slices.tensor, window, self.lanes, self.eu_bytes)
         item = self.planned.local.item.get(name)
         share = 0 if item is None else item.lane_bytes
@@ -179,10 +188,12 @@ class Replay:
         """
         slices, layout = self.slices.tensors[name], self.layouts[name]
         slots = []
-        for axis, window, indices, (begin, _) in zip(
-            slices.axes, layout.window, box, slices.held(self.indices[turn]), strict=True
+        held = slices.held(self.indices[turn])
+        for at, (axis, window, indices, (begin, _)) in enumerate(
+            zip(slices.axes, layout.window, box, held, strict=True)
         ):
             circular = axis is not None and axis.letter in slices.keep
+            circular = circular or (name in self.parts and self.parts[name][0] == at)
             slot = indices % window if circular else indices - begin
             assert ((slot >= 0) & (slot < window)).all(), (name, turn, indices, begin, window)
             slots.append(slot)
@@ -240,19 +251,43 @@ class Replay:
 
     def compute(self, position: int, turn: int) -> None:
         layer = self.group.layers[position]
+        stream = self.slices.streams.get(layer.name)
         box = self.slices.tensors[layer.output].made(self.indices[turn])
-        made = [np.arange(*part) for part in box]
-        if not all(len(axis) for axis in made):
+        if not all(begin < end for begin, end in box):
             return
+        if layer.buffer_bits:
+            item = self.planned.local.item[layer.name]
+            at = self.planned.plan.offsets[layer.name][0]
+            self.memory[:, at : at + item.lane_bytes] = -1 - position
+        if stream is None:
+            self.compute_part(position, turn, box)
+            return
+        ranges = [
+            (begin, min(begin + stream.chunk, stream.extent))
+            for begin in range(0, stream.extent, stream.chunk)
+        ]
+        # The next part is loaded while one computes: both orders have to do.
+        self.load_parts(stream, turn, ranges[0])
+        for at, part in enumerate(ranges):
+            if at + 1 < len(ranges):
+                self.load_parts(stream, turn, ranges[at + 1])
+            self.compute_part(position, turn, (*box[: stream.axis], part, *box[stream.axis + 1 :]))
+
+    def load_parts(self, stream, turn: int, part: tuple[int, int]) -> None:
+        for name, axis in stream.weights:
+            shape = self.group.tensor(name).shape
+            box = [(0, n) for n in shape]
+            box[axis] = part
+            self.write(name, turn, tuple(box))
+
+    def compute_part(self, position: int, turn: int, box: Box) -> None:
+        layer = self.group.layers[position]
+        made = [np.arange(*part) for part in box]
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
             shape = self.group.tensor(name).shape
             read = [read_of(m, made, extent) for m, extent in zip(maps, shape, strict=True)]
             if all(len(axis) for axis in read):
                 self.expect(name, turn, read)
-        if layer.buffer_bits:
-            item = self.planned.local.item[layer.name]
-            at = self.planned.plan.offsets[layer.name][0]
-            self.memory[:, at : at + item.lane_bytes] = -1 - position
         self.write(layer.output, turn, box)
         self.computed[layer.output] += prod(len(axis) for axis in made)
 

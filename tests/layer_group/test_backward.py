@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from operator_modules import arrays, kernels, lowered, module, run
-from tvm import relax
+from tvm import relax, te, tirx, topi
 
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import AxisReads
@@ -17,7 +17,12 @@ from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.planning.network import AxisMap
-from passes.layer_group.planning.spans import even_ranges, needed_range
+from passes.layer_group.planning.spans import Spans, even_ranges
+
+
+def needed_range(axis_map, output, extent):
+    return Spans.of((output,)).needed(axis_map, extent).ranges()[0]
+
 
 OPERATORS = settings(
     deadline=None,
@@ -98,9 +103,9 @@ WORKED = [
 @pytest.mark.parametrize("case", range(len(WORKED)))
 def test_worked_slices(case):
     make, slices = WORKED[case]
-    axis_maps, shape, out = maps_of(make())
+    axis_maps, shape, _ = maps_of(make())
     for (index, size), (first, count) in slices:
-        begin, end = needed_range(axis_maps[2], (index, index + size), out[2], shape[2])
+        begin, end = needed_range(axis_maps[2], (index, index + size), shape[2])
         assert (begin, end - begin) == (first, count)
 
 
@@ -110,7 +115,7 @@ def test_the_last_slice_reaches_the_end_as_the_original_has_it():
         (WORKED[4][0], (21, 28), (42, 57)),
     ):
         axis_maps, shape, out = maps_of(make())
-        got = needed_range(axis_maps[2], output, out[2], shape[2], to_end=True)
+        got = rules.needed_range(axis_maps[2], output, out[2], shape[2])
         assert got == expected
 
 
@@ -144,11 +149,7 @@ def check_against_rule(mod, rule, output_height, rows_read=None):
             if size <= 0:
                 continue
             axis_map = axis_maps[2]
-            got = (
-                (0, height)
-                if axis_map is None
-                else needed_range(axis_map, (begin, end), output_height, height)
-            )
+            got = (0, height) if axis_map is None else needed_range(axis_map, (begin, end), height)
             if output_height == 1:
                 # There is nothing to cut, and all of an axis may be taken.
                 assert got[0] <= index <= index + size <= got[1]
@@ -290,7 +291,7 @@ def test_rows_that_change_a_result_are_needed(name):
     assert axis_map is not None
     changes = influence(mod, out[2])
     for row in range(out[2]):
-        begin, end = needed_range(axis_map, (row, row + 1), out[2], shape[2])
+        begin, end = needed_range(axis_map, (row, row + 1), shape[2])
         rows = np.flatnonzero(changes[row])
         if len(rows):
             assert begin <= rows[0]
@@ -339,7 +340,7 @@ def test_concat_along_the_rows_takes_each_part_from_its_input():
     (block,) = read_networks(lowered(mod))
     (layer,) = block.network.layers
     needs = [
-        needed_range(axis_maps[2], (3, 6), 10, height)
+        needed_range(axis_maps[2], (3, 6), height)
         for axis_maps, height in zip(layer.maps, (4, 6), strict=True)
     ]
     assert needs == [(3, 4), (0, 2)]
@@ -393,10 +394,26 @@ def test_a_fitted_map_needs_what_is_read_and_little_more(axis_map, rows, extent)
     for begin in range(rows):
         for end in range(begin + 1, rows + 1):
             needed = reads.of((begin, end))
-            got = (0, extent) if found is None else needed_range(found, (begin, end), rows, extent)
+            got = (0, extent) if found is None else needed_range(found, (begin, end), extent)
             if needed != (0, 0):
                 assert got[0] <= needed[0]
                 assert needed[1] <= got[1]
+
+
+def test_rows_of_many_points_are_found_by_algebra():
+    heads, size, rows = 16, 128, 1 << 20
+    x = te.placeholder((1, rows, heads * size), "float16", name="x")
+    parts = topi.reshape(x, (1, rows, heads, size))
+    half = size // 2
+    turned = te.compute(
+        parts.shape,
+        lambda b, s, h, d: tirx.if_then_else(
+            d < half, -parts[b, s, h, d + half], parts[b, s, h, d - half]
+        ),
+    )
+    moved = topi.transpose(turned, (0, 2, 1, 3))
+    (reads,) = KernelReads.of(read_kernel(te.create_prim_func([x, moved]))).maps(1).values()
+    assert reads == (None, AxisMap(2), AxisMap(1, size, 1, 0, size - 1))
 
 
 def test_a_kernel_that_nobody_wrote_a_rule_for():

@@ -21,11 +21,9 @@ from passes.layer_group.planning.local_memory import (
     LocalMemory,
     RowUse,
     item_bytes,
-    of_periods,
     of_time_steps,
 )
 from passes.layer_group.planning.op_order import op_order
-from passes.layer_group.planning.periods import periods
 from passes.layer_group.planning.planned_group import (
     STRATEGIES,
     Chip,
@@ -57,17 +55,11 @@ NAMES = {
 }  # fmt: skip
 
 
-def example(cut=1, memory=T8, outputs=None):
+def example(cut=1, memory=T8):
     """The worked example's slices, steps and local memory."""
-    slices = slice_group(group_of(worked_example()), Cut(h=cut), outputs=outputs)
+    slices = slice_group(group_of(worked_example()), Cut(h=cut))
     steps = pipeline(nearest(slices.group))
     return slices, steps, of_time_steps(slices, steps, memory, item_bytes(slices, LANES))
-
-
-def by_period(cut, memory=T8, outputs=None):
-    slices, _, _ = example(cut, outputs=outputs)
-    times = periods(slices.group, sliced=cut > 1)
-    return of_periods(slices, times, memory, item_bytes(slices, LANES))
 
 
 def offsets(plan):
@@ -83,43 +75,14 @@ def test_bytes_of_the_worked_example():
     assert {name: sizes[name] for name in expected} == expected
 
 
-def test_breadth_first_ids_and_periods():
-    slices, _, _ = example(4)
-    found = {p.name: (p.id, p.step, p.first, p.last) for p in periods(slices.group, True)}
-    # The layers' ids are 3, 5, 7 and 11.
-    assert found["in0"] == (0, 0, 3, 3)
-    assert found["t1"] == (4, 1, 3, 5)
-    assert found["t2"] == (6, 2, 5, 7)
-    assert found["t3"] == (8, 3, 7, 11)
-    assert found["t4"] == (12, 5, 11, 11)
-    # Loaded while the pool computes, and not only when the second convolution reads it.
-    assert found["t4.weight"] == (9, 3, 7, 11)
-    stays = [p.name for p in periods(slices.group, True) if p.stays]
-    assert stays == ["t1.weight", "t1.bias", "t4.weight", "t4.bias"]
-    assert not any(p.stays for p in periods(slices.group, False))
-
-
 def test_first_strategy_on_the_worked_example():
-    tens = {"t4": {"h": ((0, 10), (10, 20), (20, 28))}}
-    assert [op_order(by_period(cut)).fits for cut in (1, 2)] == [False, False]
-    local = by_period(3, outputs=tens)
+    assert [op_order(example(cut)[2]).fits for cut in (1, 2, 3)] == [False, False, True]
+    _, _, local = example(4)
     plan = op_order(local)
     check(local.problem, plan)
-    expected = {"w1": 0, "b1": 9216, "w2": 9248, "b2": 18464, "t1": 18496, "in0": 40000}
-    expected |= {"t2": 40000, "t3": 18496, "t4": 23872}
-    assert offsets(plan) == expected
-    assert plan.peak == 63296
-    assert op_order(by_period(4)).peak == 52544
-
-
-def test_first_strategy_without_slices():
-    local = by_period(1, LARGE)
-    plan = op_order(local)
-    check(local.problem, plan)
-    expected = {"t1": 0, "in0": 50176, "w1": 100352, "b1": 109568, "t2": 50176, "t3": 0}
-    expected |= {"w2": 16384, "b2": 12544, "t4": 32768}
-    assert offsets(plan) == expected
-    assert plan.peak == 109600
+    # What stays for all slices comes first, before all that only passes through.
+    stays = [plan.offsets[i.name][0] for i in local.items if i.life.everywhere]
+    assert max(stays) < min(plan.offsets[i.name][0] for i in local.items if not i.life.everywhere)
 
 
 def test_time_steps_of_the_worked_example():
@@ -203,8 +166,8 @@ def test_rebalancing_the_worked_example():
     slices, steps, _ = example(4)
     sizes = item_bytes(slices, LANES)
     balanced = rebalance(steps, COMPUTE.__getitem__, transfer_cycles, sizes)
-    assert balanced.row_of("t1.weight", "load") == 2
-    assert [balanced.row_of(name, "load") for name in ("in0", "t1.bias")] == [3, 3]
+    loaded = {t.tensor: at for at, row in enumerate(balanced.rows) for t in row.transfers}
+    assert [loaded[name] for name in ("t1.weight", "in0", "t1.bias")] == [2, 3, 3]
     local = of_time_steps(slices, balanced, T8, sizes)
     plan = bank_aware(local)
     expected = {"w1": 0, "w2": 9216, "t1": 18432, "t3": 20480, "b2": 34560, "in0": 36864}
@@ -218,7 +181,8 @@ def test_one_layer_alone_is_not_pipelined():
     slices = slice_group(group_of(worked_example(), [1]), Cut(h=2))
     steps = pipeline(nearest(slices.group))
     assert not steps.pipelined
-    assert steps.one_slice() == (("load", "t1"), ("compute", "t2"), ("store", "t2"))
+    does = [(row.layer, [(t.tensor, t.kind) for t in row.transfers]) for row in steps.rows]
+    assert does == [(None, [("t1", "load")]), (0, []), (None, [("t2", "store")])]
     cycles = pipelined_cycles(steps, lambda _: 10, lambda _: 7, 3, set())
     assert cycles == 3 * (7 + 10 + 7)
 
@@ -242,16 +206,14 @@ PLANNERS = st.sampled_from(("first_fit", "skyline", *STRATEGIES))
 @given(slices=sliced_groups(), planner=PLANNERS)
 @settings(max_examples=60, deadline=None, print_blob=True)
 def test_replay_finds_every_value(slices, planner):
-    if slices.cut.w == 1:
-        check_replay(planned(slices, planner))
+    check_replay(planned(slices, planner))
 
 
 @pytest.mark.slow
 @given(slices=sliced_groups(), planner=PLANNERS)
 @settings(max_examples=2000, deadline=None, print_blob=True)
 def test_replay_of_many_groups(slices, planner):
-    if slices.cut.w == 1:
-        check_replay(planned(slices, planner))
+    check_replay(planned(slices, planner))
 
 
 def test_replay_finds_a_weight_that_is_overwritten():

@@ -77,6 +77,20 @@ def test_letters_of_a_sequence_and_its_attention():
     ]
 
 
+def test_what_comes_from_token_numbers_lies_as_what_is_computed_of_it():
+    def body(emit, tokens, table, w):
+        tokens = emit(OP.astype(tokens, "int32"))
+        x = emit(OP.take(table, tokens, axis=0, mode="clip"))
+        keys = emit(OP.permute_dims(emit(OP.matmul(x, emit(OP.permute_dims(w)))), [0, 2, 1]))
+        return emit(OP.matmul(emit(OP.nn.softmax(emit(OP.matmul(x, keys)))), x))
+
+    found = network(module([(1, 12), (40, 12), (12, 12)], body))
+    letters = {tensor.name: tensor.axes for tensor in found.tensors}
+    made = [letters[layer.output] for layer in found.layers]
+    # Cast, rows of the table, transposed weight, projection, keys, scores, softmax, result.
+    assert made == ["nh", "nhc", "wc", "nhc", "nch", "nhc", "nhc", "nhc"]
+
+
 def test_weights_with_and_without_the_attribute():
     for mod in (two_convolutions(), without_attribute(two_convolutions())):
         kinds = {tensor.name: tensor.kind for tensor in network(mod).tensors}
@@ -100,13 +114,17 @@ def test_what_a_block_hands_on_is_an_output():
 
 
 def test_softmax_needs_working_memory_and_normalization_along_the_rows_more():
-    shape = (1, 2, 8, 16)
-    last = network(module([shape], lambda emit, x: emit(OP.nn.softmax(x, axis=3))))
-    rows = network(module([shape], lambda emit, x: emit(OP.nn.softmax(x, axis=2))))
+    # A pooling reads other rows than its result's, so they are rows.
+    def pooled(axis):
+        pool = {"pool_size": (3, 3), "padding": (1, 1)}
+        return lambda emit, x: emit(OP.nn.softmax(emit(OP.nn.max_pool2d(x, **pool)), axis=axis))
+
+    last = network(module([(1, 2, 8, 16)], pooled(3)))
+    rows = network(module([(1, 2, 8, 1)], pooled(2)))
     # The exponentials lie in the result's place; a maximum and a sum a row do not.
-    assert last.layers[0].buffer_bits == 4
+    assert last.layers[1].buffer_bits == 4
     # A slice of the result needs the exponentials of all rows.
-    assert rows.layers[0].buffer_bits >= 8 * 32
+    assert rows.layers[1].buffer_bits >= 8 * 32
 
 
 def test_a_call_that_works_in_place_leaves_its_block_alone():

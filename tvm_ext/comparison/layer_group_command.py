@@ -51,10 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_unused(arguments: argparse.Namespace) -> None:
     """Refuse options that only ``--layer-group`` gives a meaning.
 
-    Raises
-    ------
-    ValueError
-        When there is one.
+    Raises ValueError when there is one.
     """
     for option in ("search", "halo"):
         if getattr(arguments, option) is not None:
@@ -74,10 +71,7 @@ class Savings:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; the exit status is 0.
 
-    Raises
-    ------
-    ValueError
-        On bad input.
+    Raises ValueError on bad input.
     """
     mod = _load(arguments.program)  # A file may register the target.
     target = known_target(arguments.target or _DEFAULT_TARGET)
@@ -104,19 +98,7 @@ def _load(program: str) -> tvm.IRModule:
 def savings(mod: tvm.IRModule, target: Target, *, search: str, halo: str) -> Savings:
     """Return what groups save of a network.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Relax; it stays as it is.
-    target : tvm.target.Target
-        The chip.
-    search, halo : str
-        As in `LayerGroup`.
-
-    Raises
-    ------
-    ValueError
-        As `LayerGroup` and `GMEMAllocate` do.
+    Raises ValueError as `LayerGroup` and `GMEMAllocate` do.
     """
     report = layer_groups(mod, target, search=search, halo=halo)
     # A chip without a code generator in TVM has the operators of a CPU.
@@ -166,18 +148,7 @@ _HEADER = ["group", "layers", "slices", "halo", "LMEM", "share", "banks", "moved
 
 
 def render(found: Savings) -> list[str]:
-    """Write what groups save as tables.
-
-    Parameters
-    ----------
-    found : Savings
-        The data.
-
-    Returns
-    -------
-    list of str
-        Lines.
-    """
+    """Write what groups save as tables."""
     report = found.report
     lines = [
         "LMEM: peak, bytes a lane; banks: conflicts in a bank; moved: between global and local",
@@ -201,7 +172,7 @@ def _row(number: int, group: LayerGroupSummary) -> list[str]:
     return [
         str(number),
         str(len(group.layers)),
-        f"{group.n_slices}x{group.h_slices}",
+        f"{group.n_slices}x{group.h_slices}x{group.w_slices}",
         group.halo,
         str(group.lmem_peak),
         f"{100 * group.lmem_peak / group.lmem_capacity:.0f} %",

@@ -75,6 +75,9 @@ def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote
             for made in (layer.output, layer.name):
                 writes[made].append(len(lines))
             parts.append(f"{layer.output} = {layer.operator}({', '.join(layer.inputs)})")
+        for name in row.streamed:
+            writes[name].append(len(lines))
+            parts.append(f"load {name} part by part")
         for transfer in row.transfers:
             (reads if transfer.kind == STORE else writes)[transfer.tensor].append(len(lines))
             parts.append(_transfer(group, transfer))
@@ -95,7 +98,8 @@ def _cut(group: PlannedGroup) -> str:
     halo = {"keep": "shared rows stay", "recompute": "shared rows are made again"}
     shared = halo.get(group.halo, "some shared rows stay")
     parts = f"{group.cut.n} part{'s' if group.cut.n != 1 else ''} of the batch"
-    return f"{parts}, {group.cut.h} of the rows; {shared}"
+    columns = f", {group.cut.w} of the columns" if group.cut.w > 1 else ""
+    return f"{parts}, {group.cut.h} of the rows{columns}; {shared}"
 
 
 def _transfer(group: PlannedGroup, transfer: Transfer) -> str:

@@ -19,18 +19,8 @@ _SMALL_PART = 8
 def fit_axis_map(reads: AxisReads, extent: int) -> AxisMap | None:
     """Return the tightest axis map that covers what is read.
 
-    Parameters
-    ----------
-    reads : AxisReads
-        What is read of an input's axis for each index of an output's axis.
-    extent : int
-        Elements of the input's axis.
-
-    Returns
-    -------
-    AxisMap or None
-        It needs at least what is read, for every range of the output; None where every index of
-        the output needs the whole axis, or nothing does.
+    The map covers at least what is read of an axis of `extent` elements, for every range of the
+    output. It is None where every index of the output needs the whole axis, or nothing does.
     """
     indices = np.flatnonzero(reads.first <= reads.last)
     if not len(indices):

@@ -63,10 +63,7 @@ class Access:
 def stores_of(name: str, block: SBlock) -> list[BufferStore]:
     """Return the stores of a block, those of its body first.
 
-    Raises
-    ------
-    NotSliceableError
-        When a statement is none of those that a body may be made of.
+    Raises NotSliceableError when a statement is none of those that a body may be made of.
     """
     found: list[BufferStore] = []
     for root in (block.body, block.init):

@@ -85,22 +85,10 @@ def cannot_wrap(expr: Any) -> bool:
 def values_of(expr: Any, of: Mapping[int, Values]) -> Values:
     """Evaluate an expression of indices in the arithmetic that TVM compiles it to.
 
-    Parameters
-    ----------
-    expr : tvm.ir.Expr
-        Integers, comparisons, and the conversions to and from floating point that resizing uses.
-    of : mapping of int to array
-        The values of each variable, by its handle; the arrays broadcast against each other.
+    `of` has the values of each variable, by its handle: arrays that broadcast against each other.
 
-    Returns
-    -------
-    array
-        Of the shape that the variables' arrays broadcast to.
-
-    Raises
-    ------
-    NotAnIndexError
-        When a variable is not given, or an operation is not known, such as a load.
+    Raises NotAnIndexError when a variable is not given, or an operation is not known, such as a
+    load.
     """
     kind = type(expr).__name__
     if isinstance(expr, Var):

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
+from typing import Any
+
+from tvm.ir import TensorLoad
+from tvm.tirx import BufferStore
 
 from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
 from passes.layer_group.analysis.regions import KernelReads
@@ -26,6 +30,8 @@ class KernelCall:
     parameter: int  # The number of the kernel's parameter that the layer makes
     inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
     cut: tuple[int, ...] = ()  # Axes of what it makes that a group may cut
+    columns: tuple[int, ...] = ()  # The same where columns are cut, too
+    channels: int = -1  # The axis of what it makes that lies across the lanes; -1 if none does
 
     @property
     def maps(self) -> tuple[InputMap, ...]:
@@ -38,6 +44,23 @@ class KernelCall:
         """Executions of the kernel's statements for the whole result."""
         kernel = self.reads.kernel
         return sum(kernel.stages[i].operations for i in kernel.stages_for(self.parameter))
+
+    @cached_property
+    def layout(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+        """The indices of its one input that each element of the result is, and their variables.
+
+        None where the kernel does more than to move elements.
+        """
+        kernel = self.reads.kernel
+        if len(kernel.stages) != 1 or kernel.parameters != 2:
+            return None
+        (stage,) = kernel.stages
+        plain = isinstance(stage.body, BufferStore) and isinstance(stage.body.value, TensorLoad)
+        if not plain or stage.inner or stage.init is not None or len(stage.reads) != 1:
+            return None
+        (access,) = stage.reads
+        same = kernel.bits(access.buffer) == kernel.bits(self.parameter)
+        return (access.indices, stage.spatial) if same and not access.guards else None
 
     @cached_property
     def memory(self) -> dict[int, int]:
@@ -80,15 +103,7 @@ class KernelCall:
     def working_boxes(self, box: Box) -> dict[int, Box]:
         """Return the part of each working buffer that is needed for a part of the result.
 
-        Parameters
-        ----------
-        box : Box
-            The part of the result.
-
-        Returns
-        -------
-        dict of int to Box
-            By the buffer in whose memory others may lie: the hull of what they all need.
+        It is keyed by the buffer in whose memory others may lie, and is the hull of what they need.
         """
         shape = self.reads.kernel.shape
         return {home: box_of(axes, shape(home), box) for home, axes in self.working.items()}
@@ -102,6 +117,34 @@ class KernelCall:
             kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
         )
         return ceil(Fraction(bits) / prod(uncut))
+
+    @cached_property
+    def in_columns(self) -> KernelCall:
+        """The call where columns of its result are cut, too."""
+        return replace(self, cut=self.columns)
+
+    @cached_property
+    def by_columns(self) -> bool:
+        """Whether it takes no other working memory where columns are cut, too."""
+        other = self.in_columns
+        return (other.buffer_bits, other.part_bits) == (self.buffer_bits, self.part_bits)
+
+    @cached_property
+    def in_parts(self) -> KernelCall:
+        """The call where it makes channels of its result in parts."""
+        return replace(self, cut=tuple(sorted({*self.cut, self.channels})))
+
+    @cached_property
+    def part_bits(self) -> int | None:
+        """Bits of working memory for each element of a part of the result's channels.
+
+        None where channels cannot be made in parts without making something else again for each.
+        """
+        made = self.reads.of_made(self.parameter).values()
+        follow = all(any(r is not None and r.axis == self.channels for r in axes) for axes in made)
+        if self.channels < 0 or self.channels in self.cut or not follow:
+            return None
+        return self.in_parts.buffer_bits
 
     def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
         """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""

@@ -62,19 +62,9 @@ class Kernel:
     def memory(self, output: int, like_output: Collection[int]) -> dict[int, int]:
         """Say which buffers can share memory while an output is computed.
 
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-        like_output : collection of int
-            Buffers of which a slice of the output needs that slice alone, so that they can lie in
-            the output's memory.
-
-        Returns
-        -------
-        dict of int to int
-            For the output and each allocated buffer on the way to it, the buffer in whose memory
-            it lies: one that takes its place element by element.
+        The result names, for the output and each allocated buffer on the way to it, the buffer in
+        whose memory it lies: one that takes its place element by element. A slice of the output
+        needs that slice alone of the buffers `like_output`, so that they can lie in its memory.
         """
         stages = [self.stages[i] for i in self.stages_for(output)]
         made = [buffer for stage in reversed(stages) for buffer in stage.writes]
@@ -121,20 +111,8 @@ class Kernel:
 def read_kernel(func: PrimFunc) -> Kernel:
     """Read a kernel, and compute the blocks that only move elements where they are read.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        In S-TIR, not scheduled; it stays as it is.
-
-    Returns
-    -------
-    Kernel
-        With its stages.
-
-    Raises
-    ------
-    NotSliceableError
-        When it is anything else than a row of plain loop nests over buffers of known shapes.
+    Raises NotSliceableError when it is anything else than a row of plain loop nests over buffers of
+    known shapes.
     """
     kernel = _read(func)
     moved = [stage.name for i, stage in enumerate(kernel.stages) if _only_moves(kernel, i)]

@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each axis of a tensor is to the hardware: batch, channels across the lanes, rows, the rest.
 
-Relax tensors do not say it. Operators do: a convolution sums over the channels and keeps rows and
-columns. So the letters of a network's inputs are taken from the first operator that sums over the
-products of two operands, or else over one, and every other tensor has them from what it is computed
-from, through the axis maps.
+Relax tensors do not say it. The operators do, all of them together: axes that are mapped onto each
+other through the whole network are one class, and a class has one letter. What operators sum over
+together with a weight are channels, and so is what only a weight gives its extent. Of what is left,
+the axis that most layers go along are rows; an axis of which no layer ever needs all is the batch.
+Shapes decide nothing but between axes of which the operators say the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from passes.layer_group.planning.network import InputMap
+from passes.layer_group.planning.network import AxisMap, InputMap
 
 _USUAL = {0: "", 1: "c", 2: "nc", 3: "nhc", 4: "nchw"}
-_CHANNELS_LAST = {3: "nhc", 4: "nhwc"}
-_CHANNELS_FIRST = {3: "nch", 4: "nchw"}
+
+Axis = tuple[str, int]
+"""A tensor's name, and the number of one of its axes."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What one call reads for what it makes."""
+
+    output: str
+    inputs: tuple[tuple[str, InputMap], ...]  # Each input with the maps of its axes
 
 
 def usual_letters(rank: int) -> str:
@@ -23,76 +34,177 @@ def usual_letters(rank: int) -> str:
     return _USUAL.get(rank, "nch" + "w" * (rank - 3))
 
 
-def letters_by_contraction(shape: Sequence[int], axis_maps: InputMap) -> str | None:
-    """Return the letters of a tensor whose channels an operator sums over.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the tensor.
-    axis_maps : InputMap
-        The operator's, for this input.
-
-    Returns
-    -------
-    str or None
-        None where the maps do not tell the channels from rows and columns.
-    """
-    rank = len(shape)
-    whole = [a for a in range(1, rank) if shape[a] > 1 and axis_maps[a] is None]
-    if rank not in _CHANNELS_LAST or len(whole) != 1 or any(n == 1 for n in shape[1:]):
-        return None
-    if whole[0] == rank - 1:
-        return _CHANNELS_LAST[rank]
-    return _CHANNELS_FIRST[rank] if whole[0] == 1 else None
-
-
-def output_letters(shape: Sequence[int], sources: Sequence[tuple[str, InputMap]]) -> str:
-    """Return the letters of what an operator makes.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the output.
-    sources : sequence of (str, InputMap)
-        Letters and maps of each activation that it reads, in order.
-
-    Returns
-    -------
-    str
-        An axis has the letter of the first input's axis that is mapped onto it. One that none is
-        mapped onto has the letter at the same place, if the input has as many axes. What that
-        leaves open, the next input says.
-    """
-    rank = len(shape)
-    chosen: dict[int, str] = {}
-    for letters, axis_maps in sources:
-        for letter, axis_map in zip(letters, axis_maps, strict=True):
-            if axis_map is not None and axis_map.axis not in chosen:
-                chosen[axis_map.axis] = letter
-        if len(letters) == rank:
-            for axis in range(rank):
-                if axis not in chosen and letters[axis] not in chosen.values():
-                    chosen[axis] = letters[axis]
-    for axis in range(rank):
-        if axis not in chosen:
-            chosen[axis] = _left_over(axis, shape, chosen)
-    return "".join(chosen[axis] for axis in range(rank))
-
-
-def _left_over(axis: int, shape: Sequence[int], chosen: Mapping[int, str]) -> str:
-    """Return a letter for an axis that nothing is mapped onto."""
-    taken = set(chosen.values())
-    if axis == 0 and "n" not in taken and len(shape) > 1:
-        return "n"
-    if "c" not in taken and shape[axis] > 1:
-        return "c"
-    return "w"
-
-
 def weight_letters(output: str, axis_maps: InputMap) -> str:
     """Return the letters of a weight: those of the output's axes that its axes are mapped onto."""
     letters = ["w" if m is None else output[m.axis] for m in axis_maps]
     if "c" not in letters and len(letters) == 1:
         return "c"
+    return "".join(letters)
+
+
+@dataclass(eq=False)
+class _Class:
+    """Axes that are mapped onto each other; at most one of each tensor."""
+
+    members: dict[str, int]  # Axes by tensor
+    first: int  # When it was met
+    along: int = 0  # How often a layer goes along it
+    whole: int = 0  # How often a layer needs all of it
+    moves: bool = False  # Whether a layer reads other indices of it than that of its result
+    is_channels: bool = False  # It is summed over with a weight, or made by one
+    is_summed: bool = False  # It is summed over with another tensor
+    letter: str = ""
+
+
+@dataclass(eq=False)
+class _Classes:
+    shapes: Mapping[str, Sequence[int]]
+    of: dict[Axis, _Class] = field(default_factory=dict)
+
+    def at(self, name: str, axis: int) -> _Class:
+        if (name, axis) not in self.of:
+            self.of[name, axis] = _Class({name: axis}, len(self.of))
+        return self.of[name, axis]
+
+    def join(self, one: _Class, other: _Class) -> bool:
+        """Make two classes one; False if they have axes of one tensor."""
+        if one is other:
+            return True
+        if one.members.keys() & other.members.keys():
+            return False
+        if len(one.members) < len(other.members):
+            one, other = other, one
+        one.members |= other.members
+        one.first = min(one.first, other.first)
+        one.along, one.whole = one.along + other.along, one.whole + other.whole
+        for fact in ("moves", "is_channels", "is_summed"):
+            setattr(one, fact, getattr(one, fact) or getattr(other, fact))
+        self.of.update(((name, axis), one) for name, axis in other.members.items())
+        return True
+
+    def all(self) -> list[_Class]:
+        return sorted({id(one): one for one in self.of.values()}.values(), key=lambda c: c.first)
+
+
+def decide_letters(
+    shapes: Mapping[str, Sequence[int]], calls: Sequence[Reads], weights: set[str]
+) -> dict[str, str]:
+    """Return the letters of all tensors but the weights.
+
+    Axes of one element tell nothing; they have the usual letters as far as those are free.
+    """
+    classes = _Classes(shapes)
+    for call in calls:
+        for name in (*(name for name, _ in call.inputs), call.output):
+            if name not in weights:
+                for axis, extent in enumerate(shapes[name]):
+                    if extent > 1:
+                        classes.at(name, axis)
+        _read(classes, call, weights)
+    _decide(classes)
+    return {
+        name: _filled(name, shape, classes) for name, shape in shapes.items() if name not in weights
+    }
+
+
+def _read(classes: _Classes, call: Reads, weights: set[str]) -> None:
+    """Note what one call says of the axes that it reads and makes."""
+    shapes = classes.shapes
+    mapped: set[int] = set()
+    for name, axis_maps in call.inputs:
+        if name in weights:
+            continue
+        for axis, m in enumerate(axis_maps):
+            if shapes[name][axis] == 1:
+                continue
+            here = classes.at(name, axis)
+            if m is None or shapes[call.output][m.axis] == 1:
+                here.whole += 1
+                summed = _summed_with(shapes, shapes[name][axis], name, call)
+                here.is_summed = here.is_summed or bool(summed)
+                here.is_channels = here.is_channels or bool(summed & weights)
+                if not summed and tuple(shapes[name]) == tuple(shapes[call.output]):
+                    # A normalization needs all of an axis for each element of the same axis.
+                    classes.join(here, classes.at(call.output, axis))
+                continue
+            mapped.add(m.axis)
+            if not classes.join(here, classes.at(call.output, m.axis)):
+                here.whole += 1
+                continue
+            here = classes.at(name, axis)
+            here.along += 1
+            here.moves = here.moves or m != AxisMap(m.axis)
+    if len(mapped) < len(shapes[call.output]) and any(n not in weights for n, _ in call.inputs):
+        for name, axis_maps in call.inputs:
+            for m in axis_maps if name in weights else ():
+                if m is not None and m.axis not in mapped and shapes[call.output][m.axis] > 1:
+                    classes.at(call.output, m.axis).is_channels = True
+
+
+def _summed_with(
+    shapes: Mapping[str, Sequence[int]], extent: int, name: str, call: Reads
+) -> set[str]:
+    """Return the other inputs of a call of which an axis of this extent is needed whole, too."""
+    return {
+        other
+        for other, axis_maps in call.inputs
+        for n, m in zip(shapes[other], axis_maps, strict=True)
+        if other != name and m is None and n == extent
+    }
+
+
+def _decide(classes: _Classes) -> None:
+    """Give each class its letter, those first of which the operators say most."""
+    found = classes.all()
+
+    def give(letter: str, candidates: list[_Class]) -> None:
+        for one in candidates:
+            taken = (
+                classes.of.get((name, axis))
+                for name in one.members
+                for axis in range(len(classes.shapes[name]))
+            )
+            if not any(other is not None and other.letter == letter for other in taken):
+                one.letter = letter
+
+    for one in found:
+        if one.is_channels:
+            one.letter = "c"
+        elif not one.whole and all(
+            axis == 0 and len(classes.shapes[name]) > 1 for name, axis in one.members.items()
+        ):
+            one.letter = "n"
+
+    def unusual(one: _Class, letter: str) -> bool:
+        """Whether this is not the usual place of a letter, where the channels are not known."""
+        name, axis = next(iter(one.members.items()))
+        rank = len(classes.shapes[name])
+        if any(classes.of[name, n].letter == "c" for n in range(rank) if (name, n) in classes.of):
+            return False
+        return usual_letters(rank)[axis] != letter
+
+    rest = [one for one in found if not one.letter]
+    give(
+        "h",
+        sorted(
+            (one for one in rest if one.along),
+            key=lambda c: (not c.moves, c.whole - c.along, unusual(c, "h"), c.first),
+        ),
+    )
+    rest = [one for one in rest if not one.letter]
+    give(
+        "c",
+        sorted(rest, key=lambda c: (not c.is_summed, -c.whole, unusual(c, "c"), c.first)),
+    )
+
+
+def _filled(name: str, shape: Sequence[int], classes: _Classes) -> str:
+    """Return the letters of a tensor, those of its axes of one element as they are usual."""
+    letters: list[str] = []
+    for axis in range(len(shape)):
+        known = classes.of.get((name, axis))
+        letters.append(known.letter or "w" if known is not None else "")
+    for axis, usual in enumerate(usual_letters(len(shape))):
+        if not letters[axis]:
+            letters[axis] = usual if usual not in letters else "w"
     return "".join(letters)

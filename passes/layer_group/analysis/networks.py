@@ -7,7 +7,7 @@ so a path between two layers that leads through one of them is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,8 @@ from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.letters import (
-    letters_by_contraction,
-    output_letters,
+    Reads,
+    decide_letters,
     usual_letters,
     weight_letters,
 )
@@ -31,9 +31,11 @@ from passes.layer_group.analysis.refusals import UNFORESEEN, first_line, operato
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
+from passes.layer_group.planning.slicing import LETTERS
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 _IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
+LAYOUT = "it lays out a weight for a layer that is left"
 IN_PLACE = "its block writes a tensor in place"
 
 
@@ -51,15 +53,7 @@ class BlockNetwork:
 def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
     """Return the networks of a module's Relax functions.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Operators are calls of kernels already, fused or not.
-
-    Returns
-    -------
-    tuple of BlockNetwork
-        Functions by name, their blocks in order; blocks that call nothing are left out.
+    Functions come by name, their blocks in order; blocks that call nothing are left out.
     """
     kernels: dict[int, KernelReads | str] = {}
     found = []
@@ -226,10 +220,15 @@ class _BlockReader:
     def _network(self) -> BlockNetwork:
         weights = self._weights()
         letters = self._letters(weights)
-        cut = self._cut_axes(letters)
+        cut, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
         for call in self.calls:
             if call.source is not None:
-                call.source = replace(call.source, cut=tuple(sorted(cut[call.output])))
+                axes, channels = tuple(sorted(cut[call.output])), letters[call.output].find("c")
+                both = tuple(sorted(columns[call.output]))
+                call.source = replace(call.source, cut=axes, columns=both, channels=channels)
+        outputs = self._outputs()
+        layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
+        weights = weights | layouts
         used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
         tensors = tuple(
             Tensor(
@@ -242,18 +241,34 @@ class _BlockReader:
             )
             for name in used
         )
-        layers = tuple(self._layer(call) for call in self.calls)
+        layers = tuple(
+            replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
+            for layer in map(self._layer, self.calls)
+        )
         name = str(self.variable.name_hint)
-        network = Network(tensors, layers, self._outputs(), name)
+        network = Network(tensors, layers, outputs, name)
         calls = {call.name: call.source for call in self.calls if call.source is not None}
         return BlockNetwork(self.variable, self.number, network, calls, self.names.values)
+
+    def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
+        """Whether a call only moves elements of one weight for one other call."""
+        readers = [other for other in self.calls if call.output in other.inputs]
+        return (
+            call.source is not None
+            and weights.issuperset(call.inputs)
+            and call.output not in outputs
+            and call.source.layout is not None
+            and len(readers) == 1
+            and readers[0].source is not None
+        )
 
     def _layer(self, call: _Call) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)
         if call.source is not None:
             source = call.source
             try:
-                return Layer(*names, source.maps, source.operations, source.buffer_bits)
+                bits = (source.buffer_bits, source.part_bits, source.by_columns)
+                return Layer(*names, source.maps, source.operations, *bits)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
@@ -295,7 +310,7 @@ class _BlockReader:
         params = [flat(self.names.of(param)) for param in self.function.params]
         if count is not None:
             return weights.union(*params[int(count) :])
-        letters = self._letters(weights)
+        letters = self._letters(weights.union(*params[1:]))
         return weights.union(
             name
             for names in params[1:]
@@ -317,15 +332,15 @@ class _BlockReader:
                     found.update(letters[call.output][m.axis] for m in axis_maps if m is not None)
         return found
 
-    def _cut_axes(self, letters: Mapping[str, str]) -> dict[str, set[int]]:
+    def _cut_axes(self, letters: Mapping[str, str], which: str) -> dict[str, set[int]]:
         """Return the axes of each tensor that a group may cut.
 
-        They are its first ones with a letter that is cut, and those that such an axis of a reader's
+        They are its first ones with one of some letters, and those that such an axis of a reader's
         result is mapped onto: letters that meet in one layer need not agree.
         """
         found: dict[str, set[int]] = {}
         for call in reversed(self.calls):
-            first = (letters[call.output].find(letter) for letter in CUT_LETTERS)
+            first = (letters[call.output].find(letter) for letter in which)
             own = found.setdefault(call.output, set())
             own.update(axis for axis in first if axis >= 0)
             for name, axis_maps in zip(call.inputs, call.maps, strict=False):
@@ -334,54 +349,27 @@ class _BlockReader:
         return found
 
     def _letters(self, weights: set[str]) -> dict[str, str]:
-        shapes = self.names.shapes
-        letters: dict[str, str] = {}
+        shapes = {name: shape or () for name, shape in self.names.shapes.items()}
+        reads = [
+            Reads(call.output, tuple(zip(call.inputs, call.maps, strict=True)))
+            for call in self.calls
+            if call.source is not None
+        ]
+        # What is made of weights alone is a weight, too.
+        weights = set(weights)
         for call in self.calls:
-            for name in call.inputs:
-                if name not in letters and name not in weights:
-                    letters[name] = self._input_letters(name)
-            shape = shapes[call.output] or ()
-            sources = [
-                (letters[name], axis_maps)
-                for name, axis_maps in zip(call.inputs, call.maps, strict=False)
-                if name not in weights
-            ]
-            known = output_letters(shape, sources) if sources else usual_letters(len(shape))
-            letters[call.output] = known
-        self._lay_operands(letters)
-        for name, shape_or_none in shapes.items():
-            letters.setdefault(name, usual_letters(len(shape_or_none or ())))
-        return letters
-
-    def _lay_operands(self, letters: dict[str, str]) -> None:
-        """Lay what every slice needs whole, such as weights, as its readers' channels lie."""
+            if call.source is not None and weights.issuperset(call.inputs):
+                weights.add(call.output)
+        letters = decide_letters(shapes, reads, weights)
+        # A weight lies as the channels of what it is read for.
         for call in reversed(self.calls):
             for name, axis_maps in zip(call.inputs, call.maps, strict=False):
-                read = self._letters_read(name, letters)
-                if read.isdisjoint(CUT_LETTERS) and (name not in letters or "c" in read):
-                    letters[name] = weight_letters(letters[call.output], axis_maps)
-
-    def _input_letters(self, name: str) -> str:
-        """Return the letters of a tensor from outside, as the operators that read it tell them.
-
-        What sums over the products of two operands, such as a convolution, knows best. What sums
-        over one, such as a softmax, is asked where there is no other.
-        """
-        shape = self.names.shapes[name] or ()
-        followed, found = {name}, None
-        for call in self.calls:
-            for read, axis_maps in zip(call.inputs, call.maps, strict=False):
-                if read not in followed:
-                    continue
-                letters = letters_by_contraction(shape, axis_maps)
-                if letters is not None and len(call.inputs) > 1:
-                    return letters
-                found = found or letters
-                if tuple(shape) == tuple(self.names.shapes[call.output] or ()):
-                    followed.add(call.output)
-        if found is not None:
-            return found
-        return usual_letters(len(shape))
+                if name in weights:
+                    known = letters.get(call.output) or usual_letters(len(shapes[call.output]))
+                    letters[name] = weight_letters(known, axis_maps)
+        for name, shape in shapes.items():
+            letters.setdefault(name, usual_letters(len(shape)))
+        return letters
 
 
 def _cannot_be_cut(error: Exception) -> str:

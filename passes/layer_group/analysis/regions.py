@@ -5,21 +5,24 @@ For each axis of an input: which indices are read for one index of one axis of t
 what a slice of the output is turned into slices of the inputs with, whatever the operator is, also
 where fusion made one kernel of several.
 
-Small index spaces are looked at index by index, with the conditions under which a load happens,
-and are exact. Large ones are bounded by TVM's own interval analysis (`tvm.sym.Analyzer.int_set`).
+An index is simplified under the conditions of its load. Where its space is small it is looked at
+point by point, and is exact. A larger one is taken apart into summands that share no variable, each
+of which is looked at so, or else bounded by TVM's own interval analysis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm.ir import Var
-from tvm.ir.prim.expr import And
+import tvm_ffi
+from tvm.ir import TensorLoad, Var
+from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
@@ -44,7 +47,7 @@ from passes.layer_group.analysis.kernels import Kernel
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
 
-_VAR = type_index(Var)
+_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
 
 _SMALL = 1 << 16
 """Points of an index space that is looked at point by point."""
@@ -70,15 +73,7 @@ class KernelReads:
     def maps(self, output: int) -> dict[int, InputMap]:
         """Return the axis maps of each parameter that an output is computed from.
 
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-
-        Returns
-        -------
-        dict of int to InputMap
-            By the number of the parameter; those that are not read are left out.
+        They are keyed by the number of the parameter; those that are not read are left out.
         """
         if output not in self._maps:
             self._maps[output] = {
@@ -93,31 +88,12 @@ class KernelReads:
     def of_parameters(self, output: int) -> dict[int, BufferReads]:
         """Return what the kernel reads of each parameter for the axes of an output.
 
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-
-        Returns
-        -------
-        dict of int to BufferReads
-            By the number of the parameter; those that are not read are left out.
+        They are keyed by the number of the parameter; those that are not read are left out.
         """
         return self._of(output)[0]
 
     def of_made(self, output: int) -> dict[int, BufferReads]:
-        """Return what the kernel needs of each buffer that it makes for the axes of an output.
-
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-
-        Returns
-        -------
-        dict of int to BufferReads
-            For the output and each buffer that is made on the way to it.
-        """
+        """Return what the kernel needs of each buffer that it makes for the axes of an output."""
         return self._of(output)[1]
 
     def _of(self, output: int) -> tuple[dict[int, BufferReads], dict[int, BufferReads]]:
@@ -141,18 +117,7 @@ class KernelReads:
     def made_for(self, output: int, box: Box) -> dict[int, Box]:
         """Return the part of each buffer that is made for a part of an output.
 
-        Parameters
-        ----------
-        output : int
-            The number of a parameter that is written.
-        box : Box
-            The part of it.
-
-        Returns
-        -------
-        dict of int to Box
-            For the output and each buffer that is made on the way to it: at least what its readers
-            read of it.
+        That is at least what its readers read of it.
         """
         return {
             buffer: box_of(axes, self.kernel.shape(buffer), box)
@@ -211,30 +176,50 @@ def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[A
         var.__chandle__(): (var, n)
         for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
     }
-    analyzer = Analyzer()
-    for var, n in domains.values():
-        analyzer.bind(var, _range(var, n))
-    index = analyzer.simplify(index)
+    guards = list(_terms(access.guards))
+    index = _simplified(index, domains, guards)
     used = _variables(index)
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
     if not axes or any(key not in domains for key in used):
         return None
     found = []
     for axis in axes:
-        others = [domains[key] for key in used if key != stage.spatial[axis].__chandle__()]
-        size = stage.extents[axis] * prod(n for _, n in others)
-        reads = None
-        if size <= _SMALL:
-            reads = _point_by_point(stage, axis, others, index, access.guards, extent)
-        if reads is None:
-            reads = _bounded(stage, axis, others, index, extent)
-        if reads is not None:
-            found.append(reads)
+        own = (stage.spatial[axis], stage.extents[axis])
+        others = [domains[key] for key in used if key != own[0].__chandle__()]
+        table = None
+        if own[1] * prod(n for _, n in others) <= _SMALL:
+            table = _at_points(index, own, others, guards)
+        table = table or _by_parts(index, own, domains, guards)
+        if table is not None:
+            found.append(_clipped(axis, *table, extent))
     return found or None
 
 
-def _range(var: Var, extent: int) -> Any:
-    return tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, extent))
+Variable = tuple[Var, int]
+"""A variable and its extent."""
+
+Table = tuple[Ints, Ints]
+"""First and last index that is read, for each value of a variable."""
+
+
+def _simplified(index: Any, domains: Mapping[int, Variable], guards: Sequence[Any]) -> Any:
+    """Return an index in the form that the conditions allow under which it is read."""
+    analyzer = Analyzer()
+    for var, n in domains.values():
+        analyzer.bind(var, tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, n)))
+    with ExitStack() as known:
+        for guard in guards:
+            if _holds_loads(guard):
+                continue
+            plain = analyzer.simplify(guard)
+            if isinstance(plain, CmpExpr):
+                known.enter_context(analyzer.constraint_scope(plain))
+        return analyzer.simplify(index)
+
+
+def _holds_loads(expr: Any) -> bool:
+    stop = [(_TENSOR_LOAD, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
+    return structural_visit(expr, stop) is not None
 
 
 def _variables(expr: Any) -> dict[int, Var]:
@@ -247,49 +232,79 @@ def _variables(expr: Any) -> dict[int, Var]:
     return found
 
 
-def _point_by_point(
-    stage: Stage,
-    axis: int,
-    others: Sequence[tuple[Var, int]],
-    index: Any,
-    guards: Sequence[Any],
-    extent: int,
-) -> AxisReads | None:
+def _by_parts(
+    index: Any, own: Variable, domains: Mapping[int, Variable], guards: Sequence[Any]
+) -> Table | None:
+    """Look at summands of other variables on their own; what they add moves both ends."""
+    if not cannot_wrap(index):
+        return None
+    parts: list[tuple[dict[int, Var], Any]] = []
+    for summand in _summands(index):
+        variables = _variables(summand)
+        apart = []
+        for before, part in parts:
+            if before.keys() & variables.keys():
+                variables, summand = {**before, **variables}, part + summand
+            else:
+                apart.append((before, part))
+        parts = [*apart, (variables, summand)]
+    table: Table | None = None
+    low = high = 0
+    for variables, part in parts:
+        others = [domains[key] for key in variables if key != own[0].__chandle__()]
+        is_own = len(others) < len(variables)
+        var = own if is_own else (Var("none", own[0].ty), 1)
+        small = var[1] * prod(n for _, n in others) <= _SMALL
+        found = _at_points(part, var, others, guards) if small else None
+        found = found or _bounded(part, var, others)
+        if found is None:
+            return None
+        if is_own:
+            table = found
+        else:
+            low, high = low + int(found[0][0]), high + int(found[1][0])
+    assert table is not None, "the variable is one of the index"
+    some = table[0] <= table[1]
+    return np.where(some, table[0] + low, NOWHERE), np.where(some, table[1] + high, -NOWHERE)
+
+
+def _summands(index: Any) -> Iterator[Any]:
+    if isinstance(index, Add):
+        yield from _summands(index.a)
+        yield from _summands(index.b)
+    elif isinstance(index, Sub):
+        yield from _summands(index.a)
+        for part in _summands(index.b):
+            yield IntImm(index.ty, 0) - part
+    else:
+        yield index
+
+
+def _at_points(
+    index: Any, own: Variable, others: Sequence[Variable], guards: Sequence[Any]
+) -> Table | None:
     """Evaluate an index at every point, and leave out the points where it is not read."""
-    rank = 1 + len(others)
     of: dict[int, Ints] = {}
-    variables = [(stage.spatial[axis], stage.extents[axis]), *others]
+    variables = [own, *others]
     for position, (var, n) in enumerate(variables):
-        shape = [1] * rank
+        shape = [1] * len(variables)
         shape[position] = n
         of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
     grid = tuple(n for _, n in variables)
     with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
-        return _at_points(axis, index, guards, of, grid, extent)
-
-
-def _at_points(
-    axis: int,
-    index: Any,
-    guards: Sequence[Any],
-    of: Mapping[int, Any],
-    grid: tuple[int, ...],
-    extent: int,
-) -> AxisReads | None:
-    try:
-        values = np.broadcast_to(values_of(index, of), grid)
-    except NotAnIndexError:
-        return None
-    read = np.ones(grid, dtype=bool)
-    for term in _terms(guards):
         try:
-            read = read & values_of(term, of)
+            values = np.broadcast_to(values_of(index, of), grid)
         except NotAnIndexError:
-            continue  # The condition is of other variables, and may hold.
-    rows = grid[0]
-    first = np.where(read, values, NOWHERE).reshape(rows, -1).min(axis=1)
-    last = np.where(read, values, -NOWHERE).reshape(rows, -1).max(axis=1)
-    return _clipped(axis, first.astype(np.int64), last.astype(np.int64), extent)
+            return None
+        read = np.ones(grid, dtype=bool)
+        for guard in guards:
+            try:
+                read = read & values_of(guard, of)
+            except NotAnIndexError:
+                continue  # The condition is of other variables, and may hold.
+    first = np.where(read, values, NOWHERE).reshape(grid[0], -1).min(axis=1)
+    last = np.where(read, values, -NOWHERE).reshape(grid[0], -1).max(axis=1)
+    return first.astype(np.int64), last.astype(np.int64)
 
 
 def _terms(guards: Sequence[Any]) -> Iterator[Any]:
@@ -301,13 +316,9 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
             yield guard
 
 
-def _bounded(
-    stage: Stage, axis: int, others: Sequence[tuple[Var, int]], index: Any, extent: int
-) -> AxisReads | None:
-    """Let TVM bound an index over all variables but one, if it cannot wrap around."""
-    if not cannot_wrap(index):
-        return None
-    var, n = stage.spatial[axis], stage.extents[axis]
+def _bounded(index: Any, own: Variable, others: Sequence[Variable]) -> Table | None:
+    """Let TVM bound an index over all variables but one."""
+    var, n = own
     domains: Mapping[Any, Any] = {
         other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
     }
@@ -318,7 +329,7 @@ def _bounded(
         last = np.broadcast_to(values_of(interval.max_value, of), (n,))
     except NotAnIndexError:
         return None
-    return _clipped(axis, first.astype(np.int64), last.astype(np.int64), extent)
+    return first.astype(np.int64), last.astype(np.int64)
 
 
 def _clipped(axis: int, first: Ints, last: Ints, extent: int) -> AxisReads:

@@ -91,21 +91,7 @@ def read_stage(
 ) -> Stage:
     """Read a block.
 
-    Parameters
-    ----------
-    loops : sequence of tvm.tirx.For
-        Around it, outermost first.
-    realize : tvm.s_tir.SBlockRealize
-        The block.
-    number : Mapping of int to int
-        The number of each buffer in its kernel, by handle.
-    buffers : sequence of tvm.ir.Var
-        The buffers by number.
-
-    Raises
-    ------
-    NotSliceableError
-        When it breaks one of the rules above.
+    Raises NotSliceableError when it breaks one of the rules above.
     """
     block = realize.block
     name = str(block.name_hint)

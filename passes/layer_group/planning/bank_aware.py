@@ -9,7 +9,7 @@ caller tries again without.
 
 from __future__ import annotations
 
-from passes.layer_group.planning.banks import banks_of, live_together, rivals
+from passes.layer_group.planning.banks import banks_of, rivals
 from passes.layer_group.planning.local_memory import OPERATION, Item, LocalMemory
 from passes.planning.plan import Plan, Status
 
@@ -20,17 +20,7 @@ Piece = tuple[int, int]
 def bank_aware(local: LocalMemory, *, avoid: bool = True) -> Plan | None:
     """Place the items of a group, large and long-lived ones first among those that start lowest.
 
-    Parameters
-    ----------
-    local : LocalMemory
-        The items.
-    avoid : bool
-        Whether items avoid the banks of others.
-
-    Returns
-    -------
-    Plan or None
-        None if an item finds no room.
+    With `avoid`, items avoid the banks of others. The result is None if an item finds no room.
     """
     if local.memory.capacity is None:
         raise ValueError(f"{local.name}: the planner 'bank_aware' needs a capacity")
@@ -111,7 +101,7 @@ class _State:
         for item in self.unplaced:
             if placed.name in self._rivals[item.name]:
                 self._banned[item.name].update(banks)
-            if live_together(item, placed, len(self.local.rows)):
+            if self.local.rows_of[item.name] & self.local.rows_of[placed.name]:
                 self._free[item.name] = _without(self._free[item.name], start, end)
         for compute, transfer in zip(self._compute, self._transfer, strict=True):
             compute.discard(placed.name)

@@ -128,11 +128,8 @@ def keep_apart(local: LocalMemory, plan: Plan) -> Plan:
 def spread(local: LocalMemory) -> tuple[Plan, ...]:
     """Place items one after the other, each where it meets the fewest others in a bank.
 
-    Returns
-    -------
-    tuple of Plan
-        One for each order that finds room for all: what takes many bytes for many steps first, what
-        takes many bytes first, and what stays for all slices first. `keep_apart` may improve them.
+    There is one plan for each order that finds room for all: what takes many bytes for many steps
+    first, what takes many bytes first, and what stays for all slices first.
     """
     if not local.memory.bank_bytes or local.memory.capacity is None:
         return ()
@@ -175,12 +172,12 @@ def _penalty(
 
 def _places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[int]:
     """Return the offsets at which an item overlaps nothing placed that lives when it does."""
-    memory, count = local.memory, len(local.rows)
+    memory, rows = local.memory, local.rows_of
     capacity, alignment = memory.capacity or 0, memory.alignment
     busy = list(memory.reserved)
     for other in local.items:
         placed = other.name in offsets and other.name != item.name
-        if placed and live_together(item, other, count):
+        if placed and rows[item.name] & rows[other.name]:
             busy.append((offsets[other.name], offsets[other.name] + other.lane_bytes))
     starts = {0, *(end for _, end in busy)}
     starts.update(range(0, capacity, memory.bank_bytes or capacity))
@@ -191,12 +188,3 @@ def _places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[
         if start + item.lane_bytes <= capacity
         and not any(max(a, start) < min(b, start + item.lane_bytes) for a, b in busy)
     ]
-
-
-def live_together(first: Item, second: Item, rows: int) -> bool:
-    """Whether two items take memory in one row of `rows`."""
-    return any(
-        max(a, c) < min(b, d)
-        for a, b in first.life.ranges(rows)
-        for c, d in second.life.ranges(rows)
-    )

@@ -16,8 +16,9 @@ All slices of a group count as the average one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group, bytes_of, element_count
 from passes.layer_group.planning.lanes import Lanes
@@ -39,26 +40,15 @@ class GroupCost:
     compute_cycles: int
     transfer_cycles: int
     moved: int  # Bytes between global and local memory
+    # What groups are compared by: `cycles`, and those of all transfers once more. A byte that is
+    # moved while the lanes compute takes no time, but bandwidth.
+    price: int
     # Rows of the tensors that are computed in the group, each time that they are made again.
     repeated_rows: int
 
 
 def layer_cycles(machine: Machine, lanes: Lanes, group: Group, layer: Layer, elements: int) -> int:
-    """Return the cycles of a layer that makes so many elements of its output.
-
-    Parameters
-    ----------
-    machine : Machine
-        With a pipe `LANES`.
-    lanes : Lanes
-        The chip's lanes.
-    group : Group
-        What the layer is in.
-    layer : Layer
-        Which one.
-    elements : int
-        Of its output, those that are made again each time.
-    """
+    """Return the cycles of a layer that makes so many elements of its output."""
     if not elements:
         return 0
     output = group.tensor(layer.output)
@@ -91,23 +81,7 @@ def group_cost(
     *,
     balance: bool = True,
 ) -> tuple[GroupCost, TimeSteps]:
-    """Return the cost of a group, and its time steps, with transfers moved if that wins cycles.
-
-    Parameters
-    ----------
-    slices : GroupSlices
-        The slices.
-    steps : TimeSteps
-        Before re-balancing.
-    machine : Machine
-        With the pipes `TRANSFERS` and `LANES`.
-    lanes : Lanes
-        The chip's lanes.
-    lane_bytes : dict of str to int
-        Bytes a lane of each tensor, for ties when transfers are moved.
-    balance : bool
-        Whether transfers may move to other steps.
-    """
+    """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
     group, count = slices.group, slices.cut.steps
     computed = [
         layer_cycles(
@@ -119,21 +93,33 @@ def group_cost(
     cycles: dict[Transfer, int] = {}
     held = set(slices.resident)
     pipe = machine[TRANSFERS]
+    # For one slice: a layer waits for the first part of its weights, the others come meanwhile.
+    computing = [-(-all_slices // count) for all_slices in computed]
+    streaming: dict[int, int] = {}
+    streamed = 0
+    for at, layer in enumerate(group.layers):
+        stream = slices.streams.get(layer.name)
+        if stream is not None and stream.weights:
+            loaded = sum(bytes_of(group.tensor(name)) for name, _ in stream.weights)
+            parts = len(stream.ranges)
+            part = pipe.cycles(-(-loaded // parts))
+            computing[at], streaming[at] = computing[at] + part, part * parts
+            streamed += loaded * count
     for row in steps.rows:
         for transfer in row.transfers:
             moved[transfer] = moved_bytes(slices, transfer)
             times = 1 if transfer.tensor in held else count
             cycles[transfer] = pipe.cycles(-(-moved[transfer] // times))
     if balance:
-        steps = rebalance(
-            steps, lambda layer: -(-computed[layer] // count), cycles.__getitem__, lane_bytes
-        )
+        steps = rebalance(steps, computing.__getitem__, cycles.__getitem__, lane_bytes, streaming)
     total = pipelined_cycles(
-        steps, lambda layer: -(-computed[layer] // count), cycles.__getitem__, count, held
+        steps, computing.__getitem__, cycles.__getitem__, count, held, streaming
     )
     transferred = sum(c * (1 if t.tensor in held else count) for t, c in cycles.items())
+    transferred += sum(streaming.values()) * count
     repeated = sum(slices.repeated_rows(name) for name in group.made)
-    cost = GroupCost(total, sum(computed), transferred, sum(moved.values()), repeated)
+    moving = sum(moved.values()) + streamed
+    cost = GroupCost(total, sum(computed), transferred, moving, total + transferred, repeated)
     return cost, steps
 
 
@@ -143,64 +129,34 @@ def pipelined_cycles(
     transfer_cycles: Callable[[Transfer], int],
     slices: int,
     held: set[str],
+    streamed_cycles: Mapping[int, int] = MappingProxyType({}),
 ) -> int:
     """Return the cycles of all slices, filling and draining counted.
 
-    Parameters
-    ----------
-    steps : TimeSteps
-        The steps.
-    compute_cycles, transfer_cycles : callable
-        Cycles of a layer by its position in the group, and of a transfer, for one slice.
-    slices : int
-        How many slices.
-    held : set of str
-        Names of what is loaded once, with the first slice, if there is more than one.
+    `compute_cycles` takes a layer's position in the group; all cycles are those of one slice. What
+    is `held` is loaded once, with the first slice; what is streamed, beside its layer.
     """
-    stages = 3 if steps.pipelined else 1
-    held = held if slices > 1 else set()
+    first_slice = {t: t.stage * steps.pipelined for row in steps.rows for t in row.transfers}
+    middle = int(steps.pipelined)
+    turns = slices + 2 * middle
 
-    def turn(first: int, last: int, with_held: int) -> int:
-        """Return the cycles of one turn of the rows in which stages `first` to `last` run.
-
-        Held tensors of stage `with_held` are loaded, too.
-        """
-        if not steps.pipelined:
-            first, last = 0, 2
+    def turn(number: int) -> int:
+        """Return the cycles of all rows in the turn of this number."""
         cycles = 0
         for row in steps.rows:
-            moving = sum(
-                transfer_cycles(t)
-                for t in row.transfers
-                if first <= t.stage <= last
-                and (t.tensor not in held or not steps.pipelined or t.stage == with_held)
-            )
+            moving = 0
+            for transfer in row.transfers:
+                at = number - first_slice[transfer]
+                if at == 0 or (0 < at < slices and transfer.tensor not in held):
+                    moving += transfer_cycles(transfer)
             computing = 0
-            if row.layer is not None and first <= 1 <= last:
+            if row.layer is not None and 0 <= number - middle < slices:
                 computing = compute_cycles(row.layer)
+                moving += streamed_cycles.get(row.layer, 0)
             cycles += max(computing, moving)
         return cycles
 
-    if not steps.pipelined:
-        once = turn(0, 2, 1)
-        held_cycles = [
-            sum(transfer_cycles(t) for t in row.transfers if t.tensor in held) for row in steps.rows
-        ]
-        again = sum(
-            max(
-                0 if row.layer is None else compute_cycles(row.layer),
-                sum(transfer_cycles(t) for t in row.transfers) - loaded,
-            )
-            for row, loaded in zip(steps.rows, held_cycles, strict=True)
-        )
-        return once + again * (slices - 1)
-    total = 0
-    for last in range(stages):
-        first = max(last - (slices - 1), 0)
-        total += turn(first, last, last)
-    if slices > stages:
-        total += turn(0, stages - 1, -1) * (slices - stages)
-    first = max(stages - 1 - (slices - 1), 0)
-    for start in range(first + 1, stages):
-        total += turn(start, stages - 1, -1)
-    return total
+    # All turns between the first three and the last two are alike.
+    alike = max(0, turns - 6)
+    edges = [number for number in range(turns) if not 3 < number <= 3 + alike]
+    return sum(map(turn, edges)) + alike * (turn(3) if alike else 0)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,16 +13,9 @@ from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 class NetworkIndex:
     """Who makes and who reads each tensor of a network, and whether the network is well formed.
 
-    Parameters
-    ----------
-    network : Network
-        The network to index.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown or used twice, a layer reads what is made after it, or the maps of a
-        layer do not fit its tensors; the message names the network, the layer and the tensor.
+    Raises ValueError if a name is unknown or used twice, a layer reads what is made after it, or
+    the maps of a layer do not fit its tensors; the message names the network, the layer and the
+    tensor.
     """
 
     def __init__(self, network: Network) -> None:
@@ -71,6 +65,11 @@ class NetworkIndex:
         """Names of the tensors that something outside of the network reads."""
         return frozenset(self.network.outputs)
 
+    def layouts(self, names: Iterable[str]) -> tuple[Layer, ...]:
+        """Return the layers that lay out weights of these names."""
+        makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
+        return tuple(layer for layer in makers if layer.lays_out)
+
     def group(self, layers: tuple[int, ...]) -> Group:
         """Return the group of the layers with these numbers."""
         return Group(self, tuple(sorted(layers)))
@@ -80,10 +79,8 @@ class NetworkIndex:
 class Group:
     """Some layers of a network, in the network's order.
 
-    Raises
-    ------
-    ValueError
-        If a path between two of the layers leaves the group, so that it cannot run as one.
+    Raises ValueError if a path between two of the layers leaves the group, so that it cannot run as
+    one.
     """
 
     index: NetworkIndex  # The network

@@ -9,11 +9,11 @@ from math import prod
 
 import numpy as np
 
-from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count, extent_of
+from passes.layer_group.planning.dependencies import by_dependencies
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, extent_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup, streams_of
 from passes.layer_group.planning.search import (
     KEEPS,
     GroupSearch,
@@ -27,7 +27,7 @@ SEARCHES = {
     "dynamic_programming": (dynamic_programming, tail_to_head),
     "tail_to_head": (tail_to_head,),
 }
-"""The ways to search, by name, and whose results are compared: the fewest cycles are taken."""
+"""The ways to search, by name, and whose results are compared: the lowest price is taken."""
 
 HALOS = tuple(KEEPS)
 """What can happen to rows that two slices need."""
@@ -37,16 +37,23 @@ HALOS = tuple(KEEPS)
 class LayerGroups:
     """A network cut into groups."""
 
-    network: Network  # What was cut
+    network: Network  # What was cut, its layers in the order in which they run
     groups: tuple[PlannedGroup, ...]  # In the order in which they run
     left: Mapping[str, str]  # Names of the layers in no group, and why
     cycles: int  # Of all groups, and of the layers that are left
+    price: int  # The same; see `GroupCost`
     # Bytes between global and local memory if every layer loads its inputs and stores its output,
     # each once.
     moved_before: int
     moved_after: int  # Bytes with the groups
+    # Bytes of `moved_before` and of `moved_after` that layers move which make weights of weights
+    # alone: what a deployment does once.
+    folded_before: int
+    folded_after: int
     # Bytes if every output of the network moves once, and what is read of inputs and weights.
     moved_least: int
+    # Bytes that each layer moves in no group, with those that lay out its weights, by its name.
+    moved_alone: Mapping[str, int]
 
 
 def plan_layer_groups(
@@ -58,52 +65,67 @@ def plan_layer_groups(
 ) -> LayerGroups:
     """Cut a network into groups whose slices stay in local memory.
 
-    Parameters
-    ----------
-    network : Network
-        The layers in an order in which they can run.
-    chip : Chip
-        The local memory, the machine, the planner and the overlap rule.
-    search : str
-        ``dynamic_programming`` finds the groups of the fewest cycles; ``tail_to_head`` takes the
-        longest group that fits, beginning with the last layer. As the first one looks at groups of
-        some lengths only, the groups of the second are taken where they need fewer cycles.
-    halo : str
-        ``recompute``, ``keep``, or ``cheapest``: which of them takes fewer cycles.
+    `search` is ``dynamic_programming``, which finds the groups of the lowest price, or
+    ``tail_to_head``, which takes the longest group that fits, beginning with the last layer. As the
+    first one looks at groups of some lengths only, the groups of the second are taken where they
+    cost less.
 
-    Raises
-    ------
-    ValueError
-        If an option is unknown or the network is not well formed.
+    Raises ValueError if an option is unknown or the network is not well formed.
     """
     for what, value, names in (("search", search, SEARCHES), ("halo", halo, HALOS)):
         if value not in names:
             known = ", ".join(repr(name) for name in names)
             raise ValueError(f"LayerGroup: {what} must be one of {known}, got {value!r}")
+    network = by_dependencies(network)
     index = NetworkIndex(network)
     group_search = GroupSearch(index, chip, halo)
     groups: list[PlannedGroup] = []
-    left = {layer.name: layer.reason for layer in network.layers if layer.reason}
+    left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
     for first, last in _runs(network):
         found = [_settled(group_search, way(group_search, first, last)) for way in SEARCHES[search]]
-        for part in min(found, key=lambda parts: _total(index, chip, parts)):
+        for part in min(found, key=lambda parts: _price(group_search, parts)):
             if isinstance(part, int):
-                left[network.layers[part].name] = _why_left(index, chip, part)
+                left[network.layers[part].name] = _why_left(group_search, part)
             else:
                 groups.append(part)
     moved = sum(group.cost.moved for group in groups)
     cycles = sum(group.cost.cycles for group in groups)
-    before = 0
-    for number, layer in enumerate(network.layers):
-        alone = _moved_alone(index, number)
-        before += alone
+    price = sum(group.cost.price for group in groups)
+    for layer, alone in zip(network.layers, group_search.alone, strict=True):
         if layer.name in left:
-            moved += alone
-            cycles += _cycles_alone(index, chip, number)
-    order = {layer.name: number for number, layer in enumerate(network.layers)}
-    reasons = {name: left[name] for name in sorted(left, key=order.__getitem__)}
-    least = _moved_least(index)
-    return LayerGroups(network, tuple(groups), reasons, cycles, before, moved, least)
+            moved, cycles, price = moved + alone.moved, cycles + alone.cycles, price + alone.price
+    before = sum(alone.moved for alone in group_search.alone)
+    reasons = with_layouts(index, left)
+    folded = {
+        layer.name: sum(bytes_of(index.tensors[name]) for name in (*layer.inputs, layer.output))
+        for layer in network.layers
+        if layer.lays_out
+    }
+    return LayerGroups(
+        network=network,
+        groups=tuple(groups),
+        left=reasons,
+        cycles=cycles,
+        price=price,
+        moved_before=before,
+        moved_after=moved,
+        folded_before=sum(folded.values()),
+        folded_after=sum(folded[name] for name in reasons if name in folded),
+        moved_least=_moved_least(index),
+        moved_alone={
+            layer.name: alone.moved
+            for layer, alone in zip(network.layers, group_search.alone, strict=True)
+        },
+    )
+
+
+def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]:
+    """Return why layers are left, in their order, with those that lay out weights of them."""
+    layers = [layer for layer in index.network.layers if not layer.lays_out]
+    wanted = [one.name for x in layers if x.name in left for one in index.layouts(x.inputs)]
+    reasons = {layer.name: layer.reason for layer in index.network.layers} | dict(left)
+    names = {*left, *wanted}
+    return {x.name: reasons[x.name] for x in index.network.layers if x.name in names}
 
 
 def _runs(network: Network) -> list[tuple[int, int]]:
@@ -119,20 +141,37 @@ def _runs(network: Network) -> list[tuple[int, int]]:
     return runs
 
 
-def _why_left(index: NetworkIndex, chip: Chip, number: int) -> str:
-    """Return why a layer fits in no group, not even alone."""
+def _why_left(search: GroupSearch, number: int) -> str:
+    """Return why a layer is in no group."""
+    index, chip = search.index, search.chip
+    layers = index.network.layers
     group = index.group((number,))
-    output = index.tensors[index.network.layers[number].output]
+    output = index.tensors[layers[number].output]
     unit = chip.lanes.batch_unit(output.bits)
-    cut = Cut(n=-(-extent_of(output, "n") // unit), h=extent_of(output, "h"))
-    slices = slice_group(group, cut, n_unit=unit)
-    needed = sum(item_bytes(slices, chip.lanes).values())
-    if needed <= chip.capacity:
-        return f"its slices repeat more rows than the overlap rule {chip.overlap_rule!r} allows"
-    return (
-        f"needs {needed} bytes a lane of {chip.memory.name} at its smallest slice, "
-        f"{chip.capacity} are available"
-    )
+    columns = extent_of(output, "w") if layers[number].by_columns else 1
+    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
+    streams = streams_of(group, cut, chip.lanes)
+    slices = slice_group(group, cut, n_unit=unit, streams=streams)
+    sizes = item_bytes(slices, chip.lanes)
+    needed = sum(sizes.values())
+    if needed > chip.capacity:
+        weights = sum(sizes[name] for name in group.weights)
+        working = sizes[layers[number].name]
+        return (
+            f"needs {needed} bytes a lane of {chip.memory.name} at its smallest slice, {weights} "
+            f"of weights and {working} of working memory; {chip.capacity} are available"
+        )
+    neighbours = [n for n in (number - 1, number + 1) if 0 <= n < len(layers)]
+    able = [n for n in neighbours if not layers[n].reason]
+    if not able:
+        names = " and ".join(repr(layers[n].name) for n in neighbours)
+        return f"its neighbour {names} cannot be grouped" if names else "it is the only layer"
+    for other in able:
+        first, last = sorted((number, other))
+        if any(e.first == first for e in search.ending_with(last, first, search.parts)):
+            return f"a group with its neighbour {layers[other].name!r} fits, but costs more"
+    names = " or ".join(repr(layers[n].name) for n in able)
+    return f"no group with its neighbour {names} fits"
 
 
 def _settled(
@@ -141,26 +180,11 @@ def _settled(
     return tuple(part if isinstance(part, int) else search.settle(part) for part in parts)
 
 
-def _total(index: NetworkIndex, chip: Chip, parts: Sequence[PlannedGroup | int]) -> int:
-    """Return the cycles of groups, and of layers in none."""
+def _price(search: GroupSearch, parts: Sequence[PlannedGroup | int]) -> int:
+    """Return the price of groups, and of layers in none."""
     return sum(
-        _cycles_alone(index, chip, part) if isinstance(part, int) else part.cost.cycles
-        for part in parts
+        search.alone[part].price if isinstance(part, int) else part.cost.price for part in parts
     )
-
-
-def _moved_alone(index: NetworkIndex, number: int) -> int:
-    """Return the bytes that a layer moves that is in no group."""
-    layer = index.network.layers[number]
-    return sum(bytes_of(index.tensors[n]) for n in (*dict.fromkeys(layer.inputs), layer.output))
-
-
-def _cycles_alone(index: NetworkIndex, chip: Chip, number: int) -> int:
-    """Return the cycles of a layer that is left: it computes while its tensors are moved."""
-    layer = index.network.layers[number]
-    elements = element_count(index.tensors[layer.output])
-    computing = layer_cycles(chip.machine, chip.lanes, index.group((number,)), layer, elements)
-    return max(computing, chip.machine[TRANSFERS].cycles(_moved_alone(index, number)))
 
 
 def _moved_least(index: NetworkIndex) -> int:
@@ -169,19 +193,29 @@ def _moved_least(index: NetworkIndex) -> int:
     moved = sum(bytes_of(index.tensors[name]) for name in ends)
     needs = {name: [_all(extent) for extent in index.tensors[name].shape] for name in ends}
     for layer in reversed(index.network.layers):
-        made, shape = needs[layer.output], index.tensors[layer.output].shape
+        made = needs[layer.output]
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             extents = index.tensors[name].shape
             read = [
-                _all(n) if m is None else made[m.axis].needed(m, shape[m.axis], n)
+                _all(n) if m is None else made[m.axis].needed(m, n)
                 for m, n in zip(axis_maps, extents, strict=True)
             ]
-            known = needs.get(name, read)
-            needs[name] = [one.joined(other) for one, other in zip(known, read, strict=True)]
+            needs[name] = _both(needs.get(name, read), read)
     for name, tensor in index.tensors.items():
         if name not in index.maker and index.readers[name]:
             moved += -(-prod(axis.covered() for axis in needs[name]) * tensor.bits // 8)
     return moved
+
+
+def _both(one: list[Spans], other: list[Spans]) -> list[Spans]:
+    """Return what two readers need, or less: where they differ on two axes, the larger need.
+
+    They may read a row and a column; then what spans both would be more than either reads.
+    """
+    joined = [a.joined(b) for a, b in zip(one, other, strict=True)]
+    sizes = [[axis.covered() for axis in needs] for needs in (one, other, joined)]
+    differ = sum(len({*counts}) > 1 for counts in zip(*sizes, strict=True))
+    return joined if differ <= 1 else max(one, other, key=lambda n: prod(a.covered() for a in n))
 
 
 def _all(extent: int) -> Spans:

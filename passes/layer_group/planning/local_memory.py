@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.layer_group.planning.lanes import Lanes, lane_bytes
+from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Kind
-from passes.layer_group.planning.periods import Period
 from passes.layer_group.planning.slicing import GroupSlices
+from passes.layer_group.planning.streams import window_of
 from passes.layer_group.planning.time_steps import Life, TimeSteps, lives
 from passes.planning.problem import Buffer, Problem
 from target_hw.memory import MemoryScope
@@ -52,6 +51,15 @@ class LocalMemory:
         return {item.name: item for item in self.items}
 
     @cached_property
+    def rows_of(self) -> dict[str, int]:
+        """The rows in which each item takes memory, a bit a row."""
+        count = len(self.rows)
+        return {
+            item.name: sum((1 << end) - (1 << begin) for begin, end in item.life.ranges(count))
+            for item in self.items
+        }
+
+    @cached_property
     def problem(self) -> Problem:
         """The items as buffers that compete for one memory; positions are time steps."""
         count = len(self.rows)
@@ -75,14 +83,20 @@ class LocalMemory:
 
 def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
     """Return the bytes a lane of each tensor, and of each layer's working memory by its name."""
-    sizes = {name: lane_bytes(lanes, tensor, slices.cut) for name, tensor in slices.tensors.items()}
+    sizes = {
+        name: lanes.tensor_bytes(tensor.tensor, slices.window(name))
+        for name, tensor in slices.tensors.items()
+    }
     for layer in slices.group.layers:
         made = slices.tensors[layer.output]
         extents = tuple(
             extent if axis is None else axis.fresh
             for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
         )
-        bits = layer.buffer_bits * lanes.elements(made.tensor, extents)
+        stream, each = slices.streams.get(layer.name), layer.buffer_bits
+        if stream is not None:
+            extents, each = window_of(extents, stream.axis, stream.chunk), layer.part_bits or 0
+        bits = each * lanes.elements(made.tensor, extents)
         sizes[layer.name] = -(-bits // 8)
     return sizes
 
@@ -90,19 +104,7 @@ def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
 def of_time_steps(
     slices: GroupSlices, steps: TimeSteps, memory: MemoryScope, sizes: dict[str, int]
 ) -> LocalMemory:
-    """Return the items of a group whose slices run in time steps; those of no bytes are left out.
-
-    Parameters
-    ----------
-    slices : GroupSlices
-        The slices; what is resident or kept lives everywhere.
-    steps : TimeSteps
-        When each layer and transfer runs.
-    memory : MemoryScope
-        One lane's local memory.
-    sizes : dict of str to int
-        From `item_bytes`.
-    """
+    """Return the items of a group in time steps, by `sizes` in bytes a lane; none of no bytes."""
     group = slices.group
     life = lives(steps, (*slices.resident, *slices.kept))
     rows = []
@@ -113,41 +115,6 @@ def of_time_steps(
             touched = (*dict.fromkeys(layer.inputs), layer.output, layer.name)
             life[layer.name] = Life(number, number)
         rows.append(RowUse(touched, tuple(t.tensor for t in row.transfers)))
-    return _local_memory(slices, life, rows, memory, sizes)
-
-
-def of_periods(
-    slices: GroupSlices, times: Sequence[Period], memory: MemoryScope, sizes: dict[str, int]
-) -> LocalMemory:
-    """Return the items of a group with breadth-first periods in the place of time steps.
-
-    Parameters
-    ----------
-    slices : GroupSlices
-        The slices.
-    times : sequence of Period
-        From `periods.periods`; ids take the place of rows.
-    memory : MemoryScope
-        One lane's local memory.
-    sizes : dict of str to int
-        From `item_bytes`.
-    """
-    rows = [RowUse() for _ in times]
-    at = {period.name: period.id for period in times}
-    for layer in slices.group.layers:
-        rows[at[layer.name]] = RowUse((*dict.fromkeys(layer.inputs), layer.output, layer.name))
-    life = {period.name: period.life for period in times}
-    return _local_memory(slices, life, rows, memory, sizes)
-
-
-def _local_memory(
-    slices: GroupSlices,
-    life: dict[str, Life],
-    rows: list[RowUse],
-    memory: MemoryScope,
-    sizes: dict[str, int],
-) -> LocalMemory:
-    group = slices.group
     order = dict.fromkeys(n for x in group.layers for n in (*x.inputs, x.name, x.output))
     items = []
     for name in order:

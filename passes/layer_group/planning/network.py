@@ -81,7 +81,14 @@ class Layer:
     multiply_adds: int = 0  # For the whole output; a slice takes its share
     # Bits of working memory a lane for each element of the output's slice in that lane.
     buffer_bits: int = 0
+    # The same for an element of a part where channels of the output are made in parts; None where
+    # they cannot be.
+    part_bits: int | None = None
+    by_columns: bool = True  # Whether it needs no more of either where columns are cut, too
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
+    # Whether it only moves elements of one weight, for one layer that can load them so; it
+    # has a reason, and is left where that layer is.
+    lays_out: bool = False
 
 
 @dataclass(frozen=True)

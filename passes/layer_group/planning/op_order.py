@@ -9,7 +9,7 @@ that the second slice finds its weights.
 
 from __future__ import annotations
 
-from passes.layer_group.planning.banks import banks_of, live_together
+from passes.layer_group.planning.banks import banks_of
 from passes.layer_group.planning.local_memory import Item, LocalMemory
 from passes.planning.plan import Plan, Status
 
@@ -17,15 +17,7 @@ from passes.planning.plan import Plan, Status
 def op_order(local: LocalMemory) -> Plan:
     """Place items in the order of the layers, first where they cross no bank, else anywhere.
 
-    Parameters
-    ----------
-    local : LocalMemory
-        The items.
-
-    Returns
-    -------
-    Plan
-        Complete; items for which there is no room lie above the capacity.
+    Items for which there is no room lie above the capacity.
     """
     count = len(local.rows)
     offsets: dict[str, int] = {}
@@ -59,10 +51,10 @@ def op_order(local: LocalMemory) -> Plan:
 
 def _lowest(local: LocalMemory, item: Item, offsets: dict[str, int]) -> int:
     """Return the lowest free offset within one bank; without that, if it is above the capacity."""
-    count = len(local.rows)
+    rows = local.rows_of
     busy = list(local.memory.reserved)
     for other in local.items:
-        if other.name in offsets and live_together(item, other, count):
+        if other.name in offsets and rows[item.name] & rows[other.name]:
             busy.append((offsets[other.name], offsets[other.name] + other.lane_bytes))
     busy.sort()
     capacity, bank = local.memory.capacity, local.memory.bank_bytes

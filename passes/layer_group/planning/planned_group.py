@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +28,7 @@ from passes.layer_group.planning.slicing import (
     repeats_too_much,
     slice_group,
 )
+from passes.layer_group.planning.streams import Stream, stream_of
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import solve
 from passes.planning.plan import Plan
@@ -49,10 +50,8 @@ GROUP_BUDGET = Budget(nodes=5_000)
 class Chip:
     """What groups run on, and how they are planned.
 
-    Raises
-    ------
-    ValueError
-        If the memory has no capacity or no lanes, a pipe is missing, or a name is unknown.
+    Raises ValueError if the memory has no capacity or no lanes, a pipe is missing, or a name is
+    unknown.
     """
 
     # One lane's local memory, with the facts ``lanes`` and ``eu_bytes`` and a capacity.
@@ -137,20 +136,10 @@ class PlannedGroup:
         return crossings(self.local, self.plan)
 
 
-def place(local: LocalMemory, planner: str) -> Plan | None:
+def fit(local: LocalMemory, planner: str) -> Plan | None:
     """Return addresses for the items of a group, or None if the planner finds none that fit.
 
-    A general planner minds no banks, so its items are moved apart afterwards; the portfolio also
-    tries ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among
-    these the one of the lowest peak. The strategy ``bank_aware`` alone is tried a second time
-    without avoiding banks.
-
-    Parameters
-    ----------
-    local : LocalMemory
-        The items.
-    planner : str
-        One of `STRATEGIES`, or a general planner.
+    The strategy ``bank_aware`` is tried a second time without avoiding banks.
     """
     if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
         return None
@@ -160,45 +149,63 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
         plan = op_order(local)
         return plan if plan.fits else None
     plan = solve(local.problem, planner, GROUP_BUDGET)
-    found = [plan] if plan.fits else []
-    if planner == PORTFOLIO:
+    return plan if plan.fits else None
+
+
+def place(local: LocalMemory, planner: str) -> Plan | None:
+    """Return addresses as `fit` does, and mind banks where the planner does not.
+
+    What a general planner has placed is moved apart afterwards. The portfolio also tries
+    ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among these
+    the one of the lowest peak.
+    """
+    plan = fit(local, planner)
+    if planner in STRATEGIES:
+        return plan
+    found = [] if plan is None else [plan]
+    if planner == PORTFOLIO and max(local.live_bytes, default=0) <= (local.memory.capacity or 0):
         by_banks = bank_aware(local)
         found += [*([] if by_banks is None else [by_banks]), *spread(local)]
     apart = [keep_apart(local, plan) for plan in found]
     return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
+def streams_of(group: Group, cut: Cut, lanes: Lanes) -> dict[str, Stream]:
+    """Return the layers of a group that a cut makes in parts, by name."""
+    pairs = zip(group.layers, group.numbers, strict=True)
+    found = ((layer.name, stream_of(group.index, lanes, n, cut.part_bytes)) for layer, n in pairs)
+    return {name: stream for name, stream in found if stream is not None}
+
+
 def plan_group(
-    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
+    group: Group,
+    cut: Cut,
+    chip: Chip,
+    keep: str | Mapping[str, str] = "",
+    placing: Callable[[LocalMemory, str], Plan | None] = place,
 ) -> PlannedGroup | None:
     """Return a group planned with a given cut, or None if it does not fit or breaks the rule.
 
-    Parameters
-    ----------
-    group : Group
-        The layers.
-    cut : Cut
-        How many slices.
-    chip : Chip
-        What it runs on.
-    keep : str or Mapping of str to str
-        See `slice_group`.
+    `placing` is `place`, or `fit` where it does not matter in which banks items lie.
     """
     outputs = [group.tensor(name) for name in group.outputs]
     unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
     if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
         return None
-    slices = slice_group(group, cut, keep, n_unit=unit)
+    if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
+        return None
+    streams = streams_of(group, cut, chip.lanes)
+    slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
     if chip.overlap_rule == "half" and repeats_too_much(slices):
         return None
     sizes = item_bytes(slices, chip.lanes)
-    steps = pipeline(nearest(group))
+    steps = pipeline(nearest(group, slices.streamed))
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     local = of_time_steps(slices, balanced, chip.memory, sizes)
-    plan = place(local, chip.planner)
+    plan = placing(local, chip.planner)
     if plan is None and balanced != steps:
         # A transfer that was moved holds its bytes for longer.
         cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
         local = of_time_steps(slices, balanced, chip.memory, sizes)
-        plan = place(local, chip.planner)
+        plan = placing(local, chip.planner)
     return None if plan is None else PlannedGroup(slices, balanced, local, plan, cost)

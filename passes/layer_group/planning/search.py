@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
     Chip,
     PlannedGroup,
+    fit,
     place,
     plan_group,
 )
@@ -25,49 +28,76 @@ PATIENCE = 2
 """How often more slices, or longer groups with more slices, win nothing before it stops."""
 
 LEAST_GAIN = 0.01
-"""Share of a group's cycles below which fewer of them count as nothing won."""
+"""Share of a group's price below which a lower one counts as nothing won."""
 
 DOUBT = 0.03
-"""Share of its estimated cycles that a group may turn out to take less, once it is planned."""
+"""Share of its estimated price that a group may turn out to cost less, once it is planned."""
 
 QUICK = "first_fit"
 """One of the planners of the portfolio."""
+
+PARTS = 8
+"""Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 """For each way with halos, the letters of the cuts along which the search may keep them."""
 
 
-class GroupSearch:
-    """The groups of a network that fit, and their plans.
+@dataclass(frozen=True)
+class Alone:
+    """What a layer takes that is in no group: it computes while its tensors are moved."""
 
-    Parameters
-    ----------
-    index : NetworkIndex
-        The network.
-    chip : Chip
-        What it runs on.
-    halo : str
-        A key of `KEEPS`.
-    """
+    moved: int  # Bytes: each tensor once
+    cycles: int
+    price: int  # As in `GroupCost`
+
+    @classmethod
+    def of(cls, index: NetworkIndex, chip: Chip, number: int) -> Alone:
+        """Return what a layer takes, with those that lay out its weights."""
+        layer = index.network.layers[number]
+        if layer.lays_out:
+            return cls(0, 0, 0)
+        found = cls(0, 0, 0)
+        for one in (layer, *index.layouts(layer.inputs)):
+            names = (*dict.fromkeys(one.inputs), one.output)
+            moved = sum(bytes_of(index.tensors[name]) for name in names)
+            elements = element_count(index.tensors[one.output])
+            group = index.group((number,))
+            computing = layer_cycles(chip.machine, chip.lanes, group, one, elements)
+            moving = chip.machine[TRANSFERS].cycles(moved)
+            cycles = found.cycles + max(computing, moving)
+            found = cls(found.moved + moved, cycles, found.price + max(computing, moving) + moving)
+        return found
+
+
+class GroupSearch:
+    """The groups of a network that fit, and their plans."""
 
     def __init__(self, index: NetworkIndex, chip: Chip, halo: str) -> None:
         self.index = index
         self.chip = chip
         self.keeps = KEEPS[halo]
+        self.parts = (0, chip.capacity // PARTS)
+        self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
         # While groups are compared it is enough that they fit; the portfolio is for the result.
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
+        # What all planned groups were estimated to cost, and what they cost.
+        self._estimated = self._found = 1
 
     def plan(self, estimate: Estimate) -> PlannedGroup | None:
         """Return the plan of a group; None if it does not fit after all."""
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
             group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
-            planned = plan_group(group, estimate.cut, self._quick, estimate.keep)
+            planned = plan_group(group, estimate.cut, self._quick, estimate.keep, fit)
             if planned is None and self._quick != self.chip:
-                planned = plan_group(group, estimate.cut, self.chip, estimate.keep)
+                planned = plan_group(group, estimate.cut, self.chip, estimate.keep, fit)
             self._planned[key] = planned
+            if planned is not None:
+                self._estimated += estimate.price
+                self._found += planned.cost.price
         return self._planned[key]
 
     def settle(self, planned: PlannedGroup) -> PlannedGroup:
@@ -77,8 +107,6 @@ class GroupSearch:
         """
         if len(self.keeps) > 1:
             planned = self._mixed(planned)
-        if self._quick == self.chip:
-            return planned
         plan = place(planned.local, self.chip.planner)
         return planned if plan is None else replace(planned, plan=plan)
 
@@ -89,61 +117,71 @@ class GroupSearch:
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
         for name in candidates:
             other = {**keep, name: "" if "h" in keep[name] else "h"}
-            changed = plan_group(group, cut, self._quick, other)
-            if changed is not None and changed.cost.cycles < planned.cost.cycles:
+            changed = plan_group(group, cut, self._quick, other, fit)
+            if changed is not None and changed.cost.price < planned.cost.price:
                 planned, keep = changed, other
         return planned
 
-    def cycles(self, estimate: Estimate) -> int | None:
-        """Return a group's cycles, of its plan or the fewest that are likely.
+    def price(self, estimate: Estimate) -> int | None:
+        """Return a group's price, of its plan or the lowest that is likely.
 
         It is None if the group was found not to fit.
         """
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
-            return int(estimate.cycles * (1 - DOUBT))
+            return int(estimate.price * self._found / self._estimated * (1 - DOUBT))
         planned = self._planned[key]
-        return None if planned is None else planned.cost.cycles
+        return None if planned is None else planned.cost.price
 
     def is_planned(self, estimate: Estimate) -> bool:
         """Whether a group was planned, or found not to fit."""
         return (estimate.first, estimate.last, estimate.cut, estimate.keep) in self._planned
 
-    def ending_with(self, last: int, first: int) -> Iterator[Estimate]:
+    def ending_with(self, last: int, first: int, parts: Sequence[int]) -> Iterator[Estimate]:
         """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
 
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
-        the rows, until more slices win nothing.
+        the rows, until more slices win nothing. `parts` are the values of `Cut.part_bytes`.
         """
-        for keep in self.keeps:
+        for keep, part_bytes in product(self.keeps, parts):
             best: dict[int, int] = {}
             vain = 0
-            for cut in self._cuts(last):
+            for cut in self._cuts(last, part_bytes):
+                # Columns are cut where no rows make a group of two layers fit.
+                fits = min(best, default=last) < last or not self._able(last)
+                if vain == PATIENCE and (cut.w == 1 or fits):
+                    continue
                 if cut.h == 1 and keep != self.keeps[0]:
                     continue  # Without cut rows there is nothing to keep.
                 won, worse, all_fit = False, 0, min(best, default=last) == first
                 for estimate in Sweep(self._facts, last, cut, keep).run(first):
                     known = best.get(estimate.first)
                     worse += 1
-                    if known is None or estimate.cycles < known:
-                        best[estimate.first] = estimate.cycles
+                    if known is None or estimate.price < known:
+                        best[estimate.first] = estimate.price
                         worse = 0
-                        won = won or known is None or estimate.cycles < known * (1 - LEAST_GAIN)
+                        won = won or known is None or estimate.price < known * (1 - LEAST_GAIN)
                     yield estimate
                     if all_fit and worse == PATIENCE:
                         break  # Fewer slices do for all groups, in fewer cycles.
                 vain = 0 if won or not best else vain + 1
-                if vain == PATIENCE:
-                    break
 
-    def _cuts(self, last: int) -> list[Cut]:
+    def _cuts(self, last: int, part_bytes: int) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
         output = self.index.tensors[self.index.network.layers[last].output]
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self.chip.lanes.batch_unit(output.bits)
         batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
-        by_batch = [Cut(n=count) for count in counts(batch)]
-        return by_batch + [Cut(n=batch, h=count) for count in counts(rows)[1:]]
+        by_batch = [Cut(n=count, part_bytes=part_bytes) for count in counts(batch)]
+        cuts = [Cut(batch, count, part_bytes=part_bytes) for count in counts(rows)[1:]]
+        columns = counts(sizes.get("w", 1))[1:]
+        tall = [count for count in counts(rows) if 8 * count >= rows]
+        return [*by_batch, *cuts, *(Cut(batch, h, w, part_bytes) for w in columns for h in tall)]
+
+    def _able(self, last: int) -> bool:
+        """Whether a layer and the one before can be cut in columns."""
+        pair = self.index.network.layers[max(0, last - 1) : last + 1]
+        return all(layer.by_columns and not layer.reason for layer in pair)
 
 
 def counts(extent: int) -> list[int]:
@@ -169,15 +207,12 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     Among the ways to cut the longest group, the one with the fewest slices is taken: the batch is
     cut before the rows. (tpu-mlir, ``GroupMethod``: "simple".)
 
-    Returns
-    -------
-    list of PlannedGroup or int
-        In the layers' order; the number of a layer that fits in no group.
+    The result is in the layers' order, with the number of a layer that fits in no group.
     """
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
-        estimates = list(search.ending_with(end, first))
+        estimates = [e for e in search.ending_with(end, first, (0,)) if e.first < end]
         estimates.sort(key=lambda estimate: estimate.first)
         plans = (search.plan(estimate) for estimate in estimates)
         planned = next((plan for plan in plans if plan is not None), None)
@@ -187,16 +222,13 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
 
 
 def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
-    """Cut the layers from `first` to `last` into the groups of the fewest cycles together.
+    """Cut the layers from `first` to `last` into the groups of the lowest price together.
 
     For each layer, the best way to cut all layers up to it is the best group that ends with it
     and the best way to cut what comes before. Groups have at most `WINDOW` layers at first; then
     the groups that were found take the place of layers, as often as that wins something.
 
-    Returns
-    -------
-    list of PlannedGroup or int
-        In the layers' order; the number of a layer that fits in no group.
+    The result is in the layers' order, with the number of a layer that fits in no group.
     """
     begins = list(range(first, last + 1))
     known: dict[int, dict[int, list[Estimate]]] = {}
@@ -218,13 +250,16 @@ def _estimate(
         furthest = begins[max(0, at + 1 - WINDOW)]
         by_first = known.setdefault(end, {})
         fresh: dict[int, list[Estimate]] = {}
-        for estimate in search.ending_with(end, furthest):
+        for estimate in search.ending_with(end, furthest, search.parts):
             where = bisect_left(begins, estimate.first)
+            alone = sum(one.moved for one in search.alone[estimate.first : end + 1])
+            if estimate.moved > alone and estimate.first < end:
+                continue
             if where < len(begins) and begins[where] == estimate.first and estimate.first <= begin:
                 fresh.setdefault(estimate.first, []).append(estimate)
         for start, estimates in fresh.items():
             if start not in by_first:
-                by_first[start] = sorted(estimates, key=lambda e: (e.cycles, e.cut.steps, e.keep))
+                by_first[start] = sorted(estimates, key=lambda e: (e.price, e.cut.steps, e.keep))
 
 
 def _cheapest(
@@ -253,11 +288,13 @@ def _choose(
     for end, by_first in known.items():
         for start, estimates in by_first.items():
             for estimate in estimates:
-                cycles = search.cycles(estimate)
-                if cycles is not None and cycles < costs.get((start, end), cycles + 1):
-                    options[start, end], costs[start, end] = estimate, cycles
+                price = search.price(estimate)
+                if price is not None and price < costs.get((start, end), price + 1):
+                    options[start, end], costs[start, end] = estimate, price
+    # Where a layer alone is run, it is sliced, too, but that is not for us to write.
+    costs = {(n, n): search.alone[n].price for n in range(first, last + 1)} | costs
     parts = shortest_path(first, last, costs)
-    return [options[part] if part in options else part[0] for part in parts]
+    return [start if start == end else options[start, end] for start, end in parts]
 
 
 def shortest_path(
@@ -265,32 +302,15 @@ def shortest_path(
 ) -> list[tuple[int, int]]:
     """Cut the numbers from `first` to `last` into the parts that cost least together.
 
-    Parameters
-    ----------
-    first, last : int
-        Both included.
-    costs : Mapping of (int, int) to int
-        What a part from one number to another costs. A number of which no part is listed can be
-        alone at any time, but as few of these as possible are.
-
-    Returns
-    -------
-    list of (int, int)
-        First and last number of each part, in their order.
+    Each number has a cost alone. The result is the first and last number of each part, in order.
     """
     starts: dict[int, list[int]] = {}
     for start, end in sorted(costs):
         starts.setdefault(end, []).append(start)
-    # How many are alone, and what the rest costs, for all numbers before one.
-    best: dict[int, tuple[int, int]] = {first: (0, 0)}
+    best: dict[int, int] = {first: 0}  # What all numbers before one cost.
     choice: dict[int, int] = {}
     for end in range(first, last + 1):
-        alone, cost = best[end]
-        options = [((alone + 1, cost), end)]
-        for start in starts.get(end, []):
-            if start >= first:
-                alone, cost = best[start]
-                options.append(((alone, cost + costs[start, end]), start))
+        options = [(best[at] + costs[at, end], at) for at in starts[end] if at >= first]
         best[end + 1], choice[end] = min(options)
     parts: list[tuple[int, int]] = []
     end = last

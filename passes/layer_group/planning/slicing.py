@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import product
 
 from passes.layer_group.planning.group import Group, extent_of
-from passes.layer_group.planning.network import Box, Range, Tensor
+from passes.layer_group.planning.network import Box, Layer, Range, Tensor
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
@@ -26,9 +26,13 @@ from passes.layer_group.planning.spans import (
     through,
     unite,
 )
+from passes.layer_group.planning.streams import Stream, window_of
 
-LETTERS = "nhw"
-"""Letters of the axes that can be cut."""
+LETTERS = "nwh"
+"""Letters of the axes that are cut, outermost first."""
+
+CHANNELS = "c"
+"""Letter of the axis along which a layer may be made in parts."""
 
 OVERLAP_RULES = (None, "half")
 """Names of the rules that refuse slices which repeat too much; see `repeats_too_much`."""
@@ -38,18 +42,13 @@ OVERLAP_RULES = (None, "half")
 class Cut:
     """How many slices a group's outputs have on each axis."""
 
-    # Slices of the batch, of the rows and of the columns; positive.
+    # Slices of the batch, of the rows and of the columns; positive. All rows of some columns come
+    # before the next columns.
     n: int = 1
     h: int = 1
     w: int = 1
-    # The letter of the axis along which slices follow each other directly, ``h`` or ``w``. The
-    # batch is always outermost.
-    inner: str = "h"
-
-    @property
-    def order(self) -> str:
-        """The letters, outermost first."""
-        return "nwh" if self.inner == "h" else "nhw"
+    # Weights of a layer that take more bytes a lane come in parts (see `streams`); zero: none do.
+    part_bytes: int = 0
 
     @property
     def steps(self) -> int:
@@ -62,8 +61,8 @@ class Cut:
 
     def indices(self) -> list[dict[str, int]]:
         """Return the index of each slice on each axis, by letter, in the slices' order."""
-        counts = [range(self.count(letter)) for letter in self.order]
-        return [dict(zip(self.order, index, strict=True)) for index in product(*counts)]
+        counts = [range(self.count(letter)) for letter in LETTERS]
+        return [dict(zip(LETTERS, index, strict=True)) for index in product(*counts)]
 
 
 @dataclass(frozen=True)
@@ -183,13 +182,23 @@ class GroupSlices:
     # By name, for every output of the group: what each slice writes to global memory. It covers the
     # output exactly, each element once.
     stored: Mapping[str, TensorSlices]
+    streams: Mapping[str, Stream]  # By name, for the layers that are made in parts
+
+    @cached_property
+    def streamed(self) -> dict[str, Stream]:
+        """The weights that come in parts."""
+        return {name: stream for stream in self.streams.values() for name, _ in stream.weights}
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
         """Names of what is loaded once and stays for all slices; empty if there is one slice."""
         if self.cut.steps == 1:
             return ()
-        return tuple(name for name in self.group.loaded if self.tensors[name].is_whole)
+        return tuple(
+            name
+            for name in self.group.loaded
+            if self.tensors[name].is_whole and name not in self.streamed
+        )
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
@@ -197,7 +206,7 @@ class GroupSlices:
         return tuple(
             name
             for name in self.group.names
-            if name not in self.resident and self._is_kept(self.tensors[name])
+            if name not in (*self.resident, *self.streamed) and self._is_kept(self.tensors[name])
         )
 
     def _is_kept(self, slices: TensorSlices) -> bool:
@@ -209,6 +218,26 @@ class GroupSlices:
                 return True
         return False
 
+    def window(self, name: str) -> tuple[int, ...]:
+        """Return the elements on each axis of what is held of a tensor at once, at most."""
+        slices = self.tensors[name]
+        if name in self.streamed:
+            stream = self.streamed[name]
+            return window_of(slices.tensor.shape, dict(stream.weights)[name], stream.window)
+        return tuple(
+            extent if axis is None else axis.window
+            for extent, axis in zip(slices.tensor.shape, slices.axes, strict=True)
+        )
+
+    def in_parts(self, layer: Layer) -> TensorSlices:
+        """Return what a layer makes, its channels in parts if it is made so."""
+        made, stream = self.tensors[layer.output], self.streams.get(layer.name)
+        if stream is None:
+            return made
+        axes = list(made.axes)
+        axes[stream.axis] = AxisSlices(CHANNELS, stream.ranges, stream.ranges)
+        return replace(made, axes=tuple(axes))
+
     def repeated_rows(self, name: str) -> int:
         """Rows of a tensor that are computed or loaded again, each time counted.
 
@@ -218,7 +247,7 @@ class GroupSlices:
         rows = [axis for axis in slices.axes if axis is not None and axis.letter == "h"]
         if rows:
             return rows[0].repeated
-        if "h" in slices.keep or name in self.resident:
+        if "h" in slices.keep or name in self.resident or name in self.streamed:
             return 0
         return (self.cut.h - 1) * extent_of(slices.tensor, "h")
 
@@ -243,38 +272,24 @@ def slice_group(
     cut: Cut,
     keep: str | Mapping[str, str] = "",
     *,
-    outputs: Mapping[str, Mapping[str, tuple[Range, ...]]] | None = None,
     n_unit: int = 1,
+    streams: Mapping[str, Stream] | None = None,
 ) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
 
     A tensor that is read several times, or that is read and stored, is held as far as any of them
     needs it: the hull of all ranges.
 
-    Parameters
-    ----------
-    group : Group
-        The layers.
-    cut : Cut
-        How many slices.
-    keep : str or Mapping of str to str
-        Letters of the cuts along which a tensor's halo is kept: for all tensors, or by name. Where
-        two axes of one tensor follow the same letter, its halo on that letter is not kept; nor is
-        a tensor kept along the batch that follows other cuts alone.
-    outputs : Mapping, optional
-        For an output by name and letter: its ranges, in the place of even ones.
-    n_unit : int
-        Entries of the batch that cannot be separated.
+    `keep` has the letters of the cuts along which a tensor's halo is kept: for all tensors, or by
+    name. Where two axes of one tensor follow the same letter, its halo on that letter is not kept;
+    nor is a tensor kept along the batch that follows other cuts alone. `n_unit` entries of the
+    batch cannot be separated.
 
-    Raises
-    ------
-    ValueError
-        If an output has fewer elements on an axis than it is to have slices, or none such axis.
+    Raises ValueError if an output has fewer elements on an axis than it is to have slices, or none
+    such axis.
     """
-    stored = {
-        name: _cut_output(group.tensor(name), cut, n_unit, (outputs or {}).get(name, {}))
-        for name in group.outputs
-    }
+    streams = streams or {}
+    stored = {name: _cut_output(group.tensor(name), cut, n_unit) for name in group.outputs}
     needs: dict[str, AxisSpans] = {
         name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
         for name, slices in stored.items()
@@ -286,20 +301,22 @@ def slice_group(
         sliced, made = _settle(tensor, needs[tensor.name], cut, kept)
         tensors[tensor.name] = sliced
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-            spans = zip(axis_maps, group.tensor(name).shape, strict=True)
-            need = [through(m, made, tensor.shape, e) for m, e in spans]
+            shape = group.tensor(name).shape
+            need = [through(m, made, extent) for m, extent in zip(axis_maps, shape, strict=True)]
             needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
         tensor = group.tensor(name)
         kept = keep if isinstance(keep, str) else keep.get(name, "")
         sliced, _ = _settle(tensor, needs[name], cut, kept)
-        tensors[name] = replace(sliced, keep=LETTERS) if sliced.is_whole else sliced
-    return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored)
+        if sliced.is_whole and not any(
+            name == streamed for stream in streams.values() for streamed, _ in stream.weights
+        ):
+            sliced = replace(sliced, keep=LETTERS)
+        tensors[name] = sliced
+    return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored, streams)
 
 
-def _cut_output(
-    tensor: Tensor, cut: Cut, n_unit: int, given: Mapping[str, tuple[Range, ...]]
-) -> TensorSlices:
+def _cut_output(tensor: Tensor, cut: Cut, n_unit: int) -> TensorSlices:
     axes: list[AxisSlices | None] = [None] * len(tensor.shape)
     for letter in LETTERS:
         count = cut.count(letter)
@@ -308,11 +325,7 @@ def _cut_output(
         at = tensor.axes.find(letter)
         if at < 0:
             raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
-        if letter in given:
-            ranges = given[letter]
-        else:
-            unit = n_unit if letter == "n" else 1
-            ranges = even_ranges(tensor.shape[at], count, unit)
+        ranges = even_ranges(tensor.shape[at], count, n_unit if letter == "n" else 1)
         axes[at] = AxisSlices(letter, ranges, ranges)
     return TensorSlices(tensor, tuple(axes))
 

@@ -20,14 +20,7 @@ _NOWHERE = 1 << 40
 def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
     """Cut ``[0, length)`` into ranges whose sizes differ by one unit at most, larger ones first.
 
-    Parameters
-    ----------
-    length : int
-        Elements; all of them are covered.
-    count : int
-        Number of ranges, at most the number of units.
-    unit : int
-        Every range but the last is a multiple of this many elements.
+    `unit` is in elements; every range but the last is a multiple of it.
     """
     units = -(-length // unit)
     if not 1 <= count <= units:
@@ -35,27 +28,6 @@ def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
     size, more = divmod(units, count)
     begins = [(size * i + min(i, more)) * unit for i in range(count + 1)]
     return tuple((a, min(b, length)) for a, b in pairwise(begins))
-
-
-def needed_range(
-    axis_map: AxisMap, output: Range, output_extent: int, input_extent: int, *, to_end: bool = False
-) -> Range:
-    """Return which elements of an input's axis a range of the output's axis needs.
-
-    Parameters
-    ----------
-    axis_map : AxisMap
-        How the two axes hang together.
-    output : Range
-        Elements of the output's axis; ``(0, 0)`` if empty.
-    output_extent, input_extent : int
-        Elements on the two axes.
-    to_end : bool
-        Whether the last range reaches the end of the input even where nothing reads it, as
-        tpu-mlir has it.
-    """
-    spans = Spans.of((output,))
-    return spans.needed(axis_map, output_extent, input_extent, to_end).ranges()[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +99,15 @@ class Spans:
         begin, end = np.unique(pairs, axis=1)
         return Spans(begin, end)
 
-    def needed(
-        self, m: AxisMap, output_extent: int, input_extent: int, to_end: bool = False
-    ) -> Spans:
-        """Return what they need through a map; see `needed_range`."""
-        key = (m, output_extent, input_extent, to_end)
+    def needed(self, m: AxisMap, extent: int) -> Spans:
+        """Return what they need through a map of an input's axis of `extent` elements."""
+        key = (m, extent)
         if key not in self._known:
             begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
             if m.divide > 1:
                 begin, end = begin // m.divide, end // m.divide
             # Empty ranges are far out: they stay empty.
-            begin, end = np.maximum(begin, 0), np.minimum(end + 1, input_extent)
-            if to_end:
-                end = np.where(self.end == output_extent, input_extent, end)
+            begin, end = np.maximum(begin, 0), np.minimum(end + 1, extent)
             self._known[key] = Spans(begin, end)._marked()
         return self._known[key]
 
@@ -162,12 +130,7 @@ AxisSpans = list[tuple[str, Spans] | None]
 """For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
 
 
-def through(
-    axis_map: AxisMap | None,
-    made: AxisSpans,
-    output_shape: tuple[int, ...],
-    extent: int,
-) -> tuple[str, Spans] | None:
+def through(axis_map: AxisMap | None, made: AxisSpans, extent: int) -> tuple[str, Spans] | None:
     """Return what an input's axis of `extent` elements needs for what is made of the output."""
     if axis_map is None:
         return None
@@ -175,7 +138,7 @@ def through(
     if cut is None:
         return None
     letter, spans = cut
-    return letter, spans.needed(axis_map, output_shape[axis_map.axis], extent)
+    return letter, spans.needed(axis_map, extent)
 
 
 def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:

@@ -19,7 +19,7 @@ from passes.layer_group.planning.cost import LANES, TRANSFERS
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.network import Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.slicing import LETTERS, Cut
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
@@ -28,6 +28,7 @@ from passes.layer_group.planning.spans import (
     through,
     unite,
 )
+from passes.layer_group.planning.streams import Stream, stream_of, window_of
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,13 @@ class Estimate:
     last: int
     cut: Cut  # How many slices
     keep: str  # Letters of the cuts along which halos are kept
-    cycles: int  # About as many as `cost.group_cost` says
+    price: int  # About what `cost.group_cost` says
+    moved: int  # Bytes between global and local memory
     live_bytes: int  # Bytes a lane that are live in one step at most
 
 
 class LayerFacts:
-    """What a sweep asks of each layer again and again.
-
-    Parameters
-    ----------
-    index : NetworkIndex
-        The network.
-    chip : Chip
-        What it runs on.
-    """
+    """What a sweep asks of each layer again and again."""
 
     def __init__(self, index: NetworkIndex, chip: Chip) -> None:
         self.index = index
@@ -60,6 +54,7 @@ class LayerFacts:
         lanes = chip.lanes
         self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
+        self._streams: dict[tuple[int, int], Stream | None] = {}
         self._lanes_pipe = chip.machine[LANES]
         self._transfer_pipe = chip.machine[TRANSFERS]
         self._work: list[tuple[float, float, int]] = []
@@ -87,6 +82,13 @@ class LayerFacts:
         if key not in self._even:
             self._even[key] = Spans.of(even_ranges(length, count, unit))
         return self._even[key]
+
+    def stream(self, number: int, part_bytes: int) -> Stream | None:
+        """Return the parts that a layer is made in."""
+        key = (number, part_bytes)
+        if key not in self._streams:
+            self._streams[key] = stream_of(self.index, self.chip.lanes, number, part_bytes)
+        return self._streams[key]
 
     def compute_cycles(self, number: int, elements: float) -> float:
         """Return the cycles in which a layer makes so many elements of its output."""
@@ -120,19 +122,7 @@ class _Loaded:
 
 
 class Sweep:
-    """The groups that end with one layer, under one cut.
-
-    Parameters
-    ----------
-    facts : LayerFacts
-        The network and the chip.
-    last : int
-        The number of their last layer.
-    cut : Cut
-        How many slices; none in columns.
-    keep : str
-        Letters of the cuts along which halos are kept.
-    """
+    """The groups that end with one layer, under one cut, halos kept along the letters `keep`."""
 
     def __init__(self, facts: LayerFacts, last: int, cut: Cut, keep: str) -> None:
         self.facts = facts
@@ -150,6 +140,7 @@ class Sweep:
         self._everywhere = 0
         self._whole_activations = 0
         self._held_cycles = 0.0
+        self._moved = 0.0
         self._stored = (0, 0.0)
 
     def run(self, first: int) -> Iterator[Estimate]:
@@ -163,13 +154,16 @@ class Sweep:
                 return
             if self._floor(number) > capacity:
                 return
-            live, cycles = self._whole(number)
+            live, price = self._whole(number)
             if live <= capacity:
-                yield Estimate(number, self.last, self.cut, self.keep, int(cycles), live)
+                moved = int(self._moved)
+                yield Estimate(number, self.last, self.cut, self.keep, int(price), moved, live)
 
     def _extend(self, number: int) -> bool:
         """Put a layer before the others; False if it cannot be cut so, or repeats too much."""
         layer = self.layers[number]
+        if self.cut.w > 1 and not layer.by_columns:
+            return False
         tensor = self.index.tensors[layer.output]
         readers = self.index.readers[tensor.name]
         leaves = tensor.name in self.index.outputs or not readers or readers[-1] > self.last
@@ -192,36 +186,52 @@ class Sweep:
         measure, made = self._measure(tensor, needs, loaded=False)
         if self._refuses(measure, bool(readers)):
             return False
-        self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
+        compute = self.facts.compute_cycles(number, measure.elements / self.cut.steps)
+        stream = self.facts.stream(number, self.cut.part_bytes)
+        self._compute.append(compute)
+        if stream is not None and stream.weights:
+            self._stream(number, stream)
         inside = [r for r in readers if r <= self.last]
         self._add_life(measure, number, max([number, *inside]), 1)
         if leaves:
             cycles = self.facts.transfer_cycles(bytes_of(tensor) / self.cut.steps)
+            self._moved += bytes_of(tensor)
             if number == self.last:
                 self._stored = (measure.lane_bytes, cycles)
             else:
                 self._move[self._at(number + 1)] += cycles
                 if not measure.everywhere and not inside:
                     self._live[self._at(number + 1)] += measure.lane_bytes
-        if layer.buffer_bits:
-            buffer = -(-layer.buffer_bits * self._lane_elements(tensor, made) // 8)
+        bits = layer.buffer_bits if stream is None else layer.part_bits
+        if bits:
+            buffer = -(-bits * self._lane_elements(tensor, made, stream) // 8)
             self._live[self._at(number)] += buffer
-        return self._read(number, layer, made, tensor)
+        return self._read(number, layer, made, stream)
 
-    def _read(self, number: int, layer: Layer, made: AxisSpans, output: Tensor) -> bool:
+    def _stream(self, number: int, stream: Stream) -> None:
+        """Note that a layer loads its weights part by part, and waits for the first part."""
+        part = sum(bytes_of(self.index.tensors[name]) for name, _ in stream.weights)
+        cycles = self.facts.transfer_cycles(part / len(stream.ranges))
+        self._moved += part * self.cut.steps
+        self._compute[-1] += cycles
+        self._move[self._at(number)] += cycles * len(stream.ranges)
+        for name, at in stream.weights:
+            tensor = self.index.tensors[name]
+            extents = window_of(tensor.shape, at, stream.window)
+            self._live[self._at(number)] += self.facts.lane_bytes(tensor, extents)
+
+    def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> bool:
         """Note what the layer needs of its inputs, which are loaded as long as nothing makes them.
 
         False if one of them repeats too much.
         """
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             tensor = self.index.tensors[name]
-            need = [
-                through(m, made, output.shape, extent)
-                for m, extent in zip(axis_maps, tensor.shape, strict=True)
-            ]
+            need = [through(m, made, n) for m, n in zip(axis_maps, tensor.shape, strict=True)]
             known = self._needs.get(name)
             self._needs[name] = need if known is None else unite(known, need)
-        for name in dict.fromkeys(layer.inputs):
+        streamed = {name for name, _ in stream.weights} if stream is not None else ()
+        for name in dict.fromkeys(n for n in layer.inputs if n not in streamed):
             tensor = self.index.tensors[name]
             old = self._loaded.get(name)
             last_reader = number
@@ -254,6 +264,9 @@ class Sweep:
         What the first layer reads is loaded in the last row, or before it; `_whole` adds that.
         """
         self._add_life(loaded.measure, loaded.reader, loaded.last_reader, sign)
+        once = loaded.measure.is_whole and self.cut.steps > 1
+        nbytes = bytes_of(tensor) if once else loaded.measure.elements * tensor.bits / 8
+        self._moved += sign * nbytes
         if loaded.measure.is_whole and self.cut.steps > 1:
             nbytes = bytes_of(tensor)
             self._held_cycles += sign * self.facts.transfer_cycles(nbytes)
@@ -282,7 +295,7 @@ class Sweep:
         return self._everywhere - self._whole_activations + max(self._live)
 
     def _whole(self, number: int) -> tuple[int, float]:
-        """Return live bytes and cycles of the group that begins with layer `number`."""
+        """Return live bytes and price of the group that begins with layer `number`."""
         stored_bytes, stored_cycles = self._stored
         first = [
             (self.index.tensors[name], loaded)
@@ -293,11 +306,10 @@ class Sweep:
         load_cycles = sum(self._load_cycles(tensor, x) for tensor, x in first)
         head, tail = self._at(number), 0
         if number == self.last:
-            cycles = load_cycles + self._compute[0] + stored_cycles
-            return (
-                self._everywhere + self._live[0],
-                cycles * self.cut.steps + self._held_cycles,
-            )
+            moving = load_cycles + self._move[0] + stored_cycles
+            cycles = (moving + self._compute[0]) * self.cut.steps + self._held_cycles
+            price = cycles + moving * self.cut.steps + self._held_cycles
+            return self._everywhere + self._live[0], price
         late = [x for _, x in first if x.last_reader == self.last]
         late_bytes = sum(x.measure.lane_bytes for x in late if not x.measure.everywhere)
         live = max(
@@ -314,7 +326,8 @@ class Sweep:
             cycles += self._turn(load_cycles, 0.0) + self._turn(0.0, stored_cycles)
             if count > 2:
                 cycles += (count - 2) * self._turn(load_cycles, stored_cycles)
-        return self._everywhere + live, cycles
+        moving = load_cycles + stored_cycles + sum(self._move)
+        return self._everywhere + live, cycles + moving * count + self._held_cycles
 
     def _turn(self, load_cycles: float, stored_cycles: float) -> float:
         """Return the cycles of all rows, with loads in the last and stores in the first one.
@@ -328,7 +341,7 @@ class Sweep:
 
     def _cut_output(self, tensor: Tensor) -> AxisSpans | None:
         spans: AxisSpans = [None] * len(tensor.shape)
-        for letter in "nh":
+        for letter in LETTERS:
             count = self.cut.count(letter)
             if count == 1:
                 continue
@@ -364,7 +377,7 @@ class Sweep:
                 repeats = 2 * (new.total - new.covered()) > extent
         for made_by in sizes.values():
             elements *= made_by.total if isinstance(made_by, Spans) else int(made_by.sum())
-        for letter in "nh":
+        for letter in LETTERS:
             count = self.cut.count(letter)
             if letter in sizes or count == 1:
                 continue
@@ -381,9 +394,11 @@ class Sweep:
         nbytes = self.facts.lane_bytes(tensor, tensor.shape)
         return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True, False)
 
-    def _lane_elements(self, tensor: Tensor, made: AxisSpans) -> int:
+    def _lane_elements(self, tensor: Tensor, made: AxisSpans, stream: Stream | None) -> int:
         extents = tuple(
             extent if part is None else part[1].longest
             for extent, part in zip(tensor.shape, made, strict=True)
         )
+        if stream is not None:
+            extents = window_of(extents, stream.axis, stream.chunk)
         return self.facts.chip.lanes.elements(tensor, extents)

@@ -10,12 +10,13 @@ results of the one before are stored. (tpu-mlir, ``BasicTimeStep``, ``TimeStepMe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group
 
-LOAD, COMPUTE, STORE = "load", "compute", "store"
+LOAD, STORE = "load", "store"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Row:
 
     layer: int | None  # Position in the group's layers of the one that computes; None if none does
     transfers: tuple[Transfer, ...] = ()  # What runs beside it
+    streamed: tuple[str, ...] = ()  # Weights that it loads part by part for the slice
 
 
 @dataclass(frozen=True)
@@ -46,43 +48,16 @@ class TimeSteps:
     # Whether slices overlap: then the rows run as often as there are slices and twice more.
     pipelined: bool
 
-    def row_of(self, tensor: str, kind: str) -> int:
-        """Return the row in which a tensor is loaded or stored."""
-        for number, row in enumerate(self.rows):
-            if any(t.tensor == tensor and t.kind == kind for t in row.transfers):
-                return number
-        raise ValueError(f"{self.group.index.network.name}: {tensor!r} has no {kind}")
 
-    def one_slice(self) -> tuple[tuple[str, str], ...]:
-        """Return what one slice does, in an order in which it can be done one after the other.
-
-        Returns
-        -------
-        tuple of (str, str)
-            ``load``, ``compute`` or ``store``, and the name of the tensor that is loaded, made or
-            stored. Live ranges of time steps that overlap slices hold in this order, too.
-        """
-        events = []
-        for number, row in enumerate(self.rows):
-            for transfer in row.transfers:
-                turn = (transfer.stage - 1) * len(self.rows) + number
-                events.append((turn, transfer.kind != STORE, transfer.kind, transfer.tensor))
-            if row.layer is not None:
-                made = self.group.layers[row.layer].output
-                events.append((number, True, COMPUTE, made))
-        # In one step no two touch the same bytes, but a store frees what a load may take.
-        events.sort(key=lambda event: event[:2])
-        return tuple((kind, name) for _, _, kind, name in events)
-
-
-def nearest(group: Group) -> TimeSteps:
+def nearest(group: Group, streamed: Collection[str] = ()) -> TimeSteps:
     """Return steps without overlap of slices: operands are loaded one step before their layer.
 
     Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i`` while the next
     layer's operands are loaded and the layer before's results stored, and the last row stores.
+    Weights that are `streamed` are loaded in the row of their layer.
     """
     rows: list[Row] = [Row(None)]
-    there = set(group.made)
+    there = {*group.made, *streamed}
     outputs = set(group.outputs)
     loads: list[tuple[Transfer, ...]] = []
     for layer in group.layers:
@@ -92,7 +67,8 @@ def nearest(group: Group) -> TimeSteps:
     rows = [Row(None, tuple(replace(t, stage=0) for t in loads[0]))]
     for position in range(len(group.layers)):
         transfers = loads[position + 1] if position + 1 < len(loads) else ()
-        rows.append(Row(position, transfers + _stores(group, position - 1, outputs, 1)))
+        parts = tuple(n for n in dict.fromkeys(group.layers[position].inputs) if n in streamed)
+        rows.append(Row(position, transfers + _stores(group, position - 1, outputs, 1), parts))
     rows.append(Row(None, _stores(group, len(group.layers) - 1, outputs, 2)))
     return TimeSteps(group, tuple(rows), False)
 
@@ -126,28 +102,19 @@ def rebalance(
     compute_cycles: Callable[[int], int],
     transfer_cycles: Callable[[Transfer], int],
     lane_bytes: Mapping[str, int],
+    streamed_cycles: Mapping[int, int] = MappingProxyType({}),
 ) -> TimeSteps:
     """Move transfers from steps whose transfers take longer than their layer to others.
 
     A load moves earlier and a store later, never into a step whose layer touches the tensor. The
     move that wins the most cycles is done, if it wins any; among equals the one that holds the
     fewest bytes for the fewest steps longer. (tpu-mlir, ``TimeStepMethod``.)
-
-    Parameters
-    ----------
-    steps : TimeSteps
-        The steps of a group.
-    compute_cycles : callable
-        Cycles that a layer takes, by its position in the group.
-    transfer_cycles : callable
-        Cycles that a transfer takes.
-    lane_bytes : Mapping of str to int
-        Bytes a lane of each tensor.
     """
     rows = list(steps.rows)
     slack = [
         (0 if row.layer is None else compute_cycles(row.layer))
         - sum(transfer_cycles(t) for t in row.transfers)
+        - (0 if row.layer is None else streamed_cycles.get(row.layer, 0))
         for row in rows
     ]
     for source in range(len(rows)):
@@ -213,15 +180,7 @@ class Life:
 
 
 def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
-    """Return the life of every tensor of the group, in the order of `Group.names`.
-
-    Parameters
-    ----------
-    steps : TimeSteps
-        The steps.
-    everywhere : tuple of str
-        Names of the tensors that stay for all slices.
-    """
+    """Return the life of every tensor of the group, in the order of `Group.names`."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for stage in (0, 1, 2):
@@ -230,6 +189,7 @@ def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
                 layer = steps.group.layers[row.layer]
                 first[layer.output] = number
                 last.setdefault(layer.output, number)
+                first.update(dict.fromkeys(row.streamed, number))
                 for name in layer.inputs:
                     last[name] = number
             for transfer in row.transfers:

@@ -36,18 +36,8 @@ def call_groups(
 ) -> tvm.IRModule:
     """Call groups where their layers were called.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        It stays as it is.
-    blocks : sequence of (BlockNetwork, sequence of GroupCall)
-        The groups of each block that has any.
-
-    Returns
-    -------
-    tvm.IRModule
-        The new module. Bindings that compute nothing else any more are gone, and so are kernels
-        that nothing calls any more; all else is as it was.
+    In the new module, bindings that compute nothing else any more are gone, and so are kernels that
+    nothing calls any more; all else is as it was.
     """
     builder = relax.BlockBuilder(mod)
     of_function: dict[str, list[tuple[BlockNetwork, list[tuple[GlobalVar, GroupCall]]]]] = {}

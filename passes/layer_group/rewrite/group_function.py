@@ -29,10 +29,12 @@ from tvm.tirx import (
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
+from passes.layer_group.planning.streams import Stream
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
+    Layout,
     Parts,
     buffer_parts,
     made_parts,
@@ -61,27 +63,10 @@ def group_function(
 ) -> GroupFunction:
     """Write the kernel of a group.
 
-    Parameters
-    ----------
-    planned : PlannedGroup
-        Slices, time steps and addresses.
-    calls : Mapping of str to KernelCall
-        The call of each of its layers, by the layer's name.
-    lanes : int
-        How many lanes the chip has.
-    form : {"address", "arena"}
-        Each buffer with its address in a lane, in bytes, for a code generator; or all of them as
-        views of one allocation, which a CPU runs.
+    Each buffer has its address in a lane, in bytes, where `form` is ``address``; all of them are
+    views of one allocation, which a CPU runs, where it is ``arena``.
 
-    Returns
-    -------
-    GroupFunction
-        The kernel.
-
-    Raises
-    ------
-    ValueError
-        When a layer needs more working memory than was planned for it.
+    Raises ValueError when a layer needs more working memory than was planned for it.
     """
     return _Writer(planned, calls, lanes, form).write()
 
@@ -90,16 +75,28 @@ class _Writer:
     def __init__(
         self, planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
     ) -> None:
-        self.planned, self.calls = planned, calls
-        self.group, self.cut = planned.group, planned.cut
+        self.planned, self.cut, self.group = planned, planned.cut, planned.group
+        self.calls = {
+            layer.name: calls[layer.name].in_columns if self.cut.w > 1 else calls[layer.name]
+            for layer in planned.group.layers
+        }
         self.memory = LocalMemory(planned, lanes, form)
         uses = self._uses()
+        # Weights that are loaded in another order than they lie in: the layer that said which.
+        self.layouts = {
+            layer.output: (layer.inputs[0], Layout.of(calls[layer.name]))
+            for layer in self.group.index.layouts(self.group.loaded)
+        }
+        given = {
+            **uses,
+            **{name: [call.source] for name, (_, call) in self.layouts.items()},
+        }
         self.outside = {
             name: tirx.decl_buffer(
-                [number(extent) for extent in self.group.tensor(name).shape],
-                _dtype(uses[name][0]),
+                given[name][0].ty.shape,
+                _dtype(given[name][0]),
                 f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
-                elem_offset=_offset(uses[name]),
+                elem_offset=_offset(given[name]),
                 layout=None,
             )
             for at, name in enumerate((*self.group.loaded, *self.group.outputs))
@@ -136,7 +133,8 @@ class _Writer:
         function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", _OPAQUE)):
             function = function.with_attr(key, value)
-        return GroupFunction(function, self.group.loaded, self.group.outputs)
+        inputs = tuple(self.layouts.get(name, (name,))[0] for name in self.group.loaded)
+        return GroupFunction(function, inputs, self.group.outputs)
 
     def _row(self, row: Row, turn: Any, turns: int) -> list[Any]:
         """Return what one time step does: stores, then its layer, then loads.
@@ -182,12 +180,18 @@ class _Writer:
         held = self.planned.slices.tensors[name]
         if transfer.kind == LOAD:
             loops, at = _loops(made_parts(held), slices)
-            copy = BufferStore(local.buffer, BufferLoad(outside, at), local.indices(at, slices))
+            copy = BufferStore(local.buffer, self._given(name, at), local.indices(at, slices))
             return self._once(held, nest(loops, copy), slices)
         stored = self.planned.slices.stored[name]
         loops, at = _loops(made_parts(stored), slices)
         copy = BufferStore(outside, BufferLoad(local.buffer, local.indices(at, slices)), at)
         return self._once(stored, nest(loops, copy), slices)
+
+    def _given(self, name: str, at: Sequence[Any]) -> Any:
+        """Return an element of a tensor from global memory."""
+        if name in self.layouts:
+            at = self.layouts[name][1].laid_out(at)
+        return BufferLoad(self.outside[name], at)
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
@@ -201,9 +205,44 @@ class _Writer:
     # ------------------------------------------------------------------------------- layers
 
     def _compute(self, layer: Layer, slices: SliceValues) -> Any:
-        call, made = self.calls[layer.name], self.planned.slices.tensors[layer.output]
+        made = self.planned.slices.tensors[layer.output]
+        stream = self.planned.slices.streams.get(layer.name)
+        if stream is None:
+            return self._once(made, self._part(layer, slices), slices)
+        # The weights of a part are loaded in the turn before the part is computed.
+        turn, count = Var("part", PrimType(INDEX)), len(stream.ranges)
+        loads = [self._load_part(name, axis, stream, turn) for name, axis in stream.weights]
+        ahead = int(bool(loads))
+        inner = SliceValues(self.cut, slices.number, turn - number(1) if ahead else turn)
+        statement = self._part(layer, inner)  # It adds to the bindings.
+        computed = [*inner.bindings, statement]
+        body = _in_order(computed)
+        if loads:
+            load = _where([turn < number(count)], _in_order(loads))
+            body = SeqStmt([load, _where([turn >= number(1)], body)])
+        loop = For(turn, number(0), number(count + ahead), ForKind.SERIAL, body)
+        return self._once(made, loop, slices)
+
+    def _load_part(self, name: str, axis: int, stream: Stream, part: Any) -> Any:
+        """Load what one part of a layer's channels needs of a weight."""
+        local = self.local[name]
+        slices = SliceValues(self.cut, number(0), part)
+        parts = [
+            AxisPart(stream.ranges, CHANNELS) if at == axis else AxisPart(((0, extent),))
+            for at, extent in enumerate(self.group.tensor(name).shape)
+        ]
+        loops, at = _loops(parts, slices)
+        copy = BufferStore(local.buffer, self._given(name, at), local.indices(at, slices))
+        statement = nest(loops, copy)
+        return _in_order([*slices.bindings, statement])
+
+    def _part(self, layer: Layer, slices: SliceValues) -> Any:
+        """Return the loops of a layer for a slice, or for a part of its channels."""
+        call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
+        if layer.name in self.planned.slices.streams:
+            call = call.in_parts
         kernel = call.reads.kernel
-        parts = buffer_parts(made, self.cut, lambda box: call.reads.made_for(call.parameter, box))
+        parts = buffer_parts(made, lambda box: call.reads.made_for(call.parameter, box))
         # What lies in the result's place is needed where the result is made, and nowhere else.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
@@ -212,13 +251,13 @@ class _Writer:
             stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices)
             for stage in (kernel.stages[i] for i in kernel.stages_for(call.parameter))
         ]
-        computed = SeqStmt(work) if len(work) > 1 else work[0]
+        computed = _in_order(work)
         filled = [
             part.bounds(slices)[1] > number(0)
             for part in parts[call.parameter]
             if any(begin >= end for begin, end in part.ranges)
         ]
-        return self._once(made, _where(filled, computed), slices)
+        return _where(filled, computed)
 
     def _buffers(
         self, layer: Layer, call: KernelCall, made: TensorSlices
@@ -227,7 +266,7 @@ class _Writer:
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
         buffers[call.parameter] = self.local[layer.output]
         kernel = call.reads.kernel
-        working = buffer_parts(made, self.cut, call.working_boxes)
+        working = buffer_parts(made, call.working_boxes)
         memory: dict[int, Var] = {}
         if working:
             memory = self.memory.working(
@@ -268,6 +307,10 @@ def _where(conditions: Sequence[Any], statement: Any) -> Any:
     for condition in reversed(conditions):
         statement = IfThenElse(condition, statement, None)
     return statement
+
+
+def _in_order(statements: Sequence[Any]) -> Any:
+    return SeqStmt(statements) if len(statements) > 1 else statements[0]
 
 
 def _written(writes: Sequence[int], parts: Mapping[int, Parts]) -> int:

@@ -14,7 +14,7 @@ from passes.ir.structural import structural_mutate, type_index
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box
-from passes.layer_group.planning.slicing import LETTERS, Cut, TensorSlices
+from passes.layer_group.planning.slicing import CHANNELS, LETTERS, TensorSlices
 from passes.layer_group.rewrite.local_buffers import LocalBuffer
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
 
@@ -55,6 +55,34 @@ Parts = tuple[AxisPart, ...]
 """The part of each axis of a buffer."""
 
 
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the elements of a weight lie that is loaded in another order."""
+
+    source: Var  # The buffer that they lie in
+    indices: tuple[Any, ...]  # There, for an element
+    variables: tuple[Var, ...]  # The indices of that element
+
+    @classmethod
+    def of(cls, call: KernelCall) -> Layout:
+        """Return what a call says that only moves elements."""
+        if call.layout is None:
+            raise ValueError("a kernel that lays out a weight does more than that")
+        return cls(call.reads.kernel.buffers[call.inputs[0]], *call.layout)
+
+    def laid_out(self, at: Sequence[Any]) -> list[Any]:
+        """Return where the element with these indices lies."""
+        new = {
+            var.__chandle__(): _as(index, var.ty.dtype)
+            for var, index in zip(self.variables, at, strict=True)
+        }
+
+        def on_var(var: Var, _mutator: Any) -> Any:
+            return new.get(var.__chandle__(), var)
+
+        return [_as(structural_mutate(index, [(_VAR, on_var)]), INDEX) for index in self.indices]
+
+
 def made_parts(tensor: TensorSlices) -> Parts:
     """Return what each slice makes of a tensor."""
     return tuple(
@@ -63,24 +91,10 @@ def made_parts(tensor: TensorSlices) -> Parts:
     )
 
 
-def buffer_parts(
-    made: TensorSlices, cut: Cut, boxes: Callable[[Box], Mapping[int, Box]]
-) -> dict[int, Parts]:
+def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) -> dict[int, Parts]:
     """Return the part that each slice needs of the buffers on the way to a tensor.
 
-    Parameters
-    ----------
-    made : TensorSlices
-        The slices of the tensor.
-    cut : Cut
-        How many slices there are.
-    boxes : callable
-        From a part of the tensor to the parts of the buffers, by their numbers.
-
-    Raises
-    ------
-    ValueError
-        When an axis of a buffer follows slices of more than one axis.
+    Raises ValueError when an axis of a buffer follows slices of more than one axis.
     """
     shape = made.tensor.shape
     whole = tuple((0, extent) for extent in shape)
@@ -90,12 +104,12 @@ def buffer_parts(
         for key, box in start.items()
         for axis, part in enumerate(box)
     }
-    for letter in LETTERS:
+    for letter in LETTERS + CHANNELS:
         lines = [axis for axis in made.axes if axis is not None and axis.letter == letter]
-        if cut.count(letter) == 1 or not lines:
+        if not lines:
             continue
         found = []
-        for at in range(cut.count(letter)):
+        for at in range(len(lines[0].made)):
             box = tuple(
                 axis.made[at] if axis is not None and axis.letter == letter else (0, extent)
                 for extent, axis in zip(shape, made.axes, strict=True)
@@ -114,21 +128,7 @@ def buffer_parts(
 def stage_loops(
     stage: Stage, parts: Parts, buffers: Mapping[int, LocalBuffer], call: KernelCall, slices: Any
 ) -> Any:
-    """Return the loops of a stage over one slice's part, on buffers in local memory.
-
-    Parameters
-    ----------
-    stage : Stage
-        Of the kernel of `call`.
-    parts : Parts
-        What each slice needs of what the stage writes.
-    buffers : Mapping of int to LocalBuffer
-        By number in the kernel: what it reads and writes.
-    call : KernelCall
-        The layer's call.
-    slices : SliceValues
-        The slice.
-    """
+    """Return the loops of a stage over one slice's part, on buffers in local memory."""
     new: dict[int, Any] = {}
     bounds = []
     for var, part in zip(stage.spatial, parts, strict=True):

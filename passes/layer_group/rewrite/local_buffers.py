@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm.ir import PrimType, Var
 from tvm.tirx import AllocBuffer, DeclBuffer, floormod
 
-from passes.layer_group.planning.lanes import window_extents
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.slice_values import SliceValues, number
@@ -33,15 +32,7 @@ class LocalBuffer:
     circular: tuple[bool, ...]
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
-        """Return where an element of the tensor lies in the buffer.
-
-        Parameters
-        ----------
-        at : sequence of tvm.ir.Expr
-            Indices in the tensor.
-        slices : SliceValues
-            The slice whose part is held.
-        """
+        """Return where an element of the tensor lies in the buffer."""
         extents = [int(extent) for extent in self.buffer.ty.shape]
         return [
             floormod(index, number(extent))
@@ -79,27 +70,20 @@ class LocalMemory:
     def tensor(self, name: str, dtype: str) -> LocalBuffer:
         """Declare the buffer of a tensor of the group."""
         slices = self.planned.slices.tensors[name]
-        extents = window_extents(slices, self.planned.cut)
+        extents = self.planned.slices.window(name)
         hint = _identifier(name)
         buffer = self._declare(hint, extents, dtype, self.planned.plan.offsets[name][0])
-        return LocalBuffer(buffer, _begins(slices), _circular(slices))
+        circular = list(_circular(slices))
+        if name in self.planned.slices.streamed:
+            circular[dict(self.planned.slices.streamed[name].weights)[name]] = True
+        return LocalBuffer(buffer, _begins(slices), tuple(circular))
 
     def working(
         self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], str]]
     ) -> dict[int, Var]:
         """Declare the working buffers of a layer, one behind the other in its working memory.
 
-        Parameters
-        ----------
-        layer : str
-            The layer's name.
-        parts : Mapping of int to (tuple of int, str)
-            Extents and type of each buffer, by its number in the kernel.
-
-        Raises
-        ------
-        ValueError
-            When they need more than was planned.
+        Raises ValueError when they need more than was planned.
         """
         sizes = {
             key: -(-prod(extents) * _bits(dtype) // 8) for key, (extents, dtype) in parts.items()

@@ -9,7 +9,7 @@ from typing import Any
 from tvm.ir import PrimType, Var
 from tvm.tirx import Bind, IntImm, Select, floordiv, floormod
 
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.slicing import CHANNELS, LETTERS, Cut
 
 INDEX = "int64"
 """The type of all indices."""
@@ -21,29 +21,17 @@ def number(value: int) -> IntImm:
 
 
 class SliceValues:
-    """The slice that a statement works on, and the numbers of it that the statement needs.
+    """The slice, or the part of it, that a statement works on, and the numbers that it needs."""
 
-    Parameters
-    ----------
-    cut : Cut
-        How many slices there are along each axis, and in which order.
-    slice_number : tvm.ir.Expr
-        From 0, in the order in which slices run.
-
-    Attributes
-    ----------
-    index : dict of str to tvm.ir.Expr
-        By letter: which of the slices along that axis it is.
-    bindings : list of tvm.tirx.Bind
-        To stand before the statement.
-    """
-
-    def __init__(self, cut: Cut, slice_number: Any) -> None:
+    def __init__(self, cut: Cut, slice_number: Any, part: Any = None) -> None:
+        self.number = slice_number
         self.bindings: list[Any] = []
         self.index: dict[str, Any] = {}
         self._known: dict[tuple[tuple[int, ...], str], Any] = {}
+        if part is not None:
+            self.index[CHANNELS] = part
         rest = slice_number
-        for letter in reversed(cut.order):
+        for letter in reversed(LETTERS):
             count = cut.count(letter)
             if count == 1:
                 self.index[letter] = number(0)
@@ -55,7 +43,7 @@ class SliceValues:
     @staticmethod
     def _others(cut: Cut, letter: str) -> bool:
         """Whether there are slices along an axis outside of this one."""
-        return any(cut.count(outer) > 1 for outer in cut.order[: cut.order.index(letter)])
+        return any(cut.count(outer) > 1 for outer in LETTERS[: LETTERS.index(letter)])
 
     def _bound(self, name: str, value: Any) -> Any:
         if isinstance(value, (Var, IntImm)):
@@ -65,17 +53,7 @@ class SliceValues:
         return var
 
     def value(self, values: Sequence[int], letter: str, name: str) -> Any:
-        """Return a number that follows the slices along an axis.
-
-        Parameters
-        ----------
-        values : sequence of int
-            One a slice.
-        letter : str
-            Which axis is cut.
-        name : str
-            What it is, for people who read the kernel.
-        """
+        """Return a number that follows the slices along an axis: one of `values` a slice."""
         key = (tuple(values), letter)
         if key not in self._known:
             self._known[key] = self._bound(name, piecewise(values, self.index[letter]))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that pass through local memory part by part while their layer computes.
+
+A layer whose weights are large makes its channels in parts. The weights of a part are loaded into
+one of two buffers while the part before computes from the other one, anew for each slice. So a
+weight takes two parts of itself, and only as long as its layer computes. Working memory is that of
+a part, too: a layer that has any is made in parts also where its weights are small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.network import AxisMap, Kind, Range
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The parts in which a layer makes its channels."""
+
+    axis: int  # The axis of the result that is made in parts
+    extent: int  # Its elements
+    chunk: int  # Elements of a part; a multiple of the lanes
+    # Names of the weights that come in parts, with the axis of each that follows that of the result
+    weights: tuple[tuple[str, int], ...]
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """What each part makes of the axis."""
+        begins = range(0, self.extent, self.chunk)
+        return tuple((begin, min(begin + self.chunk, self.extent)) for begin in begins)
+
+    @property
+    def window(self) -> int:
+        """Elements of the axis for which weights are there at once: those of two parts."""
+        return min(2 * self.chunk, self.extent)
+
+
+def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]:
+    """Return extents with another one on one axis."""
+    return (*shape[:axis], window, *shape[axis + 1 :])
+
+
+def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stream | None:
+    """Return the parts of the layer of this number whose weights take at most so many bytes a lane.
+
+    None where all of them take no more, or they cannot be taken apart. Where the smallest parts
+    take more, these are taken.
+    """
+    layer = index.network.layers[number]
+    output = index.tensors[layer.output]
+    axis = output.axes.find("c")
+    if not most or layer.part_bits is None or axis < 0:
+        return None
+    extent = output.shape[axis]
+    weights = []
+    for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
+        tensor = index.tensors[name]
+        at = [a for a, m in enumerate(axis_maps) if m == AxisMap(axis)]
+        # A second reader would find what the first one needs of it, and no more.
+        is_own = index.readers[name] == [number] and layer.inputs.count(name) == 1
+        is_there = name not in index.maker or bool(index.layouts((name,)))
+        if tensor.kind is Kind.WEIGHT and is_there and is_own:
+            weights += [(name, a) for a in at[:1] if len(at) == 1 and tensor.shape[a] == extent]
+    blocks = -(-extent // lanes.count)
+
+    def lane_bytes(channels: int) -> int:
+        total = 0
+        for name, at in weights:
+            tensor = index.tensors[name]
+            total += lanes.tensor_bytes(tensor, window_of(tensor.shape, at, channels))
+        return total
+
+    if blocks == 1:
+        return None
+    if lane_bytes(extent) <= most:
+        # Weights stay, and only working memory is that of a part.
+        return Stream(axis, extent, lanes.count, ()) if layer.part_bits else None
+    # A block of channels, one in each lane, is the least that a part has.
+    fitting = most // (2 * max(1, lane_bytes(min(lanes.count, extent))))
+    parts = -(-blocks // max(1, fitting))
+    chunk = -(-blocks // parts) * lanes.count
+    return Stream(axis, extent, chunk, tuple(weights)) if chunk < extent else None

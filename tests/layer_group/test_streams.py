@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that make their channels in parts, while their weights are loaded part by part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fixed_groups import LANES, chip, everything, grouped
+from operator_modules import arrays, lowered, module, run
+from replay import Replay, check_replay
+from tvm import relax
+
+from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.planned_group import plan_group
+from passes.layer_group.planning.slicing import Cut
+
+OP = relax.op
+
+
+def convolutions(emit, x, w, scale, depthwise, v):
+    y = emit(OP.nn.relu(emit(OP.multiply(emit(OP.nn.conv2d(x, w, padding=(1, 1))), scale))))
+    y = emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=20))
+    return emit(OP.nn.conv2d(y, v))
+
+
+def products(emit, x, w, bias, v):
+    y = emit(OP.nn.gelu(emit(OP.add(emit(OP.matmul(x, w)), bias))))
+    return emit(OP.nn.softmax(emit(OP.matmul(y, v))))
+
+
+def sums(emit, x, w, v):
+    # The sums lie in working memory: those of a part, and not of all channels.
+    y = emit(OP.nn.conv2d(x, w, padding=(1, 1), out_dtype="int32"))
+    y = emit(OP.astype(emit(OP.right_shift(y, relax.const(7, "int32"))), "int8"))
+    y = emit(OP.nn.conv2d(y, v, out_dtype="int32"))
+    return emit(OP.astype(emit(OP.right_shift(y, relax.const(5, "int32"))), "int8"))
+
+
+NETWORKS = {
+    "convolutions": (
+        convolutions,
+        [(1, 4, 12, 6), (20, 4, 3, 3), (20, 1, 1), (20, 1, 3, 3), (33, 20, 1, 1)],
+        "float32",
+    ),
+    "products": (products, [(1, 6, 8), (8, 40), (40,), (40, 17)], "float32"),
+    "sums": (sums, [(1, 4, 6, 5), (28, 4, 3, 3), (24, 28, 1, 1)], "int8"),
+}
+
+
+CUTS = {
+    "convolutions": ((Cut(part_bytes=1), ""), (Cut(h=2, w=3, part_bytes=1), "h")),
+    "products": ((Cut(h=3, part_bytes=1), "h"),),
+    # With room for the weights as a whole, only working memory is that of a part.
+    "sums": ((Cut(part_bytes=1), ""), (Cut(h=2, w=2, part_bytes=1 << 12), "")),
+}
+
+
+def network(name):
+    body, shapes, dtype = NETWORKS[name]
+    return lowered(module(shapes, body, dtype=dtype), fuse=True)
+
+
+def planned(name, cut, keep=""):
+    (block,) = read_networks(network(name))
+    group = NetworkIndex(block.network).group(tuple(range(len(block.network.layers))))
+    found = plan_group(group, cut, chip(), keep)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parts_compute_the_same(name):
+    mod = network(name)
+    args = arrays(mod)
+    expected = run(mod, args)
+    for cut, keep in CUTS[name]:
+        found = grouped(mod, {everything(mod): cut}, keep=keep)
+        assert found is not None
+        new, (group,) = found
+        assert cut.part_bytes != 1 or len(group.slices.streams) >= 2
+        for ours, theirs in zip(run(new, args), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("keep", ["", "h"])
+def test_replay_finds_every_part(name, keep):
+    for h, w in ((1, 1), (2, 1), (3, 2)):
+        if w == 1 or name != "products":
+            check_replay(planned(name, Cut(h=h, w=w, part_bytes=1), keep), LANES)
+
+
+def test_parts_take_less_memory_and_move_weights_once_a_slice():
+    for name in NETWORKS:
+        whole, parts, sliced = (
+            planned(name, cut) for cut in (Cut(), Cut(part_bytes=1), Cut(h=2, part_bytes=1))
+        )
+        assert max(parts.local.live_bytes) < max(whole.local.live_bytes)
+        assert parts.cost.moved == whole.cost.moved
+        assert sliced.cost.moved > parts.cost.moved
+        assert not set(sliced.slices.resident) & set(sliced.slices.streamed)
+
+
+def test_a_part_in_the_place_of_the_one_that_computes_is_seen():
+    group = planned("products", Cut(part_bytes=1))
+    stream = next(iter(group.slices.streams.values()))
+    assert len(stream.ranges) > 2
+    replay = Replay(group, LANES, 16)
+    name, axis = stream.weights[0]
+    replay.layouts[name].window[axis] = stream.chunk  # As if there was one buffer.
+    with pytest.raises(AssertionError, match=f"reads {name}"):
+        replay.run()
