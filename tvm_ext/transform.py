@@ -8,6 +8,7 @@ from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import FORMS, Form
 from passes.gmem.transform import GMEMAllocate
 from passes.layer_group.transform import LayerGroup
+from passes.shared_memory.transform import PlanSharedMemory
 from passes.storage_rewrite.transform import StorageRewrite
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "GMEMAllocate",
     "LayerGroup",
     "PlanAddresses",
+    "PlanSharedMemory",
     "StorageRewrite",
 ]

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where another barrier would let buffers share bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from passes.planning import lower_bound
+from passes.shared_memory.planning.epochs import shared_memory_problem
+from passes.shared_memory.planning.kernel import Branch, Event, Kernel, Loop, Step, What
+from target_hw.memory import MemoryScope
+
+LEAST_GAIN = 8
+"""A barrier is added where it takes at least one part in so many off what a kernel needs."""
+
+MOST_PLACES = 256
+"""Places of a kernel that are tried, at most: those in the fewest loops."""
+
+
+def barriers_to_add(kernel: Kernel, memory: MemoryScope) -> tuple[int, ...]:
+    """Return the numbers of the places at which barriers are worth what they cost, sorted.
+
+    Barriers are chosen one by one: each lowers the least bytes that a plan can need by the most,
+    and by one part in `LEAST_GAIN` at least; of several that do, the one in the fewest loops, then
+    the first. Where two are needed to lower it at all, none is found.
+    """
+    places = sorted(_places(kernel.steps), key=lambda place: (place.loops, place.number))
+    chosen: tuple[int, ...] = ()
+    needed = lower_bound(shared_memory_problem(kernel, memory))
+    while places:
+        bounds = [
+            (lower_bound(shared_memory_problem(kernel, memory, (*chosen, place.number))), at)
+            for at, place in enumerate(places[:MOST_PLACES])
+        ]
+        best, at = min(bounds)
+        if (needed - best) * LEAST_GAIN < needed or best == needed:
+            break
+        needed, chosen = best, (*chosen, places.pop(at).number)
+    return tuple(sorted(chosen))
+
+
+def _places(steps: tuple[Step, ...]) -> Iterator[Event]:
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from _places(step.body)
+        elif isinstance(step, Branch):
+            for arm in step.arms:
+                yield from _places(arm)
+        elif step.what is What.PLACE:
+            yield step
