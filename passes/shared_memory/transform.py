@@ -14,11 +14,11 @@ from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
 from tvm.target import Target
 from tvm.tirx import PrimFunc
-from tvm.tirx.transform import prim_func_pass
+from tvm.tirx.transform import StorageRewrite, prim_func_pass
 
 from passes.driver import EXACT_DTYPE_TARGETS, memory_of, name_of, naming, place, target_of
 from passes.ir.script_lines import printed
-from passes.planning import Plan, Problem, solve
+from passes.planning import Plan, Problem, lower_bound, solve
 from passes.planning.overflow import Places, does_not_fit
 from passes.planning.planner import get_planner
 from passes.prim_func.arena import Arena, write_arenas
@@ -27,6 +27,7 @@ from passes.shared_memory.analysis.steps import (
     SCOPES,
     FunctionMemory,
     KernelMemory,
+    allocated_bytes,
     find_shared_memory,
 )
 from passes.shared_memory.planning.epochs import epoch_numbers, shared_memory_problem
@@ -124,8 +125,7 @@ def plan_shared_memory(
     """Plan one function's shared memory and write the plan into it; options as of the pass."""
     where = f"function {name_of(func)!r}"
     try:
-        if barriers == "insert":
-            func = _with_barriers(func, where)
+        func = _with_barriers(func, barriers, where)
         found = find_shared_memory(func)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
@@ -146,25 +146,40 @@ def _merged_by_stock(func: PrimFunc) -> PrimFunc:
     return MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
 
 
-def _with_barriers(func: PrimFunc, where: str) -> PrimFunc:
-    """Return the function with barriers where they let much be shared."""
+def _with_barriers(func: PrimFunc, barriers: Barriers, where: str) -> PrimFunc:
+    """Return the function with barriers where they let much be shared.
+
+    Where TVM's `StorageRewrite` shares, its `ThreadSync` adds barriers, so those that are needed
+    to come down to the same number of bytes are not more than TVM's own.
+    """
+    more = barriers == "insert"
     for scope in SCOPES:
+        stock = _stock_bytes(func, scope)
         places = []
-        for memory in find_shared_memory(func).kernels:
-            if scope in memory.kernels:
-                kernel = memory.kernels[scope]
-                added = barriers_to_add(kernel, MemoryScope(scope))
-                places += [memory.places[number] for number in added]
-                if added:
-                    before, after = (
-                        solve(shared_memory_problem(kernel, MemoryScope(scope), numbers)).peak
-                        for numbers in ((), added)
-                    )
-                    text = "%s: %d barriers are added, for %d bytes of %s rather than %d"
-                    LOGGER.info(text, where, len(added), after, scope, before)
+        for memory, enough in zip(find_shared_memory(func).kernels, stock, strict=True):
+            kernel, any_size = memory.kernels.get(scope), MemoryScope(scope)
+            if kernel is None or len(kernel.buffers) < 2:
+                continue
+            added = barriers_to_add(kernel, any_size, enough, more=more)
+            places += [memory.places[number] for number in added]
+            if added:
+                before, after = (
+                    lower_bound(shared_memory_problem(kernel, any_size, numbers))
+                    for numbers in ((), added)
+                )
+                text = "%s: %d barriers are added, for %d bytes of %s rather than %d"
+                LOGGER.info(text, where, len(added), after, scope, before)
         if places:
             func = add_barriers(func, scope, places)
     return func
+
+
+def _stock_bytes(func: PrimFunc, scope: str) -> list[int]:
+    """Return the bytes of a storage scope that each kernel takes by TVM's default passes."""
+    mod = IRModule({"main": func})
+    for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
+        mod = stock(mod)
+    return allocated_bytes(mod["main"], scope)
 
 
 def _plans(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import structural_walk
 
+from passes.ir.buffers import constant_shape, element_type
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.unique_names import unique_name
 from passes.prim_func.function_problems import AllocationNote
@@ -94,8 +96,26 @@ def find_shared_memory(func: PrimFunc) -> FunctionMemory:
     access = find_linear_access(func)
     uses = find_memory_uses(func, access)
     names: set[str] = set()
-    kernels = (_read(owner, access, uses, names) for owner in _kernels(func.body))
-    return FunctionMemory(tuple(kernel for kernel in kernels if kernel.kernels), access, uses)
+    kernels = tuple(_read(owner, access, uses, names) for owner in _kernels(func.body))
+    return FunctionMemory(kernels, access, uses)
+
+
+def allocated_bytes(func: PrimFunc, scope: str) -> list[int]:
+    """Return the bytes of constant size that each kernel of a function allocates in a scope."""
+    return [sum(_sizes(owner, scope)) for owner in _kernels(func.body)]
+
+
+def _sizes(owner: AttrStmt, scope: str) -> list[int]:
+    sizes: list[int] = []
+
+    def note(op: AllocBuffer) -> None:
+        shape = constant_shape(op.buffer.ty.shape)
+        if str(op.buffer.ty.storage_scope) == scope and shape is not None:
+            bits = math.prod(extent for extent, _ in shape) * element_type(op.buffer.ty.dtype).nbits
+            sizes.append(-(-bits // 8))
+
+    structural_walk(owner, [(AllocBuffer, note)])
+    return sizes
 
 
 def _kernels(body: Any) -> list[AttrStmt]:
@@ -177,6 +197,11 @@ def _reason_to_leave(
     return None
 
 
+def _is_of_all(step: Step) -> bool:
+    """Whether a barrier in front of a step would do nothing there: it is one, or an allocation."""
+    return isinstance(step, Event) and step.what in (What.BARRIER, What.BEGIN)
+
+
 @dataclass
 class _Walk:
     """Goes through a kernel's statements, and makes steps of them."""
@@ -206,10 +231,12 @@ class _Walk:
     def steps(self, op: Any, here: bool) -> Iterator[Step]:
         """Yield the steps of a statement; `here` says whether all threads come by it together."""
         if isinstance(op, SeqStmt):
+            is_single = here and op.__chandle__() not in self._repeated
             for at, inner in enumerate(op.seq):
-                if at and here and op.__chandle__() not in self._repeated:
+                steps = tuple(self.steps(inner, here))
+                if steps and is_single and not _is_of_all(steps[0]):
                     yield self._place(op, at)
-                yield from self.steps(inner, here)
+                yield from steps
         elif isinstance(op, AttrStmt):
             yield from self._steps_of_attr(op, here)
         elif isinstance(op, For):

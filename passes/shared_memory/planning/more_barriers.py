@@ -17,12 +17,15 @@ MOST_PLACES = 256
 """Places of a kernel that are tried, at most: those in the fewest loops."""
 
 
-def barriers_to_add(kernel: Kernel, memory: MemoryScope) -> tuple[int, ...]:
+def barriers_to_add(
+    kernel: Kernel, memory: MemoryScope, enough: int, *, more: bool
+) -> tuple[int, ...]:
     """Return the numbers of the places at which barriers are worth what they cost, sorted.
 
-    Barriers are chosen one by one: each lowers the least bytes that a plan can need by the most,
-    and by one part in `LEAST_GAIN` at least; of several that do, the one in the fewest loops, then
-    the first. Where two are needed to lower it at all, none is found.
+    Barriers are chosen one by one: each lowers the least bytes that a plan can need by the most; of
+    several that do, the one in the fewest loops, then the first. While the kernel needs more than
+    `enough` bytes, any that lowers it is chosen; behind that, with `more`, one that takes off one
+    part in `LEAST_GAIN`. Where two are needed to lower it at all, none is found.
     """
     places = sorted(_places(kernel.steps), key=lambda place: (place.loops, place.number))
     chosen: tuple[int, ...] = ()
@@ -33,7 +36,8 @@ def barriers_to_add(kernel: Kernel, memory: MemoryScope) -> tuple[int, ...]:
             for at, place in enumerate(places[:MOST_PLACES])
         ]
         best, at = min(bounds)
-        if (needed - best) * LEAST_GAIN < needed or best == needed:
+        is_worth = more and (needed - best) * LEAST_GAIN >= needed
+        if best == needed or not (is_worth or needed > enough):
             break
         needed, chosen = best, (*chosen, places.pop(at).number)
     return tuple(sorted(chosen))
