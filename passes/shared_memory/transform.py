@@ -16,9 +16,9 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 from tvm.tirx.transform import StorageRewrite, prim_func_pass
 
-from passes.driver import EXACT_DTYPE_TARGETS, memory_of, name_of, naming, place, target_of
+from passes.driver import EXACT_DTYPE_TARGETS, Solver, memory_of, name_of, naming, place, target_of
 from passes.ir.script_lines import printed
-from passes.planning import Plan, Problem, lower_bound, solve
+from passes.planning import Plan, Problem, solve
 from passes.planning.overflow import Places, does_not_fit
 from passes.planning.planner import get_planner
 from passes.prim_func.arena import Arena, write_arenas
@@ -123,9 +123,9 @@ def plan_shared_memory(
     chip: Target | None = None,
 ) -> PrimFunc:
     """Plan one function's shared memory and write the plan into it; options as of the pass."""
-    where = f"function {name_of(func)!r}"
+    where, solver = f"function {name_of(func)!r}", partial(solve, planner=planner)
     try:
-        func = _with_barriers(func, barriers, where)
+        func = _with_barriers(func, solver, barriers, where)
         found = find_shared_memory(func)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
@@ -133,7 +133,7 @@ def plan_shared_memory(
     for kernel in found.kernels:
         for note in kernel.left_alone:
             LOGGER.info("%s: left alone: %s", where, note)
-    plans = [plan for memory in found.kernels for plan in _plans(func, memory, planner, chip)]
+    plans = [plan for memory in found.kernels for plan in _plans(func, memory, solver, chip)]
     arenas = [_arena(plan, found) for plan in plans if len(plan.problem.buffers) > 1]
     try:
         return write_arenas(func, found.access, found.uses, arenas)
@@ -146,7 +146,7 @@ def _merged_by_stock(func: PrimFunc) -> PrimFunc:
     return MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
 
 
-def _with_barriers(func: PrimFunc, barriers: Barriers, where: str) -> PrimFunc:
+def _with_barriers(func: PrimFunc, solver: Solver, barriers: Barriers, where: str) -> PrimFunc:
     """Return the function with barriers where they let much be shared.
 
     Where TVM's `StorageRewrite` shares, its `ThreadSync` adds barriers, so those that are needed
@@ -160,11 +160,11 @@ def _with_barriers(func: PrimFunc, barriers: Barriers, where: str) -> PrimFunc:
             kernel, any_size = memory.kernels.get(scope), MemoryScope(scope)
             if kernel is None or len(kernel.buffers) < 2:
                 continue
-            added = barriers_to_add(kernel, any_size, enough, more=more)
+            added = barriers_to_add(kernel, any_size, enough, solver, more=more)
             places += [memory.places[number] for number in added]
             if added:
                 before, after = (
-                    lower_bound(shared_memory_problem(kernel, any_size, numbers))
+                    solver(shared_memory_problem(kernel, any_size, numbers)).peak
                     for numbers in ((), added)
                 )
                 text = "%s: %d barriers are added, for %d bytes of %s rather than %d"
@@ -183,7 +183,7 @@ def _stock_bytes(func: PrimFunc, scope: str) -> list[int]:
 
 
 def _plans(
-    func: PrimFunc, memory: KernelMemory, planner: str, chip: Target | None
+    func: PrimFunc, memory: KernelMemory, solver: Solver, chip: Target | None
 ) -> Iterator[SharedMemoryPlan]:
     """Plan one kernel, scope by scope: they are one memory of the chip."""
     own = target_of(func)
@@ -195,10 +195,8 @@ def _plans(
             raise ValueError(f"scope {scope!r} has {limit} bytes, and {taken} of them are taken")
         capacity = None if limit is None else limit - taken
         problem = shared_memory_problem(kernel, MemoryScope(scope, capacity=capacity))
-        places = EpochPlaces(func, memory, kernel)
-        plan = place(
-            problem, partial(solve, planner=planner), overflow=partial(does_not_fit, places=places)
-        )
+        overflow = partial(does_not_fit, places=EpochPlaces(func, memory, kernel))
+        plan = place(problem, solver, overflow=overflow)
         taken += plan.peak
         yield SharedMemoryPlan(memory, kernel, problem, plan)
     most = None if own is None else own.attrs.get("max_shared_memory_per_block")
