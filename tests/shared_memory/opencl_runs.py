@@ -53,11 +53,12 @@ def shared_bytes(kernel: tirx.PrimFunc) -> int:
     return sum(sizes)
 
 
-def source_of(kernel: tirx.PrimFunc) -> str:
-    """Return a kernel as OpenCL C."""
+def source_of(kernel: tirx.PrimFunc, target: Target = TARGET) -> str:
+    """Return a kernel in the target's own language."""
     _, _, finalize = tirx.get_tir_pipeline("default")
     mod = finalize()(tvm.IRModule({"main_kernel": kernel}))
-    return str(tvm.get_global_func("target.build.opencl")(mod, TARGET).inspect_source())
+    build = tvm.get_global_func(f"target.build.{target.kind.name}")
+    return str(build(mod, target).inspect_source())
 
 
 @cache

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from block_replay import FaultError, replay
 from kernels import CASES
-from opencl_runs import lowered, run, shared_bytes
+from opencl_runs import lowered, run, shared_bytes, source_of
+from tvm.target import Target
 
 import tvm_ext
 
@@ -45,9 +49,10 @@ def test_no_two_threads_meet_in_a_byte(name: str, way: str):
     replayed(name, way, "backward" if way == "insert" else "random")
 
 
-# What a device takes long for is compiling.
-QUICK = ("three phases", "dynamic", "half")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in QUICK]
+# What a device takes long for is compiling. TVM's OpenCL has no dynamic shared memory.
+QUICK = ("three phases", "half")
+OTHERS = (name for name in CASES if name not in (*QUICK, "dynamic"))
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
 
 
 @pytest.mark.parametrize("way", ["best", pytest.param("insert", marks=pytest.mark.slow)])
@@ -71,6 +76,22 @@ def test_the_merge_of_tvm_races():
     for name in CASES:
         try:
             replayed(name, "merged")
-        except FaultError:
+        except (FaultError, AssertionError):
             faults.append(name)
-    assert "three phases" in faults
+    # The third holds its counts at one address with what is written later.
+    assert {"three phases", "attention", "by address"} <= set(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_cuda_compiles(name: str, tmp_path: Path):
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    target = Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
+    cuda = lowered(CASES[name].func, tvm_ext.use_plan_shared_memory, target=target)
+    source = tmp_path / "kernel.cu"
+    source.write_text(source_of(cuda, target))
+    command = [nvcc, "-ptx", "-arch=sm_80", str(source), "-o", str(tmp_path / "kernel.ptx")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -78,6 +78,8 @@ def test_a_rule_that_is_left_out_is_seen(name: str, monkeypatch: pytest.MonkeyPa
     plant(monkeypatch)
     kernel = lowered(CASES[case].func, tvm_ext.use_plan_shared_memory)
     arguments, expected = CASES[case].arguments()
-    with pytest.raises((FaultError, AssertionError)):
+    try:
         replay(kernel, arguments, "backward")
-        np.testing.assert_allclose(arguments["o"], expected, rtol=1e-4, atol=1e-5)
+    except FaultError:
+        return
+    assert not np.allclose(arguments["o"], expected, rtol=1e-4, atol=1e-5)
