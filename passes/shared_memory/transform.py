@@ -43,6 +43,8 @@ Warns of functions that are left to TVM's own pass, and of kernels that need mor
 by TVM's own account.
 """
 
+_STOCK_LIMIT = "max_shared_memory_per_block"
+
 Barriers = Literal["existing", "insert"]
 """Whether barriers may be added: at places where that lowers what a kernel needs by much."""
 
@@ -198,18 +200,18 @@ def _plans(
         overflow = partial(does_not_fit, places=EpochPlaces(func, memory, kernel))
         plan = place(problem, solver, overflow=overflow)
         taken += plan.peak
+        most = None if own is None or scope != "shared" else own.attrs.get(_STOCK_LIMIT)
+        if own is not None and most is not None and taken > int(most):
+            text = "function %r: it needs %d bytes of %s, and %s is said to have %d a block"
+            LOGGER.warning(text, name_of(func), taken, scope, own.kind.name, int(most))
         yield SharedMemoryPlan(memory, kernel, problem, plan)
-    most = None if own is None else own.attrs.get("max_shared_memory_per_block")
-    if own is not None and most is not None and taken > int(most):
-        text = "function %r: it needs %d bytes of shared memory, and %s is said to have %d a block"
-        LOGGER.warning(text, name_of(func), taken, own.kind.name, int(most))
 
 
 def _limits(chip: Target) -> dict[str, int]:
     """Return the bytes of shared memory that a block may have, by storage scope."""
     described = chip.features.memory
     limits = _described(None if described is None else MemoryHierarchy.from_target(chip))
-    most = chip.attrs.get("max_shared_memory_per_block")
+    most = chip.attrs.get(_STOCK_LIMIT)
     return limits or ({} if most is None else dict.fromkeys(SCOPES, int(most)))
 
 

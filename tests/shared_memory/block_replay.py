@@ -103,16 +103,19 @@ class SharedMemory:
 
 
 def replay(
-    kernel: tirx.PrimFunc, arguments: Mapping[str, Any], order: str = "forward", seed: int = 0
+    kernel: tirx.PrimFunc,
+    arguments: Mapping[str, Any],
+    grid: Sequence[int],
+    order: str = "forward",
 ) -> None:
     """Run a kernel on arguments by name: numbers, and flat arrays, into which it writes.
 
-    `order` is that of the threads between two barriers: forward, backward or random.
+    `grid` is the number of blocks along each axis, in the order of the launch. `order` is that of the threads between two barriers: forward, backward or random.
     """
     program = _Program(kernel)
     given = [arguments[param.name.removesuffix("_ptr")] for param in kernel.params]
-    chosen = random.Random(seed)
-    for block in _grid(program.blocks):
+    chosen = random.Random(0)
+    for block in _grid(dict(zip(program.blocks, grid, strict=True))):
         shared = SharedMemory()
         threads = list(_grid(program.threads))
         running = {
@@ -188,7 +191,7 @@ class _Program:
             if op.attr_key == "thread_extent":
                 tag = str(op.node.thread_tag)
                 is_block = tag.startswith("blockIdx")
-                (self.blocks if is_block else self.threads)[tag] = op.value.value
+                (self.blocks if is_block else self.threads)[tag] = getattr(op.value, "value", None)
                 source = "_block" if is_block else "_thread"
                 self._add(depth, f"{self._name(op.node.var)} = {source}[{tag!r}]")
             self._statement(op.body, depth)

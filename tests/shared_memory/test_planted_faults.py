@@ -79,7 +79,7 @@ def test_a_rule_that_is_left_out_is_seen(name: str, monkeypatch: pytest.MonkeyPa
     kernel = lowered(CASES[case].func, tvm_ext.use_plan_shared_memory)
     arguments, expected = CASES[case].arguments()
     try:
-        replay(kernel, arguments, "backward")
+        replay(kernel, arguments, CASES[case].grid, "backward")
     except FaultError:
         return
     assert not np.allclose(arguments["o"], expected, rtol=1e-4, atol=1e-5)
