@@ -127,11 +127,17 @@ def plan_shared_memory(
     """Plan one function's shared memory and write the plan into it; options as of the pass."""
     where, solver = f"function {name_of(func)!r}", partial(solve, planner=planner)
     try:
-        func = _with_barriers(func, solver, barriers, where)
         found = find_shared_memory(func)
+        for scope in SCOPES:
+            if found is not None:
+                more = _with_barriers(func, found, scope, solver, barriers)
+                if not more.same_as(func):
+                    func, found = more, find_shared_memory(more)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
         return _merged_by_stock(func)
+    if found is None:
+        return func
     for kernel in found.kernels:
         for note in kernel.left_alone:
             LOGGER.info("%s: left alone: %s", where, note)
@@ -148,32 +154,33 @@ def _merged_by_stock(func: PrimFunc) -> PrimFunc:
     return MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
 
 
-def _with_barriers(func: PrimFunc, solver: Solver, barriers: Barriers, where: str) -> PrimFunc:
-    """Return the function with barriers where they let much be shared.
+def _with_barriers(
+    func: PrimFunc, found: FunctionMemory, scope: str, solver: Solver, barriers: Barriers
+) -> PrimFunc:
+    """Return the function with barriers where they let much of a storage scope be shared.
 
     Where TVM's `StorageRewrite` shares, its `ThreadSync` adds barriers, so those that are needed
     to come down to the same number of bytes are not more than TVM's own.
     """
-    more = barriers == "insert"
-    for scope in SCOPES:
-        stock = _stock_bytes(func, scope)
-        places = []
-        for memory, enough in zip(find_shared_memory(func).kernels, stock, strict=True):
-            kernel, any_size = memory.kernels.get(scope), MemoryScope(scope)
-            if kernel is None or len(kernel.buffers) < 2:
-                continue
-            added = barriers_to_add(kernel, any_size, enough, solver, more=more)
-            places += [memory.places[number] for number in added]
-            if added:
-                before, after = (
-                    solver(shared_memory_problem(kernel, any_size, numbers)).peak
-                    for numbers in ((), added)
-                )
-                text = "%s: %d barriers are added, for %d bytes of %s rather than %d"
-                LOGGER.info(text, where, len(added), after, scope, before)
-        if places:
-            func = add_barriers(func, scope, places)
-    return func
+    several = [len(m.kernels[scope].buffers) > 1 for m in found.kernels if scope in m.kernels]
+    if not any(several):
+        return func
+    places = []
+    for memory, enough in zip(found.kernels, _stock_bytes(func, scope), strict=True):
+        kernel, any_size = memory.kernels.get(scope), MemoryScope(scope)
+        if kernel is None:
+            continue
+        enough -= memory.bytes_left_alone[scope]
+        added = barriers_to_add(kernel, any_size, enough, solver, more=barriers == "insert")
+        places += [memory.places[number] for number in added]
+        if added:
+            before, after = (
+                solver(shared_memory_problem(kernel, any_size, numbers)).peak
+                for numbers in ((), added)
+            )
+            text = "function %r: %d barriers are added, for %d bytes of %s rather than %d"
+            LOGGER.info(text, name_of(func), len(added), after, scope, before)
+    return add_barriers(func, scope, places) if places else func
 
 
 def _stock_bytes(func: PrimFunc, scope: str) -> list[int]:
@@ -190,7 +197,7 @@ def _plans(
     """Plan one kernel, scope by scope: they are one memory of the chip."""
     own = target_of(func)
     limits = _limits(chip) if chip is not None else _described(memory_of(func))
-    taken = memory.bytes_left_alone
+    taken = sum(memory.bytes_left_alone.values())
     for scope, kernel in memory.kernels.items():
         limit = limits.get(scope)
         if limit is not None and limit <= taken:

@@ -56,10 +56,8 @@ def _ints(*values: int) -> np.ndarray:
 def _common(queries: tuple[int, ...]) -> dict[str, Any]:
     """Return what all kernels of two sequences ask for: no rotation, no mask, offsets of zero."""
     count = sum(queries)
-    names = (
-        "k_rope_pos_offset length_info page_indptr page_values pages q_indptr q_rope_position "
-        "kv_indptr"
-    ).split()
+    names = ("k_rope_pos_offset", "length_info", "page_indptr", "page_values", "q_indptr")
+    names += ("q_rope_position", "kv_indptr")
     zeros: dict[str, Any] = {f"{name}_elem_offset": np.int32(0) for name in names}
     zeros["pages_elem_offset"] = np.int64(0)
     return {
@@ -110,7 +108,12 @@ def _by_sequence(q: np.ndarray, k: np.ndarray, v: np.ndarray, queries: tuple[int
 def _with_pages(func: tirx.PrimFunc, queries: tuple[int, ...], grid: tuple[int, ...]) -> Attention:
     q, k, v = _numbers(sum(queries), HEADS, SIZE), _numbers(24, SIZE), _numbers(24, SIZE + 1)[:, 1:]
     pages = np.stack([_paged(k), _paged(v)], axis=1)
-    flat = {"q": q.ravel(), "Q": q.ravel(), "pages": pages.ravel(), "output": np.zeros_like(q).ravel()}
+    flat = {
+        "q": q.ravel(),
+        "Q": q.ravel(),
+        "pages": pages.ravel(),
+        "output": np.zeros_like(q).ravel(),
+    }
     return Attention(
         func, {**_common(queries), **_pages(), **flat}, _by_sequence(q, k, v, queries), grid
     )
@@ -129,7 +132,12 @@ def prefill() -> Attention:
 def ragged() -> Attention:
     func = kv_cache._attention_prefill_ragged(1, HEADS, SIZE, SIZE, "float32", {}, SMALL)
     q, k, v = _numbers(5, HEADS, SIZE), _numbers(24, SIZE), _numbers(24, SIZE + 1)[:, 1:]
-    flat = {"q": q.ravel(), "k": k.ravel(), "v": v.ravel().copy(), "output": np.zeros(q.size, "float32")}
+    flat = {
+        "q": q.ravel(),
+        "k": k.ravel(),
+        "v": v.ravel().copy(),
+        "output": np.zeros(q.size, "float32"),
+    }
     arguments = {**_common(QUERIES), "kv_indptr": _ints(0, KEYS[0], sum(KEYS)), **flat}
     return Attention(func, arguments, _by_sequence(q, k, v, QUERIES), (16, 1))
 

@@ -110,7 +110,8 @@ def replay(
 ) -> None:
     """Run a kernel on arguments by name: numbers, and flat arrays, into which it writes.
 
-    `grid` is the number of blocks along each axis, in the order of the launch. `order` is that of the threads between two barriers: forward, backward or random.
+    `grid` is the number of blocks along each axis, in the order of the launch. `order` is that of
+    the threads between two barriers: forward, backward or random.
     """
     program = _Program(kernel)
     given = [arguments[param.name.removesuffix("_ptr")] for param in kernel.params]

@@ -67,7 +67,7 @@ class KernelMemory:
     places: dict[int, tuple[SeqStmt, int]]
     barriers: dict[int, Evaluate]  # The statements of its barriers, by number
     left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own
-    bytes_left_alone: int  # What these take, as far as it is known
+    bytes_left_alone: dict[str, int]  # What these take, as far as it is known, by storage scope
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,8 @@ class FunctionMemory:
     uses: Sequence[AllocationUses]
 
 
-def find_shared_memory(func: PrimFunc) -> FunctionMemory:
-    """Read off a function what the threads of its kernels do with shared memory.
+def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
+    """Read off a function what the threads of its kernels do with shared memory; None without any.
 
     Parameters
     ----------
@@ -93,11 +93,14 @@ def find_shared_memory(func: PrimFunc) -> FunctionMemory:
         When it holds what is not known, or a dynamic allocation cannot be planned with others: a
         kernel has one at most.
     """
+    owners = _kernels(func.body)
+    if not owners:
+        return None
     access = find_linear_access(func)
     uses = find_memory_uses(func, access)
     names: set[str] = set()
-    kernels = tuple(_read(owner, access, uses, names) for owner in _kernels(func.body))
-    return FunctionMemory(kernels, access, uses)
+    kernels = tuple(_read(owner, access, uses, names) for owner in owners)
+    return FunctionMemory(kernels, access, uses) if any(k.kernels for k in kernels) else None
 
 
 def allocated_bytes(func: PrimFunc, scope: str) -> list[int]:
@@ -173,7 +176,9 @@ def _read(
         )
         if buffers:
             kernels[scope] = Kernel(scope, buffers, steps)
-    left = sum(access.allocs[note.index].const_nbits // 8 for note in left_alone)
+    left = dict.fromkeys(SCOPES, 0)
+    for note in left_alone:
+        left[note.scope] += access.allocs[note.index].const_nbits // 8
     return KernelMemory(
         owner, kernels, allocations, walk.places, walk.barriers, tuple(left_alone), left
     )
