@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tvm.ir import Op, StringImm
@@ -158,7 +159,8 @@ def _read(
         else:
             raise ValueError(f"buffer {op.buffer.name!r} in {scope}: {reason}")
     walk = _Walk(access, {index: name for name, index in allocations.items()}, owner)
-    steps = tuple(walk.steps(owner, True))
+    # One buffer needs no barrier to be told from others.
+    steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
     strictest = alignment_of_addresses(owner)
     kernels: dict[str, Kernel] = {}
     for scope in SCOPES:
@@ -221,7 +223,6 @@ class _Walk:
     barriers: dict[int, Evaluate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._uniform = Uniformity(self.owner, self.access)
         self._threads = 1
         self._loops = 0
         self._copying = False
@@ -232,6 +233,10 @@ class _Walk:
 
         structural_walk(self.owner, [(SeqStmt, count)])
         self._repeated = {key for key, times in counts.items() if times > 1}
+
+    @cached_property
+    def _uniform(self) -> Uniformity:
+        return Uniformity(self.owner, self.access)
 
     def steps(self, op: Any, here: bool) -> Iterator[Step]:
         """Yield the steps of a statement; `here` says whether all threads come by it together."""

@@ -58,7 +58,7 @@ class Uniformity:
         return all(expr is None or self._is_uniform(expr) for expr in exprs)
 
     def _is_uniform(self, expr: Any) -> bool:
-        if type(expr) is Call and expr.op.same_as(_INVARIANT):
+        if type(expr) is IntImm or (type(expr) is Call and expr.op.same_as(_INVARIANT)):
             return True
         differing: list[Any] = []
 
@@ -109,15 +109,15 @@ class Uniformity:
             if op.else_case is not None:
                 self._visit(op.else_case, inside)
         elif isinstance(op, Bind):
-            if not self.is_uniform(op.value):
+            if self._key(op.var) not in self._differ and not self.is_uniform(op.value):
                 self._mark(op.var)
         elif isinstance(op, DeclBuffer):
             source = buffer_data_var(op.data)
             if source is not None:
                 self._sources[op.buffer.__chandle__()] = self._key(source)
         elif isinstance(op, BufferStore):
-            is_same = here and self.is_uniform(op.value, *op.indices)
-            if not is_same and _is_of_one_thread(op.buffer):
+            is_open = _is_of_one_thread(op.buffer) and self._key(op.buffer) not in self._differ
+            if is_open and not (here and self.is_uniform(op.value, *op.indices)):
                 self._mark(op.buffer)
             self._mark_handed_on(op.value)
         elif isinstance(op, Evaluate):
