@@ -12,13 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from block_replay import FaultError, replay
 from kernels import CASES
 from opencl_runs import lowered, run, shared_bytes, source_of
+from tvm import tirx
+from tvm.ir.expr import Call
+from tvm.script import tirx as T
 from tvm.target import Target
+from tvm_ffi import structural_walk
 
 import tvm_ext
 
+STOCK_REWRITE = tirx.transform.StorageRewrite
 MERGED = {"tirx.merge_static_smem": True}
 WAYS: dict[str, Any] = {
     "apart": (nullcontext, {"tirx.disable_storage_rewrite": True}),
@@ -28,7 +34,7 @@ WAYS: dict[str, Any] = {
     "insert": (lambda: tvm_ext.use_plan_shared_memory(barriers="insert"), {}),
     "first fit": (lambda: tvm_ext.use_plan_shared_memory("first_fit"), {}),
 }
-OURS = ("best", "insert", "first fit")
+OURS = ("best", "insert", pytest.param("first fit", marks=pytest.mark.slow))
 
 
 @cache
@@ -95,3 +101,91 @@ def test_cuda_compiles(name: str, tmp_path: Path):
     command = [nvcc, "-ptx", "-arch=sm_80", str(source), "-o", str(tmp_path / "kernel.ptx")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+# In TVM's pipelines
+
+CUDA = Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
+
+
+def by_pipeline(func: Any, target: Target = CUDA, **options: Any) -> Any:
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    pipeline, _, _ = tirx.get_tir_pipeline("tvm_ext", **options)
+    with target:
+        return pipeline(tirx.transform.BindTarget(target)(mod))
+
+
+def test_the_named_pipeline_plans_unless_it_is_told_not_to():
+    func = CASES["three phases"].func
+    ours, stock = by_pipeline(func), by_pipeline(func, shared_memory=False)
+    assert "arena_shared" in ours["main_kernel"].script()
+    assert "arena_shared" not in stock["main_kernel"].script()
+    with pytest.raises(ValueError, match="shared_memory must be True or False"):
+        by_pipeline(func, shared_memory=1)
+
+
+def test_a_target_of_exact_types_is_left_to_tvm():
+    func = CASES["three phases"].func
+    vulkan = Target("vulkan", host="llvm")
+    assert "arena_shared" not in by_pipeline(func, vulkan)["main_kernel"].script()
+
+
+def test_what_another_pass_has_planned_stays():
+    func = CASES["three phases"].func
+    with tvm_ext.use_plan_addresses("best", "arena"), tvm_ext.use_plan_shared_memory():
+        kernel = lowered(func)
+    assert shared_bytes(kernel) == 512
+    assert tvm.tirx.transform.StorageRewrite is STOCK_REWRITE
+
+
+def test_each_kernel_of_a_function_has_memory_of_its_own():
+    @T.prim_func(s_tir=True)
+    def func(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+        with T.launch_thread("blockIdx.x", 1):
+            tx = T.launch_thread("threadIdx.x", 64)
+            one = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            two = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            one[tx] = a[tx]
+            two[tx] = one[63 - tx]
+            b[tx] = two[(tx + 1) % 64]
+        with T.launch_thread("blockIdx.x", 1):
+            ty = T.launch_thread("threadIdx.x", 64)
+            three = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            four = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            three[ty] = b[ty]
+            T.tvm_storage_sync("shared.dyn")
+            a[ty] = three[63 - ty]
+            T.tvm_storage_sync("shared.dyn")
+            four[ty] = b[ty] * T.float32(2)
+            T.tvm_storage_sync("shared.dyn")
+            b[ty] = four[63 - ty]
+
+    mod = by_pipeline(func)
+    kernels = [f for f in mod.functions.values() if "tirx.kernel_launch_params" in f.attrs]
+    assert sorted(map(shared_bytes, kernels)) == [256, 512]
+
+
+def test_a_copy_by_itself_goes_to_its_place():
+    @T.prim_func(s_tir=True)
+    def func(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        one = T.alloc_buffer((64,), "float32", scope="shared")
+        two = T.alloc_buffer((64,), "float32", scope="shared")
+        one[tx] = a[63 - tx]
+        T.evaluate(T.call_intrin("float32", "tirx.s_tir.cp_async_raw", two.data, tx, a.data, tx, 4))
+        T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_all"))
+        b[tx] = one[tx] + two[tx]
+
+    planned = tvm_ext.transform.PlanSharedMemory()(tvm.IRModule({"main": func}))["main"]
+    copies: list[Any] = []
+
+    def note(call: Call) -> None:
+        if call.op.name == "tirx.s_tir.cp_async_raw":
+            copies.append(call)
+
+    structural_walk(planned.body, (Call, note))
+    (copy,) = copies
+    offsets = {str(copy.args[1]), str(copy.args[3])}
+    assert str(copy.args[0].args[0].name) == "two"
+    assert offsets <= {"tx", "tx + 64"}, offsets

@@ -201,6 +201,8 @@ def _reason_to_leave(
         return "it is volatile"
     if len(access.alloc_stmts[index].buffer.ty.allocated_addr):
         return "it has an address of its own"
+    if not uses[index].has_movable_indices:
+        return "its indices are of a type that wraps"
     return None
 
 
