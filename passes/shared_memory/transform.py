@@ -128,16 +128,15 @@ def plan_shared_memory(
     where, solver = f"function {name_of(func)!r}", partial(solve, planner=planner)
     try:
         found = find_shared_memory(func)
-        for scope in SCOPES:
-            if found is not None:
-                more = _with_barriers(func, found, scope, solver, barriers)
-                if not more.same_as(func):
-                    func, found = more, find_shared_memory(more)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
         return _merged_by_stock(func)
     if found is None:
         return func
+    for scope in SCOPES:
+        more = _with_barriers(func, found, scope, solver, barriers)
+        if not more.same_as(func):
+            func, found = more, find_shared_memory(more) or found
     for kernel in found.kernels:
         for note in kernel.left_alone:
             LOGGER.info("%s: left alone: %s", where, note)
@@ -184,10 +183,17 @@ def _with_barriers(
 
 
 def _stock_bytes(func: PrimFunc, scope: str) -> list[int]:
-    """Return the bytes of a storage scope that each kernel takes by TVM's default passes."""
+    """Return the bytes of a storage scope that each kernel takes by TVM's default passes.
+
+    Where they fail, they share nothing.
+    """
     mod = IRModule({"main": func})
-    for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
-        mod = stock(mod)
+    try:
+        for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
+            mod = stock(mod)
+    except RuntimeError as error:
+        LOGGER.info("function %r: TVM's own passes fail: %s", name_of(func), error)
+        return allocated_bytes(func, scope)
     return allocated_bytes(mod["main"], scope)
 
 
