@@ -180,6 +180,21 @@ def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
     assert len(epoch_numbers(kernel(*steps), (2,))) == 4
 
 
+def test_two_barriers_are_added_where_one_alone_saves_nothing():
+    steps: list[Step] = []
+    for number, name in enumerate(NAMES):
+        steps += [Event(What.PLACE, number=number), begin(name), *phase(name)]
+    # Barriers in the phases leave a value of each waiting at the beginning of the next.
+    assert barriers_to_add(kernel(*steps), MEMORY, 64, solve, more=False) == (1, 2)
+
+
+def test_events_may_name_buffers_of_another_memory():
+    steps = (write("a", "other"), copy("other"), wait(0), BARRIER, read("a", "other"))
+    assert [buffer.live for buffer in shared_memory_problem(kernel(*steps), MEMORY).buffers] == [
+        ((0, 2),)
+    ]
+
+
 # Random kernels, run by two threads in all ways
 
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 
 from passes.planning import Plan, Problem, lower_bound
+from passes.planning.live_ranges import live_together
 from passes.shared_memory.planning.epochs import shared_memory_problem
 from passes.shared_memory.planning.kernel import Branch, Event, Kernel, Loop, Step, What
 from target_hw.memory import MemoryScope
@@ -25,25 +27,40 @@ def barriers_to_add(
 ) -> tuple[int, ...]:
     """Return the numbers of the places at which barriers are worth what they cost, sorted.
 
-    Barriers are chosen one by one: each lowers what its plan takes by the most; of
-    several that do, the one in the fewest loops, then the first. While the kernel needs more than
-    `enough` bytes, any that lowers it is chosen; behind that, with `more`, one that takes off one
-    part in `LEAST_GAIN`. Where two are needed to lower it at all, none is found.
+    Barriers are chosen one by one: each lowers what its plan takes by the most; of several that do,
+    the one in the fewest loops, then the first. While the kernel needs more than `enough` bytes,
+    any that lowers it is chosen, or one that lets most bytes be shared if none lowers it alone;
+    behind that, with `more`, one that takes off one part in `LEAST_GAIN`.
     """
     places = sorted(_places(kernel.steps), key=lambda place: (place.loops, place.number))
-    chosen: tuple[int, ...] = ()
-    needed = solver(shared_memory_problem(kernel, memory)).peak
+    del places[MOST_PLACES:]
+    problem = shared_memory_problem(kernel, memory)
+    needed, apart = solver(problem).peak, _bytes_apart(problem)
+    chosen: list[int] = []
+    useful = 0  # How many of these are needed: the last of them lowered the peak.
     while places and (more or needed > enough):
-        best, at = needed, -1
-        for number, place in enumerate(places[:MOST_PLACES]):
+        best = needed, apart, -1
+        for at, place in enumerate(places):
             problem = shared_memory_problem(kernel, memory, (*chosen, place.number))
-            if lower_bound(problem) < best and (peak := solver(problem).peak) < best:
-                best, at = peak, number
-        is_worth = more and (needed - best) * LEAST_GAIN >= needed
-        if best == needed or not (is_worth or needed > enough):
+            peak = needed if lower_bound(problem) >= needed else solver(problem).peak
+            best = min(best, (peak, _bytes_apart(problem), at), key=lambda found: found[:2])
+        peak, apart, at = best
+        is_worth = peak < needed if needed > enough else (needed - peak) * LEAST_GAIN >= needed
+        if at < 0 or not (is_worth or needed > enough):
             break
-        needed, chosen = best, (*chosen, places.pop(at).number)
-    return tuple(sorted(chosen))
+        chosen.append(places.pop(at).number)
+        if is_worth:
+            needed, useful = peak, len(chosen)
+    return tuple(sorted(chosen[:useful]))
+
+
+def _bytes_apart(problem: Problem) -> int:
+    """Return the bytes that pairs of buffers could share if they were not live together."""
+    return sum(
+        min(one.size, two.size)
+        for one, two in combinations(problem.buffers, 2)
+        if live_together(one.live, two.live)
+    )
 
 
 def _places(steps: tuple[Step, ...]) -> Iterator[Event]:
