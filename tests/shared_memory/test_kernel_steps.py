@@ -68,7 +68,42 @@ MEETING = {
         "rounds[0] = n[0] + 1",
     ),
 }
+ARMS = f"if rounds[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}"
+MEETING |= {
+    "as the program promises": (
+        f"if T.tvm_thread_invariant(x[tx] > T.float32(0)):\n    {SYNC}\nelse:\n    {SYNC}",
+        "",
+    ),
+    "as a name says": (
+        f"if count > 0:\n    {SYNC}\nelse:\n    {SYNC}",
+        "count: T.let[T.int32] = n[0] * 2",
+    ),
+    "after rounds of a register": (
+        ARMS,
+        "rounds[0] = 0\nwhile rounds[0] < n[0]:\n    rounds[0] = rounds[0] + 1",
+    ),
+}
 NOT_MEETING = {
+    "a register set in a loop of some": (
+        ARMS,
+        "rounds[0] = 0\nif tx > 5:\n    for i in range(n[0]):\n        rounds[0] = 1",
+    ),
+    "a register set in a branch of some": (
+        ARMS,
+        "rounds[0] = 0\nif tx > 5:\n    if n[0] > 0:\n        rounds[0] = 1",
+    ),
+    "a register set in rounds of some": (
+        ARMS,
+        "rounds[0] = 0\nif tx > 5:\n    while n[0] > 9:\n        rounds[0] = 1",
+    ),
+    "a register set as often as the thread says": (
+        ARMS,
+        "rounds[0] = 0\nfor i in range(tx):\n    rounds[0] = 1",
+    ),
+    "a register set while the thread says so": (
+        ARMS,
+        "rounds[0] = 0\nwhile rounds[0] < tx:\n    rounds[0] = 1",
+    ),
     "none": ("", ""),
     "warp": ('T.tvm_storage_sync("warp")', ""),
     "some threads": (f"if tx < 32:\n    {SYNC}", ""),
@@ -77,16 +112,10 @@ NOT_MEETING = {
     "maybe no threads": (f"if n[0] > 0:\n    {SYNC}", ""),
     "rounds of a thread": (f"for i in range(tx + 1):\n    {SYNC}", ""),
     "maybe no rounds": (f"for i in range(n[0]):\n    {SYNC}", ""),
-    "rounds of a register": (
-        f"for i in range(1):\n    if rounds[0] > 0:\n        {SYNC}\n    else:\n        {SYNC}",
-        "rounds[0] = tx",
-    ),
-    "a register set by some": (
-        f"if rounds[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}",
-        "rounds[0] = 0\nif tx > 5:\n    rounds[0] = 1",
-    ),
+    "a register of the thread": (ARMS, "rounds[0] = tx"),
+    "a register set by some": (ARMS, "rounds[0] = 0\nif tx > 5:\n    rounds[0] = 1"),
     "a register that a call writes": (
-        f"if rounds[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}",
+        ARMS,
         'T.evaluate(T.call_extern("int32", "fill", T.address_of(rounds[0])))',
     ),
     "a value of the thread": (

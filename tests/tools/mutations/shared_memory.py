@@ -46,7 +46,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "shared memory: which barriers all threads meet",
         f"{_FEATURE}analysis/steps.py",
-        ("_Walk._meets", "_Walk._steps_of_call", "_reason_to_leave"),
+        ("_Walk.steps", "_Walk._meets", "_Walk._steps_of_call", "_reason_to_leave"),
         _STEPS,
     ),
     Rule(
