@@ -122,6 +122,14 @@ NOT_MEETING = {
         f"if lane > 0:\n    {SYNC}\nelse:\n    {SYNC}",
         'lane: T.let[T.int32] = T.call_pure_extern("int32", "lane_id")',
     ),
+    "a value of the lane": (
+        f"if lane > 0:\n    {SYNC}\nelse:\n    {SYNC}",
+        'lane: T.let[T.int32] = T.call_intrin("int32", "tirx.ptx.activemask")',
+    ),
+    "a value of its turn": (
+        f"if turn > 0:\n    {SYNC}\nelse:\n    {SYNC}",
+        'turn: T.let[T.int32] = T.call_intrin("int32", "tirx.atomic_add", n.data, 1)',
+    ),
     "named, of some": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 32))', ""),
     "arrival": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_arrive", 1, 64))', ""),
     "somebody left": (
@@ -311,6 +319,32 @@ def test_what_is_not_planned_stays_as_it_is(caplog: pytest.LogCaptureFixture):
     assert "'flags' in shared: its elements are no whole bytes" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("allocation", "use", "reason"),
+    [
+        (
+            'T.alloc_buffer((8,), "float32", scope="shared", allocated_addr=64)',
+            "c[0]",
+            "an address",
+        ),
+        (
+            'T.alloc_buffer((8,), "float32", scope="shared", annotations={"tirx.volatile": True})',
+            "c[0]",
+            "volatile",
+        ),
+        ('T.alloc_buffer((8,), "float32", scope="shared")', 'c[T.Cast("uint8", tx)]', "wraps"),
+    ],
+)
+def test_what_means_more_than_its_bytes_stays(
+    allocation: str, use: str, reason: str, caplog: pytest.LogCaptureFixture
+):
+    func = two_phases(f"c = {allocation}\no[tx] = {use} + second[tx]")
+    with caplog.at_level(logging.INFO, "tvm_ext.PlanSharedMemory"):
+        text = planned(func).script()
+    assert "c = T.alloc_" in text
+    assert reason in caplog.text
+
+
 def test_a_function_that_is_not_understood_is_left_to_tvm(caplog: pytest.LogCaptureFixture):
     @T.prim_func(s_tir=True)
     def func(x: T.Buffer((64,), "float32"), n: T.int32):
@@ -347,3 +381,28 @@ def test_a_kernel_keeps_its_input():
 def test_a_wrong_option_is_an_error_at_once(options: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         PlanSharedMemory(**options)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "shares"),
+    [(2, 1, False), (3, 3, False), (0, 0, False), (2, 2, True), (1, 1, True)],
+)
+def test_a_pointer_says_what_is_done_there(first: int, last: int, shares: bool):
+    def use(mask: int) -> str:
+        pointer = f'T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 64, {mask})'
+        return f'    T.evaluate(T.call_extern("int32", "use", {pointer}))\n    {SYNC}\n'
+
+    func = tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    a = T.alloc_buffer((64,), "float32", scope="shared")
+    b = T.alloc_buffer((64,), "float32", scope="shared")
+{use(first)}
+    b[tx] = x[tx]
+    x[tx] = b[tx]
+    {SYNC}
+{use(last)}
+""")
+    assert may_share(func) is shares
