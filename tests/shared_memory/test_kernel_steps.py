@@ -172,6 +172,11 @@ HANDED_ON = {
         'T.evaluate(T.call_intrin("int32", "tirx.ptx.mbarrier_init", T.address_of(first[0]), 1))',
         False,
     ),
+    "of another block": (
+        'T.evaluate(T.call_extern("int32", "use", T.call_intrin("uint32", "tirx.ptx.mapa_u32", '
+        "T.address_of(first[0]), 1)))",
+        False,
+    ),
     "copied, not waited for": (
         COPY,
         False,

@@ -26,6 +26,10 @@ _COPIES = ("tirx.s_tir.cp_async_raw", "tirx.ptx.cp_async_ca", "tirx.ptx.cp_async
 _JUMPS = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return", "tirx.ret")
 
 
+_OF_OTHER_BLOCKS = "tirx.ptx.mapa"
+"""Gives the address in another block of a cluster, whose epochs are not those of this one."""
+
+
 class _Given(Enum):
     """What becomes of an address."""
 
@@ -108,7 +112,7 @@ class _Walk:
         self._uses.jumps |= operator in _JUMPS
         if operator in _COPIES and given is _Given.USED:
             self._given = _Given.COPIED_TO
-        elif not is_done_on_return(op):
+        elif not is_done_on_return(op) or operator.startswith(_OF_OTHER_BLOCKS):
             self._given = _Given.KEPT
         rest = list(op.args)
         at = masked_index(op)
