@@ -18,7 +18,15 @@ ROOT = Path(__file__).parents[1]
 
 CORE = ("target_hw", "passes.planning", "passes.simulation", "passes.ir", "passes.prim_func")
 FEATURES = tuple(
-    f"passes.{name}" for name in ("addresses", "ascend", "gmem", "layer_group", "storage_rewrite")
+    f"passes.{name}"
+    for name in (
+        "addresses",
+        "ascend",
+        "gmem",
+        "layer_group",
+        "shared_memory",
+        "storage_rewrite",
+    )
 )
 
 # Each package, and what of ours it may import. The longest prefix that fits is a module's package.

@@ -10,10 +10,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from threading import RLock
+from types import ModuleType
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
@@ -46,6 +47,8 @@ DEFAULT_BUILD_KINDS = ("hexagon",)
 
 LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 """The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
+
+_STOCK_REWRITE = tirx.transform.StorageRewrite
 
 # TVM's pipelines look `StorageRewrite` up each time they run; while one of ours
 # runs, they find ours there. One thread at a time.
@@ -140,6 +143,40 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
         yield
 
 
+@takes_options_of(transform.PlanSharedMemory)
+@contextmanager
+def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[None]:
+    """Put `PlanSharedMemory` in the place of `MergeSharedMemoryAllocations` while a block runs.
+
+    What holds for `use_storage_rewrite` holds here. In the place of the stock `StorageRewrite`
+    stands ours with `shared_apart`. Inside a block of another of these functions its pass stays
+    there, so of what that shares, this knows one allocation.
+
+    Parameters
+    ----------
+    planner, **options
+        As in `tvm_ext.transform.PlanSharedMemory`.
+
+    Examples
+    --------
+    >>> with tvm_ext.use_plan_shared_memory():
+    ...     executable = tvm.compile(mod, target="cuda")
+    """
+
+    def plan() -> Pass:
+        return transform.PlanSharedMemory(planner, **options)
+
+    plan()  # A wrong option is an error here, not in the middle of a build.
+    with _stock_lock:
+        apart: Callable[[], Pass] = partial(transform.StorageRewrite, shared_apart=True)
+        before = tirx.transform.StorageRewrite
+        with (
+            _replaced("StorageRewrite", apart if before is _STOCK_REWRITE else before),
+            _replaced("MergeSharedMemoryAllocations", plan, s_tir.transform),
+        ):
+            yield
+
+
 @contextmanager
 def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
     """Let a pass that plans addresses stand where TVM's pipelines rewrite storage.
@@ -175,35 +212,41 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(name: str, make_pass: Callable[[], Pass]) -> Iterator[None]:
+def _replaced(
+    name: str, make_pass: Callable[[], Pass], passes: ModuleType = tirx.transform
+) -> Iterator[None]:
     """Let TVM's pipelines find another pass where they look one up."""
     with _stock_lock:
-        stock = getattr(tirx.transform, name)
-        setattr(tirx.transform, name, make_pass)
+        stock = getattr(passes, name)
+        setattr(passes, name, make_pass)
         try:
             yield
         finally:
-            setattr(tirx.transform, name, stock)
+            setattr(passes, name, stock)
 
 
 Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
 """The lowering pass, and what makes the host's and the device's last passes."""
 
 
-def tir_pipeline(stock: str = "default") -> Pipeline:
-    """Return a stock TIR pipeline with our `StorageRewrite` in it.
+def tir_pipeline(stock: str = "default", *, shared_memory: bool = True) -> Pipeline:
+    """Return a stock TIR pipeline with our `StorageRewrite` and `PlanSharedMemory` in it.
 
     Parameters
     ----------
     stock : str
         The name of the pipeline to build on.
+    shared_memory : bool
+        Whether the shared memory of GPU kernels is planned; otherwise it is as in the stock
+        pipeline.
 
     Returns
     -------
     tuple
         What ``tvm.tirx.get_tir_pipeline`` returns.
     """
-    return _lowered_within(use_storage_rewrite, stock)
+    check_flags(shared_memory=shared_memory)
+    return _lowered_within(use_plan_shared_memory if shared_memory else use_storage_rewrite, stock)
 
 
 @takes_options_of(transform.PlanAddresses)

@@ -60,6 +60,7 @@ from tvm_ext.pipeline import (
     relax_pipeline,
     use_ascend_plan_memory,
     use_plan_addresses,
+    use_plan_shared_memory,
     use_storage_rewrite,
 )
 from tvm_ext.planned_memory import PlannedMemory
@@ -114,6 +115,7 @@ __all__ = [
     "transform",
     "use_ascend_plan_memory",
     "use_plan_addresses",
+    "use_plan_shared_memory",
     "use_storage_rewrite",
     "verify",
     "what_fits",

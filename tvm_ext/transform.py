@@ -8,16 +8,19 @@ from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import FORMS, Form
 from passes.gmem.transform import GMEMAllocate
 from passes.layer_group.transform import LayerGroup
+from passes.shared_memory.transform import Barriers, PlanSharedMemory
 from passes.storage_rewrite.transform import StorageRewrite
 
 __all__ = [
     "FORMS",
     "WORKSPACE_BYTES",
     "AscendPlanMemory",
+    "Barriers",
     "DropAddresses",
     "Form",
     "GMEMAllocate",
     "LayerGroup",
     "PlanAddresses",
+    "PlanSharedMemory",
     "StorageRewrite",
 ]

@@ -33,6 +33,29 @@ REINTERPRET = "tirx.reinterpret"
 SET_FIELD = "tirx.tvm_struct_set"
 """Writes a value, which may be an address, into a structure."""
 
+JUMPS = _names("break_loop continue_loop thread_return ret")
+"""After these a thread goes on elsewhere than behind the statement."""
+
+STORAGE_SYNC = "tirx.tvm_storage_sync"
+"""The barrier of a storage scope, which its argument names."""
+BARRIERS = _names("cuda.cta_sync ptx.bar_sync ptx.barrier_sync")
+"""Barriers for all threads of a block."""
+BARRIERS_OF_SOME = _names("ptx.bar_sync_count ptx.barrier_sync_count")
+"""Barriers for as many threads as the second of their numbers says."""
+ASYNC_COPY = "tirx.s_tir.cp_async_raw"
+"""Takes a buffer and an index in it, twice: where it writes, and where it reads."""
+ASYNC_COPIES = frozenset([ASYNC_COPY]) | _names("ptx.cp_async_ca ptx.cp_async_cg")
+"""Copies to shared memory that a thread waits for by ``cp.async.wait_group`` or ``wait_all``."""
+COMMIT_GROUP, WAIT_ALL, WAIT_GROUP = (
+    "tirx.ptx.cp_async_commit_group",
+    "tirx.ptx.cp_async_wait_all",
+    "tirx.ptx.cp_async_wait_group",
+)
+ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"
+"""Gives the address in another block of a cluster."""
+THREAD_INVARIANT = "tirx.tvm_thread_invariant"
+"""Says that its operand is the same for all threads of a block."""
+
 TAKE_ANY_ADDRESS = _names(
     "call_extern call_pure_extern call_llvm_intrin call_llvm_pure_intrin handle_add_byte_offset "
     "isnullptr reinterpret tvm_call_cpacked tvm_call_packed tvm_call_packed_lowered "
@@ -101,6 +124,17 @@ def is_pure(call: Call) -> bool:
         return bool(name)
     effect = call.op.get_attr(_EFFECT)
     return effect is not None and int(effect) <= int(CallEffectKind.Pure.value)
+
+
+@cache
+def is_same_for_all_threads(name: str) -> bool:
+    """Whether an operator makes one value of equal operands, in whatever thread."""
+    namespace, _, rest = name.partition(".")
+    if namespace not in ("prim", "tirx") or "." in rest or rest.startswith(("call_", "tvm_")):
+        return name == THREAD_INVARIANT
+    effect = Op.get(name).get_attr(_EFFECT)
+    same = (CallEffectKind.ExprAnnotation.value, CallEffectKind.Pure.value)
+    return effect is not None and effect in same
 
 
 @cache

@@ -49,6 +49,7 @@ from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
+    ASYNC_COPY,
     TAKE_ANY_ADDRESS,
     buffer_data_var,
     is_address_of,
@@ -62,6 +63,7 @@ from passes.prim_func.attach import AttachedAllocations
 from passes.prim_func.function_problems import Allocation
 from passes.prim_func.iterations import Iterations, slot_index
 from passes.prim_func.memory_uses import AllocationUses
+from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
 
 _ALLOC_BUFFER = type_index(AllocBuffer)
 _ATTR_STMT = type_index(AttrStmt)
@@ -92,6 +94,7 @@ class Arena:
     owner: int | None
     # What lives in it, with the offset of each slot, in bytes.
     members: tuple[tuple[Allocation, tuple[int, ...]], ...]
+    alignment: int = DEFAULT_ALIGNMENT  # Multiple of how many bytes it begins at, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +145,7 @@ class _ArenaRewriter:
                 "uint8",
                 name,
                 scope=arena.scope,
+                data_alignment=max(arena.alignment, DEFAULT_ALIGNMENT),
                 layout=None,
             )
             self._attached.add(arena.owner, AllocBuffer(memory))
@@ -273,6 +277,8 @@ class _ArenaRewriter:
         at = masked_index(op)
         if at is not None:
             return self._rewrite_masked(op, at, mutator)
+        if getattr(op.op, "name", None) == ASYNC_COPY:
+            return self._rewrite_copy(op, mutator)
         if is_buffer_data(op):
             place = self._place(op.args[0])
             return mutator.default_mutate(op) if place is None else self._first(op.args[0], place)
@@ -302,6 +308,18 @@ class _ArenaRewriter:
         (index,) = self._indices(buffer, place, [op.args[at]], mutator)
         rest = [mutator.mutate(arg) for arg in op.args]
         args = [self._view[buffer.__chandle__()], *rest[1:at], index, *rest[at + 1 :]]
+        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+
+    def _rewrite_copy(self, op: Call, mutator: Any) -> Any:
+        args = list(op.args)
+        for at in (0, 2):
+            buffer = buffer_data_var(args[at])
+            place = None if buffer is None else self._place(buffer)
+            args[at + 1] = mutator.mutate(args[at + 1])
+            if buffer is not None and place is not None:
+                args[at] = self._view[buffer.__chandle__()].data
+                args[at + 1] = _moved(args[at + 1], place, buffer.ty.dtype.dtype, buffer.name)
+        args[4:] = [mutator.mutate(arg) for arg in args[4:]]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _check_takes_addresses(self, op: Call) -> None:

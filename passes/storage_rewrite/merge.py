@@ -142,7 +142,7 @@ class StorageRewriter:
                 if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
                     self._alias_data[access.alloc_keys[index]] = data
         # What is used and has no entry stays where it is.
-        touched = (index for stmt in access.sequence if sound for index in stmt.touched)
+        touched = (index for stmt in access.sequence for index in stmt.touched)
         self._staying = {access.alloc_keys[i] for i in touched if i not in plan.entry_of}
         is_packed = any(entry.bits_offset for entry in plan.entries)
         # An access to packed memory has its index moved, and a buffer handed to

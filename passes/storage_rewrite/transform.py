@@ -16,7 +16,7 @@ from tvm_ffi import structural_walk
 from passes.driver import EXACT_DTYPE_TARGETS, error_context, target_of
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.statements import read_statements
-from passes.ir.storage_entries import StmtEntry, StoragePlan
+from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
 from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import variables_of_params
 from passes.options import check_flags
@@ -36,7 +36,11 @@ from passes.storage_rewrite.vector_types import VectorTypeRewriter
 
 
 def StorageRewrite(  # noqa: N802
-    *, detect_inplace: bool = True, enable_reuse: bool = True, sound: bool = False
+    *,
+    detect_inplace: bool = True,
+    enable_reuse: bool = True,
+    sound: bool = False,
+    shared_apart: bool = False,
 ) -> Pass:
     """Let the allocations of each function share memory, as TVM's pass of this name does.
 
@@ -59,6 +63,10 @@ def StorageRewrite(  # noqa: N802
         that rests on what the function computes, stays as it is and where it is allocated; the
         rest is shared between equal element types only. Where this is not set, the result is
         the stock pass's, faults included.
+    shared_apart : bool
+        Whether each allocation that the threads of a GPU kernel share stays by itself, where it
+        is, for `PlanSharedMemory` behind it: `ThreadSync` between the two then sees each by its
+        own name.
 
     Returns
     -------
@@ -67,18 +75,21 @@ def StorageRewrite(  # noqa: N802
         buffer, where the stock pass fails an internal check.
     """
     with error_context("StorageRewrite"):
-        check_flags(detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound)
+        flags = {"detect_inplace": detect_inplace, "enable_reuse": enable_reuse}
+        check_flags(**flags, sound=sound, shared_apart=shared_apart)
 
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
         config = ctx.config
         target = target_of(func)
+        exact_dtype = target is not None and target.kind.name in EXACT_DTYPE_TARGETS
         with error_context("StorageRewrite", lambda: _name(func, mod)):
             return storage_rewrite(
                 func,
                 detect_inplace=detect_inplace,
                 enable_reuse=enable_reuse and not config.get("tirx.merge_static_smem", False),
-                exact_dtype=target is not None and target.kind.name in EXACT_DTYPE_TARGETS,
+                exact_dtype=exact_dtype,
                 sound=sound,
+                shared_apart=shared_apart and not exact_dtype,
             )
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
@@ -99,12 +110,14 @@ def plan_storage(
     enable_reuse: bool = True,
     exact_dtype: bool = False,
     sound_for: PrimFunc | None = None,
+    shared_apart: bool = False,
 ) -> StoragePlan:
     """Decide which allocations of a function share memory, with special memory packed.
 
     With `exact_dtype` only allocations of the same scalar type share. `sound_for` is the function
     that `access` walked, where the plan is to be `sound`; then it leaves out what is to stay where
-    it is allocated. ValueError is raised as by `PlanMemory.run` and `pack_special_memory`.
+    it is allocated. `shared_apart` is that of `StorageRewrite`. ValueError is raised as by
+    `PlanMemory.run` and `pack_special_memory`.
     """
     verifier = InplaceOpVerifier(access.accesses)
     keys = access.alloc_keys
@@ -113,9 +126,12 @@ def plan_storage(
         return verifier.check(stmt, keys[dst], keys[src])
 
     sequence, keep_apart = access.sequence, None
+    staying = _shared_in_kernels(access) if shared_apart else frozenset()
     if sound_for is not None:
-        staying = _staying(sound_for, access)
-        sequence, keep_apart = _by_position(sequence, staying), _kept_apart(sound_for, access)
+        staying |= _staying(sound_for, access)
+        keep_apart = _kept_apart(sound_for, access)
+    if sound_for is not None or staying:
+        sequence = _by_position(sequence, staying)
     planner = PlanMemory(
         access.allocs,
         can_be_inplace,
@@ -153,6 +169,14 @@ def _staying(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
         or (alloc.scope.is_special and not alloc.const_nbits)
         or not all(map(is_known, op.buffer.ty.shape))
     )
+
+
+def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:
+    """Return the allocations that the threads of a block share, by index."""
+    if all(entry.kind is not StmtKind.THREAD for entry in access.sequence):
+        return frozenset()
+    scopes = ("shared", "shared.dyn")
+    return frozenset(i for i, alloc in enumerate(access.allocs) if str(alloc.scope) in scopes)
 
 
 def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:

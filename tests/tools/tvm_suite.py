@@ -46,6 +46,7 @@ REPLACED = {
     "storage_rewrite": "StorageRewrite",
     "arena": "StorageRewrite",
     "gmem": "StaticPlanBlockMemory",
+    "shared_memory": "MergeSharedMemoryAllocations",
 }
 """For each mode, the stock pass whose place is taken; `tvm_suite_plugin.MODES` says by what."""
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
@@ -30,7 +30,11 @@ STOCK = "stock"
 HOST_KIND = "llvm"
 """The kind of target whose functions are planned in arena form."""
 
-PASSES = {"StorageRewrite": tirx.transform, "StaticPlanBlockMemory": relax.transform}
+PASSES = {
+    "StorageRewrite": tirx.transform,
+    "StaticPlanBlockMemory": relax.transform,
+    "MergeSharedMemoryAllocations": s_tir.transform,
+}
 """The stock passes whose places ours take, and the modules that TVM looks them up in."""
 
 
@@ -88,6 +92,7 @@ MODES: dict[str, tuple[str, Callable[[], AbstractContextManager[None]]]] = {
     "storage_rewrite": ("StorageRewrite", tvm_ext.use_storage_rewrite),
     "arena": ("StorageRewrite", _arena),
     "gmem": ("StaticPlanBlockMemory", _gmem),
+    "shared_memory": ("MergeSharedMemoryAllocations", tvm_ext.use_plan_shared_memory),
 }
 """For each mode, the stock pass whose place is taken, and what takes it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-from mutations import addresses, ascend, layer_group, planning, storage_rewrite
+from mutations import addresses, ascend, layer_group, planning, shared_memory, storage_rewrite
 
 Entry = Rule | Fault
 
@@ -14,5 +14,6 @@ ALL: tuple[Entry, ...] = (
     *ascend.ENTRIES,
     *layer_group.ENTRIES,
     *planning.ENTRIES,
+    *shared_memory.ENTRIES,
     *storage_rewrite.ENTRIES,
 )

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one statement does with the buffers that the threads of a block share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tvm.ir import Op, TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.tirx import IntImm, Let
+
+from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import (
+    ADDRESS_IN_OTHER_BLOCK,
+    ASYNC_COPIES,
+    JUMPS,
+    buffer_data_var,
+    is_address_of,
+    is_tvm_access_ptr,
+    masked_index,
+)
+from passes.ir.structural import Callback, structural_visit, type_index
+from passes.prim_func.call_ends import is_done_on_return
+
+_CALL, _LET = type_index(Call), type_index(Let)
+_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
+
+
+class _Given(Enum):
+    """What becomes of an address."""
+
+    USED = 1  # Memory is read and written while the statement runs
+    COPIED_TO = 2  # And by an asynchronous copy
+    KEPT = 3  # By whom is not known, or for how long
+
+
+@dataclass
+class StatementUses:
+    """Names of buffers, in the order in which the statement mentions them."""
+
+    reads: dict[str, None] = field(default_factory=dict)
+    writes: dict[str, None] = field(default_factory=dict)
+    copies: dict[str, None] = field(default_factory=dict)
+    kept: dict[str, None] = field(default_factory=dict)
+    handed_on: dict[str, None] = field(default_factory=dict)  # Those whose address is an operand
+    jumps: bool = False  # Whether a thread goes on elsewhere than behind the statement
+
+
+def uses_of(
+    parts: Any, names: Mapping[int, str], access: LinearAccess, *, lends: bool = False
+) -> StatementUses:
+    """Return what the expressions of a statement do.
+
+    Parameters
+    ----------
+    parts : list of expressions
+        None among them is left out.
+    names : mapping of int to str
+        The shared buffers, by the index of their allocation.
+    access : LinearAccess
+        What is known of the function.
+    lends : bool
+        Whether addresses in them are given up when the statement ends, as operands of a call are
+        that is a statement; otherwise they may be kept.
+    """
+    uses = StatementUses()
+    walk = _Walk(uses, names, access, _Given.USED if lends else _Given.KEPT)
+    callbacks: list[tuple[int, Callback]] = [
+        (_TENSOR_LOAD, walk.visit_load),
+        (_CALL, walk.visit_call),
+        (_LET, walk.visit_let),
+        (_VAR, walk.visit_var),
+    ]
+    for part in parts:
+        if part is not None:
+            structural_visit(part, callbacks)
+    return uses
+
+
+class _Walk:
+    def __init__(
+        self, uses: StatementUses, names: Mapping[int, str], access: LinearAccess, given: _Given
+    ) -> None:
+        self._uses, self._names, self._access, self._given = uses, names, access, given
+
+    def _name(self, var: Any) -> str | None:
+        known = None if var is None else self._access.buffers.get(var.__chandle__())
+        return None if known is None else self._names.get(known.root)
+
+    def visit_load(self, op: TensorLoad, visitor: Any) -> None:
+        name = self._name(op.source)
+        if name is not None:
+            self._uses.reads[name] = None
+        visitor.visit(op.indices)
+
+    def visit_let(self, op: Let, visitor: Any) -> None:
+        given, self._given = self._given, _Given.KEPT
+        visitor.visit(op.value)
+        self._given = given
+        visitor.visit(op.body)
+
+    def visit_var(self, op: Var, _visitor: Any) -> None:
+        self._hand_on(op)
+
+    def visit_call(self, op: Call, visitor: Any) -> None:
+        given = self._given
+        operator = str(op.op.name) if isinstance(op.op, Op) else ""
+        self._uses.jumps |= operator in JUMPS
+        if operator in ASYNC_COPIES and given is _Given.USED:
+            self._given = _Given.COPIED_TO
+        elif not is_done_on_return(op) or operator.startswith(ADDRESS_IN_OTHER_BLOCK):
+            self._given = _Given.KEPT
+        rest = list(op.args)
+        at = masked_index(op)
+        if at is not None:
+            name = self._name(rest.pop(0))
+            if name is not None:
+                (self._uses.reads if at == 1 else self._uses.writes)[name] = None
+        elif is_address_of(op) and type(op.args[0]) is TensorLoad:
+            self._hand_on(op.args[0].source)
+            rest = list(op.args[0].indices)
+        elif is_tvm_access_ptr(op) and isinstance(op.args[4], IntImm):
+            self._hand_on(buffer_data_var(op.args[1]), int(op.args[4].value))
+            rest = list(op.args[2:4])
+        for arg in rest:
+            visitor.visit(arg)
+        self._given = given
+
+    def _hand_on(self, var: Any, mask: int = 3) -> None:
+        """Note an address; of the mask's bits, the first says that it is read, the second written.
+
+        A mask of neither says nothing.
+        """
+        name = self._name(var)
+        if name is None:
+            return
+        self._uses.handed_on[name] = None
+        if mask & 1 or not mask & 2:
+            self._uses.reads[name] = None
+        if mask & 2 or not mask & 1:
+            self._uses.writes[name] = None
+        if self._given is _Given.KEPT:
+            self._uses.kept[name] = None
+        elif self._given is _Given.COPIED_TO:
+            self._uses.copies[name] = None

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a kernel's statements to the steps that its threads take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tvm.ir import StringImm
+from tvm.ir.expr import Call
+from tvm.tirx import (
+    AllocBuffer,
+    AssertStmt,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    IfThenElse,
+    IntImm,
+    PrimFunc,
+    SeqStmt,
+    While,
+)
+from tvm.tirx.stmt import AttrStmt
+from tvm_ffi import structural_walk
+
+from passes.ir.buffers import constant_shape, element_type
+from passes.ir.linear_access import LinearAccess, find_linear_access
+from passes.ir.operators import (
+    BARRIERS,
+    BARRIERS_OF_SOME,
+    COMMIT_GROUP,
+    STORAGE_SYNC,
+    WAIT_ALL,
+    WAIT_GROUP,
+    operator_name,
+)
+from passes.ir.statements import read_statements
+from passes.ir.unique_names import unique_name
+from passes.prim_func.function_problems import AllocationNote
+from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
+from passes.shared_memory.analysis.alignments import alignment_of, alignment_of_addresses
+from passes.shared_memory.analysis.statement_uses import StatementUses, uses_of
+from passes.shared_memory.analysis.uniform import Uniformity, is_thread
+from passes.shared_memory.planning.kernel import (
+    Branch,
+    Event,
+    Kernel,
+    Loop,
+    SharedBuffer,
+    Step,
+    What,
+)
+
+SCOPES = ("shared", "shared.dyn")
+"""The storage scopes that are planned, in this order: the first is there before a launch."""
+
+_COMMIT, _WAIT, _IN_FLIGHT = (
+    "async_commit_queue_scope",
+    "async_wait_queue_scope",
+    "async_wait_inflight_count",
+)
+_ASYNCHRONOUS = "async_scope"
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMemory:
+    """What one kernel of a function does with the memory that its threads share."""
+
+    owner: AttrStmt  # The outermost thread extent, in whose body memory is allocated
+    kernels: dict[str, Kernel]  # By storage scope, for scopes in which something is allocated
+    allocations: dict[str, int]  # By the names in `kernels`: indices in ``access.allocs``
+    # The sequence of statements and the index in it at which each place of the kernel stands.
+    places: dict[int, tuple[SeqStmt, int]]
+    barriers: dict[int, Evaluate]  # The statements of its barriers, by number
+    left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own
+    bytes_left_alone: dict[str, int]  # What these take, as far as it is known, by storage scope
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionMemory:
+    """The kernels of a function."""
+
+    kernels: tuple[KernelMemory, ...]
+    access: LinearAccess
+    uses: Sequence[AllocationUses]
+
+
+def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
+    """Read off a function what the threads of its kernels do with shared memory; None without any.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Flat, with its barriers: as it stands behind `ThreadSync`.
+
+    Raises
+    ------
+    ValueError
+        When it holds what is not known, or a dynamic allocation cannot be planned with others: a
+        kernel has one at most.
+    """
+    owners = _kernels(func.body)
+    if not owners:
+        return None
+    access = find_linear_access(func)
+    uses = find_memory_uses(read_statements(func.body), access)
+    names: set[str] = set()
+    kernels = tuple(_read(owner, access, uses, names) for owner in owners)
+    return FunctionMemory(kernels, access, uses) if any(k.kernels for k in kernels) else None
+
+
+def allocated_bytes(func: PrimFunc, scope: str) -> list[int]:
+    """Return the bytes of constant size that each kernel of a function allocates in a scope."""
+    return [sum(_sizes(owner, scope)) for owner in _kernels(func.body)]
+
+
+def _sizes(owner: AttrStmt, scope: str) -> list[int]:
+    sizes: list[int] = []
+
+    def note(op: AllocBuffer) -> None:
+        shape = constant_shape(op.buffer.ty.shape)
+        if str(op.buffer.ty.storage_scope) == scope and shape is not None:
+            bits = math.prod(extent for extent, _ in shape) * element_type(op.buffer.ty.dtype).nbits
+            sizes.append(-(-bits // 8))
+
+    structural_walk(owner, [(AllocBuffer, note)])
+    return sizes
+
+
+def _kernels(body: Any) -> list[AttrStmt]:
+    """Return the outermost thread extents."""
+    found: list[AttrStmt] = []
+    inner: set[int] = set()
+
+    def note(op: AttrStmt) -> None:
+        if op.attr_key == "thread_extent" and op.__chandle__() not in inner:
+            found.append(op)
+            structural_walk(op.body, [(AttrStmt, lambda other: inner.add(other.__chandle__()))])
+
+    structural_walk(body, [(AttrStmt, note)], order="pre")
+    return found
+
+
+def _read(
+    owner: AttrStmt, access: LinearAccess, uses: Sequence[AllocationUses], names: set[str]
+) -> KernelMemory:
+    inside: dict[int, AllocBuffer] = {}
+    by_key = {key: index for index, key in enumerate(access.alloc_keys)}
+
+    def note_alloc(op: AllocBuffer) -> None:
+        index = by_key[op.buffer.__chandle__()]
+        if str(access.allocs[index].scope) in SCOPES:
+            inside[index] = op
+
+    structural_walk(owner, [(AllocBuffer, note_alloc)])
+    left_alone: list[AllocationNote] = []
+    allocations: dict[str, int] = {}
+    for index, op in sorted(inside.items()):
+        scope, reason = str(access.allocs[index].scope), _reason_to_leave(access, uses, index)
+        if reason is None:
+            allocations[unique_name(op.buffer.name, names)] = index
+        elif scope == "shared" or len(inside) == 1:
+            left_alone.append(AllocationNote(index, op.buffer.name, scope, reason))
+        else:
+            raise ValueError(f"buffer {op.buffer.name!r} in {scope}: {reason}")
+    walk = _Walk(access, {index: name for name, index in allocations.items()}, owner)
+    # One buffer needs no barrier to be told from others.
+    steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
+    strictest = alignment_of_addresses(owner)
+    kernels: dict[str, Kernel] = {}
+    for scope in SCOPES:
+        buffers = tuple(
+            SharedBuffer(
+                name,
+                access.allocs[index].const_nbits // 8,
+                alignment_of(
+                    inside[index].buffer, uses[index], strictest if name in walk.handed_on else 1
+                ),
+                name in walk.kept or walk.jumps,
+            )
+            for name, index in allocations.items()
+            if str(access.allocs[index].scope) == scope
+        )
+        if buffers:
+            kernels[scope] = Kernel(scope, buffers, steps)
+    left = dict.fromkeys(SCOPES, 0)
+    for note in left_alone:
+        left[note.scope] += access.allocs[note.index].const_nbits // 8
+    return KernelMemory(
+        owner, kernels, allocations, walk.places, walk.barriers, tuple(left_alone), left
+    )
+
+
+def _reason_to_leave(
+    access: LinearAccess, uses: Sequence[AllocationUses], index: int
+) -> str | None:
+    """Say why an allocation keeps memory of its own, if it does."""
+    alloc = access.allocs[index]
+    if alloc.num_physical_dimensions != 1:
+        return f"it has {alloc.num_physical_dimensions} dimensions"
+    if alloc.element.is_scalable or not alloc.const_nbits:
+        return "its size is known at run time only"
+    if any(dtype.bits % 8 for dtype in uses[index].dtypes):
+        return "its elements are no whole bytes"
+    if alloc.is_volatile:
+        return "it is volatile"
+    if len(access.alloc_stmts[index].buffer.ty.allocated_addr):
+        return "it has an address of its own"
+    if not uses[index].has_movable_indices:
+        return "its indices are of a type that wraps"
+    return None
+
+
+def _is_of_all(step: Step) -> bool:
+    """Whether a barrier in front of a step would do nothing there: it is one, or an allocation."""
+    return isinstance(step, Event) and step.what in (What.BARRIER, What.BEGIN)
+
+
+@dataclass
+class _Walk:
+    """Goes through a kernel's statements, and makes steps of them."""
+
+    access: LinearAccess
+    names: dict[int, str]  # The buffers that are planned, by the index of their allocation
+    owner: AttrStmt
+    kept: dict[str, None] = field(default_factory=dict)
+    handed_on: dict[str, None] = field(default_factory=dict)
+    jumps: bool = False
+    places: dict[int, tuple[SeqStmt, int]] = field(default_factory=dict)
+    barriers: dict[int, Evaluate] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._threads = 1
+        self._loops = 0
+        self._copying = False
+        counts: dict[int, int] = {}
+
+        def count(op: SeqStmt) -> None:
+            counts[op.__chandle__()] = counts.get(op.__chandle__(), 0) + 1
+
+        structural_walk(self.owner, [(SeqStmt, count)])
+        self._repeated = {key for key, times in counts.items() if times > 1}
+
+    @cached_property
+    def _uniform(self) -> Uniformity:
+        return Uniformity(self.owner, self.access)
+
+    def steps(self, op: Any, here: bool) -> Iterator[Step]:
+        """Yield the steps of a statement; `here` says whether all threads come by it together."""
+        if isinstance(op, SeqStmt):
+            is_single = here and op.__chandle__() not in self._repeated
+            for at, inner in enumerate(op.seq):
+                steps = tuple(self.steps(inner, here))
+                if steps and is_single and not _is_of_all(steps[0]):
+                    yield self._place(op, at)
+                yield from steps
+        elif isinstance(op, AttrStmt):
+            yield from self._steps_of_attr(op, here)
+        elif isinstance(op, For):
+            yield from self._events(uses_of([op.min, op.extent, op.step], self.names, self.access))
+            is_run = isinstance(op.extent, IntImm) and op.extent.value > 0
+            yield self._loop(op.body, here and self._uniform.loops_alike(op), not is_run)
+        elif isinstance(op, While):
+            condition = list(self._events(uses_of([op.condition], self.names, self.access)))
+            yield from condition
+            inside = here and self._uniform.is_uniform(op.condition)
+            loop = self._loop(op.body, inside, True)
+            yield Loop((*loop.body, *condition))
+        elif isinstance(op, IfThenElse):
+            yield from self._events(uses_of([op.condition], self.names, self.access))
+            inside = here and self._uniform.is_uniform(op.condition)
+            arms = [op.then_case, *([] if op.else_case is None else [op.else_case])]
+            taken = [tuple(self.steps(arm, inside)) for arm in arms]
+            yield Branch((*taken, *([] if op.else_case is not None else [()])))
+        elif isinstance(op, AllocBuffer):
+            index = self.access.buffers[op.buffer.__chandle__()].root
+            if index in self.names:
+                yield Event(What.BEGIN, (self.names[index],))
+        else:
+            yield from self._steps_of_leaf(op, here)
+
+    def _place(self, op: SeqStmt, at: int) -> Event:
+        number = len(self.places)
+        self.places[number] = op, at
+        return Event(What.PLACE, number=number, loops=self._loops)
+
+    def _loop(self, body: Any, here: bool, may_skip: bool) -> Loop:
+        self._loops += 1
+        steps = tuple(self.steps(body, here))
+        self._loops -= 1
+        return Loop(steps, may_skip)
+
+    def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
+        yield from self._events(uses_of([op.value], self.names, self.access))
+        if op.attr_key == "thread_extent" and is_thread(op):
+            known = isinstance(op.value, IntImm) and self._threads
+            self._threads = self._threads * int(op.value.value) if known else 0
+        was_copying = self._copying
+        self._copying |= op.attr_key == _ASYNCHRONOUS
+        if op.attr_key == _WAIT and isinstance(op.body, AttrStmt):
+            count = op.body.value
+            if op.body.attr_key == _IN_FLIGHT and isinstance(count, IntImm):
+                yield Event(What.WAIT, pending=int(count.value))
+        yield from self.steps(op.body, here)
+        if op.attr_key == _COMMIT:
+            yield Event(What.COMMIT)
+        self._copying = was_copying
+
+    def _steps_of_leaf(self, op: Any, here: bool) -> Iterator[Step]:
+        if isinstance(op, Evaluate):
+            yield from self._steps_of_call(op, here)
+        elif isinstance(op, BufferStore):
+            uses = uses_of([op.value, *op.indices], self.names, self.access)
+            known = self.access.buffers.get(op.buffer.__chandle__())
+            name = None if known is None else self.names.get(known.root)
+            if name is not None:
+                (uses.copies if self._copying else uses.writes)[name] = None
+            yield from self._events(uses)
+        elif isinstance(op, Bind):
+            yield from self._events(uses_of([op.value], self.names, self.access))
+        elif isinstance(op, AssertStmt):
+            yield from self._events(uses_of([op.condition], self.names, self.access))
+        elif isinstance(op, DeclBuffer):
+            # Another name of a buffer is no use of it.
+            is_name = self.access.buffers.get(op.buffer.__chandle__()) is not None
+            parts = [] if is_name else [op.data]
+            yield from self._events(uses_of(parts, self.names, self.access))
+        else:
+            raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
+
+    def _steps_of_call(self, op: Evaluate, here: bool) -> Iterator[Step]:
+        call = op.value
+        name = operator_name(call.op) if type(call) is Call else ""
+        if self._meets(name, call):
+            if here:
+                number = len(self.barriers)
+                self.barriers[number] = op
+                yield Event(What.BARRIER, number=number)
+            return
+        yield from self._events(uses_of([call], self.names, self.access, lends=True))
+        if name == COMMIT_GROUP:
+            yield Event(What.COMMIT)
+        elif name == WAIT_ALL:
+            yield Event(What.WAIT, pending=-1)
+        elif name == WAIT_GROUP:
+            counts = [arg for arg in call.args if isinstance(arg, IntImm)]
+            if len(counts) == 1:
+                yield Event(What.WAIT, pending=int(counts[0].value))
+
+    def _meets(self, name: str, call: Any) -> bool:
+        """Whether a call is a barrier that all threads of the block meet, if they come by it."""
+        if name == STORAGE_SYNC:
+            return isinstance(call.args[0], StringImm) and str(call.args[0].value) in SCOPES
+        if name in BARRIERS_OF_SOME:
+            counts = [arg for arg in call.args if isinstance(arg, IntImm)]
+            return len(counts) > 1 and int(counts[1].value) == self._threads
+        return name in BARRIERS
+
+    def _events(self, uses: StatementUses) -> Iterator[Event]:
+        self.kept.update(uses.kept)
+        self.handed_on.update(uses.handed_on)
+        self.jumps |= uses.jumps
+        for what, names in (
+            (What.READ, uses.reads),
+            (What.WRITE, uses.writes),
+            (What.COPY, uses.copies),
+        ):
+            if names:
+                yield Event(what, tuple(names))

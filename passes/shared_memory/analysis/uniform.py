@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which expressions have one value for all threads of a block.
+
+A barrier counts only where all threads come by equally often, so what decides over the statements
+around it must not differ between them. A value differs if it is made from the number of a thread, a
+register that differs, or a call that is not known. What is read from memory that threads share, at
+an index that does not differ, is the same for all: the program itself has no races.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.tirx import (
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    IntImm,
+    Let,
+    SeqStmt,
+    While,
+    is_buffer_var,
+)
+from tvm.tirx.stmt import AttrStmt
+from tvm_ffi import structural_walk
+
+from passes.ir.linear_access import LinearAccess
+from passes.ir.operators import (
+    THREAD_INVARIANT,
+    buffer_data_var,
+    is_address_of,
+    is_same_for_all_threads,
+    operator_name,
+)
+from target_hw.storage_scope import parse_storage_scope
+
+_ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
+
+
+class Uniformity:
+    """Knows what differs between the threads of a block, in one kernel."""
+
+    def __init__(self, kernel: AttrStmt, access: LinearAccess) -> None:
+        self._access = access
+        self._differ: set[int] = set()
+        self._sources: dict[int, int] = {}
+        count = -1
+        while count < len(self._differ):  # A loop's body is read before what its end stores.
+            count = len(self._differ)
+            self._visit(kernel, True)
+
+    def is_uniform(self, *exprs: Any) -> bool:
+        """Whether expressions have one value for all threads; None counts as one that has."""
+        return all(expr is None or self._is_uniform(expr) for expr in exprs)
+
+    def _is_uniform(self, expr: Any) -> bool:
+        if type(expr) is IntImm or (
+            type(expr) is Call and operator_name(expr.op) == THREAD_INVARIANT
+        ):
+            return True
+        differing: list[Any] = []
+
+        def note_var(var: Var) -> None:
+            if self._key(var) in self._differ:
+                differing.append(var)
+
+        def note_call(call: Call) -> None:
+            if not is_same_for_all_threads(operator_name(call.op)):
+                differing.append(call)
+
+        def note_let(let: Let) -> None:
+            differing.append(let)
+
+        structural_walk(expr, [(Var, note_var), (Call, note_call), (Let, note_let)])
+        return not differing
+
+    def _key(self, var: Var) -> int:
+        """Return the handle of a variable, or of the memory that a buffer is another name of."""
+        key = int(var.__chandle__())
+        known = self._access.buffers.get(key)
+        if known is not None and known.root >= 0:
+            return self._access.alloc_keys[known.root]
+        return self._sources.get(key, key)
+
+    def _mark(self, var: Var) -> None:
+        self._differ.add(self._key(var))
+
+    def _visit(self, op: Any, here: bool) -> None:
+        """Visit a statement; `here` says whether all threads come by it together."""
+        if isinstance(op, SeqStmt):
+            for inner in op.seq:
+                self._visit(inner, here)
+        elif isinstance(op, AttrStmt):
+            if op.attr_key in ("thread_extent", "virtual_thread") and is_thread(op):
+                self._mark(op.node.var)
+            self._visit(op.body, here)
+        elif isinstance(op, For):
+            inside = here and self.loops_alike(op)
+            if not inside:
+                self._mark(op.loop_var)
+            self._visit(op.body, inside)
+        elif isinstance(op, While):
+            self._visit(op.body, here and self.is_uniform(op.condition))
+        elif isinstance(op, IfThenElse):
+            inside = here and self.is_uniform(op.condition)
+            self._visit(op.then_case, inside)
+            if op.else_case is not None:
+                self._visit(op.else_case, inside)
+        elif isinstance(op, Bind):
+            if self._key(op.var) not in self._differ and not self.is_uniform(op.value):
+                self._mark(op.var)
+        elif isinstance(op, DeclBuffer):
+            source = buffer_data_var(op.data)
+            if source is not None:
+                self._sources[op.buffer.__chandle__()] = self._key(source)
+        elif isinstance(op, BufferStore):
+            is_open = _is_of_one_thread(op.buffer) and self._key(op.buffer) not in self._differ
+            if is_open and not (here and self.is_uniform(op.value, *op.indices)):
+                self._mark(op.buffer)
+            self._mark_handed_on(op.value)
+        elif isinstance(op, Evaluate):
+            self._mark_handed_on(op.value)
+
+    def loops_alike(self, op: For) -> bool:
+        """Whether all threads take a loop's iterations together, if they come by it together."""
+        bounds = (op.min, op.extent, op.step)
+        return op.kind in _ONE_AFTER_THE_OTHER and self.is_uniform(*bounds)
+
+    def _mark_handed_on(self, value: Any) -> None:
+        """Note the registers whose address a call is given: it may write them."""
+
+        def note_call(call: Call) -> None:
+            if is_address_of(call) and type(call.args[0]) is TensorLoad:
+                given = [call.args[0].source]
+            else:
+                given = [buffer_data_var(arg) for arg in call.args]
+            for var in given:
+                if var is not None and is_buffer_var(var) and _is_of_one_thread(var):
+                    self._mark(var)
+
+        structural_walk(value, [(Call, note_call)])
+
+
+def is_thread(op: AttrStmt) -> bool:
+    """Whether an attribute begins the threads of a block along an axis, more than one of them."""
+    is_one = isinstance(op.value, IntImm) and op.value.value == 1
+    return not is_one and not str(op.node.thread_tag).startswith(("blockIdx.", "clusterCtaIdx."))
+
+
+def _is_of_one_thread(buffer: Var) -> bool:
+    return parse_storage_scope(str(buffer.ty.storage_scope)).rank not in ("global", "shared")

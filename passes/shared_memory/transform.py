@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PlanSharedMemory`: one allocation of a kernel's shared memory, by epochs between barriers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
+
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext
+from tvm.s_tir.transform import MergeSharedMemoryAllocations
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+from tvm.tirx.transform import StorageRewrite, prim_func_pass
+
+from passes.driver import (
+    EXACT_DTYPE_TARGETS,
+    Solver,
+    error_context,
+    memory_of,
+    name_of,
+    place,
+    target_of,
+)
+from passes.ir.script_lines import printed
+from passes.planning import Plan, Problem, solve
+from passes.planning.overflow import Places, does_not_fit
+from passes.planning.planner import get_planner
+from passes.prim_func.arena import Arena, write_arenas
+from passes.prim_func.function_problems import Allocation
+from passes.shared_memory.analysis.steps import (
+    SCOPES,
+    FunctionMemory,
+    KernelMemory,
+    allocated_bytes,
+    find_shared_memory,
+)
+from passes.shared_memory.planning.epochs import epoch_numbers, shared_memory_problem
+from passes.shared_memory.planning.kernel import Kernel
+from passes.shared_memory.planning.more_barriers import barriers_to_add
+from passes.shared_memory.rewrite.barriers import add_barriers
+from target_hw.memory import MemoryHierarchy, MemoryScope
+
+LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
+"""Says at level INFO which buffers are left alone and which barriers are added.
+
+Warns of functions that are left to TVM's own pass, and of kernels that need more than a target has
+by TVM's own account.
+"""
+
+_STOCK_LIMIT = "max_shared_memory_per_block"
+
+Barriers = Literal["existing", "insert"]
+"""Whether barriers may be added: at places where that lowers what a kernel needs by much."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedMemoryPlan:
+    """Where the buffers of one kernel live in one storage scope."""
+
+    memory: KernelMemory  # What was read off the function
+    kernel: Kernel  # Its part that was planned
+    problem: Problem  # Its positions are the kernel's epochs
+    plan: Plan  # Verified, and within the capacity
+
+
+def PlanSharedMemory(  # noqa: N802
+    planner: str = "best",
+    *,
+    barriers: Barriers = "existing",
+    target: Target | str | Mapping[str, Any] | None = None,
+) -> Pass:
+    """Give each kernel one allocation of shared memory, and its buffers offsets in it.
+
+    The pass stands where `MergeSharedMemoryAllocations` stands, and in its place: behind
+    `ThreadSync` and `LowerThreadAllreduce`, in front of `SplitHostDevice`. Two buffers share bytes
+    only if a barrier that all threads of a block meet lies between all that is done to one and all
+    that is done to the other; see `passes.shared_memory.planning.epochs`. A buffer of which not all
+    uses are understood shares with none.
+
+    Parameters
+    ----------
+    planner : str
+        The name of a planner; see `passes.planning.planner_names`.
+    barriers : {"existing", "insert"}
+        ``insert`` adds barriers where each lowers what the kernel needs by one part in
+        `passes.shared_memory.planning.more_barriers.LEAST_GAIN` at least.
+    target : Target or str or dict, optional
+        The chip whose shared memory is not to be exceeded: its ``feature.memory`` if that
+        describes ``shared`` or ``shared.dyn``, otherwise ``max_shared_memory_per_block``. By
+        default what each function's own target describes; its ``max_shared_memory_per_block``,
+        which TVM itself does not hold kernels to, then only makes the pass warn.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A function pass. It raises `ValueError`, naming the function, when a plan does not fit,
+        with what is live in the fullest epoch. A function that it cannot read is left to
+        `MergeSharedMemoryAllocations`, as is one for a target that cannot see one piece of memory
+        as several types.
+
+    Raises
+    ------
+    ValueError
+        When an option is wrong.
+    """
+    get_planner(planner)
+    with error_context("PlanSharedMemory"):
+        if barriers not in get_args(Barriers):
+            known = ", ".join(get_args(Barriers))
+            raise ValueError(f"barriers must be one of {known}, got {barriers!r}")
+        chip = None if target is None else Target(target)
+        if chip is not None:
+            _limits(chip)  # A description that cannot be is an error here.
+
+    def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
+        own = target_of(func)
+        if own is not None and own.kind.name in EXACT_DTYPE_TARGETS:
+            return _merged_by_stock(func)
+        with error_context("PlanSharedMemory", partial(name_of, func)):
+            return plan_shared_memory(func, planner, barriers, chip)
+
+    return prim_func_pass(transform, opt_level=0, name="tvm_ext.PlanSharedMemory")
+
+
+def plan_shared_memory(
+    func: PrimFunc,
+    planner: str = "best",
+    barriers: Barriers = "existing",
+    chip: Target | None = None,
+) -> PrimFunc:
+    """Plan one function's shared memory and write the plan into it; options as of the pass."""
+    where, solver = f"function {name_of(func)!r}", partial(solve, planner=planner)
+    try:
+        found = find_shared_memory(func)
+    except ValueError as error:
+        LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
+        return _merged_by_stock(func)
+    if found is None:
+        return func
+    for scope in SCOPES:
+        more = _with_barriers(func, found, scope, solver, barriers)
+        if not more.same_as(func):
+            func, found = more, find_shared_memory(more) or found
+    for kernel in found.kernels:
+        for note in kernel.left_alone:
+            LOGGER.info("%s: left alone: %s", where, note)
+    plans = [plan for memory in found.kernels for plan in _plans(func, memory, solver, chip)]
+    arenas = [_arena(plan, found) for plan in plans if len(plan.problem.buffers) > 1]
+    try:
+        return write_arenas(func, found.access, found.uses, arenas)
+    except ValueError as error:
+        LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
+        return _merged_by_stock(func)
+
+
+def _merged_by_stock(func: PrimFunc) -> PrimFunc:
+    return MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
+
+
+def _with_barriers(
+    func: PrimFunc, found: FunctionMemory, scope: str, solver: Solver, barriers: Barriers
+) -> PrimFunc:
+    """Return the function with barriers where they let much of a storage scope be shared.
+
+    Where TVM's `StorageRewrite` shares, its `ThreadSync` adds barriers, so those that are needed
+    to come down to the same number of bytes are not more than TVM's own.
+    """
+    several = [len(m.kernels[scope].buffers) > 1 for m in found.kernels if scope in m.kernels]
+    if not any(several):
+        return func
+    places = []
+    for memory, enough in zip(found.kernels, _stock_bytes(func, scope), strict=True):
+        kernel, any_size = memory.kernels.get(scope), MemoryScope(scope)
+        if kernel is None:
+            continue
+        enough -= memory.bytes_left_alone[scope]
+        added = barriers_to_add(kernel, any_size, enough, solver, more=barriers == "insert")
+        places += [memory.places[number] for number in added]
+        if added:
+            before, after = (
+                solver(shared_memory_problem(kernel, any_size, numbers)).peak
+                for numbers in ((), added)
+            )
+            text = "function %r: %d barriers are added, for %d bytes of %s rather than %d"
+            LOGGER.info(text, name_of(func), len(added), after, scope, before)
+    return add_barriers(func, scope, places) if places else func
+
+
+def _stock_bytes(func: PrimFunc, scope: str) -> list[int]:
+    """Return the bytes of a storage scope that each kernel takes by TVM's default passes.
+
+    Where they fail, they share nothing.
+    """
+    mod = IRModule({"main": func})
+    try:
+        for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
+            mod = stock(mod)
+    except RuntimeError as error:
+        LOGGER.info("function %r: TVM's own passes fail: %s", name_of(func), error)
+        return allocated_bytes(func, scope)
+    return allocated_bytes(mod["main"], scope)
+
+
+def _plans(
+    func: PrimFunc, memory: KernelMemory, solver: Solver, chip: Target | None
+) -> Iterator[SharedMemoryPlan]:
+    """Plan one kernel, scope by scope: they are one memory of the chip."""
+    own = target_of(func)
+    limits = _limits(chip) if chip is not None else _described(memory_of(func))
+    taken = sum(memory.bytes_left_alone.values())
+    for scope, kernel in memory.kernels.items():
+        limit = limits.get(scope)
+        if limit is not None and limit <= taken:
+            raise ValueError(f"scope {scope!r} has {limit} bytes, and {taken} of them are taken")
+        capacity = None if limit is None else limit - taken
+        problem = shared_memory_problem(kernel, MemoryScope(scope, capacity=capacity))
+        overflow = partial(does_not_fit, places=EpochPlaces(func, memory, kernel))
+        plan = place(problem, solver, overflow=overflow)
+        taken += plan.peak
+        most = None if own is None or scope != "shared" else own.attrs.get(_STOCK_LIMIT)
+        if own is not None and most is not None and taken > int(most):
+            text = "function %r: it needs %d bytes of %s, and %s is said to have %d a block"
+            LOGGER.warning(text, name_of(func), taken, scope, own.kind.name, int(most))
+        yield SharedMemoryPlan(memory, kernel, problem, plan)
+
+
+def _limits(chip: Target) -> dict[str, int]:
+    """Return the bytes of shared memory that a block may have, by storage scope."""
+    described = chip.features.memory
+    limits = _described(None if described is None else MemoryHierarchy.from_target(chip))
+    most = chip.attrs.get(_STOCK_LIMIT)
+    return limits or ({} if most is None else dict.fromkeys(SCOPES, int(most)))
+
+
+def _described(memory: MemoryHierarchy | None) -> dict[str, int]:
+    scopes = () if memory is None else memory
+    return {s.name: s.capacity for s in scopes if s.name in SCOPES and s.capacity is not None}
+
+
+def _arena(planned: SharedMemoryPlan, found: FunctionMemory) -> Arena:
+    statements, allocations = found.access.alloc_stmts, planned.memory.allocations
+    members = tuple(
+        (Allocation(allocations[name], statements[allocations[name]]), offsets)
+        for name, offsets in planned.plan.offsets.items()
+    )
+    alignment = max(buffer.alignment for buffer in planned.problem.buffers)
+    owner = planned.memory.owner.__chandle__()
+    return Arena(planned.kernel.name, planned.plan.peak, owner, members, alignment)
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlaces(Places):
+    """The positions of a kernel are its epochs."""
+
+    func: PrimFunc
+    memory: KernelMemory
+    kernel: Kernel
+
+    @cached_property
+    def _epochs(self) -> tuple[str, ...]:
+        statements = self.memory.barriers
+        _, begins = printed(self.func.without_attr("target"), statements.values())
+        names: list[str] = []
+        for number in epoch_numbers(self.kernel):
+            lines = begins.get(statements[number].__chandle__(), ()) if number >= 0 else ()
+            behind = f"behind the barrier on line {lines[0] + 1}" if lines else "at the beginning"
+            names.append(f"epoch {len(names)}, {behind}")
+        return tuple(names)
+
+    def at(self, position: int) -> str:
+        """Return the epoch and where it begins."""
+        return self._epochs[position]
+
+    def during(self, begin: int, end: int) -> str:
+        """Return the first and the last epoch."""
+        return f"in epoch {begin}" if end == begin + 1 else f"in epochs {begin} to {end - 1}"
+
+    def legend(self) -> str:
+        """Say which text the lines are of."""
+        return "lines are those of the function's script, as it is planned, without target"

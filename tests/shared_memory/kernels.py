@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of several phases in shared memory, with what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm.script import tirx as T
+
+THREADS = 64
+
+
+@T.prim_func(s_tir=True)
+def three_phases(a: T.Buffer((128,), "float32"), o: T.Buffer((128,), "float32")):
+    bx = T.launch_thread("blockIdx.x", 2)
+    tx = T.launch_thread("threadIdx.x", 64)
+    s0 = T.alloc_buffer((64,), "float32", scope="shared")
+    s1 = T.alloc_buffer((64,), "float32", scope="shared")
+    s2 = T.alloc_buffer((64,), "float32", scope="shared")
+    s0[tx] = a[bx * 64 + tx]
+    s1[tx] = s0[63 - tx] * T.float32(2)
+    s2[tx] = s1[(tx + 7) % 64]
+    o[bx * 64 + tx] = s2[(tx * 3) % 64]
+
+
+@T.prim_func(s_tir=True)
+def dynamic_phases(a: T.Buffer((128,), "float32"), o: T.Buffer((128,), "float32")):
+    bx = T.launch_thread("blockIdx.x", 2)
+    tx = T.launch_thread("threadIdx.x", 64)
+    s0 = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+    s1 = T.alloc_buffer((128,), "int16", scope="shared.dyn")
+    s2 = T.alloc_buffer((64,), "int32", scope="shared.dyn")
+    s0[tx] = a[bx * 64 + tx]
+    s1[tx] = T.Cast("int16", s0[63 - tx] * T.float32(9))
+    s1[tx + 64] = T.Cast("int16", s0[tx])
+    s2[tx] = T.Cast("int32", s1[(tx + 7) % 64] + s1[127 - tx])
+    o[bx * 64 + tx] = T.Cast("float32", s2[(tx * 3) % 64])
+
+
+@T.prim_func(s_tir=True)
+def carried(a: T.Buffer((256,), "float32"), o: T.Buffer((320,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    total = T.alloc_buffer((64,), "float32", scope="shared")
+    total[tx] = T.float32(0)
+    for k in range(4):
+        first = T.alloc_buffer((64,), "float32", scope="shared")
+        second = T.alloc_buffer((64,), "float32", scope="shared")
+        third = T.alloc_buffer((64,), "float32", scope="shared")
+        first[tx] = a[k * 64 + tx]
+        second[tx] = first[63 - tx] + T.float32(1)
+        third[tx] = second[(tx + 5) % 64]
+        total[tx] = total[tx] + third[63 - tx]
+        o[k * 64 + tx] = third[(tx + 1) % 64]
+    o[256 + tx] = total[63 - tx]
+
+
+@T.prim_func(s_tir=True)
+def left_from_before(a: T.Buffer((256,), "float32"), o: T.Buffer((256,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    before = T.alloc_buffer((64,), "float32", scope="shared")
+    now = T.alloc_buffer((64,), "float32", scope="shared")
+    before[tx] = T.float32(0)
+    for k in range(4):
+        now[tx] = a[k * 64 + tx]
+        o[k * 64 + tx] = now[63 - tx] + before[(tx + 1) % 64]
+        before[tx] = a[k * 64 + 63 - tx]
+
+
+@T.prim_func(s_tir=True)
+def in_branches(
+    a: T.Buffer((128,), "float32"), which: T.Buffer((1,), "int32"), o: T.Buffer((128,), "float32")
+):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    kept = T.alloc_buffer((64,), "float32", scope="shared")
+    one = T.alloc_buffer((64,), "float32", scope="shared")
+    other = T.alloc_buffer((64,), "float32", scope="shared")
+    last = T.alloc_buffer((64,), "float32", scope="shared")
+    kept[tx] = a[tx]
+    if T.tvm_thread_invariant(which[0] > 0):
+        one[tx] = a[64 + tx]
+        T.tvm_storage_sync("shared")
+        o[tx] = one[63 - tx]
+    else:
+        other[tx] = a[127 - tx]
+        T.tvm_storage_sync("shared")
+        o[tx] = other[(tx + 9) % 64]
+    T.tvm_storage_sync("shared")
+    last[tx] = a[tx] * T.float32(3)
+    T.tvm_storage_sync("shared")
+    o[64 + tx] = kept[63 - tx] + last[(tx + 1) % 64]
+
+
+@T.prim_func(s_tir=True)
+def half_of_the_threads(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    low = T.alloc_buffer((64,), "float32", scope="shared")
+    high = T.alloc_buffer((64,), "float32", scope="shared")
+    both = T.alloc_buffer((64,), "float32", scope="shared")
+    if tx < 32:
+        low[tx] = a[tx]
+    else:
+        high[tx] = a[tx]
+    T.tvm_storage_sync("shared")
+    if tx < 32:
+        both[tx] = low[31 - tx]
+    else:
+        both[tx] = high[95 - tx] * T.float32(2)
+    T.tvm_storage_sync("shared")
+    o[tx] = both[63 - tx]
+
+
+@T.prim_func(s_tir=True)
+def staged_product(
+    a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32"), o: T.Buffer((256,), "float32")
+):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    left = T.alloc_buffer((256,), "float32", scope="shared")
+    right = T.alloc_buffer((256,), "float32", scope="shared")
+    sums = T.alloc_buffer((4,), "float32", scope="local")
+    tile = T.alloc_buffer((256,), "float32", scope="shared")
+    for i in range(4):
+        sums[i] = T.float32(0)
+    for i in range(2):
+        left[i * 64 + tx] = a[(i * 64 + tx) // 8 * 64 + (i * 64 + tx) % 8]
+        right[i * 64 + tx] = b[i * 64 + tx]
+    for k in range(8):
+        if k < 7:
+            for i in range(2):
+                left[(k + 1) % 2 * 128 + i * 64 + tx] = a[
+                    (i * 64 + tx) // 8 * 64 + (k + 1) * 8 + (i * 64 + tx) % 8
+                ]
+                right[(k + 1) % 2 * 128 + i * 64 + tx] = b[(k + 1) * 128 + i * 64 + tx]
+        for i, r in T.grid(4, 8):
+            sums[i] = sums[i] + (
+                left[k % 2 * 128 + (tx // 16 * 4 + i) * 8 + r]
+                * right[k % 2 * 128 + r * 16 + tx % 16]
+            )
+    for i in range(4):
+        tile[(tx // 16 * 4 + i) * 16 + tx % 16] = sums[i]
+    for i in range(4):
+        o[i * 64 + tx] = tile[255 - (i * 64 + tx)]
+
+
+@T.prim_func(s_tir=True)
+def softmax_then_norm(a: T.Buffer((256,), "float32"), o: T.Buffer((256,), "float32")):
+    bx = T.launch_thread("blockIdx.x", 4)
+    tx = T.launch_thread("threadIdx.x", 64)
+    row = T.alloc_buffer((64,), "float32", scope="shared")
+    most = T.alloc_buffer((64,), "float32", scope="shared")
+    powers = T.alloc_buffer((64,), "float32", scope="shared")
+    total = T.alloc_buffer((64,), "float32", scope="shared")
+    mean = T.alloc_buffer((64,), "float32", scope="shared")
+    squares = T.alloc_buffer((64,), "float32", scope="shared")
+    row[tx] = a[bx * 64 + tx]
+    most[tx] = row[tx]
+    T.tvm_storage_sync("shared")
+    for step in range(6):
+        if tx < T.shift_right(32, step):
+            most[tx] = T.max(most[tx], most[tx + T.shift_right(32, step)])
+        T.tvm_storage_sync("shared")
+    powers[tx] = T.exp(row[tx] - most[0])
+    total[tx] = powers[tx]
+    T.tvm_storage_sync("shared")
+    for step in range(6):
+        if tx < T.shift_right(32, step):
+            total[tx] = total[tx] + total[tx + T.shift_right(32, step)]
+        T.tvm_storage_sync("shared")
+    powers[tx] = powers[tx] / total[0]
+    mean[tx] = powers[tx]
+    T.tvm_storage_sync("shared")
+    for step in range(6):
+        if tx < T.shift_right(32, step):
+            mean[tx] = mean[tx] + mean[tx + T.shift_right(32, step)]
+        T.tvm_storage_sync("shared")
+    squares[tx] = (powers[tx] - mean[0] / T.float32(64)) * (powers[tx] - mean[0] / T.float32(64))
+    T.tvm_storage_sync("shared")
+    for step in range(6):
+        if tx < T.shift_right(32, step):
+            squares[tx] = squares[tx] + squares[tx + T.shift_right(32, step)]
+        T.tvm_storage_sync("shared")
+    o[bx * 64 + tx] = (powers[tx] - mean[0] / T.float32(64)) * T.rsqrt(
+        squares[0] / T.float32(64) + T.float32(0.00001)
+    )
+
+
+@T.prim_func(s_tir=True)
+def counts_in_order(a: T.Buffer((256,), "int32"), o: T.Buffer((128,), "int32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    counts = T.alloc_buffer((64,), "int32", scope="shared")
+    sums = T.alloc_buffer((128,), "int32", scope="shared")
+    keys = T.alloc_buffer((64,), "int32", scope="shared")
+    kept = T.alloc_buffer((1,), "int32", scope="local")
+    counts[tx] = 0
+    T.tvm_storage_sync("shared")
+    for i in range(4):
+        T.evaluate(T.call_extern("int32", "atomic_add", T.address_of(counts[a[i * 64 + tx]]), 1))
+    T.tvm_storage_sync("shared")
+    sums[tx] = counts[tx]
+    T.tvm_storage_sync("shared")
+    for step in range(6):
+        sums[(step + 1) % 2 * 64 + tx] = sums[step % 2 * 64 + tx] + T.if_then_else(
+            tx >= T.shift_left(1, step), sums[step % 2 * 64 + tx - T.shift_left(1, step)], 0
+        )
+        T.tvm_storage_sync("shared")
+    o[tx] = sums[tx]
+    keys[tx] = counts[tx] * 64 + tx
+    T.tvm_storage_sync("shared")
+    for size in range(6):
+        for step in range(size + 1):
+            kept[0] = keys[T.bitwise_xor(tx, T.shift_left(1, size - step))]
+            T.tvm_storage_sync("shared")
+            if (T.bitwise_and(tx, T.shift_left(2, size)) == 0) == (
+                T.bitwise_and(tx, T.shift_left(1, size - step)) == 0
+            ):
+                keys[tx] = T.min(keys[tx], kept[0])
+            else:
+                keys[tx] = T.max(keys[tx], kept[0])
+            T.tvm_storage_sync("shared")
+    o[64 + tx] = keys[tx] % 64
+
+
+@T.prim_func(s_tir=True)
+def counted_by_address(a: T.Buffer((64,), "int32"), o: T.Buffer((64,), "int32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    counts = T.alloc_buffer((64,), "int32", scope="shared")
+    later = T.alloc_buffer((64,), "int32", scope="shared")
+    counts[tx] = 0
+    T.tvm_storage_sync("shared")
+    T.evaluate(T.call_extern("int32", "atomic_add", T.address_of(counts[a[tx]]), 1))
+    T.tvm_storage_sync("shared")
+    later[tx] = a[63 - tx]
+    T.tvm_storage_sync("shared")
+    o[tx] = later[(tx + 1) % 64]
+    T.tvm_storage_sync("shared")
+    o[tx] = o[tx] + T.call_extern("int32", "atomic_add", T.address_of(counts[tx]), 0)
+
+
+@T.prim_func(s_tir=True)
+def flash_attention(
+    q: T.Buffer((256,), "float32"),
+    k: T.Buffer((1024,), "float32"),
+    v: T.Buffer((1024,), "float32"),
+    o: T.Buffer((256,), "float32"),
+):
+    # 16 queries, 64 keys in tiles of 16, 16 elements each; a thread has 4 elements of a row.
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    queries = T.alloc_buffer((256,), "float32", scope="shared")
+    most = T.alloc_buffer((16,), "float32", scope="shared")
+    total = T.alloc_buffer((16,), "float32", scope="shared")
+    result = T.alloc_buffer((4,), "float32", scope="local")
+    now = T.alloc_buffer((2,), "float32", scope="local")
+    staged = T.alloc_buffer((256,), "float32", scope="shared")
+    for i in range(4):
+        queries[i * 64 + tx] = q[i * 64 + tx]
+        result[i] = T.float32(0)
+    if tx < 16:
+        most[tx] = T.float32(-10000)
+        total[tx] = T.float32(0)
+    for tile in range(4):
+        keys = T.alloc_buffer((256,), "float32", scope="shared")
+        values = T.alloc_buffer((256,), "float32", scope="shared")
+        scores = T.alloc_buffer((256,), "float32", scope="shared")
+        scale = T.alloc_buffer((16,), "float32", scope="shared")
+        powers = T.alloc_buffer((256,), "float32", scope="shared")
+        T.tvm_storage_sync("shared")
+        for i in range(4):
+            keys[i * 64 + tx] = k[tile * 256 + i * 64 + tx]
+        T.tvm_storage_sync("shared")
+        for i in range(4):
+            scores[i * 64 + tx] = T.float32(0)
+            for r in range(16):
+                scores[i * 64 + tx] = scores[i * 64 + tx] + (
+                    queries[(i * 64 + tx) // 16 * 16 + r] * keys[tx % 16 * 16 + r]
+                )
+        T.tvm_storage_sync("shared")
+        for i in range(4):
+            values[i * 64 + tx] = v[tile * 256 + i * 64 + tx]
+        if tx < 16:
+            now[0] = most[tx]
+            for r in range(16):
+                now[0] = T.max(now[0], scores[tx * 16 + r])
+            scale[tx] = T.exp(most[tx] - now[0])
+            most[tx] = now[0]
+            now[1] = total[tx] * scale[tx]
+            for r in range(16):
+                powers[tx * 16 + r] = T.exp(scores[tx * 16 + r] - now[0])
+                now[1] = now[1] + T.exp(scores[tx * 16 + r] - now[0])
+            total[tx] = now[1]
+        T.tvm_storage_sync("shared")
+        for i in range(4):
+            result[i] = result[i] * scale[tx // 4]
+            for r in range(16):
+                result[i] = result[i] + powers[tx // 4 * 16 + r] * values[r * 16 + tx % 4 * 4 + i]
+    T.tvm_storage_sync("shared")
+    for i in range(4):
+        staged[tx * 4 + i] = result[i] / total[tx // 4]
+    T.tvm_storage_sync("shared")
+    for i in range(4):
+        o[i * 64 + tx] = staged[i * 64 + tx]
+
+
+@T.prim_func(s_tir=True)
+def only_the_warp(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    first = T.alloc_buffer((64,), "float32", scope="shared")
+    second = T.alloc_buffer((64,), "float32", scope="shared")
+    first[tx] = a[tx]
+    T.tvm_storage_sync("warp")
+    o[tx] = first[tx]
+    T.tvm_storage_sync("warp")
+    second[63 - tx] = a[tx] + T.float32(1)
+    T.tvm_storage_sync("warp")
+    o[63 - tx] = o[63 - tx] + second[63 - tx]
+
+
+def _of_phases(a: np.ndarray) -> np.ndarray:
+    t = np.arange(64)
+    return (a.reshape(2, 64)[:, ::-1] * 2)[:, (t + 7) % 64][:, (t * 3) % 64].ravel()
+
+
+def _of_dynamic_phases(a: np.ndarray) -> np.ndarray:
+    t, rows = np.arange(64), a.reshape(2, 64)
+    both = np.concatenate([rows[:, ::-1] * 9, rows], axis=1).astype("int16")
+    ints = both[:, (t + 7) % 64] + both[:, 127 - t]
+    return ints[:, (t * 3) % 64].ravel()
+
+
+def _of_carried(a: np.ndarray) -> np.ndarray:
+    t, rows = np.arange(64), a.reshape(4, 64)
+    third = (rows[:, ::-1] + 1)[:, (t + 5) % 64]
+    total = third[:, ::-1].sum(0, dtype="float32")
+    return np.concatenate([third[:, (t + 1) % 64].ravel(), total[::-1]])
+
+
+def _of_left_from_before(a: np.ndarray) -> np.ndarray:
+    t, rows = np.arange(64), a.reshape(4, 64)
+    before = np.concatenate([np.zeros((1, 64), "float32"), rows[:-1, ::-1]])
+    return (rows[:, ::-1] + before[:, (t + 1) % 64]).ravel()
+
+
+def _of_branches(a: np.ndarray, which: np.ndarray) -> np.ndarray:
+    t = np.arange(64)
+    first = a[64:][::-1] if which[0] > 0 else a[127 - (t + 9) % 64]
+    return np.concatenate([first, a[63 - t] + a[(t + 1) % 64] * 3])
+
+
+def _of_half(a: np.ndarray) -> np.ndarray:
+    return np.concatenate([a[:32][::-1], a[32:][::-1] * 2])[::-1]
+
+
+def _of_warp(a: np.ndarray) -> np.ndarray:
+    return a + a[::-1] + 1
+
+
+def _of_norm(a: np.ndarray) -> np.ndarray:
+    rows = a.reshape(4, 64)
+    powers = np.exp(rows - rows.max(1, keepdims=True))
+    powers /= powers.sum(1, keepdims=True)
+    centered = powers - powers.mean(1, keepdims=True)
+    return (centered / np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5)).ravel()
+
+
+def _of_counts(a: np.ndarray) -> np.ndarray:
+    counts = np.bincount(a, minlength=64)
+    return np.concatenate([counts.cumsum(), np.argsort(counts, kind="stable")])
+
+
+def _of_addresses(a: np.ndarray) -> np.ndarray:
+    return np.bincount(a, minlength=64) + np.roll(a[::-1], -1)
+
+
+def _of_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    scores = np.exp(q.reshape(16, 16) @ k.reshape(64, 16).T)
+    return (scores / scores.sum(1, keepdims=True) @ v.reshape(64, 16)).ravel()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, what it computes, and its shared memory in bytes."""
+
+    func: Any
+    expected: Callable[..., np.ndarray]
+    shapes: tuple[int, ...]  # Elements of each input
+    size: int  # Elements of the result
+    grid: tuple[int, ...]
+    least: int  # Bytes that a plan takes with the barriers that are there
+    dtype: str = "float32"
+    numbers: tuple[int, ...] = ()  # An input of integers behind the others
+
+    def arguments(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the arguments by name, ``o`` the room for the result, and what is to be there."""
+        chosen = np.random.default_rng(0)
+        if self.dtype == "int32":
+            inputs = [chosen.integers(0, 64, n).astype("int32") for n in self.shapes]
+        else:
+            inputs = [chosen.standard_normal(n).astype(self.dtype) for n in self.shapes]
+        if self.numbers:
+            inputs.append(np.array(self.numbers, "int32"))
+        arrays = [*inputs, np.zeros(self.size, self.dtype)]
+        names = [str(param.name) for param in self.func.params]
+        return dict(zip(names, arrays, strict=True)), self.expected(*inputs)
+
+
+CASES = {
+    "three phases": Case(three_phases, _of_phases, (128,), 128, (2,), 512),
+    "dynamic": Case(dynamic_phases, _of_dynamic_phases, (128,), 128, (2,), 512),
+    "carried": Case(carried, _of_carried, (256,), 320, (1,), 768),
+    "left from before": Case(left_from_before, _of_left_from_before, (256,), 256, (1,), 512),
+    "one branch": Case(in_branches, _of_branches, (128,), 128, (1,), 768, numbers=(1,)),
+    "other branch": Case(in_branches, _of_branches, (128,), 128, (1,), 768, numbers=(0,)),
+    "warp": Case(only_the_warp, _of_warp, (64,), 64, (1,), 256),
+    "half": Case(half_of_the_threads, _of_half, (64,), 64, (1,), 512),
+    "product": Case(
+        staged_product,
+        lambda a, b: (a.reshape(16, 64) @ b.reshape(64, 16)).ravel()[::-1],
+        (1024, 1024),
+        256,
+        (1,),
+        2048,
+    ),
+    "norm": Case(softmax_then_norm, _of_norm, (256,), 256, (4,), 768),
+    "counts": Case(counts_in_order, _of_counts, (256,), 128, (1,), 768, "int32"),
+    "by address": Case(counted_by_address, _of_addresses, (64,), 64, (1,), 512, "int32"),
+    "attention": Case(flash_attention, _of_attention, (256, 1024, 1024), 256, (1,), 4288),
+}

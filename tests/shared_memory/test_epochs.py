@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which buffers an epoch needs: on kernels as plain data, and on what is read off a function."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.planning import solve, verify
+from passes.planning.live_ranges import live_together
+from passes.shared_memory.planning.epochs import epoch_numbers, shared_memory_problem
+from passes.shared_memory.planning.kernel import (
+    Branch,
+    Event,
+    Kernel,
+    Loop,
+    SharedBuffer,
+    Step,
+    What,
+)
+from passes.shared_memory.planning.more_barriers import barriers_to_add
+from target_hw.memory import MemoryScope
+
+MEMORY = MemoryScope("shared")
+NAMES = ("a", "b", "c")
+BARRIER, COMMIT = Event(What.BARRIER), Event(What.COMMIT)
+
+
+def begin(*names: str) -> Event:
+    return Event(What.BEGIN, names)
+
+
+def read(*names: str) -> Event:
+    return Event(What.READ, names)
+
+
+def write(*names: str) -> Event:
+    return Event(What.WRITE, names)
+
+
+def copy(*names: str) -> Event:
+    return Event(What.COPY, names)
+
+
+def wait(pending: int) -> Event:
+    return Event(What.WAIT, pending=pending)
+
+
+def kernel(*steps: Step, kept: Sequence[str] = ()) -> Kernel:
+    used = {name for name in NAMES if name in kept or mentions(steps, name)}
+    buffers = tuple(SharedBuffer(name, 64, 4, name in kept) for name in NAMES if name in used)
+    return Kernel("shared", buffers, steps)
+
+
+def mentions(steps: Sequence[Step], name: str) -> bool:
+    for step in steps:
+        if isinstance(step, Event):
+            parts: Any = ()
+        else:
+            parts = (step.body,) if isinstance(step, Loop) else step.arms
+        if (not parts and isinstance(step, Event) and name in step.buffers) or any(
+            mentions(part, name) for part in parts
+        ):
+            return True
+    return False
+
+
+def together(given_kernel: Kernel) -> set[str]:
+    """Return the pairs of buffers that may not share bytes."""
+    buffers = shared_memory_problem(given_kernel, MEMORY).buffers
+    pairs = itertools.combinations(buffers, 2)
+    return {one.name + two.name for one, two in pairs if live_together(one.live, two.live)}
+
+
+def phase(name: str) -> tuple[Step, ...]:
+    return write(name), BARRIER, read(name)
+
+
+def test_a_barrier_stands_between_those_that_share():
+    assert together(kernel(*phase("a"), BARRIER, *phase("b"))) == set()
+    assert together(kernel(*phase("a"), *phase("b"))) == {"ab"}
+
+
+def test_a_value_waits_through_epochs_that_do_not_touch_it():
+    steps = (write("a"), BARRIER, write("b"), BARRIER, read("b"), BARRIER, read("a"))
+    assert together(kernel(*steps)) == {"ab"}
+
+
+def test_between_two_values_the_bytes_are_free():
+    steps = (*phase("a"), BARRIER, *phase("b"), BARRIER, begin("a"), *phase("a"))
+    assert together(kernel(*steps)) == set()
+    assert together(kernel(*(step for step in steps if step.what is not What.BEGIN))) == {"ab"}
+
+
+def test_the_end_of_a_loop_meets_its_beginning():
+    body = (
+        begin("a", "b"),
+        write("a"),
+        BARRIER,
+        read("a"),
+        BARRIER,
+        write("b"),
+        BARRIER,
+        read("b"),
+    )
+    assert together(kernel(Loop(body))) == {"ab"}
+    assert together(kernel(Loop((*body, BARRIER)))) == set()
+
+
+def test_a_value_is_carried_to_the_next_round():
+    body = (read("a"), BARRIER, begin("b"), *phase("b"), BARRIER, write("a"), BARRIER)
+    assert together(kernel(write("a"), BARRIER, Loop(body))) == {"ab"}
+    assert together(kernel(begin("a"), Loop((begin("a"), *body[1:])))) == set()
+
+
+def test_a_loop_may_not_run_at_all():
+    after = (begin("b"), *phase("b"))
+    assert together(kernel(write("a"), Loop((BARRIER,)), *after)) == {"ab"}
+    assert together(kernel(write("a"), Loop((BARRIER,), may_skip=False), *after)) == set()
+
+
+def test_each_arm_of_a_branch_may_be_taken():
+    arms = (*phase("a"),), (*phase("b"),)
+    assert together(kernel(Branch(arms), BARRIER, *phase("c"))) == {"ab"}
+    assert together(kernel(Branch(((BARRIER,), ())), write("b"))) == set()
+    assert together(kernel(write("a"), Branch(((BARRIER,), ())), write("b"))) == {"ab"}
+
+
+def test_a_copy_is_on_its_way_until_it_is_waited_for_and_a_barrier_stands_behind():
+    def pairs(*behind: Step) -> set[str]:
+        return together(kernel(copy("a"), COMMIT, *behind, BARRIER, begin("b"), *phase("b")))
+
+    assert pairs() == {"ab"}
+    assert pairs(wait(0)) == set()
+    assert pairs(BARRIER, wait(0)) == set()
+    assert pairs(wait(1)) == {"ab"}
+    assert pairs(copy("c"), COMMIT, wait(1)) == {"ac", "bc"}
+    assert pairs(Branch(((wait(0),), ()))) == {"ab"}
+    assert together(kernel(copy("a"), wait(0), BARRIER, write("b"))) == {"ab"}
+    assert together(kernel(copy("a"), wait(-1), BARRIER, write("b"))) == set()
+    assert together(kernel(copy("a"), COMMIT, BARRIER, write("b"), wait(0))) == {"ab"}
+
+
+def test_what_is_kept_shares_with_nothing():
+    steps = (*phase("a"), BARRIER, *phase("b"), BARRIER, *phase("c"))
+    assert together(kernel(*steps, kept=("b",))) == {"ab", "bc"}
+
+
+def test_a_kernel_is_read_from_json():
+    steps = (
+        write("a"),
+        Loop((begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False),
+        Branch(((read("a"),), ())),
+    )
+    original = kernel(*steps, kept=("c",))
+    plain = json.loads(json.dumps(original.to_plain()))
+    assert Kernel.from_plain(plain) == original
+    plain["steps"].append("barrier")
+    with pytest.raises(ValueError, match="a step must be"):
+        Kernel.from_plain(plain)
+
+
+def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
+    def place(number: int, loops: int) -> Event:
+        return Event(What.PLACE, number=number, loops=loops)
+
+    body = (place(0, 1), begin("a"), *phase("a"), place(1, 1))
+    steps = (Loop(body), place(2, 0), begin("b"), *phase("b"))
+    assert barriers_to_add(kernel(*steps), MEMORY, 128, solve, more=False) == ()
+    assert barriers_to_add(kernel(*steps), MEMORY, 64, solve, more=False) == (2,)
+    assert barriers_to_add(kernel(*steps), MEMORY, 128, solve, more=True) == (2,)
+    with_barrier = shared_memory_problem(kernel(*steps), MEMORY, (2,))
+    assert solve(with_barrier).peak == 64
+    assert len(epoch_numbers(kernel(*steps), (2,))) == 4
+
+
+def test_two_barriers_are_added_where_one_alone_saves_nothing():
+    steps: list[Step] = []
+    for number, name in enumerate(NAMES):
+        steps += [Event(What.PLACE, number=number), begin(name), *phase(name)]
+    # Barriers in the phases leave a value of each waiting at the beginning of the next.
+    assert barriers_to_add(kernel(*steps), MEMORY, 64, solve, more=False) == (1, 2)
+
+
+def test_events_may_name_buffers_of_another_memory():
+    steps = (write("a", "other"), copy("other"), wait(0), BARRIER, read("a", "other"))
+    assert [buffer.live for buffer in shared_memory_problem(kernel(*steps), MEMORY).buffers] == [
+        ((0, 2),)
+    ]
+
+
+# Random kernels, run by two threads in all ways
+
+
+STEPS = st.recursive(
+    st.lists(
+        st.one_of(
+            st.just(BARRIER),
+            st.sampled_from(NAMES).map(read),
+            st.sampled_from(NAMES).map(write),
+            st.sampled_from(NAMES).map(begin),
+        ),
+        max_size=5,
+    ),
+    lambda inner: st.lists(
+        st.one_of(
+            st.just(BARRIER),
+            st.sampled_from(NAMES).map(read),
+            st.sampled_from(NAMES).map(write),
+            inner.map(lambda body: Loop(tuple(body))),
+            st.tuples(inner, inner).map(lambda arms: Branch(tuple(map(tuple, arms)))),
+        ),
+        max_size=5,
+    ),
+    max_leaves=4,
+)
+
+
+def ways(steps: Sequence[Step]) -> Iterator[list[Event]]:
+    """Yield what a thread does, for each choice of arms and of none to two rounds."""
+    if not steps:
+        yield []
+        return
+    first, rest = steps[0], steps[1:]
+    if isinstance(first, Event):
+        heads: Any = [[first]]
+    elif isinstance(first, Branch):
+        heads = [way for arm in first.arms for way in ways(arm)]
+    else:
+        once = list(ways(first.body))
+        heads = [[], *once, *(one + two for one in once for two in once)]
+    tails = list(ways(rest))
+    for head in heads:
+        for tail in tails:
+            yield head + tail
+
+
+def needs(way: list[Event]) -> list[set[str]]:
+    """Return for each epoch of a run what is touched or holds a value that is read later."""
+    needed: list[set[str]] = [set()]
+    for at, event in enumerate(way):
+        if event.what is What.BARRIER:
+            needed.append(set())
+        elif event.what is not What.BEGIN:
+            needed[-1].update(event.buffers)
+        for name in NAMES:
+            if holds(name, way[: at + 1]) and is_read(name, way[at + 1 :]):
+                needed[-1].add(name)
+    return needed
+
+
+def holds(name: str, before: Sequence[Event]) -> bool:
+    kinds = [event.what for event in before if name in event.buffers]
+    last = max((i for i, kind in enumerate(kinds) if kind is What.BEGIN), default=-1)
+    return What.WRITE in kinds[last + 1 :]
+
+
+def is_read(name: str, after: Sequence[Event]) -> bool:
+    kinds = [event.what for event in after if name in event.buffers]
+    return What.READ in itertools.takewhile(lambda kind: kind is not What.BEGIN, kinds)
+
+
+@settings(max_examples=40)
+@given(STEPS)
+def test_what_any_run_needs_is_kept_apart(steps: list[Step]):
+    given_kernel = kernel(*steps)
+    apart = together(given_kernel)
+    for way in itertools.islice(ways(steps), 60):
+        for needed in needs(way):
+            for one, two in itertools.combinations(sorted(needed), 2):
+                assert one + two in apart, (one, two, way)
+    problem = shared_memory_problem(given_kernel, MEMORY)
+    assert verify(problem, solve(problem)) == ()
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(STEPS)
+def test_what_any_run_needs_is_kept_apart_sweep(steps: list[Step]):
+    apart = together(kernel(*steps))
+    for way in itertools.islice(ways(steps), 300):
+        for needed in needs(way):
+            assert {a + b for a, b in itertools.combinations(sorted(needed), 2)} <= apart, way

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tvm-ext compare --shared-memory``: bytes of a kernel by each way, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tvm_ext.__main__ import main
+from tvm_ext.comparison import shared_memory_command
+
+KERNEL = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def phases(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    s0 = T.alloc_buffer((64,), "float32", scope="shared")
+    s1 = T.alloc_buffer((64,), "float32", scope="shared")
+    s2 = T.alloc_buffer((64,), "float32", scope="shared")
+    s0[tx] = a[tx]
+    s1[tx] = s0[63 - tx]
+    s2[tx] = s1[(tx + 7) % 64]
+    o[tx] = s2[(tx * 3) % 64]
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "kernel.py"
+    path.write_text(KERNEL)
+    return path
+
+
+def compared(program: Path, tmp_path: Path) -> tuple[int, list[dict[str, object]]]:
+    told = tmp_path / "told.json"
+    command = ["compare", str(program), "--target", "opencl", "--shared-memory"]
+    status = main([*command, "--json", str(told)])
+    return status, json.loads(told.read_text())
+
+
+def test_each_way_is_told(program: Path, tmp_path: Path):
+    status, ((row,)) = compared(program, tmp_path)
+    assert status == 0
+    assert row["taken"] == {"default": 512, "merged": 256, "ours": 512, "insert": 512}
+
+
+def test_the_status_tells_that_ours_takes_more(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ways = {**shared_memory_command._WAYS, "default": shared_memory_command._WAYS["merged"]}
+    monkeypatch.setattr(shared_memory_command, "_WAYS", ways)
+    assert compared(program, tmp_path)[0] == 1
+
+
+def test_it_is_a_command_of_its_own(program: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["compare", str(program), "--shared-memory", "--planners", "best"]) == 2
+    assert "--shared-memory" in capsys.readouterr().err
