@@ -87,7 +87,7 @@ def compiled(
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=80, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
     note(mod.script())
     replay(mod, planner)
@@ -144,7 +144,7 @@ def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch):
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS), in_front=st.booleans())
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=10, deadline=None, print_blob=True)
 def test_an_arena_computes_the_same_when_compiled(mod: tvm.IRModule, planner: str, in_front: bool):
     note(mod.script())
     np.testing.assert_equal(compiled(mod, planner, in_front=in_front), replay(mod, planner))
@@ -160,7 +160,7 @@ def test_arenas_compute_the_same_in_many_compiled_programs(planner: str):
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=40, deadline=None, print_blob=True)
+@settings(max_examples=20, deadline=None, print_blob=True)
 def test_addresses_change_nothing_else(mod: tvm.IRModule, planner: str):
     planned = PlanAddresses(planner)(mod)["main"]
     assert tvm_ffi.structural_equal(drop_addresses(planned, SCOPES), mod["main"])

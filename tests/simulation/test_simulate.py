@@ -44,7 +44,7 @@ def spread(program, times):
 
 
 @given(planned_kernels())
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=75, deadline=None, print_blob=True)
 def test_it_agrees_with_a_clock_that_ticks(kernel):
     program, problem, plan = kernel
     expected = ticked(program, problem, plan)
@@ -58,7 +58,7 @@ def test_it_agrees_with_a_clock_that_ticks(kernel):
 
 
 @given(planned_kernels(most_extent=3), st.integers(5, 40))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_skipping_a_steady_state_changes_nothing(kernel, times):
     program, problem, plan = kernel
     program = spread(program, times)
@@ -76,7 +76,7 @@ def run_through(program, problem, plan):
 
 
 @given(planned_kernels())
-@settings(max_examples=80, deadline=None, print_blob=True)
+@settings(max_examples=40, deadline=None, print_blob=True)
 def test_no_run_is_shorter_than_its_bounds_and_no_reuse_makes_it_faster(kernel):
     program, problem, plan = kernel
     found = simulate(program, [(problem, plan)], MACHINE)
@@ -89,7 +89,7 @@ def test_no_run_is_shorter_than_its_bounds_and_no_reuse_makes_it_faster(kernel):
 
 
 @given(planned_kernels(), st.data())
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_bytes_of_its_own_for_one_buffer_never_cost_time(kernel, data):
     program, problem, plan = kernel
     name = data.draw(st.sampled_from([buffer.name for buffer in problem.buffers]))
@@ -101,7 +101,7 @@ def test_bytes_of_its_own_for_one_buffer_never_cost_time(kernel, data):
 
 
 @given(planned_kernels())
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_where_every_wait_is_counted_a_pipe_is_idle_only_for_a_wait_or_at_its_end(kernel):
     program, problem, plan = kernel
     found = run_through(program, problem, plan)

@@ -56,7 +56,7 @@ def _assert_like_stock(program: Program) -> None:
 
 
 _FEW = settings(
-    max_examples=150,
+    max_examples=100,
     derandomize=True,
     deadline=None,
     print_blob=True,
@@ -101,7 +101,7 @@ def test_equals_stock_on_seeds(first: int, count: int) -> None:
             raise AssertionError(f"random_program({number}): {error}") from error
 
 
-@settings(_FEW, max_examples=60)
+@settings(_FEW, max_examples=30)
 @given(broken_programs())
 def test_refuses_what_stock_refuses(program: Program) -> None:
     expected, actual = _stock(program), _ours(program)
@@ -110,7 +110,7 @@ def test_refuses_what_stock_refuses(program: Program) -> None:
         assert "'main'" in str(actual)
 
 
-@settings(_FEW, max_examples=60)
+@settings(_FEW, max_examples=30)
 @given(programs())
 def test_leaves_input_alone_and_is_deterministic(program: Program) -> None:
     before = program.mod.script(show_meta=True)
@@ -137,7 +137,7 @@ def _keeps_truth_values_as_integers(mod: tvm.IRModule) -> bool:
     )
 
 
-@settings(_FEW, max_examples=60)
+@settings(_FEW, max_examples=30)
 @given(programs())
 def test_takes_its_own_output_where_stock_does(program: Program) -> None:
     once = _ours(program)
