@@ -24,6 +24,9 @@ from passes.layer_group.planning.sweep import Estimate, LayerFacts, Sweep
 WINDOW = 16
 """Groups of more layers than this are made of smaller ones: see `dynamic_programming`."""
 
+MOST_LAYERS = 32
+"""Layers of a group at most: a kernel of more is too much for the compiler that gets it."""
+
 PATIENCE = 2
 """How often more slices, or longer groups with more slices, win nothing before it stops."""
 
@@ -212,7 +215,11 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
-        estimates = [e for e in search.ending_with(end, first, (0,)) if e.first < end]
+        estimates = [
+            e
+            for e in search.ending_with(end, max(first, end + 1 - MOST_LAYERS), (0,))
+            if e.first < end
+        ]
         estimates.sort(key=lambda estimate: estimate.first)
         plans = (search.plan(estimate) for estimate in estimates)
         planned = next((plan for plan in plans if plan is not None), None)
@@ -247,7 +254,7 @@ def _estimate(
     """Find the groups that begin and end where `begins` says, of at most `WINDOW` such parts."""
     for at, begin in enumerate(begins):
         end = begins[at + 1] - 1 if at + 1 < len(begins) else last
-        furthest = begins[max(0, at + 1 - WINDOW)]
+        furthest = max(begins[max(0, at + 1 - WINDOW)], end + 1 - MOST_LAYERS)
         by_first = known.setdefault(end, {})
         fresh: dict[int, list[Estimate]] = {}
         for estimate in search.ending_with(end, furthest, search.parts):
