@@ -39,7 +39,7 @@ DOUBT = 0.03
 QUICK = "first_fit"
 """One of the planners of the portfolio."""
 
-PARTS = 8
+PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
@@ -294,14 +294,18 @@ def _choose(
     costs: dict[tuple[int, int], int] = {}
     for end, by_first in known.items():
         for start, estimates in by_first.items():
+            if start == end:
+                # A group of one is none, but where it moves less, by laying out its own weights.
+                less = [e for e in estimates if e.moved < search.alone[end].moved]
+                costs[end, end] = estimates[0].price
+                estimates = less
             for estimate in estimates:
                 price = search.price(estimate)
-                if price is not None and price < costs.get((start, end), price + 1):
+                if price is not None and ((start, end) not in options or price < costs[start, end]):
                     options[start, end], costs[start, end] = estimate, price
     # Where a layer alone is run, it is sliced, too, but that is not for us to write.
     costs = {(n, n): search.alone[n].price for n in range(first, last + 1)} | costs
-    parts = shortest_path(first, last, costs)
-    return [start if start == end else options[start, end] for start, end in parts]
+    return [options.get(part, part[0]) for part in shortest_path(first, last, costs)]
 
 
 def shortest_path(
