@@ -100,6 +100,9 @@ class LayerGroupReport:
         output.
     moved_after : int
         Bytes with the groups.
+    folded_before, folded_after : int
+        What of these two is moved by layers that make weights of weights alone, such as the
+        transpose of a matrix. A deployment does that once, before; then it is not moved.
     moved_least : int
         Bytes if every input, weight and output of the network moves once.
     makespan_before, makespan_after : int
@@ -110,6 +113,8 @@ class LayerGroupReport:
     left: tuple[LeftLayer, ...]
     moved_before: int
     moved_after: int
+    folded_before: int
+    folded_after: int
     moved_least: int
     makespan_before: int
     makespan_after: int
@@ -252,6 +257,8 @@ def _report(blocks: list[PlannedBlock], options: LayerGroupOptions) -> LayerGrou
         tuple(LeftLayer(*left) for block in blocks for left in block.groups.left.items()),
         sum(block.groups.moved_before for block in blocks),
         sum(block.groups.moved_after for block in blocks),
+        sum(block.groups.folded_before for block in blocks),
+        sum(block.groups.folded_after for block in blocks),
         sum(block.groups.moved_least for block in blocks),
         sum(before for before, _ in spans),
         sum(after for _, after in spans),

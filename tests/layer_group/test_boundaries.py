@@ -150,6 +150,7 @@ CASES = (
     no_elements,
 )
 GROUPED = (
+    returned,
     taken_out_twice,
     other_names,
     other_names_of_effects,

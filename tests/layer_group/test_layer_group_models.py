@@ -15,6 +15,7 @@ from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
 from tvm.target import Target
 
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import check
 from tvm_ext.layer_group_report import layer_groups, lowered
@@ -62,7 +63,16 @@ def test_plans_of_a_network_are_verified(name, chip):
             check(group.local.problem, group.plan)
         assert groups.moved_least <= groups.moved_after <= groups.moved_before
         names = [layer.name for group in groups.groups for layer in group.group.layers]
-        assert sorted([*names, *groups.left]) == sorted(x.name for x in groups.network.layers)
+        grouped = {layer.name for group in groups.groups for layer in group.group.layers}
+        folded = [x.name for x in groups.network.layers if x.lays_out and x.name not in groups.left]
+        # What lays out a weight for a layer of a group is in none, and need not run.
+        index = NetworkIndex(groups.network)
+        for layer in groups.network.layers:
+            if layer.lays_out:
+                (reader,) = index.readers[layer.output]
+                assert (layer.name in folded) == (groups.network.layers[reader].name in grouped)
+        every = [*names, *groups.left, *folded]
+        assert sorted(every) == sorted(x.name for x in groups.network.layers)
 
 
 def test_most_of_a_network_is_grouped_where_it_fits():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fixed_groups import LANES, chip, everything, grouped
@@ -11,7 +13,9 @@ from replay import Replay, check_replay
 from tvm import relax
 
 from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.slicing import Cut
 
@@ -111,3 +115,39 @@ def test_a_part_in_the_place_of_the_one_that_computes_is_seen():
     replay.layouts[name].window[axis] = stream.chunk  # As if there was one buffer.
     with pytest.raises(AssertionError, match=f"reads {name}"):
         replay.run()
+
+
+def transposed(emit, x, w, v):
+    y = emit(OP.nn.relu(emit(OP.matmul(x, emit(OP.permute_dims(w))))))
+    twice = emit(OP.permute_dims(v))
+    return emit(OP.matmul(emit(OP.matmul(y, twice)), twice))
+
+
+def test_a_weight_is_loaded_in_the_order_that_its_only_reader_needs():
+    mod = lowered(module([(1, 6, 8), (40, 8), (40, 40)], transposed), fuse=True)
+    (block,) = read_networks(mod)
+    layers = block.network.layers
+    first, second = (layer for layer in layers if "transpose" in layer.operator)
+    assert (first.lays_out, second.lays_out) == (True, False)  # Two layers read the second.
+    args = arrays(mod)
+    (expected,) = run(mod, args)
+    groups = {tuple(n for n, layer in enumerate(layers) if not layer.lays_out): Cut(part_bytes=1)}
+    found = grouped(mod, groups)
+    assert found is not None
+    new, (group,) = found
+    assert {first.output, *first.inputs} & set(group.group.loaded) == {first.output}
+    assert first.output in group.slices.streamed
+    np.testing.assert_array_equal(run(new, args)[0], expected)
+
+
+def test_what_lays_out_a_weight_runs_where_its_reader_is_left():
+    mod = lowered(module([(1, 6, 8), (40, 8), (40, 40)], transposed), fuse=True)
+    (block,) = read_networks(mod)
+    layers = tuple(
+        layer if layer.lays_out else replace(layer, reason="no") for layer in block.network.layers
+    )
+    network = replace(block.network, layers=layers)
+    found = plan_layer_groups(network, chip())
+    assert list(found.left) == [layer.name for layer in by_dependencies(network).layers]
+    assert found.moved_after == found.moved_before
+    assert found.folded_after == found.folded_before == 2 * 40 * 8 * 4

@@ -15,7 +15,7 @@ from operator_modules import arrays, call
 from tvm import relax
 
 from passes.layer_group.analysis.networks import read_networks
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
@@ -41,8 +41,8 @@ def grouped(mod, cut, keep):
             continue
         group = NetworkIndex(block.network).group(tuple(range(len(layers))))
         (output,) = (group.tensor(name) for name in group.outputs)
-        rows = min(cut.h, output.shape[output.axes.index("h")])
-        plan = plan_group(group, Cut(n=cut.n, h=rows), chip(), keep)
+        batch, rows = min(cut.n, extent_of(output, "n")), min(cut.h, extent_of(output, "h"))
+        plan = plan_group(group, Cut(n=batch, h=rows), chip(), keep)
         assert plan is not None
         names = tuple(layer.name for layer in layers)
         kernel = group_function(plan, block.calls, LANES, "arena")

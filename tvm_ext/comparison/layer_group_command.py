@@ -133,6 +133,8 @@ def to_json(found: Savings) -> str:
             for name in (
                 "moved_before",
                 "moved_after",
+                "folded_before",
+                "folded_after",
                 "moved_least",
                 "makespan_before",
                 "makespan_after",
@@ -191,6 +193,12 @@ def _totals(found: Savings) -> list[list[str]]:
             format_bytes(report.moved_before),
             format_bytes(report.moved_after),
             format_bytes(report.moved_least),
+        ],
+        [
+            "of it to lay out weights, which a deployment does once",
+            format_bytes(report.folded_before),
+            format_bytes(report.folded_after),
+            "",
         ],
         [
             "global memory of activations",

@@ -24,6 +24,9 @@ from passes.layer_group.planning.sweep import Estimate, LayerFacts, Sweep
 WINDOW = 16
 """Groups of more layers than this are made of smaller ones: see `dynamic_programming`."""
 
+MOST_LAYERS = 32
+"""Layers of a group at most: a kernel of more is too much for the compiler that gets it."""
+
 PATIENCE = 2
 """How often more slices, or longer groups with more slices, win nothing before it stops."""
 
@@ -36,7 +39,7 @@ DOUBT = 0.03
 QUICK = "first_fit"
 """One of the planners of the portfolio."""
 
-PARTS = 8
+PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
@@ -212,7 +215,11 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
-        estimates = [e for e in search.ending_with(end, first, (0,)) if e.first < end]
+        estimates = [
+            e
+            for e in search.ending_with(end, max(first, end + 1 - MOST_LAYERS), (0,))
+            if e.first < end
+        ]
         estimates.sort(key=lambda estimate: estimate.first)
         plans = (search.plan(estimate) for estimate in estimates)
         planned = next((plan for plan in plans if plan is not None), None)
@@ -247,7 +254,7 @@ def _estimate(
     """Find the groups that begin and end where `begins` says, of at most `WINDOW` such parts."""
     for at, begin in enumerate(begins):
         end = begins[at + 1] - 1 if at + 1 < len(begins) else last
-        furthest = begins[max(0, at + 1 - WINDOW)]
+        furthest = max(begins[max(0, at + 1 - WINDOW)], end + 1 - MOST_LAYERS)
         by_first = known.setdefault(end, {})
         fresh: dict[int, list[Estimate]] = {}
         for estimate in search.ending_with(end, furthest, search.parts):
@@ -287,14 +294,18 @@ def _choose(
     costs: dict[tuple[int, int], int] = {}
     for end, by_first in known.items():
         for start, estimates in by_first.items():
+            if start == end:
+                # A group of one is none, but where it moves less, by laying out its own weights.
+                less = [e for e in estimates if e.moved < search.alone[end].moved]
+                costs[end, end] = estimates[0].price
+                estimates = less
             for estimate in estimates:
                 price = search.price(estimate)
-                if price is not None and price < costs.get((start, end), price + 1):
+                if price is not None and ((start, end) not in options or price < costs[start, end]):
                     options[start, end], costs[start, end] = estimate, price
     # Where a layer alone is run, it is sliced, too, but that is not for us to write.
     costs = {(n, n): search.alone[n].price for n in range(first, last + 1)} | costs
-    parts = shortest_path(first, last, costs)
-    return [start if start == end else options[start, end] for start, end in parts]
+    return [options.get(part, part[0]) for part in shortest_path(first, last, costs)]
 
 
 def shortest_path(

@@ -184,11 +184,10 @@ class Sweep:
             if other.reader == number + 1:
                 self._beside(self.index.tensors[name], other, number, 1)
         measure, made = self._measure(tensor, needs, loaded=False)
-        if self._refuses(measure, bool(readers)):
+        if self._refuses(measure) and readers:
             return False
-        compute = self.facts.compute_cycles(number, measure.elements / self.cut.steps)
+        self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
         stream = self.facts.stream(number, self.cut.part_bytes)
-        self._compute.append(compute)
         if stream is not None and stream.weights:
             self._stream(number, stream)
         inside = [r for r in readers if r <= self.last]
@@ -239,14 +238,14 @@ class Sweep:
                 last_reader = old.last_reader
                 self._account(tensor, old, -1, head=number)
             measure, _ = self._measure(tensor, self._needs[name], loaded=True)
-            if self._refuses(measure, True):
+            if self._refuses(measure):
                 return False
             self._loaded[name] = _Loaded(measure, number, last_reader)
             self._account(tensor, self._loaded[name], 1, head=number)
         return True
 
-    def _refuses(self, measure: _Measure, is_read: bool) -> bool:
-        return self.facts.chip.overlap_rule == "half" and is_read and measure.repeats
+    def _refuses(self, measure: _Measure) -> bool:
+        return self.facts.chip.overlap_rule == "half" and measure.repeats
 
     def _at(self, number: int) -> int:
         return self.last - number
@@ -359,7 +358,7 @@ class Sweep:
             return self._measure_whole(tensor), needs
         held, made = settle_spans(needs, self.keep)
         extents, elements, kept, repeats = [], 1, False, False
-        sizes: dict[str, Spans | NDArray[np.int64]] = {}
+        sizes: dict[str, NDArray[np.int64]] = {}  # Of all slices along a letter.
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):
             if window is None or fresh is None:
                 extents.append(extent)
@@ -367,16 +366,12 @@ class Sweep:
                 continue
             letter, new = fresh
             extents.append(window[1].longest)
-            if letter in sizes:
-                other = sizes[letter]
-                sizes[letter] = new.sizes * (other.sizes if isinstance(other, Spans) else other)
-            else:
-                sizes[letter] = new
+            sizes[letter] = new.sizes * sizes.get(letter, 1)
             kept = kept or (letter in self.keep and new.total < window[1].total)
             if letter == "h" and self.facts.chip.overlap_rule == "half":
                 repeats = 2 * (new.total - new.covered()) > extent
         for made_by in sizes.values():
-            elements *= made_by.total if isinstance(made_by, Spans) else int(made_by.sum())
+            elements *= int(made_by.sum())
         for letter in LETTERS:
             count = self.cut.count(letter)
             if letter in sizes or count == 1:

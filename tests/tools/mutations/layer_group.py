@@ -124,6 +124,18 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ("tests/layer_group/test_lanes.py", _REPLAY, _LOCAL),
     ),
     Rule(
+        "LayerGroup slots: weights in parts",
+        f"{_PLANNING}/streams.py",
+        (),
+        ("tests/layer_group/test_streams.py",),
+    ),
+    Rule(
+        "LayerGroup order: dependencies",
+        f"{_PLANNING}/dependencies.py",
+        (),
+        ("tests/layer_group/test_search.py",),
+    ),
+    Rule(
         "LayerGroup slots: banks",
         f"{_PLANNING}/banks.py",
         (),
