@@ -320,7 +320,7 @@ def test_what_is_not_planned_stays_as_it_is(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "tvm_ext.PlanSharedMemory"):
         text = planned(func).script()
     assert "flags = T.alloc_shared((64,)" in text
-    assert "arena_shared = T.alloc_shared((512,)" in text
+    assert "arena_shared = T.alloc_shared((128,)" in text
     assert "'flags' in shared: its elements are no whole bytes" in caplog.text
 
 
