@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import GlobalVar, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
@@ -80,6 +81,8 @@ _INT32_MAX = 2**31 - 1
 
 _NO_ALIAS = "tirx.noalias"
 
+_BYTES = tvm_ffi.dtype("uint8")
+
 _READ_AND_WRITE = 3
 """The mask of `tvm_access_ptr` for memory that is read and written."""
 
@@ -95,6 +98,8 @@ class Arena:
     # What lives in it, with the offset of each slot, in bytes.
     members: tuple[tuple[Allocation, tuple[int, ...]], ...]
     alignment: int = DEFAULT_ALIGNMENT  # Multiple of how many bytes it begins at, at least
+    # What it is an array of. With the type of all its members, code generators cast no pointers.
+    dtype: Any = _BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +107,7 @@ class _Place:
     """Where an allocation with one offset lives, in bytes."""
 
     arena: Var
+    size: int  # Of the arena
     offset: int
 
 
@@ -140,9 +146,10 @@ class _ArenaRewriter:
         self._iterations = Iterations()
         for arena in arenas:
             name = "arena_" + re.sub(r"\W+", "_", arena.scope)
+            extent = -(-arena.size * 8 // (arena.dtype.bits * arena.dtype.lanes))
             memory = tirx.decl_buffer(
-                (IntImm(_index_type(arena.size), arena.size),),
-                "uint8",
+                (IntImm(_index_type(extent), extent),),
+                str(arena.dtype),
                 name,
                 scope=arena.scope,
                 data_alignment=max(arena.alignment, DEFAULT_ALIGNMENT),
@@ -158,7 +165,7 @@ class _ArenaRewriter:
                 if by_address:
                     self._add_address(buffer, memory, offsets, allocation.loop)
                     continue
-                place = _Place(memory, offsets[0])
+                place = _Place(memory, arena.size, offsets[0])
                 self._places[allocation.index] = place
                 for named in (buffer, *uses[allocation.index].aliases):
                     key = named.__chandle__()
@@ -398,7 +405,7 @@ def _moved(index: Any, place: _Place, element: Any, name: str) -> Any:
     if shift == 0:
         return index
     lanes = index.ty.dtype.lanes
-    if _index_type(place.arena.ty.shape[0].value * 8 // nbits) == "int64":
+    if _index_type(place.size * 8 // nbits) == "int64":
         index = index.astype("int64" if lanes == 1 else f"int64x{lanes}")
     amount = IntImm(str(index.ty.dtype.with_lanes(1)), shift)
     if isinstance(index, Ramp):

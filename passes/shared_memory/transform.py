@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
+import tvm_ffi
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
@@ -50,6 +51,9 @@ LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
 Warns of functions that are left to TVM's own pass, and of kernels that need more than a target has
 by TVM's own account.
 """
+
+_ADDRESS_SPACES = ("opencl", "metal")
+"""Targets whose pointers say which memory they point to."""
 
 _STOCK_LIMIT = "max_shared_memory_per_block"
 
@@ -149,7 +153,8 @@ def plan_shared_memory(
         for note in kernel.left_alone:
             LOGGER.info("%s: left alone: %s", where, note)
     plans = [plan for memory in found.kernels for plan in _plans(func, memory, solver, chip)]
-    arenas = [_arena(plan, found) for plan in plans if len(plan.problem.buffers) > 1]
+    several = (plan for plan in plans if len(plan.problem.buffers) > 1)
+    arenas = [arena for plan in several if (arena := _arena(func, plan, found)) is not None]
     try:
         return write_arenas(func, found.access, found.uses, arenas)
     except ValueError as error:
@@ -241,15 +246,30 @@ def _described(memory: MemoryHierarchy | None) -> dict[str, int]:
     return {s.name: s.capacity for s in scopes if s.name in SCOPES and s.capacity is not None}
 
 
-def _arena(planned: SharedMemoryPlan, found: FunctionMemory) -> Arena:
+def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: FunctionMemory) -> Arena | None:
+    """Return the allocation of a plan; None where TVM would write it wrongly.
+
+    To gather a vector from memory that is of another type, TVM casts its pointer, and leaves out
+    the address space, which OpenCL and Metal ask for.
+    """
     statements, allocations = found.access.alloc_stmts, planned.memory.allocations
+    types = {name: set(found.uses[allocations[name]].dtypes) for name in planned.plan.offsets}
+    scalars = {str(dtype.with_lanes(1)) for dtypes in types.values() for dtype in dtypes}
+    dtype = tvm_ffi.dtype(scalars.pop() if len(scalars) == 1 else "uint8")
+    target = target_of(func)
+    if target is not None and target.kind.name in _ADDRESS_SPACES:
+        for name in sorted(planned.memory.scattered & types.keys()):
+            if types[name] != {dtype}:
+                text = "function %r: %s stays as it is, as vectors of %r are gathered there"
+                LOGGER.warning(text, name_of(func), planned.kernel.name, name)
+                return None
     members = tuple(
         (Allocation(allocations[name], statements[allocations[name]]), offsets)
         for name, offsets in planned.plan.offsets.items()
     )
     alignment = max(buffer.alignment for buffer in planned.problem.buffers)
     owner = planned.memory.owner.__chandle__()
-    return Arena(planned.kernel.name, planned.plan.peak, owner, members, alignment)
+    return Arena(planned.kernel.name, planned.plan.peak, owner, members, alignment, dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from attention import KERNELS, SMALL
 from block_replay import FaultError, replay
-from opencl_runs import lowered, run, shared_bytes
+from opencl_runs import lowered, run, shared_bytes, source_of
 from tvm.relax.frontend.nn.llm import kv_cache
 from tvm.target import Target
 
@@ -28,6 +28,7 @@ def test_no_two_threads_meet_in_a_byte(name: str):
     kernel = lowered(case.func, INSERT, target=SMALL)
     replay(kernel, case.arguments, case.grid, "random")
     np.testing.assert_allclose(case.arguments["output"], case.expected, rtol=1e-4, atol=1e-5)
+    assert "((float*)arena" not in source_of(kernel)  # Which has no address space.
 
 
 @pytest.mark.slow  # Compiling takes a device a minute and more.

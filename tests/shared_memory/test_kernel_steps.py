@@ -320,7 +320,7 @@ def test_what_is_not_planned_stays_as_it_is(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "tvm_ext.PlanSharedMemory"):
         text = planned(func).script()
     assert "flags = T.alloc_shared((64,)" in text
-    assert "arena_shared = T.alloc_shared((512,)" in text
+    assert "arena_shared = T.alloc_shared((128,)" in text
     assert "'flags' in shared: its elements are no whole bytes" in caplog.text
 
 
@@ -411,3 +411,29 @@ def main(x: T.Buffer((64,), "float32")):
 {use(last)}
 """)
     assert may_share(func) is shares
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "step", "stays"),
+    [
+        ("opencl", "int32", 2, True),
+        ("opencl", "int32", 1, False),
+        ("opencl", "float32", 2, False),
+        ("cuda", "int32", 2, False),
+    ],
+)
+def test_what_tvm_would_gather_wrongly_stays(kind: str, dtype: str, step: int, stays: bool):
+    func = tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32"), o: T.Buffer((128,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 32)
+    a = T.alloc_buffer((64,), "float32", scope="shared")
+    b = T.alloc_buffer((64,), "{dtype}", scope="shared")
+    a[tx] = x[tx]
+    b[tx] = T.Cast("{dtype}", x[tx])
+    o[T.Ramp(tx * 2, 1, 2)] = a[T.Ramp(tx, {step}, 2)]
+    o[tx] = T.Cast("float32", b[tx])
+""")
+    text = planned(func.with_attr("target", Target(kind))).script()
+    assert ("arena_shared" not in text) is stays

@@ -10,8 +10,9 @@ from typing import Any
 
 from tvm.ir import Op, TensorLoad, Var
 from tvm.ir.expr import Call
-from tvm.tirx import IntImm, Let
+from tvm.tirx import IntImm, Let, Ramp
 
+from passes.ir.buffers import is_dense
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
     ADDRESS_IN_OTHER_BLOCK,
@@ -46,6 +47,8 @@ class StatementUses:
     copies: dict[str, None] = field(default_factory=dict)
     kept: dict[str, None] = field(default_factory=dict)
     handed_on: dict[str, None] = field(default_factory=dict)  # Those whose address is an operand
+    # Those of which a vector is loaded or stored that are not neighbouring elements.
+    scattered: dict[str, None] = field(default_factory=dict)
     jumps: bool = False  # Whether a thread goes on elsewhere than behind the statement
 
 
@@ -80,6 +83,14 @@ def uses_of(
     return uses
 
 
+def is_scattered(indices: Any) -> bool:
+    """Whether indices are those of a vector of elements that are not all neighbours."""
+    return any(
+        index.ty.dtype.lanes != 1 and not (type(index) is Ramp and is_dense(index))
+        for index in indices
+    )
+
+
 class _Walk:
     def __init__(
         self, uses: StatementUses, names: Mapping[int, str], access: LinearAccess, given: _Given
@@ -94,6 +105,8 @@ class _Walk:
         name = self._name(op.source)
         if name is not None:
             self._uses.reads[name] = None
+            if is_scattered(op.indices):
+                self._uses.scattered[name] = None
         visitor.visit(op.indices)
 
     def visit_let(self, op: Let, visitor: Any) -> None:

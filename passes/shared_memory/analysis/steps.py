@@ -44,7 +44,7 @@ from passes.ir.unique_names import unique_name
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
 from passes.shared_memory.analysis.alignments import alignment_of, alignment_of_addresses
-from passes.shared_memory.analysis.statement_uses import StatementUses, uses_of
+from passes.shared_memory.analysis.statement_uses import StatementUses, is_scattered, uses_of
 from passes.shared_memory.analysis.uniform import Uniformity, is_thread
 from passes.shared_memory.planning.kernel import (
     Branch,
@@ -77,6 +77,8 @@ class KernelMemory:
     # The sequence of statements and the index in it at which each place of the kernel stands.
     places: dict[int, tuple[SeqStmt, int]]
     barriers: dict[int, Evaluate]  # The statements of its barriers, by number
+    # Buffers of which vectors are loaded or stored that are not neighbouring elements.
+    scattered: frozenset[str]
     left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own
     bytes_left_alone: dict[str, int]  # What these take, as far as it is known, by storage scope
 
@@ -192,7 +194,14 @@ def _read(
     for note in left_alone:
         left[note.scope] += access.allocs[note.index].const_nbits // 8
     return KernelMemory(
-        owner, kernels, allocations, walk.places, walk.barriers, tuple(left_alone), left
+        owner,
+        kernels,
+        allocations,
+        walk.places,
+        walk.barriers,
+        frozenset(walk.scattered),
+        tuple(left_alone),
+        left,
     )
 
 
@@ -230,6 +239,7 @@ class _Walk:
     owner: AttrStmt
     kept: dict[str, None] = field(default_factory=dict)
     handed_on: dict[str, None] = field(default_factory=dict)
+    scattered: dict[str, None] = field(default_factory=dict)
     jumps: bool = False
     places: dict[int, tuple[SeqStmt, int]] = field(default_factory=dict)
     barriers: dict[int, Evaluate] = field(default_factory=dict)
@@ -320,6 +330,8 @@ class _Walk:
             name = None if known is None else self.names.get(known.root)
             if name is not None:
                 (uses.copies if self._copying else uses.writes)[name] = None
+                if is_scattered(op.indices):
+                    uses.scattered[name] = None
             yield from self._events(uses)
         elif isinstance(op, Bind):
             yield from self._events(uses_of([op.value], self.names, self.access))
@@ -364,6 +376,7 @@ class _Walk:
     def _events(self, uses: StatementUses) -> Iterator[Event]:
         self.kept.update(uses.kept)
         self.handed_on.update(uses.handed_on)
+        self.scattered.update(uses.scattered)
         self.jumps |= uses.jumps
         for what, names in (
             (What.READ, uses.reads),
