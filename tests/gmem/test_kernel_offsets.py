@@ -87,6 +87,32 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
         np.testing.assert_array_equal(mine[0], theirs[0])
 
 
+PARAMETER_OR_TENSOR = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((100,), "float32"), c: R.Tensor((), "bool")):
+        if c:
+            s = R.sum(x)
+            v = (x, s)
+        else:
+            a = R.abs(x)
+            s = R.sum(x)
+            v = (a, s)
+        r = R.add(v[0], v[1])
+        return r
+"""
+
+
+def test_a_value_that_may_be_a_parameter_begins_with_its_memory():
+    lowered = lower(parse(PARAMETER_OR_TENSOR), fuse=False)
+    machines = [build(lowered, GMEMAllocate(target="llvm", offsets="kernel")), build(lowered, None)]
+    x = np.random.default_rng(0).standard_normal(100, dtype="float32")
+    for taken in (True, False):
+        mine, theirs = (run(machine, "main", [x, np.array(taken)]) for machine in machines)
+        np.testing.assert_array_equal(mine[0], theirs[0])
+
+
 def check_random(source: str) -> None:
     lowered = lower(parse(source), fuse=False)
     ours = planned(lowered, GMEMAllocate(target="llvm", offsets="kernel"))

@@ -13,7 +13,7 @@ unknown in that sense: what it becomes may return the tensor that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +84,8 @@ def _union(values: Iterable[_Value]) -> tuple[int, ...]:
     return tuple(sorted({tensor for value in values for tensor in value.tensors}))
 
 
-def _tuple(fields: Iterable[_Value]) -> _Value:
-    fields = tuple(fields)
-    return _Value(_union(fields), fields)
+def _tuple(fields: Sequence[_Value]) -> _Value:
+    return _Value(_union(fields), tuple(fields))
 
 
 class _Reader:
@@ -258,6 +257,8 @@ class _Reader:
             self._path.append((branches.position, taken))
             results.append(self._sequence(branch))
             self._uncaptured(results[-1], "it is the value of a branch")
+            # What reads it reads the other branch's value too, wherever that is.
+            self._arguments.from_start.update(results[-1].tensors)
             self._path.pop()
             self._blocks.leave(len(self._bindings))
             for handle in self._defined[outside:]:
