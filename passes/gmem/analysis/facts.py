@@ -123,8 +123,8 @@ class RelaxMemory:
         return self.groups[0]
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """Those of the main group."""
+    def storages(self) -> tuple[Buffer, ...]:
+        """The same, as planners see them: one for each piece of memory, by all its names."""
         return self.main.problem.buffers
 
     def all_left(self, reason: str) -> RelaxMemory:
