@@ -26,6 +26,7 @@ class Form:
 
     offsets: bool
     reason: str  # In a few words
+    most: int | None = None  # Bytes of a piece with offsets, at most
 
     def __str__(self) -> str:
         """Say it in a line."""
@@ -49,13 +50,21 @@ _BY_KIND = {
 """By kind of target; the reasons are ``SupportsDevicePointerArithmeticsOnHost`` of TVM's devices,
 and ``StorageObj::AllocTensor`` for Hexagon."""
 
+IN_KERNELS = "kernel"
+"""What a user says for offsets that kernels add to their indices."""
+
+LEAST_BINDING = 1 << 27
+"""Bytes of a buffer that Vulkan and WebGPU let a kernel see at least."""
+
 TEXTURES = Form(False, "textures take no offset")
 
 
-def form_for(target: Target | None, offsets: bool | None) -> Form:
+def form_for(target: Target | None, offsets: bool | str | None) -> Form:
     """Return the form for tensors of a target; `offsets` is what the user says, if anything."""
+    if offsets == IN_KERNELS:
+        return _in_kernels(target)
     if offsets is not None:
-        return Form(offsets, "as asked for")
+        return Form(bool(offsets), "as asked for")
     if target is None:
         return _CPU
     if target.features.memory is not None:
@@ -65,3 +74,18 @@ def form_for(target: Target | None, offsets: bool | None) -> Form:
             return Form(bool(facts[OFFSETS_FACT]), "the target's description says so")
     kind = str(target.kind.name)
     return _BY_KIND.get(kind, Form(False, f"nothing is known of targets of kind {kind!r}"))
+
+
+def _in_kernels(target: Target | None) -> Form:
+    kind = "llvm" if target is None else str(target.kind.name)
+    if kind == "webgpu":
+        raise ValueError(
+            "offsets='kernel' is not possible for webgpu: a kernel binds whole buffers, and none "
+            "may be both read and written in one dispatch"
+        )
+    if kind not in _BY_KIND or kind == "ext_dev":  # Kernels of a chip of its own are not ours.
+        return Form(False, f"nothing is known of kernels for targets of kind {kind!r}")
+    most = None
+    if target is not None and not _BY_KIND[kind].offsets:
+        most = int(target.attrs.get("max_storage_buffer_range", LEAST_BINDING))
+    return Form(True, "kernels add them to their indices", most)

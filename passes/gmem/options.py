@@ -13,7 +13,7 @@ from tvm.target import Target
 
 from passes.driver import Solver, error_context
 from passes.gmem.analysis.facts import TensorGroup
-from passes.gmem.forms import TEXTURES, Form, form_for
+from passes.gmem.forms import IN_KERNELS, TEXTURES, Form, form_for
 from passes.gmem.names import LOGGER, PASS, SCOPE
 from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
@@ -53,7 +53,7 @@ class GMEMOptions:
     target: Target | None = None
     upper_bounds: Mapping[str, int] = field(default_factory=dict)
     budget: Budget | None = None
-    offsets: bool | None = None
+    offsets: bool | str | None = None
 
     def solver(self, planner: str) -> Solver:
         """Return what asks a planner, within the budget."""
@@ -86,6 +86,8 @@ class GMEMOptions:
         if group.textures:
             return TEXTURES
         devices = mod.global_infos.get("vdevice", ())
+        if self.offsets == IN_KERNELS and (group.unit is not None or self.has_addresses()):
+            return Form(False, "kernels add constant offsets alone")
         known = group.device < len(devices)
         return form_for(devices[group.device].target if known else self._target(), self.offsets)
 

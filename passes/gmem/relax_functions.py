@@ -18,6 +18,7 @@ from passes.driver import error_context, place
 from passes.gmem.analysis.bindings import functions_in_order
 from passes.gmem.analysis.facts import RelaxMemory
 from passes.gmem.analysis.graph import read_relax_memory
+from passes.gmem.forms import IN_KERNELS
 from passes.gmem.names import ATTRIBUTE, PASS
 from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
@@ -90,7 +91,12 @@ def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:
         with error_context(PASS, str(variable.name_hint)):
             read.append(
                 read_relax_memory(
-                    mod, variable, options.upper_bounds, alignment, options.keeps_storages
+                    mod,
+                    variable,
+                    options.upper_bounds,
+                    alignment,
+                    options.keeps_storages,
+                    options.offsets == IN_KERNELS,
                 )
             )
     return read

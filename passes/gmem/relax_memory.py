@@ -51,7 +51,8 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
     take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer. That is free on CPUs
     and CUDA where the offset is a multiple of the run time's alignment (64 bytes); where it is
     not, and on other devices, the run time copies the tensor to memory of its own, so that
-    results are right and nothing is saved.
+    results are right and nothing is saved. Where kernels add the offsets to their indices
+    (`passes.gmem.kernel_offsets`), the tensor stays as it is.
 
     The function then begins with a check of each bound at run time: within one storage, a tensor
     that is larger than was planned would end in its neighbour. Where no tensor is placed, it is the
@@ -83,7 +84,8 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
             changed = changed or handle in earlier or handle in places
             bindings += earlier.get(handle, ())
             if handle in places:
-                bindings += _placed(binding, places[handle], typed)
+                in_kernels = memory.kernel_arguments is not None
+                bindings += _placed(binding, places[handle], typed, in_kernels)
             else:
                 bindings.append(binding)
         return type(block)(bindings) if changed else block
@@ -161,14 +163,16 @@ def _times(count: int, unit: Any | None) -> Any:
     return _as_int64(unit) * number
 
 
-def _placed(binding: Any, storage: _Storage, typed: Callable[[Any], Any]) -> list[Any]:
+def _placed(
+    binding: Any, storage: _Storage, typed: Callable[[Any], Any], in_kernels: bool
+) -> list[Any]:
     """Return the bindings that stand for an ``R.builtin.alloc_tensor``."""
     shape, dtype, device, _ = binding.value.args
     count = storage.offsets[binding.var.__chandle__()]
     offset = count if storage.unit is None or count == 0 else _times(count, storage.unit)
     alloc = relax.op.memory.alloc_tensor(storage.variable, offset, shape, dtype.value, device)
     alloc = _with_type(typed(alloc), binding.value.ty)
-    if count == 0:
+    if count == 0 or in_kernels:
         return [relax.VarBinding(binding.var, alloc)]
     make = type(binding.var)
     placed = make(f"{binding.var.name}_at_{count}", binding.var.ty)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from passes.driver import error_context, place
-from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
+from passes.gmem.analysis.facts import KernelUses, RelaxMemory, TensorGroup
 from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.analysis.stock_sharing import stock_sharing
 from passes.gmem.analysis.tensors import NO_BYTES
-from passes.gmem.forms import Form
+from passes.gmem.forms import IN_KERNELS, Form
+from passes.gmem.kernel_offsets import MOST_GROWTH, growth
 from passes.gmem.names import LOGGER, PASS
 from passes.gmem.never_above import Candidates, choose
 from passes.gmem.options import BEST, HOST_KINDS, GMEMOptions
@@ -26,10 +27,12 @@ from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Blocks, Function, block, pooled
 from passes.gmem.planning.piece import PAGE, Cut, Piece
 from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
-from passes.gmem.planning.pool import allocations, bytes_taken, least_taken
+from passes.gmem.planning.pool import allocations, bytes_taken, cost, least_taken
+from passes.gmem.planning.ranges import divided
 from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.gmem.relax_memory import write_storages
-from passes.planning import Plan, Problem
+from passes.planning import Buffer, Plan, Problem
+from passes.planning.live_ranges import live_together
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +107,10 @@ class _Ways:
         cut = self.cut(self.chosen)
         copied = 0
         for group, pieces in zip(self.memory.groups, cut, strict=True):
-            if not replace(options, offsets=None).form(self.memory.mod, group).offsets:
+            if (
+                options.offsets != IN_KERNELS
+                and not replace(options, offsets=None).form(self.memory.mod, group).offsets
+            ):
                 moved = {name for piece in pieces for name, at in piece.offsets.items() if at}
                 copied += sum(buffer.size for buffer in group.allocated if buffer.name in moved)
         if cut == self.stock:
@@ -129,6 +135,9 @@ def _group_ways(
             plan = place(problem, options.slot_solver(planner))
         ways = ways_in_slots(problem, group.returned, plan, group.alone, page)
         return ways if by_pool else [in_slots(problem, plan) or ()]
+    uses = planned.memory.kernel_arguments
+    if uses is not None:
+        return _kernel_ways(planned.memory, uses, group, planner, options)
     plan = planned.plan if group.is_main else place(group.problem, options.solver(planner))
     if not by_pool:
         return [in_one_piece(plan)]
@@ -136,11 +145,56 @@ def _group_ways(
     return ways_to_cut(group.problem, group.returned, plan, solver, group.alone, page)
 
 
+def _kernel_ways(
+    memory: RelaxMemory,
+    uses: KernelUses,
+    group: TensorGroup,
+    planner: str,
+    options: GMEMOptions,
+) -> list[tuple[Piece, ...]]:
+    """Return ways in which only kernels see an offset, and see no more than they may."""
+    most = options.form(memory.mod, group).most
+    moved: list[Buffer] = []
+    fixed: list[Buffer] = []
+    for buffer in sorted(group.problem.buffers, key=lambda buffer: -buffer.size):
+        at_start = [one for one in moved if one.pinned is not None]
+        if most is not None and buffer.size > most:
+            fixed.append(buffer)
+        elif buffer.name not in uses.from_start:
+            moved.append(buffer)
+        elif any(live_together(one.live, buffer.live) for one in at_start):
+            fixed.append(buffer)
+        else:  # One at a time may begin where the piece does.
+            moved.append(replace(buffer, pinned=(0,)))
+    in_kernels = replace(group.problem, buffers=tuple(moved))
+    unaligned = replace(group.problem, memory=replace(group.problem.memory, alignment=1))
+    rest = replace(unaligned, buffers=tuple(fixed))
+    slots = options.slot_solver(planner)
+    page = PAGE if group.unit is None else 1
+    plan = place(unaligned, slots)
+    ways = ways_in_slots(unaligned, group.returned, plan, group.alone, page)
+    pieces: tuple[Piece, ...] | None = in_one_piece(place(in_kernels, options.solver(planner)))
+    whole = sum(piece.size for piece in pieces or ())
+    if most is not None and whole > most:
+        pieces = divided(in_kernels, 2 * whole, [most] * (whole // most), options.short_solver())
+    if pieces is not None and all(most is None or piece.size <= most for piece in pieces):
+        times = growth(memory.mod, uses, pieces)
+        if times > MOST_GROWTH:
+            text = "function %r: not in kernels, which would have %.2f times the code"
+            LOGGER.info(text, memory.name, times)
+        else:
+            ways.insert(0, (*pieces, *(in_slots(rest, place(rest, slots)) or ())))
+    ways.sort(key=lambda pieces: cost((*group.allocated, *group.alone), pieces, page))
+    return ways if planner == BEST else ways[:1]
+
+
 def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
     if options.keeps_storages:
         _choose_kept(ways, options)
-    elif all(options.form(way.memory.mod, way.memory.main).offsets for way in ways):
+    elif options.offsets != IN_KERNELS and all(
+        options.form(way.memory.mod, way.memory.main).offsets for way in ways
+    ):
         parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
         for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
@@ -219,7 +273,7 @@ def _others(
     """Return the ways to cut a group that are not the stock pass's sharing, the best one first."""
     group, first, others = way.memory.groups[index], way.groups[index][0], way.groups[index][1:]
     fewer = None
-    if options.form(way.memory.mod, group).offsets:
+    if options.offsets != IN_KERNELS and options.form(way.memory.mod, group).offsets:
         fewer = in_fewer(group.problem, stock, options.short_solver())
     return [one for one in (first, *([fewer] if fewer else []), *others) if one != stock]
 

@@ -18,12 +18,14 @@ from tvm.target import Target
 from passes.driver import error_context, prim_funcs
 from passes.gmem.analysis.facts import RelaxMemory
 from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, UNCAPTURED
+from passes.gmem.forms import IN_KERNELS
+from passes.gmem.kernel_offsets import KernelVariants
 from passes.gmem.names import LOGGER, PASS
 from passes.gmem.options import BEST, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
-from passes.options import as_bounds, check_flags
+from passes.options import as_bounds
 from passes.planning import Budget
 from passes.planning.planner import as_budget, get_planner
 
@@ -39,7 +41,7 @@ def GMEMAllocate(  # noqa: N802
     target: Target | str | Mapping[str, Any] | None = None,
     upper_bounds: Mapping[str, int] | None = None,
     budget: Budget | int | None = None,
-    offsets: bool | None = None,
+    offsets: bool | str | None = None,
 ) -> Pass:
     """Place weights and activations in global memory, in place of `StaticPlanBlockMemory`.
 
@@ -89,11 +91,13 @@ def GMEMAllocate(  # noqa: N802
         that no function's signature has is an error.
     budget : Budget or int, optional
         Limits for planners that search, or a number of placements.
-    offsets : bool, optional
+    offsets : bool or str, optional
         Whether tensors may stand at offsets other than 0. By default the device of each tensor
         decides (`passes.gmem.forms`): they may where the run time adds to a pointer (CPUs, CUDA,
         Hexagon, an ``ext_dev``); everywhere else, where such a tensor would be copied at each run,
-        whole slots at offset 0 are planned, whatever the planner.
+        whole slots at offset 0 are planned, whatever the planner. With ``"kernel"``, tensors that
+        only kernels touch may, on any device but WebGPU: kernels are made that add the constant
+        offset to their indices.
 
     Returns
     -------
@@ -116,8 +120,9 @@ def GMEMAllocate(  # noqa: N802
             check_alignment(alignment)
         if base is not None:
             check_base(base)
-        if offsets is not None:
-            check_flags(offsets=offsets)
+        if offsets is not None and offsets != IN_KERNELS and not isinstance(offsets, bool):
+            said = f"offsets must be True, False or {IN_KERNELS!r}, got {offsets!r}"
+            raise ValueError(said)
         bounds, limits = as_bounds(upper_bounds), as_budget(budget)
     options = GMEMOptions(
         alignment, base, None if target is None else Target(target), bounds, limits, offsets
@@ -136,8 +141,16 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     result = mod.clone()
     plans = plan_gmem(mod, planner, options)
     _report([planned.memory for planned in plans])
+    variants = KernelVariants(mod)
     for planned in plans:
-        result[mod.get_global_var(planned.memory.name)] = write_function(planned)
+        func, uses = write_function(planned), planned.written.kernel_arguments
+        if uses is not None:
+            func = variants.called_by(func, uses.calls, planned.cut)
+        result[mod.get_global_var(planned.memory.name)] = func
+    for variable, kernel in variants.functions.items():
+        result[variable] = kernel
+    for variable in variants.unused(result):
+        del result[variable]
     return result
 
 

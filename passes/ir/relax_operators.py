@@ -29,6 +29,9 @@ ON_PLANNED_MEMORY = (
 )
 END_A_TENSOR = ("relax.memory.kill_tensor", "relax.vm.kill_object")
 
+RESHAPES = ("relax.reshape", "vm.builtin.reshape")
+"""What makes a tensor of the same memory, at the same offset; one is a packed function."""
+
 RETURN_THEIR_ARGUMENT = (
     "relax.reshape",
     "relax.memory.view",

@@ -92,7 +92,7 @@ def test_a_user_or_a_target_says_otherwise(growing: IRModule):
         target = Target({"kind": kind, "feature.memory": {"global": {"facts": {"offsets": said}}}})
         assert bool(copied(GMEMAllocate(target=target)(growing))) == bool(said)
         assert not copied(GMEMAllocate(target=target, offsets=False)(growing))
-    with pytest.raises(ValueError, match="offsets must be True or False"):
+    with pytest.raises(ValueError, match="offsets must be True, False or 'kernel'"):
         GMEMAllocate(offsets="yes")  # type: ignore[arg-type]
 
 

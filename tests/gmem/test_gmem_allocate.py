@@ -55,7 +55,7 @@ return d
 
 def test_a_chain_needs_two_tensors_at_a_time():
     found = read(module(CHAIN))
-    assert [buffer.size for buffer in found.memory.buffers] == [256, 256, 256]
+    assert [buffer.size for buffer in found.memory.storages] == [256, 256, 256]
     assert [(left.name, left.size, left.reason) for left in found.memory.left] == [
         ("alloc3", 256, "returned")
     ]
@@ -76,7 +76,7 @@ return e
 """
         )
     )
-    by_name = {buffer.name: buffer for buffer in found.memory.buffers}
+    by_name = {buffer.name: buffer for buffer in found.memory.storages}
     view_read = found.memory.bindings.index("d") - 1
     assert by_name["alloc"].live == ((1, view_read + 1),)
 
@@ -191,7 +191,7 @@ class Module:
     reasons = {left.name: left.reason for left in found.memory.left}
     assert reasons["alloc"] == "captured by binding 'inner'"
     assert "allocated within the function that binding 'inner' makes" in reasons.values()
-    assert not found.memory.buffers
+    assert not found.memory.storages
     ours = planned(lowered, GMEMAllocate("best"))
     assert "alloc_storage" not in ours["main"].script()
 
@@ -217,7 +217,7 @@ class Module:
         )
     )
     (found,) = plan_gmem(lowered, "best")
-    assert not found.memory.buffers
+    assert not found.memory.storages
     assert "its function may be called again while it runs" in {
         left.reason for left in found.memory.left
     }
@@ -278,7 +278,7 @@ def test_each_path_is_counted_once():
     # For true: b and d, 512 + 1024 bytes. For false: e and f, 256 + 512, and `a` is dead.
     assert found.plan.peak == 512 + 1024
     tensors = found.memory.main.tensors
-    both = next(buffer for buffer in found.memory.buffers if len(tensors[buffer.name]) == 2)
+    both = next(buffer for buffer in found.memory.storages if len(tensors[buffer.name]) == 2)
     assert both.size == 4, "the two results of the branches are one value, in one place"
     assert len(both.live) == 2, "which lives at the end of each branch, and behind them"
     ours = planned(module(BRANCHES, params), GMEMAllocate("best"))
@@ -302,7 +302,7 @@ return s
             'x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool")',
         )
     )
-    by_name = {buffer.name: buffer for buffer in found.memory.buffers}
+    by_name = {buffer.name: buffer for buffer in found.memory.storages}
     assert len(by_name["alloc"].live) == 2
     assert found.plan.peak == 256 + 4, "a and b share; beside them stands the result"
 
@@ -324,7 +324,7 @@ return t
 """
         )
     )
-    condition = found.memory.buffers[1]
+    condition = found.memory.storages[1]
     assert condition.size == 1
     written, branch = (found.memory.bindings.index(name) for name in ("q", "r"))
     assert condition.live == ((written - 1, branch + 1),)
@@ -346,7 +346,7 @@ return d
 def test_upper_bounds_give_sizes_and_checks():
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 10}')
     found = read(lowered)
-    sizes = {buffer.name: buffer.size for buffer in found.memory.buffers}
+    sizes = {buffer.name: buffer.size for buffer in found.memory.storages}
     assert sizes["alloc"] == sizes["alloc1"] == 160
     assert [(str(b.variable.name), b.upper) for b in found.memory.bounds] == [("n", 10)]
     assert {left.reason for left in found.memory.left} == {"returned"}
@@ -365,7 +365,7 @@ def test_upper_bounds_give_sizes_and_checks():
 def test_the_functions_own_bound_comes_before_the_one_of_the_pass():
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 10}')
     found = read(lowered, upper_bounds={"n": 99, "m": 7})
-    sizes = {buffer.name: buffer.size for buffer in found.memory.buffers}
+    sizes = {buffer.name: buffer.size for buffer in found.memory.storages}
     assert (sizes["alloc"], sizes["alloc2"]) == (160, 28)
 
 

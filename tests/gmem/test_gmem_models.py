@@ -81,7 +81,7 @@ def stock_bytes(lowered: tvm.IRModule) -> int:
 def test_peaks_against_the_stock_pass_and_the_bound(name: str, fuse: bool):
     lowered = lower(workloads.model(name), fuse=fuse)
     peaks = {name: plan_gmem(lowered, name)[0] for name in planner_names()}
-    every = sum(buffer.size for buffer in peaks["best"].memory.buffers)
+    every = sum(buffer.size for buffer in peaks["best"].memory.storages)
     assert lower_bound(peaks["best"].problem) == peaks["best"].plan.peak
     assert peaks["best"].plan.peak <= stock_bytes(lowered)
     assert peaks["rec_tbl"].plan.peak <= every <= peaks["bump"].plan.peak

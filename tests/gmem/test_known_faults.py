@@ -64,7 +64,7 @@ def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str
         np.testing.assert_array_equal(ours, expected)
     (found,) = plan_gmem(lowered, planner)
     tensors = found.memory.main.tensors
-    (alias,) = (buffer for buffer in found.memory.buffers if tensors[buffer.name] == ("alloc",))
+    (alias,) = (buffer for buffer in found.memory.storages if tensors[buffer.name] == ("alloc",))
     # The reader's name stands behind the kernel that reads the alias last.
     assert alias.live[-1][1] == found.memory.bindings.index("reader")
 
@@ -161,7 +161,7 @@ class Module:
 """
     lowered = lower(parse(source), fuse=False)
     (found,) = plan_gmem(lowered)
-    assert found.memory.buffers == ()
+    assert found.memory.storages == ()
     assert [str(group.unit) for group in found.memory.groups if group.problem.buffers] == ["n"]
     machine = build(lowered, GMEMAllocate())
     for rows in (2, 3, 300):

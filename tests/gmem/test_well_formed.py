@@ -216,7 +216,7 @@ def test_a_tensor_keeps_the_type_that_the_program_states():
     ours = GMEMAllocate()(mod)
     relax.analysis.well_formed(ours)
     (found,) = plan_gmem(mod)
-    assert [buffer.size for buffer in found.memory.buffers] == [16, 16]
+    assert [buffer.size for buffer in found.memory.storages] == [16, 16]
     text = ours["main"].script()
     assert 'a: R.Tensor((n,), dtype="float32") = R.memory.alloc_tensor(storage' in text
     assert text.count("R.shape([4])") == 3

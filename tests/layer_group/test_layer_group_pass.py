@@ -127,7 +127,7 @@ def test_global_memory_holds_inputs_and_outputs_of_groups_alone():
         with target:
             ready = Sequential([*first, *groups, *then])(mod)
         (planned,) = plan_gmem(ready, "best", GMEMOptions(target=target))
-        tensors[name] = len(planned.memory.buffers)
+        tensors[name] = len(planned.memory.storages)
         sizes[name] = planned.plan.peak
     assert tensors["grouped"] < tensors["plain"]
     assert sizes["grouped"] < sizes["plain"]

@@ -53,7 +53,7 @@ def relax_maps(
                 f"{found.memory.name}: tensors of a size known at run time only: {symbolic}"
             )
         left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
-        if not found.memory.buffers:
+        if not found.memory.storages:
             continue
         listing, notes = _read(found)
         planners = planners_of(found.problem)
@@ -82,7 +82,7 @@ def static_plan_pieces(found: FunctionPlan) -> list[StockAllocation]:
     its own. Raises ValueError when the tensors of one buffer come to lie in different storages.
     """
     memory = found.memory
-    sizes = {buffer.name: buffer.size for buffer in memory.buffers}
+    sizes = {buffer.name: buffer.size for buffer in memory.storages}
     planned = relax.transform.StaticPlanBlockMemory()(memory.mod)[memory.name]
     pieces: dict[object, StockAllocation] = {}
     placed: dict[str, object] = {}
@@ -151,7 +151,7 @@ def _notes(
             tuple(dict.fromkeys(reads[buffer.name])),
             tuple(dict.fromkeys(writes[buffer.name])),
         )
-        for buffer in found.memory.buffers
+        for buffer in found.memory.storages
     }
 
 

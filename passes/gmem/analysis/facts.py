@@ -82,6 +82,16 @@ class Weight:
     data: int | None = None
 
 
+@dataclass(frozen=True)
+class KernelUses:
+    """Which buffers kernels are handed, and which have to begin where their memory does."""
+
+    # By handle of the variable that a call is bound to, the kernel, and the buffer of each
+    # argument; empty for an argument that is none, or that the kernel does not take at an offset.
+    calls: Mapping[int, tuple[str, tuple[str, ...]]]
+    from_start: frozenset[str]
+
+
 @dataclass(frozen=True, eq=False)
 class RelaxMemory:
     """What there is to plan in one Relax function."""
@@ -104,6 +114,7 @@ class RelaxMemory:
     # The results of operators that have yet to be lowered; they stand in `left` too.
     unlowered: tuple[LeftToRuntime, ...]
     keeps_storages: bool  # Whether storages of constant size are kept from call to call
+    kernel_arguments: KernelUses | None  # None where no offsets go into kernels
     buffer_of: Mapping[int, str]  # By handle of the variable of an allocating binding
 
     @property
@@ -112,8 +123,8 @@ class RelaxMemory:
         return self.groups[0]
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """Those of the main group."""
+    def storages(self) -> tuple[Buffer, ...]:
+        """The same, as planners see them: one for each piece of memory, by all its names."""
         return self.main.problem.buffers
 
     def all_left(self, reason: str) -> RelaxMemory:

@@ -13,7 +13,7 @@ unknown in that sense: what it becomes may return the tensor that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from passes.gmem.analysis.bindings import (
 from passes.gmem.analysis.branch_ranges import BlockStack, Branches
 from passes.gmem.analysis.callees import Callee, classify
 from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
+from passes.gmem.analysis.kernel_arguments import KernelArguments
 from passes.gmem.analysis.sizes import Sizes
 from passes.gmem.analysis.tensors import (
     RETURNED,
@@ -52,18 +53,21 @@ def read_relax_memory(
     upper_bounds: Mapping[str, int],
     alignment: int,
     keeps_storages: bool = False,
+    offsets_in_kernels: bool = False,
 ) -> RelaxMemory:
     """Read one Relax function of a module, whose tensors stand at multiples of an alignment.
 
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
     call, and captures kernels that touch nothing else. So what the function returns, and the value
-    of a branch, which that pass takes for a result too, is apart from all others.
+    of a branch, which that pass takes for a result too, is apart from all others. With
+    `offsets_in_kernels`, it is found out which tensors only kernels touch.
 
     Upper bounds, in elements, are for symbolic dimensions of the signature that the function's
     attribute ``tir_var_upper_bound`` does not name. A variable that is used where it is not defined
     is a ValueError.
     """
-    return _Reader(mod, variable, upper_bounds, keeps_storages).read(alignment)
+    arguments = KernelArguments(mod, offsets_in_kernels)
+    return _Reader(mod, variable, upper_bounds, keeps_storages, arguments).read(alignment)
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,8 @@ def _union(values: Iterable[_Value]) -> tuple[int, ...]:
     return tuple(sorted({tensor for value in values for tensor in value.tensors}))
 
 
-def _tuple(fields: Iterable[_Value]) -> _Value:
-    fields = tuple(fields)
-    return _Value(_union(fields), fields)
+def _tuple(fields: Sequence[_Value]) -> _Value:
+    return _Value(_union(fields), tuple(fields))
 
 
 class _Reader:
@@ -93,7 +96,9 @@ class _Reader:
         variable: GlobalVar,
         upper_bounds: Mapping[str, int],
         keeps_storages: bool,
+        arguments: KernelArguments,
     ) -> None:
+        self._arguments = arguments
         self._mod = mod
         self._name = str(variable.name_hint)
         self._func = mod[variable]
@@ -136,7 +141,7 @@ class _Reader:
         found = group_tensors(self._tensors, self._classes, self._blocks.root, known, empty)
         unsized = (weight for weight in parameters if isinstance(weight, LeftToRuntime))
         left = (
-            LeftToRuntime(t.name, _constant_bytes(t), t.left)
+            LeftToRuntime(t.name, t.constant_bytes, t.left)
             for t in self._tensors
             if t.left is not None
         )
@@ -160,6 +165,7 @@ class _Reader:
             unlowered=tuple(self._unlowered),
             keeps_storages=self._keeps_storages,
             buffer_of=found.buffer_of,
+            kernel_arguments=self._arguments.uses(self._tensors, found.buffer_of),
         )
 
     # Bindings
@@ -189,10 +195,6 @@ class _Reader:
         handle = variable.__chandle__()
         self._values[handle] = value
         self._defined.append(handle)
-
-    @property
-    def _position(self) -> int:
-        return len(self._bindings) - 1
 
     # Expressions
 
@@ -245,9 +247,10 @@ class _Reader:
     def _if(self, expr: Any) -> _Value:
         condition = self._value(expr.cond)
         self._touch(condition)
+        self._arguments.from_start.update(condition.tensors)
         self._uncaptured(condition, "it is a condition")
         self._branches += 1
-        branches = Branches(self._position)
+        branches = Branches(len(self._bindings) - 1)
         results = []
         for taken, branch in enumerate((expr.true_branch, expr.false_branch)):
             outside = len(self._defined)
@@ -255,6 +258,8 @@ class _Reader:
             self._path.append((branches.position, taken))
             results.append(self._sequence(branch))
             self._uncaptured(results[-1], "it is the value of a branch")
+            # What reads it reads the other branch's value too, wherever that is.
+            self._arguments.from_start.update(results[-1].tensors)
             self._path.pop()
             self._blocks.leave(len(self._bindings))
             for handle in self._defined[outside:]:
@@ -318,8 +323,10 @@ class _Reader:
             arguments = list(call.args[1].fields)
         values = [self._value(argument) for argument in arguments]
         if callee is Callee.ALIASES:
+            self._arguments.note_alias(call.op, values[0].tensors)
             return values[0] if values[0].fields is None else _Value(values[0].tensors)
         if callee is Callee.READS or self._is_destination_passing(call, variable, values):
+            self._arguments.note(call.op, variable, [value.tensors for value in values])
             for value in values:
                 self._touch(value)
         elif callee is not Callee.FREES:
@@ -378,7 +385,7 @@ class _Reader:
     def _touch(self, value: _Value) -> None:
         for index in value.tensors:
             self._tensors[index].touched = True
-            self._blocks.touch(index, self._position)
+            self._blocks.touch(index, len(self._bindings) - 1)
 
     def _uncaptured(self, value: _Value, reason: str) -> None:
         """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""
@@ -391,8 +398,3 @@ class _Reader:
             tensor.touched = True
             if tensor.left is None:
                 tensor.left = reason
-
-
-def _constant_bytes(tensor: Tensor) -> int | None:
-    """Return the bytes of a tensor, or their upper bound, where they are known."""
-    return None if tensor.size is None or tensor.size.factors else tensor.size.count

@@ -46,6 +46,11 @@ class Tensor:
     touched: bool = False  # Whether anything has read or written it so far
     returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
 
+    @property
+    def constant_bytes(self) -> int | None:
+        """Its bytes, or their upper bound, where they are known."""
+        return None if self.size is None or self.size.factors else self.size.count
+
 
 class TensorClasses:
     """Tensors that are one value: of two branches of one `if`, only one is ever allocated."""
