@@ -37,6 +37,7 @@ class Storage:
     # The names of the bindings that allocate the tensors, in program order.
     tensors: tuple[str, ...]
     path: Path = ()  # The branches that all of them stand in
+    touched_at: tuple[int, ...] = ()  # The positions that read or write them, sorted
 
     def buffer(self) -> Buffer:
         """Return it as planners see it."""

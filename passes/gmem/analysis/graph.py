@@ -414,6 +414,7 @@ class _Reader:
     def _touch(self, value: _Value) -> None:
         for index in value.tensors:
             self._tensors[index].touched = True
+            self._tensors[index].touched_at.append(self._position)
             self._blocks.touch(index, self._position)
 
     def _leave(self, value: _Value, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm.tirx import Var
@@ -37,6 +37,7 @@ class Tensor:
     device: int = MAIN_DEVICE  # The index of its device
     left: str | None = None  # Why it is left to the run time; None where it is planned
     touched: bool = False  # Whether anything has read or written it so far
+    touched_at: list[int] = field(default_factory=list)  # The positions that do
     returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
 
 
@@ -142,7 +143,9 @@ def group_tensors(
             spans = join_ranges([span for _, _, live in same for span in live])
             size = max(count for _, count, _ in same)
             path = _common([tensor.path for tensor, _, _ in same])
-            found.append(Storage(name, size, spans, tuple(t.name for t, _, _ in same), path))
+            names = tuple(tensor.name for tensor, _, _ in same)
+            touched_at = tuple(sorted({at for tensor, _, _ in same for at in tensor.touched_at}))
+            found.append(Storage(name, size, spans, names, path, touched_at))
             for tensor, _, _ in same:
                 storage_of[tensor.variable.__chandle__()] = name
         found.sort(key=lambda storage: storage.live[0][0])

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of the bindings of a Relax function: searched by live bytes, chosen by its plan."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GlobalVar, IRModule
+
+from passes.driver import place
+from passes.gmem.analysis.facts import MAIN_DEVICE, SCOPE, Storage
+from passes.gmem.analysis.tensors import NO_BYTES, RETURNED
+from passes.gmem.options import BEST, GMEMOptions
+from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.order.analysis.effects import runs_before
+from passes.order.analysis.memory import Block, FunctionMemory, Unit, blocks_of, read_function
+from passes.order.planning.graph import FoundOrder, peak_of
+from passes.order.planning.search import find_order
+from passes.planning import Budget, Problem
+from target_hw.memory import MemoryScope
+
+MAIN: Unit = (MAIN_DEVICE, "")
+"""The tensors of constant size on the main device."""
+
+MOST_PLANS = 3
+"""Orders of a function that are planned, beside the written one."""
+
+_AS_THEY_SHOULD = (RETURNED, "nothing uses it", NO_BYTES)
+"""Reasons to leave a tensor to the run time that do not depend on the order."""
+
+Orders = dict[int, tuple[int, ...]]
+"""By the index of a block: its bindings in another order than the written one."""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The bytes that an order of a function needs, by kind of memory."""
+
+    live: Mapping[Unit, int]  # Most that live at once
+    planned: Mapping[Unit, int]  # What a plan takes
+    # What a plan takes that holds the returned tensors too, where they are allocated with others
+    with_returned: Mapping[Unit, int]
+
+    def is_below(self, other: Peaks) -> bool:
+        """Whether a plan takes less in some memory, and more in none."""
+        pairs = [(self.planned, other.planned), (self.with_returned, other.with_returned)]
+        if any(mine.keys() != theirs.keys() for mine, theirs in pairs):
+            return False
+        never_above = all(mine[unit] <= theirs[unit] for mine, theirs in pairs for unit in mine)
+        return never_above and self.planned != other.planned
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionOrder:
+    """A Relax function with the order that was found for it."""
+
+    name: str
+    func: relax.Function  # With that order; the given function where nothing moves
+    reason: str = ""  # Why nothing moves, where nothing does
+    given: Peaks | None = None  # Of the written order; None where nothing was searched
+    found: Peaks | None = None  # Of the order that was taken; the given one where nothing moves
+    bound: int = 0  # Bytes of the main memory that no order has less than
+    needs: str = ""  # A binding that needs as many bytes by itself, where one does
+    moved: tuple[str, ...] = ()  # The fewest bindings without which the others are as written
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no order needs less of the main memory."""
+        return self.found is not None and self.found.planned[MAIN] <= self.bound
+
+
+def order_function(
+    mod: IRModule, variable: GlobalVar, options: GMEMOptions, budget: Budget
+) -> FunctionOrder:
+    """Find an order of the bindings of a function's dataflow blocks.
+
+    Raises
+    ------
+    ValueError
+        When what its bindings become is not found, or as `read_relax_memory` says.
+    """
+    name, func = str(variable.name_hint), mod[variable]
+    if all(len(block.bindings) < 2 for block in blocks_of(func)):
+        return FunctionOrder(name, func, "it has no dataflow block with something to reorder")
+    search = _Search(variable, options, budget)
+    read = read_function(mod, variable, options.upper_bounds)
+    written = _Ordered(mod, read, search.peaks(read))
+    ordered, steps = written, []
+    for unit in written.peaks.planned:
+        ordered, step = search.step(ordered, unit)
+        steps.append(step)
+    return FunctionOrder(
+        name,
+        ordered.mod[variable],
+        steps[0].reason if ordered is written else "",
+        written.peaks,
+        ordered.peaks,
+        steps[0].bound,
+        steps[0].needs,
+        _moved(func, ordered.mod[variable]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Ordered:
+    """A module with an order of one of its functions."""
+
+    mod: IRModule
+    read: FunctionMemory
+    peaks: Peaks
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What is known of the orders of one function, for one kind of memory."""
+
+    bound: int  # Bytes that no order has less than
+    needs: str  # A binding that needs as many by itself, where one does
+    reason: str  # Why the order is as it was, where it is
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    variable: GlobalVar
+    options: GMEMOptions
+    budget: Budget
+
+    def peaks(self, read: FunctionMemory) -> Peaks:
+        """Return what the order needs that was read."""
+        alignment = self.options.offset_alignment()
+        groups = read.groups()
+        return Peaks(
+            {unit: max(read.live_bytes(g, alignment)) for unit, g in groups.items()},
+            {unit: self._planned(g.storages) for unit, g in groups.items()},
+            {
+                unit: self._planned((*g.storages, *g.returned))
+                for unit, g in groups.items()
+                if g.returned and not self.options.has_addresses()
+            },
+        )
+
+    def _planned(self, storages: Sequence[Storage]) -> int:
+        memory = MemoryScope(SCOPE, alignment=self.options.offset_alignment())
+        buffers = tuple(storage.buffer() for storage in storages)
+        problem = Problem(buffers, memory, name=f"function {str(self.variable.name_hint)!r}")
+        return place(problem, self.options.solver(BEST)).peak
+
+    def step(self, given: _Ordered, unit: Unit) -> tuple[_Ordered, _Step]:
+        """Look for an order that needs less of one kind of memory, and more of none."""
+        mod, read = given.mod, given.read
+        group, alignment = read.groups()[unit], self.options.offset_alignment()
+        blocks, reason = _reorderable(mod[self.variable], read)
+        inside = {number for block in blocks for number in block.numbers}
+        live = enumerate(read.live_bytes(group, alignment))
+        floor = max((nbytes for number, nbytes in live if number not in inside), default=0)
+        problems = [
+            read.problem(block, runs_before(mod, block.bindings), group, alignment)
+            for block in blocks
+        ]
+        peaks = [peak_of(problem, range(len(problem.before))) for problem in problems]
+        found: dict[int, FoundOrder] = {}
+        for index in sorted(range(len(blocks)), key=lambda index: -peaks[index]):
+            found[index] = find_order(replace(problems[index], floor=floor), self.budget)
+            floor = max(floor, found[index].bound)
+        needs = ""
+        for index, one in found.items():
+            if one.bound == floor and one.needs is not None:
+                needs = str(blocks[index].bindings[one.needs].var.name)
+        best = given
+        for orders in _candidates(found):
+            changed = _with_orders(mod, self.variable, blocks, orders)
+            read = read_function(changed, self.variable, self.options.upper_bounds)
+            candidate = _Ordered(changed, read, self.peaks(read))
+            if candidate.peaks.is_below(best.peaks):
+                best = candidate
+            if best.peaks.planned[unit] <= floor:
+                break
+        if not reason:
+            reason = f"{needs!r} needs {floor} bytes in any order" if needs else "no order is lower"
+            if max(peaks, default=0) > floor:
+                reason = "no lower order was found"
+            if any(one.order != tuple(sorted(one.order)) for one in found.values()):
+                reason = "the plan of a lower order is not lower"
+        return best, _Step(floor, needs, reason)
+
+
+def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
+    """Return the blocks of which all memory is known, and why another one stays."""
+    left = {one.name: one for one in read.memory.left if one.reason not in _AS_THEY_SHOULD}
+    blocks, reason = [], ""
+    for block in blocks_of(func):
+        unknown = [left[name] for name in read.names_within(block) if name in left]
+        if unknown:
+            reason = f"{unknown[0].name!r} is left to the run time: {unknown[0].reason}"
+        else:
+            blocks.append(block)
+    return blocks, reason
+
+
+def _candidates(found: Mapping[int, FoundOrder]) -> Iterator[Orders]:
+    """Yield the best orders of all blocks together, then with another order of one block."""
+    best = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
+    candidates = [best] if best else []
+    candidates += [{**best, index: other} for index in best for other in found[index].others]
+    yield from candidates[:MOST_PLANS]
+
+
+def _with_orders(
+    mod: IRModule, variable: GlobalVar, blocks: Sequence[Block], orders: Orders
+) -> IRModule:
+    """Return a module in which blocks of a function have other orders."""
+    order_of = {blocks[index].block.__chandle__(): order for index, order in orders.items()}
+
+    def reorder(block: Any, _mutator: Any) -> Any:
+        bindings, order = list(block.bindings), order_of.get(block.__chandle__())
+        if order is None:
+            return block
+        return relax.DataflowBlock([bindings[number] for number in order], block.span)
+
+    result = mod.clone()
+    callbacks: list[tuple[int, Callback]] = [(type_index(relax.DataflowBlock), reorder)]
+    result.update_func(variable, structural_mutate(mod[variable], callbacks))
+    return result
+
+
+def _moved(given: relax.Function, found: relax.Function) -> tuple[str, ...]:
+    """Return the fewest bindings without which the others run as they were written."""
+    written = [binding.var for block in blocks_of(given) for binding in block.bindings]
+    number_of = {variable.__chandle__(): number for number, variable in enumerate(written)}
+    order = [
+        number_of[binding.var.__chandle__()]
+        for block in blocks_of(found)
+        for binding in block.bindings
+    ]
+    ends: list[int] = []  # By length, the least number that an ascending run of others ends with
+    lengths = []
+    for number in order:
+        length = bisect_left(ends, number)
+        ends[length : length + 1] = [number]
+        lengths.append(length)
+    kept, wanted = set(), len(ends) - 1
+    for at in reversed(range(len(order))):
+        if lengths[at] == wanted:
+            kept.add(order[at])
+            wanted -= 1
+    return tuple(str(written[number].name) for number in order if number not in kept)

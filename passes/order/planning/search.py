@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of operators in which the least memory is live: beam search that grows into a proof.
+
+A state of the search is the set of operators that have run. What lives in it is known from the set
+alone, and as a function of the set it is submodular: what an operator adds to a larger set is no
+more than what it adds to a smaller one. So where some operators run within the limit and leave no
+more bytes behind than there were, and fewer nowhere on the way, they may run at once, and nothing
+else has to be tried (`_State` says how far this is looked for).
+
+The search asks for an order below a limit, by the number of operators that have run, and keeps the
+states of least live bytes of each number. It lowers the limit with each order that it finds, and
+keeps more states where it finds none. Where none had to be dropped, no order is below the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from passes.order.planning.graph import FoundOrder, OrderProblem, peak_of
+from passes.order.planning.network import (
+    Network,
+    as_set,
+    least_live,
+    network_of,
+    part_problems,
+    parts_of,
+)
+from passes.planning.planner import Budget, Meter
+
+FIRST_WIDTH = 1
+"""States of one number of operators that the search keeps at first."""
+
+GROWTH = 8
+"""How many times as many it keeps next."""
+
+MOST_ORDERS = 3
+"""Orders that are returned."""
+
+NODES = 200_000
+"""Steps that a search may try by default."""
+
+
+def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrder:
+    """Return the order of the lowest peak that is found, or the written one where none is lower.
+
+    Each part of the graph that every order has to finish before the next one is searched by itself,
+    the ones of the highest peak first, and none below the peak that is known to be needed.
+    """
+    meter = Meter(budget or Budget(NODES))
+    network = network_of(problem)
+    written = tuple(range(len(problem.before)))
+    peak = peak_of(problem, written)
+    least = least_live(network)
+    bound = max(problem.floor, problem.base, *least)
+    needs = least.index(bound) if bound in least else None
+    if peak <= bound:
+        return FoundOrder(written, peak, bound, needs)
+    parts = _Parts(network, written)
+    others: list[tuple[int, ...]] = []
+    while True:
+        worst = max(range(len(parts.peaks)), key=lambda index: parts.peaks[index])
+        needed = max(bound, *parts.bounds)
+        reached = parts.peaks[worst]
+        if reached < peak:
+            peak = reached
+            others.insert(0, parts.order())
+        if reached <= needed or parts.stuck[worst]:
+            break
+        parts.improve(worst, needed, meter)
+    found = others.pop(0) if others else written
+    bound = max(bound, *parts.bounds)
+    if bound not in least:
+        needs = None
+    return FoundOrder(found, peak, bound, needs, meter.used, tuple(others[: MOST_ORDERS - 1]))
+
+
+class _Parts:
+    """An order in parts, each of which becomes better by itself."""
+
+    def __init__(self, network: Network, order: tuple[int, ...]) -> None:
+        cut = parts_of(network, order)
+        self._problems = part_problems(network.problem, cut)
+        self._networks: dict[int, Network] = {}
+        self._orders = []
+        self.peaks: list[int] = []
+        self.bounds: list[int] = []  # What is proven of each
+        for part, (members, problem) in zip(cut, self._problems, strict=True):
+            number = {operator: at for at, operator in enumerate(members)}
+            self._orders.append(tuple(number[operator] for operator in part))
+            self.peaks.append(peak_of(problem, self._orders[-1]))
+            self.bounds.append(0)
+        self._widths = [FIRST_WIDTH] * len(cut)
+        self.stuck = [False] * len(cut)  # Whether no more may be tried
+
+    def order(self) -> tuple[int, ...]:
+        """Return the order of the whole."""
+        return tuple(
+            members[operator]
+            for (members, _), order in zip(self._problems, self._orders, strict=True)
+            for operator in order
+        )
+
+    def improve(self, index: int, needed: int, meter: Meter) -> None:
+        """Look for a lower peak of a part, down to the peak that is needed in any case."""
+        _, problem = self._problems[index]
+        if index not in self._networks:
+            self._networks[index] = network_of(problem)
+            least = least_live(self._networks[index])
+            self.bounds[index] = max(problem.floor, problem.base, *least)
+        limit = self.peaks[index] - 1
+        if limit < max(needed, self.bounds[index]):
+            return
+        network, width = self._networks[index], self._widths[index]
+        order, complete = _order_within(network, limit, width, meter)
+        if order is not None:
+            self._orders[index], self.peaks[index] = order, peak_of(problem, order)
+        elif complete:
+            self.bounds[index] = self.peaks[index]
+        elif meter.left == 0:
+            self.stuck[index] = True
+        else:
+            self._widths[index] = width * GROWTH
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Operators that have run, and the last ones of them."""
+
+    done: int
+    live: int  # Bytes
+    ready: tuple[int, ...]  # The operators that may be next, sorted
+    ran: tuple[int, ...] = ()  # The last ones, in their order
+    behind: _State | None = None  # What was before those
+
+
+def _order_within(
+    network: Network, limit: int, width: int, meter: Meter
+) -> tuple[tuple[int, ...] | None, bool]:
+    """Return an order whose peak is within a limit, or None, and whether nothing was left out."""
+    count = len(network.above)
+    everything = (1 << count) - 1
+    begun = sum(tensor.size for tensor in network.problem.tensors if tensor.begun)
+    ready = [
+        number
+        for number, waits_for in enumerate(network.waits_for)
+        if not waits_for and not network.late >> number & 1
+    ]
+    levels: list[dict[int, _State]] = [{} for _ in range(count + 1)]
+    first = _State(0, network.problem.base + begun, tuple(ready))
+    if first.live > limit:
+        return None, True
+    first = _settled(network, first, ready, limit)
+    levels[first.done.bit_count()][first.done] = first
+    complete = True
+    for level in levels:
+        states = list(level.values())
+        level.clear()
+        if len(states) > width:
+            complete = False
+            states = sorted(states, key=lambda state: state.live)[:width]
+        for state in states:
+            if state.done == everything:
+                return _order_of(state), complete
+            meter.spend(len(state.ready))
+            if not meter.left:
+                return None, False
+            for child in _children(network, state, limit):
+                levels[child.done.bit_count()].setdefault(child.done, child)
+    return None, complete
+
+
+def _order_of(state: _State | None) -> tuple[int, ...]:
+    steps = []
+    while state is not None:
+        steps.append(state.ran)
+        state = state.behind
+    return tuple(operator for ran in reversed(steps) for operator in ran)
+
+
+def _children(network: Network, state: _State, limit: int) -> list[_State]:
+    """Return what may follow on a state: one alone where nothing else has to be tried.
+
+    That is one which leaves no more bytes than there were, if all that ran waits for the operator
+    that ran first: then no set of operators on the way has fewer.
+    """
+    children = []
+    for operator in state.ready:
+        child = _after(network, state, operator, limit)
+        if child is None:
+            continue
+        child = _settled(network, child, network.wakes[operator], limit)
+        if child.live <= state.live:
+            expected = network.below[operator] | 1 << operator | network.late
+            if not as_set(child.ran) & ~expected:
+                return [child]
+        children.append(child)
+    return children
+
+
+def _settled(network: Network, state: _State, woken: Sequence[int], limit: int) -> _State:
+    """Run whatever frees at least what it makes, of the operators that may have begun to."""
+    waiting = list(woken)
+    while waiting:
+        operator = waiting.pop(0)
+        if operator not in state.ready:
+            continue
+        after = _after(network, state, operator, limit, at_most=state.live)
+        if after is not None:
+            state = after
+            waiting += [one for one in network.wakes[operator] if one not in waiting]
+    return state
+
+
+def _after(
+    network: Network, state: _State, operator: int, limit: int, at_most: int | None = None
+) -> _State | None:
+    """Return a state with one operator more, and those that it needs.
+
+    None where the limit is passed on the way, or where more than `at_most` bytes live afterwards.
+    """
+    done, live = state.done, state.live
+    ran = [one for one in network.helpers[operator] if not done >> one & 1]
+    ran.append(operator)
+    for one in ran:
+        before, done = done, done | 1 << one
+        ended = 0
+        for members, size, begun, kept in network.touches[one]:
+            if not begun and not members & before:
+                live += size
+            if not kept and not members & ~done:
+                ended += size
+        if live > limit:
+            return None
+        live -= ended
+    if at_most is not None and live > at_most:
+        return None
+    ready = [one for one in state.ready if one != operator]
+    for one in network.wakes[operator]:
+        if not network.waits_for[one] & ~done and not done >> one & 1 and one not in ready:
+            ready.append(one)
+    ready.sort()
+    extends = at_most is not None
+    return _State(
+        done,
+        live,
+        tuple(ready),
+        (*state.ran, *ran) if extends else tuple(ran),
+        state.behind if extends else state,
+    )
