@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from hypothesis import strategies as st
+from functools import cache
+from random import Random
 
 from passes.order.planning.graph import OrderProblem, Tensor
 
@@ -19,50 +19,63 @@ def orders(problem: OrderProblem, ran: tuple[int, ...] = ()) -> Iterator[tuple[i
             yield from orders(problem, (*ran, operator))
 
 
+def bytes_during(problem: OrderProblem, ran: frozenset[int], operator: int) -> int:
+    """Return what lives while an operator runs behind some others."""
+    everything = set(range(len(problem.before)))
+    live = problem.base
+    for tensor in problem.tensors:
+        touched = set(tensor.touched_by)
+        begun = tensor.begun or touched & ran or operator in touched
+        wanted = tensor.kept or touched & (everything - ran)
+        live += tensor.size if begun and wanted else 0
+    return live
+
+
 def replayed_peak(problem: OrderProblem, order: tuple[int, ...]) -> int:
-    """Run an order with one set of tensors that live, and return the most bytes of it."""
-    peak = max(problem.base, problem.floor)
-    live = {index for index, tensor in enumerate(problem.tensors) if tensor.begun}
-    for position, operator in enumerate(order):
-        touched = {i for i, tensor in enumerate(problem.tensors) if operator in tensor.touched_by}
-        live |= touched
-        peak = max(peak, problem.base + sum(problem.tensors[index].size for index in live))
-        rest = set(order[position + 1 :])
-        live = {
-            index
-            for index in live
-            if problem.tensors[index].kept or rest & set(problem.tensors[index].touched_by)
-        }
-    return peak
+    """Run an order, and return the most bytes that live."""
+    live = [bytes_during(problem, frozenset(order[:at]), one) for at, one in enumerate(order)]
+    return max(problem.base, problem.floor, *live)
 
 
 def least_peak(problem: OrderProblem) -> int:
     """Return the lowest peak over all orders."""
-    return min(replayed_peak(problem, order) for order in orders(problem))
+    count = len(problem.before)
+
+    @cache
+    def least_behind(ran: frozenset[int]) -> int:
+        if len(ran) == count:
+            return 0
+        return min(
+            max(bytes_during(problem, ran, one), least_behind(ran | {one}))
+            for one in range(count)
+            if one not in ran and set(problem.before[one]) <= ran
+        )
+
+    return max(problem.base, problem.floor, least_behind(frozenset()))
 
 
-@st.composite
-def problems(draw: st.DrawFn, most: int = 8) -> OrderProblem:
-    """Draw a graph: each operator makes tensors that some later ones read, or keeps others."""
-    count = draw(st.integers(1, most))
+def random_problem(random: Random, most: int) -> OrderProblem:
+    """Make a graph: operators write tensors that some later ones read, or that are kept."""
+    count = random.randint(1, most)
     before: list[set[int]] = [set() for _ in range(count)]
     tensors = []
+    ordered_too = random.random() < 0.3
     for operator in range(count):
-        for _ in range(draw(st.integers(0, 2))):
-            later = range(operator + 1, count)
-            readers = draw(st.sets(st.sampled_from(later), max_size=3)) if later else set()
-            size = draw(st.sampled_from((0, 1, 1, 2, 3, 5, 8)))
-            kept = draw(st.integers(0, 5)) == 0
+        for _ in range(random.choice((1, 1, 1, 2))):
+            later = list(range(operator + 1, min(count, operator + random.choice((3, 6, most)))))
+            readers = random.sample(later, min(len(later), random.choice((0, 1, 1, 2))))
+            kept = random.random() < 0.1
+            size = random.choice((0, 1, 2, 3, 5, 8, 13))
             tensors.append(Tensor(size, (operator, *sorted(readers)), False, kept))
             for reader in readers:
                 before[reader].add(operator)
-        if operator and draw(st.integers(0, 3)) == 0:
-            before[operator].add(draw(st.integers(0, operator - 1)))
-    for _ in range(draw(st.integers(0, 2))):
-        touched = draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=3))
-        flags = draw(st.sampled_from(((True, False), (True, True), (False, False), (False, True))))
-        tensors.append(Tensor(draw(st.integers(0, 4)), tuple(sorted(touched)), *flags))
-    base = draw(st.sampled_from((0, 0, 2)))
-    floor = draw(st.sampled_from((0, 0, 0, 6)))
-    earlier = tuple(tuple(sorted(one)) for one in before)
-    return OrderProblem(earlier, tuple(tensors), base, floor)
+        if operator and ordered_too and random.random() < 0.3:
+            before[operator].add(random.randrange(operator))
+    for _ in range(random.choice((0, 0, 1, 3))):
+        touched = random.sample(range(count), random.randint(1, min(3, count)))
+        begun, kept = random.choice(((True, False), (True, False), (True, True), (False, False)))
+        tensors.append(Tensor(random.randint(0, 9), tuple(sorted(touched)), begun, kept))
+    base, floor = random.choice((0, 0, 2)), random.choice((0, 0, 0, 12))
+    return OrderProblem(
+        tuple(tuple(sorted(earlier)) for earlier in before), tuple(tensors), base, floor
+    )

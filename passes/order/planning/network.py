@@ -98,8 +98,8 @@ def _is_late(number: int, touches: Sequence[Touch], below: int) -> bool:
     """Whether an operator begins all that it touches, and has nothing that ends with it."""
     alone = 1 << number
     return bool(touches) and all(
-        not begun and not members & ~(below | alone) and (kept or members != alone)
-        for members, _, begun, kept in touches
+        not members & ~(below | alone) and (kept or members != alone)
+        for members, _, _, kept in touches
     )
 
 
