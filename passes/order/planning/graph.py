@@ -38,6 +38,24 @@ class OrderProblem:
                 raise ValueError(f"{tensor} is of no size, or touched by no operator of the graph")
 
 
+def mirrored(problem: OrderProblem) -> OrderProblem:
+    """Return the problem of the orders read backwards, which have the same peaks."""
+    last = len(problem.before) - 1
+    before: list[list[int]] = [[] for _ in problem.before]
+    for number, earlier in enumerate(problem.before):
+        for other in earlier:
+            before[last - other].append(last - number)
+    return OrderProblem(
+        tuple(tuple(sorted(behind)) for behind in before),
+        tuple(
+            Tensor(t.size, tuple(last - one for one in reversed(t.touched_by)), t.kept, t.begun)
+            for t in problem.tensors
+        ),
+        problem.base,
+        problem.floor,
+    )
+
+
 @dataclass(frozen=True)
 class FoundOrder:
     """An order of all operators, with what is known of it."""

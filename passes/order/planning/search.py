@@ -14,10 +14,10 @@ keeps more states where it finds none. Where none had to be dropped, no order is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from passes.order.planning.graph import FoundOrder, OrderProblem, peak_of
+from passes.order.planning.graph import FoundOrder, OrderProblem, mirrored, peak_of
 from passes.order.planning.network import (
     Network,
     as_set,
@@ -34,8 +34,8 @@ FIRST_WIDTH = 1
 GROWTH = 8
 """How many times as many it keeps next."""
 
-MOST_ORDERS = 3
-"""Orders that are returned."""
+MOST_ORDERS = 2
+"""Orders that are returned beside the best one."""
 
 NODES = 200_000
 """Steps that a search may try by default."""
@@ -53,74 +53,70 @@ def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrde
     peak = peak_of(problem, written)
     least = least_live(network)
     bound = max(problem.floor, problem.base, *least)
-    needs = least.index(bound) if bound in least else None
-    if peak <= bound:
-        return FoundOrder(written, peak, bound, needs)
-    parts = _Parts(network, written)
-    others: list[tuple[int, ...]] = []
-    while True:
-        worst = max(range(len(parts.peaks)), key=lambda index: parts.peaks[index])
-        needed = max(bound, *parts.bounds)
-        reached = parts.peaks[worst]
-        if reached < peak:
-            peak = reached
-            others.insert(0, parts.order())
-        if reached <= needed or parts.stuck[worst]:
+    if peak > bound:
+        cut = parts_of(network, written)
+        parts = [
+            _Part(part, *of) for part, of in zip(cut, part_problems(problem, cut), strict=True)
+        ]
+    orders = [written]
+    while peak > bound:
+        worst = max(parts, key=lambda part: part.peak)
+        if worst.peak < peak:
+            peak = worst.peak
+            orders.insert(0, tuple(operator for part in parts for operator in part.whole_order()))
+        elif worst.stuck:
             break
-        parts.improve(worst, needed, meter)
-    found = others.pop(0) if others else written
-    bound = max(bound, *parts.bounds)
-    if bound not in least:
-        needs = None
-    return FoundOrder(found, peak, bound, needs, meter.used, tuple(others[: MOST_ORDERS - 1]))
-
-
-class _Parts:
-    """An order in parts, each of which becomes better by itself."""
-
-    def __init__(self, network: Network, order: tuple[int, ...]) -> None:
-        cut = parts_of(network, order)
-        self._problems = part_problems(network.problem, cut)
-        self._networks: dict[int, Network] = {}
-        self._orders = []
-        self.peaks: list[int] = []
-        self.bounds: list[int] = []  # What is proven of each
-        for part, (members, problem) in zip(cut, self._problems, strict=True):
-            number = {operator: at for at, operator in enumerate(members)}
-            self._orders.append(tuple(number[operator] for operator in part))
-            self.peaks.append(peak_of(problem, self._orders[-1]))
-            self.bounds.append(0)
-        self._widths = [FIRST_WIDTH] * len(cut)
-        self.stuck = [False] * len(cut)  # Whether no more may be tried
-
-    def order(self) -> tuple[int, ...]:
-        """Return the order of the whole."""
-        return tuple(
-            members[operator]
-            for (members, _), order in zip(self._problems, self._orders, strict=True)
-            for operator in order
-        )
-
-    def improve(self, index: int, needed: int, meter: Meter) -> None:
-        """Look for a lower peak of a part, down to the peak that is needed in any case."""
-        _, problem = self._problems[index]
-        if index not in self._networks:
-            self._networks[index] = network_of(problem)
-            least = least_live(self._networks[index])
-            self.bounds[index] = max(problem.floor, problem.base, *least)
-        limit = self.peaks[index] - 1
-        if limit < max(needed, self.bounds[index]):
-            return
-        network, width = self._networks[index], self._widths[index]
-        order, complete = _order_within(network, limit, width, meter)
-        if order is not None:
-            self._orders[index], self.peaks[index] = order, peak_of(problem, order)
-        elif complete:
-            self.bounds[index] = self.peaks[index]
-        elif meter.left == 0:
-            self.stuck[index] = True
         else:
-            self._widths[index] = width * GROWTH
+            worst.improve(bound, meter)
+            bound = max(bound, worst.bound)
+    needs = least.index(bound) if bound in least else None
+    return FoundOrder(orders[0], peak, bound, needs, meter.used, tuple(orders[1:-1][:MOST_ORDERS]))
+
+
+class _Part:
+    """A part of a graph with its order, which becomes better step by step.
+
+    It is searched forwards and backwards in turns: where many operators are ready at once from one
+    end, the other end may know which of them have to be last.
+    """
+
+    def __init__(
+        self, order: tuple[int, ...], members: tuple[int, ...], problem: OrderProblem
+    ) -> None:
+        number = {operator: at for at, operator in enumerate(members)}
+        self._members, self._problem = members, problem
+        self._order = tuple(number[operator] for operator in order)
+        self._networks: list[Network] = []
+        self._turn, self._width = 0, FIRST_WIDTH
+        self.peak = peak_of(problem, self._order)
+        self.bound = 0  # Bytes that no order of it has less than
+        self.stuck = False  # Whether no more may be tried
+
+    def whole_order(self) -> Iterator[int]:
+        """Yield its operators by their numbers in the whole graph."""
+        return (self._members[operator] for operator in self._order)
+
+    def improve(self, needed: int, meter: Meter) -> None:
+        """Take one step towards a lower peak, down to the peak that is needed in any case."""
+        if not self._networks:
+            self._networks = [network_of(self._problem), network_of(mirrored(self._problem))]
+            self.bound = max(self._problem.base, *least_live(self._networks[0]))
+        if self.peak <= max(needed, self.bound):
+            return
+        network = self._networks[self._turn]
+        order, complete = _order_within(network, self.peak - 1, self._width, meter)
+        if order is not None:
+            last = len(order) - 1
+            backwards = tuple(last - operator for operator in reversed(order))
+            self._order = backwards if self._turn else order
+            self.peak = peak_of(self._problem, self._order)
+        elif complete:
+            self.bound = self.peak
+        elif not meter.left:
+            self.stuck = True
+        else:
+            self._width *= GROWTH if self._turn else 1
+            self._turn = 1 - self._turn
 
 
 @dataclass(frozen=True, eq=False)
