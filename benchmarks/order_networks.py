@@ -28,11 +28,13 @@ class Network:
         self._weights: list[Any] = []
 
     def weight(self, *shape: int) -> Any:
+        """Return a new parameter."""
         name = f"w{len(self._weights)}"
         self._weights.append(relax.Var(name, relax.TensorType(shape, "float32")))
         return self._weights[-1]
 
     def emit(self, value: Any) -> Any:
+        """Bind a value to a variable."""
         return self.builder.emit(value)
 
     def module(self, body: Callable[[], Any]) -> tvm.IRModule:
@@ -55,29 +57,36 @@ class Network:
         groups: int = 1,
         dilation: int = 1,
     ) -> Any:
+        """Convolve an image, which keeps its size at a stride of 1."""
         inputs = int(x.ty.shape[1])
         weight = self.weight(channels, inputs // groups, kernel, kernel)
         pad = dilation * (kernel // 2)
         return self.emit(nn.conv2d(x, weight, stride, pad, dilation=dilation, groups=groups))
 
     def normalized(self, x: Any) -> Any:
+        """Scale and shift each channel."""
         channels = int(x.ty.shape[1])
         scaled = self.emit(op.multiply(x, self.weight(1, channels, 1, 1)))
         return self.emit(op.add(scaled, self.weight(1, channels, 1, 1)))
 
     def relu(self, x: Any) -> Any:
+        """Cut off what is negative."""
         return self.emit(nn.relu(x))
 
     def add(self, x: Any, y: Any) -> Any:
+        """Add two tensors."""
         return self.emit(op.add(x, y))
 
     def concat(self, parts: list[Any]) -> Any:
+        """Join channels."""
         return self.emit(op.concat(parts, 1))
 
     def relu_conv(self, x: Any, channels: int, kernel: int = 1, stride: int = 1) -> Any:
+        """Convolve what is cut off."""
         return self.normalized(self.conv(self.relu(x), channels, kernel, stride))
 
     def separable(self, x: Any, kernel: int, stride: int, dilation: int = 1, times: int = 2) -> Any:
+        """Convolve by channel and then by pixel, twice as a rule."""
         channels = int(x.ty.shape[1])
         for step in range(times):
             x = self.conv(self.relu(x), channels, kernel, 1 if step else stride, channels, dilation)
@@ -85,6 +94,7 @@ class Network:
         return x
 
     def pool(self, x: Any, kind: str, stride: int) -> Any:
+        """Take the largest or the mean of each 3x3."""
         pool = nn.max_pool2d if kind == "max" else nn.avg_pool2d
         return self.emit(pool(x, (3, 3), stride, 1))
 
@@ -95,6 +105,7 @@ class Network:
         return self.normalized(self.concat(parts))
 
     def classified(self, x: Any, classes: int = 10) -> Any:
+        """Return the logits of an image."""
         x = self.emit(op.mean(x, [2, 3]))
         return self.emit(op.matmul(x, self.weight(int(x.ty.shape[1]), classes)))
 
@@ -259,7 +270,7 @@ def randwire(seed: int, nodes: int = 32, degree: int = 4, rewired: float = 0.75)
 
 
 def unet_plus_plus(depth: int = 5, channels: int = 16, size: int = 256) -> tvm.IRModule:
-    """Return UNet++: each decoder reads all that stand before it on its level, and the one below."""
+    """Return UNet++: a decoder reads all that stand before it on its level, and the one below."""
     net = Network(3, size)
 
     def block(x: Any, level: int) -> Any:
@@ -299,7 +310,6 @@ def training_step(kind: str) -> tvm.IRModule:
             x = _FORWARD[kind](emit, param)
             loss = builder.emit_output(op.sum(emit(op.multiply(x, x))))
         builder.emit_func_output(loss, params=params)
-    weights = [one for one in params[1:]]
     mod = builder.get()
     return relax.transform.Gradient("main", require_grads=list(mod["main"].params)[1:])(mod)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 
-from passes.driver import place
+from passes.driver import Solver, place
 from passes.gmem.analysis.facts import MAIN_DEVICE, SCOPE, Storage
 from passes.gmem.analysis.tensors import NO_BYTES, RETURNED
 from passes.gmem.options import BEST, GMEMOptions
@@ -23,8 +23,11 @@ from passes.order.planning.search import find_order
 from passes.planning import Budget, Problem
 from target_hw.memory import MemoryScope
 
-MAIN: Unit = (MAIN_DEVICE, "")
-"""The tensors of constant size on the main device."""
+Kind = tuple[Unit, bool]
+"""Tensors that share memory: those of one unit, and whether the returned ones are among them."""
+
+MAIN: Kind = ((MAIN_DEVICE, ""), False)
+"""The tensors of constant size on the main device, without those that are returned."""
 
 MOST_PLANS = 3
 """Orders of a function that are planned, beside the written one."""
@@ -36,24 +39,6 @@ Orders = dict[int, tuple[int, ...]]
 """By the index of a block: its bindings in another order than the written one."""
 
 
-@dataclass(frozen=True)
-class Peaks:
-    """The bytes that an order of a function needs, by kind of memory."""
-
-    live: Mapping[Unit, int]  # Most that live at once
-    planned: Mapping[Unit, int]  # What a plan takes
-    # What a plan takes that holds the returned tensors too, where they are allocated with others
-    with_returned: Mapping[Unit, int]
-
-    def is_below(self, other: Peaks) -> bool:
-        """Whether a plan takes less in some memory, and more in none."""
-        pairs = [(self.planned, other.planned), (self.with_returned, other.with_returned)]
-        if any(mine.keys() != theirs.keys() for mine, theirs in pairs):
-            return False
-        never_above = all(mine[unit] <= theirs[unit] for mine, theirs in pairs for unit in mine)
-        return never_above and self.planned != other.planned
-
-
 @dataclass(frozen=True, eq=False)
 class FunctionOrder:
     """A Relax function with the order that was found for it."""
@@ -61,8 +46,8 @@ class FunctionOrder:
     name: str
     func: relax.Function  # With that order; the given function where nothing moves
     reason: str = ""  # Why nothing moves, where nothing does
-    given: Peaks | None = None  # Of the written order; None where nothing was searched
-    found: Peaks | None = None  # Of the order that was taken; the given one where nothing moves
+    given: int = 0  # Most bytes of the main memory that live at once, as written
+    found: int = 0  # The same in the order that was taken
     bound: int = 0  # Bytes of the main memory that no order has less than
     needs: str = ""  # A binding that needs as many bytes by itself, where one does
     moved: tuple[str, ...] = ()  # The fewest bindings without which the others are as written
@@ -70,7 +55,7 @@ class FunctionOrder:
     @property
     def optimal(self) -> bool:
         """Whether no order needs less of the main memory."""
-        return self.found is not None and self.found.planned[MAIN] <= self.bound
+        return self.found <= self.bound
 
 
 def order_function(
@@ -87,18 +72,17 @@ def order_function(
     if all(len(block.bindings) < 2 for block in blocks_of(func)):
         return FunctionOrder(name, func, "it has no dataflow block with something to reorder")
     search = _Search(variable, options, budget)
-    read = read_function(mod, variable, options.upper_bounds)
-    written = _Ordered(mod, read, search.peaks(read))
-    ordered, steps = written, []
-    for unit in written.peaks.planned:
-        ordered, step = search.step(ordered, unit)
+    written = ordered = search.read(mod)
+    steps = []
+    for kind in written.live:
+        ordered, step = search.step(ordered, kind)
         steps.append(step)
     return FunctionOrder(
         name,
         ordered.mod[variable],
         steps[0].reason if ordered is written else "",
-        written.peaks,
-        ordered.peaks,
+        written.live[MAIN],
+        ordered.live[MAIN],
         steps[0].bound,
         steps[0].needs,
         _moved(func, ordered.mod[variable]),
@@ -111,7 +95,33 @@ class _Ordered:
 
     mod: IRModule
     read: FunctionMemory
-    peaks: Peaks
+    live: Mapping[Kind, int]  # The most bytes that live at once; the main memory first
+    storages: Mapping[Kind, tuple[Storage, ...]]
+    memory: MemoryScope
+    solver: Solver
+    _planned: dict[Kind, int] = field(default_factory=dict)
+
+    def planned(self, kind: Kind) -> int:
+        """Return the bytes that a plan takes."""
+        if kind not in self._planned:
+            buffers = tuple(storage.buffer() for storage in self.storages[kind])
+            problem = Problem(buffers, self.memory, name=f"function {self.read.memory.name!r}")
+            self._planned[kind] = place(problem, self.solver).peak
+        return self._planned[kind]
+
+    def is_below(self, other: _Ordered, lower: Kind) -> bool:
+        """Whether a plan takes less of one kind of memory, and more of none.
+
+        What lives at once is no more than a plan takes, and known without one.
+        """
+
+        def most(kind: Kind, less: int) -> bool:
+            mine = self.planned(kind)
+            return mine + less <= other.live[kind] or mine + less <= other.planned(kind)
+
+        return self.live.keys() == other.live.keys() and all(
+            most(kind, int(kind == lower)) for kind in self.live
+        )
 
 
 @dataclass(frozen=True)
@@ -129,36 +139,31 @@ class _Search:
     options: GMEMOptions
     budget: Budget
 
-    def peaks(self, read: FunctionMemory) -> Peaks:
-        """Return what the order needs that was read."""
-        alignment = self.options.offset_alignment()
-        groups = read.groups()
-        return Peaks(
-            {unit: max(read.live_bytes(g, alignment)) for unit, g in groups.items()},
-            {unit: self._planned(g.storages) for unit, g in groups.items()},
-            {
-                unit: self._planned((*g.storages, *g.returned))
-                for unit, g in groups.items()
-                if g.returned and not self.options.has_addresses()
-            },
-        )
-
-    def _planned(self, storages: Sequence[Storage]) -> int:
+    def read(self, mod: IRModule) -> _Ordered:
+        """Read what the function of a module needs in the order that it has there."""
+        read = read_function(mod, self.variable, self.options.upper_bounds)
         memory = MemoryScope(SCOPE, alignment=self.options.offset_alignment())
-        buffers = tuple(storage.buffer() for storage in storages)
-        problem = Problem(buffers, memory, name=f"function {str(self.variable.name_hint)!r}")
-        return place(problem, self.options.solver(BEST)).peak
+        storages: dict[Kind, tuple[Storage, ...]] = {}
+        for unit, group in read.groups().items():
+            storages[unit, False] = group.storages
+            if group.returned and not self.options.has_addresses():
+                storages[unit, True] = (*group.storages, *group.returned)
+        live = {
+            kind: max(read.live_bytes(members, memory.alignment))
+            for kind, members in storages.items()
+        }
+        return _Ordered(mod, read, live, storages, memory, self.options.solver(BEST))
 
-    def step(self, given: _Ordered, unit: Unit) -> tuple[_Ordered, _Step]:
+    def step(self, given: _Ordered, kind: Kind) -> tuple[_Ordered, _Step]:
         """Look for an order that needs less of one kind of memory, and more of none."""
         mod, read = given.mod, given.read
-        group, alignment = read.groups()[unit], self.options.offset_alignment()
+        storages, alignment = given.storages[kind], given.memory.alignment
         blocks, reason = _reorderable(mod[self.variable], read)
         inside = {number for block in blocks for number in block.numbers}
-        live = enumerate(read.live_bytes(group, alignment))
+        live = enumerate(read.live_bytes(storages, alignment))
         floor = max((nbytes for number, nbytes in live if number not in inside), default=0)
         problems = [
-            read.problem(block, runs_before(mod, block.bindings), group, alignment)
+            read.problem(block, runs_before(mod, block.bindings), storages, alignment)
             for block in blocks
         ]
         peaks = [peak_of(problem, range(len(problem.before))) for problem in problems]
@@ -173,11 +178,10 @@ class _Search:
         best = given
         for orders in _candidates(found):
             changed = _with_orders(mod, self.variable, blocks, orders)
-            read = read_function(changed, self.variable, self.options.upper_bounds)
-            candidate = _Ordered(changed, read, self.peaks(read))
-            if candidate.peaks.is_below(best.peaks):
+            candidate = self.read(changed)
+            if candidate.is_below(best, kind):
                 best = candidate
-            if best.peaks.planned[unit] <= floor:
+            if best.live[kind] <= floor:
                 break
         if not reason:
             reason = f"{needs!r} needs {floor} bytes in any order" if needs else "no order is lower"

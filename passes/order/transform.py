@@ -19,7 +19,7 @@ from passes.driver import naming
 from passes.gmem.analysis.graph import functions_in_order
 from passes.gmem.options import GMEMOptions, check_bound_names
 from passes.options import as_bounds
-from passes.order.functions import MAIN, FunctionOrder, order_function
+from passes.order.functions import FunctionOrder, order_function
 from passes.order.planning.search import NODES
 from passes.planning import Budget
 from passes.planning.planner import as_budget
@@ -117,14 +117,14 @@ def order_functions(
 
 
 def _log(order: FunctionOrder) -> None:
-    if order.given is None or order.found is None or not order.moved:
+    if not order.moved:
         LOGGER.info("function %r stays as it is: %s", order.name, order.reason)
         return
     LOGGER.info(
-        "function %r: %s to %s bytes planned, %s; moved: %s",
+        "function %r: from %s to %s bytes at once, %s; moved: %s",
         order.name,
-        order.given.planned[MAIN],
-        order.found.planned[MAIN],
+        order.given,
+        order.found,
         "no order has less" if order.optimal else f"none has less than {order.bound}",
         ", ".join(order.moved),
     )

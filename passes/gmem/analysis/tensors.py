@@ -127,7 +127,8 @@ def group_tensors(
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif not depends and tensor.size.count:
             name = unique_name(tensor.name, taken, "_")
-            kept = Storage(name, count, ((live[0][0], root.end),), (tensor.name,))
+            span, touched_at = (live[0][0], root.end), tuple(tensor.touched_at)
+            kept = Storage(name, count, (span,), (tensor.name,), (), touched_at)
             if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)
             else:

@@ -69,10 +69,10 @@ class FunctionMemory:
             found.setdefault((group.device, unit), []).append(group)
         return {unit: same[0] for unit, same in found.items() if len(same) == 1}
 
-    def live_bytes(self, group: StorageGroup, alignment: int) -> list[int]:
-        """Return the bytes of a group that live while each binding runs."""
+    def live_bytes(self, storages: Sequence[Storage], alignment: int) -> list[int]:
+        """Return the bytes of some storages that live while each binding runs."""
         begun = [0] * (len(self.memory.bindings) + 1)
-        for storage in group.storages:
+        for storage in storages:
             for first, end in storage.live:
                 begun[first] += _padded(storage, alignment)
                 begun[end] -= _padded(storage, alignment)
@@ -87,17 +87,20 @@ class FunctionMemory:
         self,
         block: Block,
         before: Sequence[Sequence[int]],
-        group: StorageGroup,
+        storages: Sequence[Storage],
         alignment: int,
     ) -> OrderProblem:
-        """Return the problem of ordering a block's bindings, for the tensors of one group."""
+        """Return the problem of ordering a block's bindings, for some of the tensors."""
         first, end = self._span(block)
         base, tensors = 0, []
-        for storage in group.storages:
+        returned = {one.name for group in self.memory.groups for one in group.returned}
+        for storage in storages:
             size = _padded(storage, alignment)
             inside = [position for position in storage.touched_at if first <= position < end]
             begun = any(begin < first < over for begin, over in storage.live)
-            kept = any(begin < end < over for begin, over in storage.live)
+            kept = storage.name in returned or any(
+                begin < end < over for begin, over in storage.live
+            )
             if inside:
                 touched_by = sorted({self._binding_at(one) - block.start for one in inside})
                 tensors.append(Tensor(size, tuple(touched_by), begun, kept))

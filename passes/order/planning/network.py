@@ -185,7 +185,7 @@ def parts_of(network: Network, order: Sequence[int]) -> list[tuple[int, ...]]:
 def part_problems(
     problem: OrderProblem, parts: Sequence[tuple[int, ...]]
 ) -> list[tuple[tuple[int, ...], OrderProblem]]:
-    """Return for each part its operators, sorted, and the problem of ordering them."""
+    """Return each part with the problem of ordering it; its operators are numbered as written."""
     part_of = {operator: index for index, part in enumerate(parts) for operator in part}
     members = [tuple(sorted(part)) for part in parts]
     number = {operator: at for part in members for at, operator in enumerate(part)}
@@ -211,6 +211,6 @@ def part_problems(
             for operator in part
         )
         problems.append(
-            (part, OrderProblem(before, tuple(tensors[index]), base[index], problem.floor))
+            (parts[index], OrderProblem(before, tuple(tensors[index]), base[index], problem.floor))
         )
     return problems

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from passes.order.planning.graph import FoundOrder, OrderProblem, mirrored, peak_of
 from passes.order.planning.network import (
@@ -55,9 +56,7 @@ def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrde
     bound = max(problem.floor, problem.base, *least)
     if peak > bound:
         cut = parts_of(network, written)
-        parts = [
-            _Part(part, *of) for part, of in zip(cut, part_problems(problem, cut), strict=True)
-        ]
+        parts = list(starmap(_Part, part_problems(problem, cut)))
     orders = [written]
     while peak > bound:
         worst = max(parts, key=lambda part: part.peak)
@@ -80,11 +79,9 @@ class _Part:
     end, the other end may know which of them have to be last.
     """
 
-    def __init__(
-        self, order: tuple[int, ...], members: tuple[int, ...], problem: OrderProblem
-    ) -> None:
-        number = {operator: at for at, operator in enumerate(members)}
-        self._members, self._problem = members, problem
+    def __init__(self, order: tuple[int, ...], problem: OrderProblem) -> None:
+        self._members, self._problem = sorted(order), problem
+        number = {operator: at for at, operator in enumerate(self._members)}
         self._order = tuple(number[operator] for operator in order)
         self._networks: list[Network] = []
         self._turn, self._width = 0, FIRST_WIDTH
