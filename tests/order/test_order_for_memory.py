@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OrderForMemory on Relax modules: what moves, what stays, what is saved, and the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from relax_programs import CONDITIONS, SIZES, parse, relax_sources
+from relax_runs import KEPT, build, run
+from tvm import relax
+from tvm.ir.transform import Sequential
+
+import tvm_ext
+from passes.order.analysis.memory import LOWERING, blocks_of
+from tvm_ext.comparison.memory_comparison import allocated_memory
+from tvm_ext.pipeline import before_lowering, relax_passes
+from tvm_ext.transform import GMEMAllocate, OrderForMemory
+
+TARGET = tvm.target.Target("llvm")
+
+# `early` is made long before it is read: a kilobyte that lives through the larger ones.
+LATE_READ = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((256,), "float32"), w: R.Tensor((256,), "float32")):
+        with R.dataflow():
+            early = R.negative(w)
+            wide = R.tile(x, (4,))
+            wider = R.exp(wide)
+            narrow = R.sum(R.reshape(wider, (4, 256)), axis=[0])
+            r = R.add(narrow, early)
+            R.output(r)
+        return r
+"""
+
+
+def fused(mod: tvm.IRModule, fuse: bool = False) -> tvm.IRModule:
+    """Return a module as the pass is given it."""
+    first, _ = before_lowering(relax_passes(TARGET, fuse=fuse))
+    with TARGET:
+        return Sequential(first)(mod)
+
+
+def ordered(mod: tvm.IRModule, **options: object) -> tvm.IRModule:
+    with TARGET:
+        return OrderForMemory(**options)(mod)
+
+
+def planned_bytes(mod: tvm.IRModule) -> dict[str, int]:
+    """Return for each function what `GMEMAllocate` makes it allocate, results too."""
+    with TARGET:
+        planned = GMEMAllocate()(LOWERING(mod))
+    result = {}
+    for variable in planned.get_global_vars():
+        if isinstance(planned[variable], relax.Function):
+            memory = allocated_memory(planned[variable])
+            result[str(variable.name_hint)] = memory.nbytes + memory.left_bytes
+    return result
+
+
+def names(mod: tvm.IRModule, function: str = "main") -> list[str]:
+    return [str(b.var.name) for block in blocks_of(mod[function]) for b in block.bindings]
+
+
+def test_what_is_made_early_is_made_where_it_is_read():
+    given_mod = fused(parse(LATE_READ))
+    copy = tvm.IRModule(dict(given_mod.functions))
+    found = ordered(given_mod)
+    tvm.ir.assert_structural_equal(given_mod, copy)
+    relax.analysis.well_formed(found)
+    assert names(found).index("early") == names(found).index("r") - 1
+    assert sorted(names(found)) == sorted(names(given_mod))
+    for before, after in zip(blocks_of(given_mod["main"]), blocks_of(found["main"]), strict=True):
+        old = {binding.var.__chandle__(): binding for binding in before.bindings}
+        assert all(old[b.var.__chandle__()].same_as(b) for b in after.bindings)
+    (before,), (after,) = planned_bytes(given_mod).values(), planned_bytes(found).values()
+    assert before - after == 1024
+    assert ordered(found).same_as(found)
+
+
+def test_a_module_without_dataflow_is_returned_as_it_is():
+    lowered = LOWERING(fused(parse(LATE_READ)))
+    assert ordered(lowered).same_as(lowered)
+
+
+# Random modules
+
+
+def dataflow(source: str) -> tvm.IRModule:
+    return fused(relax.transform.ConvertToDataflow(min_size=2)(parse(source)))
+
+
+def check_random(source: str) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """Hold that bindings stay in their blocks, and that no function allocates more."""
+    given_mod = dataflow(source)
+    found = ordered(given_mod)
+    relax.analysis.well_formed(found)
+    for variable in given_mod.get_global_vars():
+        if isinstance(given_mod[variable], relax.Function):
+            name = str(variable.name_hint)
+            for before, after in zip(
+                blocks_of(given_mod[name]), blocks_of(found[name]), strict=True
+            ):
+                ours = {binding.var.__chandle__() for binding in after.bindings}
+                assert ours == {binding.var.__chandle__() for binding in before.bindings}
+    before, after = planned_bytes(given_mod), planned_bytes(found)
+    assert all(after[name] <= before[name] for name in before)
+    return given_mod, found
+
+
+def check_runs(source: str) -> None:
+    given_mod, found = check_random(source)
+    if found.same_as(given_mod):
+        return
+    machines = [build(LOWERING(mod), GMEMAllocate()) for mod in (given_mod, found)]
+    rng = np.random.default_rng(0)
+    for values in ((True, False), (False, True)):
+        arrays = [rng.standard_normal(size, dtype="float32") for size in SIZES]
+        arrays += [np.array(value) for value in values[: len(CONDITIONS)]]
+        KEPT.clear()
+        expected, ours = (run(machine, "main", arrays) for machine in machines)
+        for mine, theirs in zip(ours, expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        kept = [copy for _, copy in KEPT]
+        for one, other in zip(kept[: len(kept) // 2], kept[len(kept) // 2 :], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=15)
+@given(relax_sources())
+def test_no_random_module_takes_more(source: str):
+    check_random(source)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(relax_sources())
+def test_no_random_module_takes_more_sweep(source: str):
+    check_random(source)
+
+
+@settings(max_examples=4)
+@given(relax_sources())
+def test_random_modules_compute_the_same(source: str):
+    check_runs(source)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(relax_sources())
+def test_random_modules_compute_the_same_sweep(source: str):
+    check_runs(source)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": "much"}, "OrderForMemory: a budget must be"),
+        ({"upper_bounds": {"n": 0}}, "OrderForMemory: the upper bound of 'n'"),
+    ],
+)
+def test_a_wrong_option_is_an_error_at_once(options: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        OrderForMemory(**options)
+
+
+def test_the_pipeline_names_a_wrong_option():
+    for order, message in (({"speed": 1}, "has no option 'speed'"), ("yes", "must be True, False")):
+        with pytest.raises(ValueError, match=f"order.*{message}"):
+            tvm_ext.relax_pipeline("llvm", order=order)
+
+
+def test_a_bound_that_nothing_has_is_an_error():
+    with pytest.raises(ValueError, match="OrderForMemory: the upper bound of 'n'"):
+        ordered(fused(parse(LATE_READ)), upper_bounds={"n": 4})
