@@ -45,6 +45,7 @@ class FunctionOrder:
 
     name: str
     func: relax.Function  # With that order; the given function where nothing moves
+    operators: int  # Bindings of its dataflow blocks
     reason: str = ""  # Why nothing moves, where nothing does
     given: int = 0  # Most bytes of the main memory that live at once, as written
     found: int = 0  # The same in the order that was taken
@@ -69,8 +70,10 @@ def order_function(
         When what its bindings become is not found, or as `read_relax_memory` says.
     """
     name, func = str(variable.name_hint), mod[variable]
-    if all(len(block.bindings) < 2 for block in blocks_of(func)):
-        return FunctionOrder(name, func, "it has no dataflow block with something to reorder")
+    counts = [len(block.bindings) for block in blocks_of(func)]
+    if max(counts, default=0) < 2:
+        reason = "it has no dataflow block with something to reorder"
+        return FunctionOrder(name, func, sum(counts), reason)
     search = _Search(variable, options, budget)
     written = ordered = search.read(mod)
     steps = []
@@ -80,6 +83,7 @@ def order_function(
     return FunctionOrder(
         name,
         ordered.mod[variable],
+        sum(counts),
         steps[0].reason if ordered is written else "",
         written.live[MAIN],
         ordered.live[MAIN],

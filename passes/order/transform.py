@@ -7,7 +7,7 @@ The pass stands behind fusion and legalization, and before dataflow blocks are l
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax
@@ -73,16 +73,21 @@ def OrderForMemory(  # noqa: N802
     chip = None if target is None else Target(target)
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
-        found = order_functions(mod, GMEMOptions(target=chip, upper_bounds=bounds), limits)
-        changed = [one for one in found if one.moved]
-        if not changed:
-            return mod
-        result = mod.clone()
-        for one in changed:
-            result.update_func(mod.get_global_var(one.name), one.func)
-        return result
+        options = GMEMOptions(target=chip, upper_bounds=bounds)
+        return with_orders(mod, order_functions(mod, options, limits))
 
     return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
+
+
+def with_orders(mod: IRModule, orders: Sequence[FunctionOrder]) -> IRModule:
+    """Return a module with the orders of its functions; `mod` itself where nothing moves."""
+    changed = [one for one in orders if one.moved]
+    if not changed:
+        return mod
+    result = mod.clone()
+    for one in changed:
+        result.update_func(mod.get_global_var(one.name), one.func)
+    return result
 
 
 def order_functions(
@@ -109,7 +114,7 @@ def order_functions(
             found = order_function(mod, variable, options, budget)
         except Exception as error:  # TVM's passes raise anything; the build goes on without us
             name = str(variable.name_hint)
-            found = FunctionOrder(name, func, f"it cannot be read: {str(error).strip()}")
+            found = FunctionOrder(name, func, 0, f"it cannot be read: {str(error).strip()}")
             LOGGER.warning("function %r stays as it is: %s", name, found.reason)
         _log(found)
         result.append(found)

@@ -16,8 +16,15 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
 from passes.ir.script_lines import printed
+from passes.order.transform import with_orders
 from passes.planning import Budget, Plan, Problem, solve
-from tvm_ext.lowering import capture_relax, first_line
+from tvm_ext.lowering import (
+    DEFAULT_TARGET,
+    behind_ordering,
+    capture_relax,
+    find_orders,
+    first_line,
+)
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, Piece, stock_plan
 from tvm_ext.tensor_names import bindings_of, operator_of
@@ -31,6 +38,8 @@ def relax_maps(
     target: Target,
     planners_of: Callable[[Problem], Sequence[str]],
     budget: Budget | None = None,
+    *,
+    order: bool = False,
 ) -> tuple[tuple[ScopeMap, ...], tuple[str, ...]]:
     """Plan the activations of each Relax function with every planner.
 
@@ -44,6 +53,8 @@ def relax_maps(
         Which planners are asked to solve such a problem.
     budget : Budget, optional
         Limits for planners that search.
+    order : bool
+        Whether `OrderForMemory` runs; the notes then say what moved.
 
     Returns
     -------
@@ -59,9 +70,9 @@ def relax_maps(
         When the module cannot be lowered or read, or nothing fits the target's memory.
     """
     maps, left = [], []
-    for found in plan_gmem(
-        _lowered(mod, target), _READER, GMEMOptions(target=target, budget=budget)
-    ):
+    options = GMEMOptions(target=target, budget=budget)
+    lowered, moved = _lowered(mod, options, order)
+    for found in plan_gmem(lowered, _READER, options):
         symbolic = sum(len(g.storages) for g in found.memory.groups if g.unit is not None)
         if symbolic:
             left.append(
@@ -70,7 +81,7 @@ def relax_maps(
         left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
         if not found.memory.storages:
             continue
-        listing, notes = _read(found)
+        listing, notes = _read(found, moved.get(found.memory.name, ()))
         placements = tuple(
             Placement(planner, found.problem, _plan(found, planner, budget))
             for planner in planners_of(found.problem)
@@ -79,9 +90,17 @@ def relax_maps(
     return tuple(maps), tuple(left)
 
 
-def _lowered(mod: IRModule, target: Target) -> IRModule:
+def _lowered(
+    mod: IRModule, options: GMEMOptions, order: bool
+) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
+    """Return a module before its memory is planned, and which bindings of a function moved."""
+    target = options.target or Target(DEFAULT_TARGET)
     try:
-        return capture_relax(mod, target)
+        if not order:
+            return capture_relax(mod, target), {}
+        written, orders = find_orders(mod, options)
+        moved = {one.name: one.moved for one in orders}
+        return behind_ordering(with_orders(written, orders), target), moved
     except ValueError:
         raise
     except Exception as error:  # any pass of the pipeline may raise anything
@@ -146,18 +165,20 @@ def static_plan_pieces(found: FunctionPlan) -> list[Piece]:
     return list(pieces.values())
 
 
-def _read(found: FunctionPlan) -> tuple[Listing, dict[str, BufferNote]]:
+def _read(found: FunctionPlan, moved: Sequence[str]) -> tuple[Listing, dict[str, BufferNote]]:
     bindings = list(bindings_of(found.memory.func.body))
     lines, at = printed(found.memory.func, bindings)
     line, line_of = 0, []
     for binding in bindings:
         line = max(line, *at.get(binding.__chandle__(), (line,)))
         line_of.append(line)
-    return Listing(lines, tuple(line_of), found.memory.name), _notes(found, bindings, line_of)
+    return Listing(lines, tuple(line_of), found.memory.name), _notes(
+        found, bindings, line_of, moved
+    )
 
 
 def _notes(
-    found: FunctionPlan, bindings: Sequence[Any], line_of: Sequence[int]
+    found: FunctionPlan, bindings: Sequence[Any], line_of: Sequence[int], moved: Sequence[str]
 ) -> dict[str, BufferNote]:
     """Find for each buffer the operator that makes it, and the lines that name it."""
     storage_of = dict(found.memory.storage_of)
@@ -183,7 +204,8 @@ def _notes(
     return {
         storage.name: BufferNote(
             "",
-            f"made by {made_by[storage.name]}" if storage.name in made_by else "",
+            (f"made by {made_by[storage.name]}" if storage.name in made_by else "")
+            + (", moved" if set(moved).intersection(storage.tensors) else ""),
             allocated.get(storage.name),
             tuple(dict.fromkeys(reads[storage.name])),
             tuple(dict.fromkeys(writes[storage.name])),
