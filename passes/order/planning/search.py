@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import product, starmap
 
-from passes.order.planning.graph import FoundOrder, OrderProblem, mirrored, peak_of
+from passes.order.planning.graph import FoundOrder, OrderProblem, live_bytes, mirrored, peak_of
 from passes.order.planning.network import (
     Network,
     as_set,
@@ -34,6 +34,9 @@ FIRST_WIDTH = 1
 
 GROWTH = 8
 """How many times as many it keeps next."""
+
+WINDOW = 128
+"""Operators of a long order that are reordered at a time."""
 
 MOST_ORDERS = 2
 """Orders that are returned beside the best one."""
@@ -85,6 +88,7 @@ class _Part:
         self._order = tuple(number[operator] for operator in order)
         self._networks: list[Network] = []
         self._turn, self._width = 0, FIRST_WIDTH
+        self._repaired = len(order) <= WINDOW
         self.peak = peak_of(problem, self._order)
         self.bound = 0  # Bytes that no order of it has less than
         self.stuck = False  # Whether no more may be tried
@@ -100,13 +104,18 @@ class _Part:
             self.bound = max(self._problem.base, *least_live(self._networks[0]))
         if self.peak <= max(needed, self.bound):
             return
+        if not self._repaired:
+            repaired = _repair(self._problem, self._order, self.peak - 1, meter)
+            self._repaired = repaired is None
+            self._order = repaired or self._order
+            self.peak = peak_of(self._problem, self._order)
+            return
         network = self._networks[self._turn]
         order, complete = _order_within(network, self.peak - 1, self._width, meter)
         if order is not None:
-            last = len(order) - 1
-            backwards = tuple(last - operator for operator in reversed(order))
-            self._order = backwards if self._turn else order
+            self._order = _turned(order) if self._turn else order
             self.peak = peak_of(self._problem, self._order)
+            self._repaired = len(order) <= WINDOW
         elif complete:
             self.bound = self.peak
         elif not meter.left:
@@ -114,6 +123,39 @@ class _Part:
         else:
             self._width *= GROWTH if self._turn else 1
             self._turn = 1 - self._turn
+
+
+def _turned(order: Sequence[int]) -> tuple[int, ...]:
+    """Return an order of a mirrored problem as one of the problem."""
+    return tuple(len(order) - 1 - operator for operator in reversed(order))
+
+
+def _repair(
+    problem: OrderProblem, order: tuple[int, ...], limit: int, meter: Meter
+) -> tuple[int, ...] | None:
+    """Bring a long order within a limit by reordering a window around each place that is above it.
+
+    None where a window has no such order that is found soon.
+    """
+    while meter.left:
+        live = live_bytes(problem, order)
+        worst = max(range(len(order)), key=lambda position: live[position])
+        if live[worst] <= limit:
+            return order
+        begin, end = max(0, worst - WINDOW // 2), worst + WINDOW // 2
+        window = order[begin:end]
+        _, (_, inner), *_ = part_problems(problem, [order[:begin], window, order[end:]])
+        members = sorted(window)
+        for turn, width in product((0, 1), (FIRST_WIDTH, FIRST_WIDTH * GROWTH)):
+            network = network_of(mirrored(inner) if turn else inner)
+            found, _ = _order_within(network, limit, width, meter)
+            if found is not None:
+                inside = tuple(members[one] for one in (_turned(found) if turn else found))
+                order = order[:begin] + inside + order[end:]
+                break
+        else:
+            return None
+    return None
 
 
 @dataclass(frozen=True, eq=False)
