@@ -207,7 +207,7 @@ def main() -> None:
         )
         return
     mark = "| " if arguments.markdown else ""
-    print(mark + (" | " if mark else "\t").join(HEADER))
+    print(mark + (" | " if mark else "\t").join(HEADER) + (" |" if mark else ""))
     if mark:
         print("|---|" + "---:|" * (len(HEADER) - 1))
     for name in arguments.networks.split(","):

@@ -202,7 +202,7 @@ def cells_at_224(cells: Cells, channels: int, repeats: int = 4) -> tvm.IRModule:
     net = Network(3, 224)
 
     def body() -> Any:
-        stem = net.normalized(net.conv(net.image, channels, 3, 2))
+        stem = net.normalized(net.conv(net.image, channels // 4, 3, 2))
         one = cell(net, cells, stem, stem, channels // 4, True)
         two = cell(net, cells, stem, one, channels // 2, True)
         return _stacks(net, cells, (one, two), channels, repeats)
