@@ -3,12 +3,16 @@
 
     python benchmarks/order.py [--networks nasnet_cifar,darts_cifar] [--nodes N] [--markdown]
     python benchmarks/order.py --large 10000
+    python benchmarks/order.py --run
 
 A line a network, with operators fused and not: the bytes that live at once between operators, as
 the network is written; the ratios to it of reverse post-order, of the best of TVM's
 `TopologicalSort` in its four ways, of a greedy order by freed bytes (what TorchInductor's
 `reorder_for_peak_memory` does among others) and of ours; whether ours is proven, and the seconds
 that `OrderForMemory` takes. The second form times the search on a random graph of branches.
+The third builds and runs small networks on the CPU: as TVM plans them, and as we do in the written
+and in the found order. It prints the bytes that are planned and those that the runtime's pool takes
+from the device, and the medians of interleaved runs; results have to be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -17,11 +21,15 @@ import argparse
 import time
 from collections.abc import Iterator
 from random import Random
+from statistics import median
+from typing import Any
 
+import numpy as np
 import tvm
-from order_networks import NETWORKS
+from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from tvm import relax
 from tvm.ir import GlobalVar
+from tvm.ir.instrument import pass_instrument
 
 from passes.gmem.options import GMEMOptions
 from passes.order.analysis.effects import runs_before
@@ -31,7 +39,10 @@ from passes.order.planning.graph import OrderProblem, Tensor, peak_of, verify_or
 from passes.order.planning.search import NODES, find_order
 from passes.planning import Budget
 from tvm_ext import workloads
+from tvm_ext.comparison.memory_comparison import allocated_at
+from tvm_ext.comparison.vm_memory import vm_bytes
 from tvm_ext.lowering import find_orders
+from tvm_ext.pipeline import relax_passes, relax_pipeline
 
 ALIGNMENT = 64
 TARGET = tvm.target.Target("llvm")
@@ -146,6 +157,66 @@ def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]
     )
 
 
+def run_in_orders(name: str, mod: tvm.IRModule, times: int = 15) -> None:
+    """Print what a network plans, takes and needs to run, in each of three ways."""
+    rng = np.random.default_rng(0)
+    arguments = [
+        tvm.runtime.tensor(
+            rng.standard_normal([int(n) for n in param.ty.shape], dtype="float32") * 0.1
+        )
+        for param in mod["main"].params
+    ]
+    pipelines = {
+        "stock": tvm.transform.Sequential(relax_passes(TARGET)),
+        "ours, as written": relax_pipeline(TARGET),
+        "ours, in the found order": relax_pipeline(TARGET, order=True),
+    }
+    machines, planned = {}, {}
+    for label, pipeline in pipelines.items():
+        recorder = Planned()
+        with TARGET, tvm.transform.PassContext(instruments=[recorder]):
+            built = tvm.compile(mod, TARGET, relax_pipeline=pipeline)
+        machines[label], planned[label] = relax.VirtualMachine(built.jit(), tvm.cpu()), recorder
+    taken = {
+        label: vm_bytes(machine, lambda machine=machine: machine["main"](*arguments))
+        for label, machine in machines.items()
+    }
+    results = [machine["main"](*arguments).numpy() for machine in machines.values()]
+    assert all((result == results[0]).all() for result in results)
+    seconds: dict[str, list[float]] = {label: [] for label in machines}
+    for _ in range(times):
+        for label, machine in machines.items():
+            begin = time.perf_counter()
+            machine["main"](*arguments)
+            seconds[label].append(time.perf_counter() - begin)
+    for label in machines:
+        milliseconds = 1000 * median(seconds[label])
+        print(
+            f"{name}, {label}: {planned[label].nbytes:,} bytes planned, {taken[label]:,} taken, "
+            f"{milliseconds:.2f} ms",
+            flush=True,
+        )
+
+
+@pass_instrument
+class Planned:
+    """Notes the bytes that a build's plan of memory allocates, with the results.
+
+    Attributes
+    ----------
+    nbytes : int
+        The bytes.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
+        """Read the module behind the pass that plans."""
+        if info.name in ("StaticPlanBlockMemory", "tvm_ext.GMEMAllocate"):
+            self.nbytes = allocated_at(mod["main"], {})
+
+
 HEADER = (
     "network",
     "operators",
@@ -193,7 +264,12 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--large", type=int, metavar="OPERATORS")
+    parser.add_argument("--run", action="store_true")
     arguments = parser.parse_args()
+    if arguments.run:
+        run_in_orders("nasnet, 3 cells", cells_at_32(NASNET, 8, 1))
+        run_in_orders("unet++", unet_plus_plus(4, 4, 64))
+        return
     if arguments.large:
         problem = branches(arguments.large)
         begin = time.perf_counter()
