@@ -157,7 +157,7 @@ def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]
     )
 
 
-def run_in_orders(name: str, mod: tvm.IRModule, times: int = 15) -> None:
+def run_in_orders(name: str, mod: tvm.IRModule, times: int = 101) -> None:
     """Print what a network plans, takes and needs to run, in each of three ways."""
     rng = np.random.default_rng(0)
     arguments = [

@@ -42,7 +42,7 @@ def before_of(body: str, attributes: str = "") -> dict[str, set[str]]:
 class Module:
 {KERNELS}
     @R.function(private=True)
-    def helper(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+    def same(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
         return x
 
     @R.function
@@ -120,7 +120,7 @@ def test_an_argument_may_be_another_ones_memory():
         f"R.call_tir(cls.draw, R.tuple(), {TYPE})",
         f'R.call_dps_packed("test.order.draw", (x,), {TYPE})',
         'R.call_pure_packed("test.order.draw", x, ty_args=R.Tensor((64,), "float32"))',
-        "cls.helper(x)",
+        "cls.same(x)",
         'R.hint_on_device(x, R.device(1, 0), "global")',
     ],
 )

@@ -6,8 +6,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from order import branches
 from order_oracles import least_peak, orders, random_problem, replayed_peak
 
+from passes.order.planning import search
 from passes.order.planning.graph import FoundOrder, OrderProblem, Tensor, peak_of, verify_order
 from passes.order.planning.network import least_live, network_of
 from passes.order.planning.search import find_order
@@ -43,6 +45,19 @@ def test_no_order_of_a_graph_is_lower():
     random = Random(21)
     for _ in range(4000):
         check_against_all_orders(random_problem(random, 10))
+
+
+def test_a_long_order_is_repaired_window_by_window(monkeypatch: pytest.MonkeyPatch):
+    random = Random(23)
+    monkeypatch.setattr(search, "WINDOW", 4)
+    for _ in range(150):
+        check_against_all_orders(random_problem(random, 8))
+    monkeypatch.undo()
+    problem = branches(700)
+    found = find_order(problem, Budget(20_000))
+    assert verify_order(problem, found) == ()
+    assert found.peak < peak_of(problem, range(len(problem.before)))
+    assert find_order(problem, Budget(20_000)) == found
 
 
 def test_the_oracle_tries_all_orders():

@@ -41,8 +41,8 @@ class Network:
     late: int
     # Operators that begin nothing and free what they read last: best run as soon as they can be.
     early: int
-    helpers: tuple[tuple[int, ...], ...]  # The late ones that it needs, in their order
-    waits_for: tuple[int, ...]  # The others that have to run before it and its helpers
+    brings: tuple[tuple[int, ...], ...]  # The late ones that it needs, in their order
+    waits_for: tuple[int, ...]  # The others that have to run before it and what it brings
     wakes: tuple[tuple[int, ...], ...]  # Those, none late, that may be ready or free more behind it
 
 
@@ -63,18 +63,18 @@ def network_of(problem: OrderProblem) -> Network:
             for operator in tensor.touched_by:
                 touches[operator].append(touch)
     late = as_set(n for n in range(count) if below[n] and _is_late(n, touches[n], below[n]))
-    helpers: list[tuple[int, ...]] = []
+    brings: list[tuple[int, ...]] = []
     waits_for: list[int] = []
     wakes: list[set[int]] = [set() for _ in range(count)]
     for number, earlier in enumerate(problem.before):
         needed, others = 0, 0
         for other in earlier:
             if late >> other & 1:
-                needed |= 1 << other | as_set(helpers[other])
+                needed |= 1 << other | as_set(brings[other])
                 others |= waits_for[other]
             else:
                 others |= 1 << other
-        helpers.append(tuple(bits(needed)))
+        brings.append(tuple(bits(needed)))
         waits_for.append(others)
         if not late >> number & 1:
             for other in bits(others):
@@ -87,7 +87,7 @@ def network_of(problem: OrderProblem) -> Network:
     early = as_set(
         number
         for number in range(count)
-        if not helpers[number]
+        if not brings[number]
         and above[number]
         and _is_early(number, touches[number], above[number])
     )
@@ -98,7 +98,7 @@ def network_of(problem: OrderProblem) -> Network:
         tuple(map(tuple, touches)),
         late,
         early,
-        tuple(helpers),
+        tuple(brings),
         tuple(waits_for),
         tuple(tuple(sorted(behind)) for behind in wakes),
     )
@@ -171,7 +171,7 @@ def parts_of(network: Network, order: Sequence[int]) -> list[tuple[int, ...]]:
     for operator in order:
         if settled >> operator & 1:
             continue
-        for one in (*network.helpers[operator], operator):
+        for one in (*network.brings[operator], operator):
             place(one)
         related = network.above[operator] | network.below[operator] | 1 << operator
         if related | settled == everything:

@@ -255,7 +255,7 @@ def _after(
     None where the limit is passed on the way, or where more than `at_most` bytes live afterwards.
     """
     done, live = state.done, state.live
-    ran = [one for one in network.helpers[operator] if not done >> one & 1]
+    ran = [one for one in network.brings[operator] if not done >> one & 1]
     ran.append(operator)
     for one in ran:
         before, done = done, done | 1 << one
