@@ -181,7 +181,7 @@ class _Search:
                 needs = str(blocks[index].bindings[one.needs].var.name)
         best = given
         for orders in _candidates(found):
-            changed = _with_orders(mod, self.variable, blocks, orders)
+            changed = with_block_orders(mod, self.variable, blocks, orders)
             candidate = self.read(changed)
             if candidate.is_below(best, kind):
                 best = candidate
@@ -217,7 +217,7 @@ def _candidates(found: Mapping[int, FoundOrder]) -> Iterator[Orders]:
     yield from candidates[:MOST_PLANS]
 
 
-def _with_orders(
+def with_block_orders(
     mod: IRModule, variable: GlobalVar, blocks: Sequence[Block], orders: Orders
 ) -> IRModule:
     """Return a module in which blocks of a function have other orders."""
