@@ -49,14 +49,14 @@ class FunctionOrder:
     reason: str = ""  # Why nothing moves, where nothing does
     given: int = 0  # Most bytes of the main memory that live at once, as written
     found: int = 0  # The same in the order that was taken
-    bound: int = 0  # Bytes of the main memory that no order has less than
+    bound: int = 0  # Bytes of the main memory that no order has less than, where it was searched
     needs: str = ""  # A binding that needs as many bytes by itself, where one does
     moved: tuple[str, ...] = ()  # The fewest bindings without which the others are as written
 
     @property
     def optimal(self) -> bool:
         """Whether no order needs less of the main memory."""
-        return self.found <= self.bound
+        return 0 < self.found <= self.bound
 
 
 def order_function(

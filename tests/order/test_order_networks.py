@@ -19,6 +19,7 @@ from passes.order.functions import FunctionOrder, order_function
 from passes.planning import Budget
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
+from tvm_ext.comparison.order_command import order_savings
 
 SMALL_NASNET = cells_at_32(NASNET, 4, 1)
 
@@ -192,3 +193,10 @@ def test_the_map_says_what_moved():
     assert len(moved) == 1
     written = tvm_ext.map.memory_map_of("llama_layer").scopes[0]
     assert scope.placements[0].plan.peak < written.placements[0].plan.peak
+
+
+def test_what_was_not_searched_is_not_said_to_be_proven():
+    mod = relax.transform.ToNonDataflow()(tvm.script.from_source(LATE_READ))
+    (row,) = order_savings(mod, tvm.target.Target("llvm"))
+    assert (row.moved, row.proven, row.given) == ((), False, row.found)
+    assert row.reason

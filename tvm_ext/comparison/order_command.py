@@ -17,7 +17,7 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
 from passes.order.planning.search import NODES
 from passes.order.transform import with_orders
-from passes.planning import Budget, lower_bound
+from passes.planning import Budget
 from tvm_ext.columns import in_columns
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import (
@@ -41,7 +41,7 @@ class OrderSavings:
     found: int  # The same for the order that was found
     stock_given: int  # What ``StaticPlanBlockMemory`` allocates for them
     stock_found: int
-    bound: int  # Bytes that no order has less than
+    bound: int  # Bytes that no order has less than; 0 where nothing was searched
     moved: tuple[str, ...]  # The fewest bindings without which the others are as written
     reason: str  # Why nothing moved, where nothing did; else what needs the bound by itself
     # What the plan takes less where all that is computed from weights alone is computed before;
@@ -51,7 +51,7 @@ class OrderSavings:
     @property
     def proven(self) -> bool:
         """Whether no plan of any order takes less."""
-        return self.found <= self.bound
+        return 0 < self.found <= self.bound
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,8 +124,7 @@ def order_savings(
                     found.plan.peak,
                     stock_given,
                     stock_found,
-                    # Nothing of another order was counted where nothing was searched.
-                    order.bound or lower_bound(given.problem),
+                    order.bound,
                     order.moved,
                     order.reason or needs,
                     least,
