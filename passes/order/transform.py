@@ -114,7 +114,8 @@ def order_functions(
             found = order_function(mod, variable, options, budget)
         except Exception as error:  # TVM's passes raise anything; the build goes on without us
             name = str(variable.name_hint)
-            found = FunctionOrder(name, func, 0, f"it cannot be read: {str(error).strip()}")
+            what = (str(error).strip() or type(error).__name__).splitlines()[0]
+            found = FunctionOrder(name, func, 0, f"it cannot be read: {what}")
             LOGGER.warning("function %r stays as it is: %s", name, found.reason)
         _log(found)
         result.append(found)

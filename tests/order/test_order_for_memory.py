@@ -201,3 +201,18 @@ def test_the_pipeline_names_a_wrong_option():
 def test_a_bound_that_nothing_has_is_an_error():
     with pytest.raises(ValueError, match="OrderForMemory: the upper bound of 'n'"):
         ordered(fused(parse(LATE_READ)), upper_bounds={"n": 4})
+
+
+def test_blocks_with_nothing_to_order_stay():
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    one, other, third = (relax.Var(name, x.ty) for name in ("one", "other", "third"))
+    for blocks in (
+        [relax.DataflowBlock([])],
+        [relax.DataflowBlock([relax.VarBinding(one, x), relax.VarBinding(third, one)])],
+        # Names of each other, which no program can have.
+        [relax.DataflowBlock([relax.VarBinding(one, other), relax.VarBinding(other, one)])],
+    ):
+        body = relax.SeqExpr(blocks, x)
+        func = relax.Function([x], body, x.ty).with_attr("global_symbol", "main")
+        mod = tvm.IRModule({"main": func})
+        assert ordered(mod).same_as(mod)
