@@ -18,7 +18,12 @@ from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
-from tvm_ext.pipeline import before_planning, no_relax_pipeline, relax_passes
+from passes.gmem.options import GMEMOptions
+from passes.order.functions import FunctionOrder
+from passes.order.planning.search import NODES
+from passes.order.transform import order_functions
+from passes.planning import Budget
+from tvm_ext.pipeline import before_lowering, before_planning, no_relax_pipeline, relax_passes
 
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
@@ -202,6 +207,28 @@ def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True)
     passes, _ = before_planning(relax_passes(target, fuse=fuse))
     with target:
         return tvm.transform.Sequential(passes)(mod)
+
+
+def find_orders(
+    mod: tvm.IRModule, options: GMEMOptions, budget: Budget | None = None, *, fuse: bool = True
+) -> tuple[tvm.IRModule, tuple[FunctionOrder, ...]]:
+    """Return a Relax module as it stands before `OrderForMemory`, and what that would do to it.
+
+    The options name the target that it is lowered for.
+    """
+    target = options.target or Target(DEFAULT_TARGET)
+    first, _ = before_lowering(relax_passes(target, fuse=fuse))
+    with target:
+        written = tvm.transform.Sequential(first)(mod)
+        return written, order_functions(written, options, budget or Budget(NODES))
+
+
+def behind_ordering(mod: tvm.IRModule, target: Target, *, fuse: bool = True) -> tvm.IRModule:
+    """Lower a module from where `OrderForMemory` stands up to the planning of its memory."""
+    passes, _ = before_planning(relax_passes(target, fuse=fuse))
+    _, then = before_lowering(passes)
+    with target:
+        return tvm.transform.Sequential(then)(mod)
 
 
 def has_relax(mod: tvm.IRModule) -> bool:

@@ -471,6 +471,7 @@ def relax_pipeline(
     *,
     fuse: bool = True,
     layer_group: bool | Mapping[str, Any] = False,
+    order: bool | Mapping[str, Any] = False,
     **options: Any,
 ) -> Pass:
     """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
@@ -486,6 +487,10 @@ def relax_pipeline(
     layer_group : bool or mapping
         Whether layers run together in local memory; a mapping holds options of
         `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
+    order : bool or mapping
+        Whether operators are reordered for the least memory, in front of what runs them together; a
+        mapping holds options of `tvm_ext.transform.OrderForMemory`. The target and the upper bounds
+        are by default those of the pipeline.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
 
@@ -509,9 +514,13 @@ def relax_pipeline(
     target = Target(target)
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
     before, behind = before_planning(relax_passes(target, fuse=fuse))
+    first, then = before_lowering(before)
+    if order is not False:
+        bounds = {"target": target, "upper_bounds": options.get("upper_bounds")}
+        first.append(_with_options("order", transform.OrderForMemory, order, bounds))
     if layer_group is not False:
-        first, then = before_lowering(before)
-        before = [*first, _layer_group(target, layer_group), *then]
+        first.append(_layer_group(target, layer_group))
+    before = [*first, *then]
 
     def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
         with target:
@@ -520,23 +529,31 @@ def relax_pipeline(
     return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")
 
 
-def _layer_group(target: Target, options: object) -> Pass:
-    if options is True:
-        options = {}
-    if not isinstance(options, Mapping):
+def _with_options(
+    option: str, make_pass: Callable[..., Pass], given: object, defaults: Mapping[str, Any]
+) -> Pass:
+    """Return a pass with the options that one option of the pipeline holds."""
+    if given is True:
+        given = {}
+    name = make_pass.__name__
+    if not isinstance(given, Mapping):
         raise ValueError(
-            "layer_group must be True, False or a mapping of options of LayerGroup, "
-            f"got {options!r}"
+            f"{option} must be True, False or a mapping of options of {name}, got {given!r}"
         )
-    given = {"target": target, **{str(name): value for name, value in options.items()}}
-    known = signature(transform.LayerGroup).parameters
-    for name in given:
-        if name not in known:
-            raise ValueError(
-                f"layer_group: LayerGroup has no option {name!r}; it has: {', '.join(known)}"
-            )
-    group = transform.LayerGroup(**given)
-    chip = Target(given["target"])
+    known = signature(make_pass).parameters
+    for key in map(str, given):
+        if key not in known:
+            raise ValueError(f"{option}: {name} has no option {key!r}; it has: {', '.join(known)}")
+    return make_pass(**{**defaults, **given})
+
+
+def _layer_group(target: Target, options: object) -> Pass:
+    group = _with_options("layer_group", transform.LayerGroup, options, {"target": target})
+    chip = (
+        Target(options["target"])
+        if isinstance(options, Mapping) and "target" in options
+        else target
+    )
     if local_memory(chip) is None:
         LOGGER.warning(
             "relax_pipeline: layer_group does nothing, as target %s describes no memory %r",

@@ -8,6 +8,7 @@ from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import FORMS, Form
 from passes.gmem.transform import GMEMAllocate
 from passes.layer_group.transform import LayerGroup
+from passes.order.transform import OrderForMemory
 from passes.shared_memory.transform import Barriers, PlanSharedMemory
 from passes.storage_rewrite.transform import StorageRewrite
 
@@ -20,6 +21,7 @@ __all__ = [
     "Form",
     "GMEMAllocate",
     "LayerGroup",
+    "OrderForMemory",
     "PlanAddresses",
     "PlanSharedMemory",
     "StorageRewrite",

@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tvm.ir import IRModule
+from tvm.ir import GlobalVar, IRModule
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from passes.driver import Solver, error_context
-from passes.gmem.analysis.facts import TensorGroup
+from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
+from passes.gmem.analysis.graph import read_relax_memory
 from passes.gmem.forms import IN_KERNELS, TEXTURES, Form, form_for
 from passes.gmem.names import LOGGER, PASS, SCOPE
 from passes.gmem.planning.gmem_layout import GMEM
@@ -54,6 +55,17 @@ class GMEMOptions:
     upper_bounds: Mapping[str, int] = field(default_factory=dict)
     budget: Budget | None = None
     offsets: bool | str | None = None
+
+    def read(self, mod: IRModule, variable: GlobalVar) -> RelaxMemory:
+        """Read one Relax function of a module."""
+        return read_relax_memory(
+            mod,
+            variable,
+            self.upper_bounds,
+            self.gmem().offset_alignment,
+            self.keeps_storages,
+            self.offsets == IN_KERNELS,
+        )
 
     def solver(self, planner: str) -> Solver:
         """Return what asks a planner, within the budget."""

@@ -17,8 +17,6 @@ from tvm.ir import IRModule
 from passes.driver import error_context, place
 from passes.gmem.analysis.bindings import functions_in_order
 from passes.gmem.analysis.facts import RelaxMemory
-from passes.gmem.analysis.graph import read_relax_memory
-from passes.gmem.forms import IN_KERNELS
 from passes.gmem.names import ATTRIBUTE, PASS
 from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
@@ -86,19 +84,10 @@ def write_function(planned: FunctionPlan) -> relax.Function:
 
 
 def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:
-    read, alignment = [], options.gmem().offset_alignment
+    read = []
     for variable, _ in functions_in_order(mod):
         with error_context(PASS, str(variable.name_hint)):
-            read.append(
-                read_relax_memory(
-                    mod,
-                    variable,
-                    options.upper_bounds,
-                    alignment,
-                    options.keeps_storages,
-                    options.offsets == IN_KERNELS,
-                )
-            )
+            read.append(options.read(mod, variable))
     return read
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from relax_programs import SIZES, parse, relax_sources
 from relax_runs import build, lower, planned, run
 from tvm import relax
-from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
+from runtime_shapes import RUNTIME_SHAPES
 
 from tvm_ext.comparison.memory_comparison import allocated_at
 from tvm_ext.transform import GMEMAllocate

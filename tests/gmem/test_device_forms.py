@@ -12,7 +12,7 @@ from symbolic_programs import symbolic_sources
 from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
-from tvm_ext.workloads.runtime_shapes import RUNTIME_SHAPES
+from runtime_shapes import RUNTIME_SHAPES
 
 from passes.gmem.forms import form_for
 from passes.gmem.options import GMEMOptions

@@ -15,7 +15,12 @@ from tvm.ir import IRModule
 
 from passes.planning import Problem
 from tvm_ext.command_options import PROGRAM, TARGET, add_json, check_writable
-from tvm_ext.comparison import layer_group_command, planner_command, shared_memory_command
+from tvm_ext.comparison import (
+    layer_group_command,
+    order_command,
+    planner_command,
+    shared_memory_command,
+)
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.pass_results import Comparison, FunctionComparison
 from tvm_ext.comparison.storage_rewrite import compare_function
@@ -61,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     planner_command.add_arguments(parser)
     layer_group_command.add_arguments(parser)
     shared_memory_command.add_arguments(parser)
+    order_command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,15 +75,25 @@ def run(args: argparse.Namespace) -> int:
         _print_workloads()
         return 0
     check_writable(args.json)
+    commands = [
+        option
+        for option, is_given in (
+            ("--layer-group", args.layer_group),
+            ("--order", args.order),
+            ("--planners", args.planners is not None),
+            ("--shared-memory", args.shared_memory),
+        )
+        if is_given
+    ]
+    if len(commands) > 1:
+        raise ValueError(f"{' and '.join(commands)} are commands of their own; give one of them")
     if args.shared_memory:
-        if args.layer_group or args.planners is not None:
-            raise ValueError("--shared-memory is a command of its own; leave out the others")
         return shared_memory_command.run(args)
     if args.layer_group:
-        if args.planners is not None:
-            raise ValueError("--layer-group and --planners are two commands; give one of them")
         return layer_group_command.run(args)
     layer_group_command.check_unused(args)
+    if args.order:
+        return order_command.run(args)
     if args.planners is not None:
         return planner_command.run(args)
     planner_command.check_unused(args)

@@ -67,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a network: show the local memory of its groups of layers; needs a target with one",
     )
+    parser.add_argument(
+        "--order",
+        action="store_true",
+        help="of a network: show it in the order in which the least memory is live",
+    )
     add_limits(parser)
 
 
@@ -81,7 +86,12 @@ def run(args: argparse.Namespace) -> int:
         capacity=args.capacity,
         alignment=args.alignment,
         options=MapOptions(
-            planners, args.scopes, args.functions, args.layer_group, budget_of(args)
+            planners,
+            args.scopes,
+            args.functions,
+            args.layer_group,
+            budget_of(args),
+            args.order,
         ),
     )
     write_map(shown, args.output)

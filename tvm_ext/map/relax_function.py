@@ -18,9 +18,16 @@ from passes.gmem.storages import FunctionPlan
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed
+from passes.order.transform import with_orders
 from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.comparison.memory_comparison import READER
-from tvm_ext.lowering import capture_relax, lowering_relax
+from tvm_ext.lowering import (
+    DEFAULT_TARGET,
+    behind_ordering,
+    capture_relax,
+    find_orders,
+    lowering_relax,
+)
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
 from tvm_ext.tensor_names import bindings_of, operator_of
@@ -34,6 +41,8 @@ def relax_maps(
     target: Target,
     planners_of: Callable[[Problem], Sequence[str]],
     budget: Budget | None = None,
+    *,
+    order: bool = False,
 ) -> tuple[tuple[ScopeMap, ...], tuple[str, ...]]:
     """Plan the activations of each Relax function with every planner.
 
@@ -41,12 +50,13 @@ def relax_maps(
     memory for each function with tensors to plan, in alphabetical order; and a line for each tensor
     that is left to the runtime, and one for all those of a function whose sizes only the running
     program knows. Raises ValueError when the module cannot be lowered or read, or nothing fits the
-    target's memory.
+    target's memory. With `order` the operators are put in another order before; the notes then
+    say what moved.
     """
     maps, left = [], []
-    with lowering_relax(target):
-        lowered = capture_relax(mod, target)
-    for found in plan_gmem(lowered, READER, GMEMOptions(target=target, budget=budget)):
+    options = GMEMOptions(target=target, budget=budget)
+    lowered, moved = _lowered(mod, options, order)
+    for found in plan_gmem(lowered, READER, options):
         symbolic = sum(len(g.problem.buffers) for g in found.memory.groups if g.unit is not None)
         if symbolic:
             left.append(
@@ -55,7 +65,7 @@ def relax_maps(
         left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
         if not found.memory.storages:
             continue
-        listing, notes = _read(found)
+        listing, notes = _read(found, moved.get(found.memory.name, ()))
         planners = planners_of(found.problem)
         if not found.form.offsets:  # A plan with offsets is none for such a device.
             planners = [SLOTS, *([STOCK] if STOCK in planners else [])]
@@ -65,6 +75,19 @@ def relax_maps(
         form = f"{found.form}; a call copies {found.copied:,} bytes"
         maps.append(ScopeMap(found.memory.name, placements, listing, notes, form=form))
     return tuple(maps), tuple(left)
+
+
+def _lowered(
+    mod: IRModule, options: GMEMOptions, order: bool
+) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
+    """Return a module before its memory is planned, and which bindings of a function moved."""
+    target = options.target or Target(DEFAULT_TARGET)
+    with lowering_relax(target):
+        if not order:
+            return capture_relax(mod, target), {}
+        written, orders = find_orders(mod, options)
+        moved = {one.name: one.moved for one in orders}
+        return behind_ordering(with_orders(written, orders), target), moved
 
 
 def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
@@ -109,21 +132,24 @@ def static_plan_pieces(found: FunctionPlan) -> list[StockAllocation]:
     return list(pieces.values())
 
 
-def _read(found: FunctionPlan) -> tuple[Listing, dict[str, BufferNote]]:
+def _read(found: FunctionPlan, moved: Sequence[str]) -> tuple[Listing, dict[str, BufferNote]]:
     bindings = list(bindings_of(found.memory.func.body))
     lines, at = printed(found.memory.func, bindings)
     line, line_of = 0, []
     for binding in bindings:
         line = max(line, *at.get(binding.__chandle__(), (line,)))
         line_of.append(line)
-    return Listing(lines, tuple(line_of), found.memory.name), _notes(found, bindings, line_of)
+    return Listing(lines, tuple(line_of), found.memory.name), _notes(
+        found, bindings, line_of, moved
+    )
 
 
 def _notes(
-    found: FunctionPlan, bindings: Sequence[Any], line_of: Sequence[int]
+    found: FunctionPlan, bindings: Sequence[Any], line_of: Sequence[int], moved: Sequence[str]
 ) -> dict[str, BufferNote]:
     """Find for each buffer the operator that makes it, and the lines that name it."""
     buffer_of = dict(found.memory.buffer_of)
+    moved_names, tensors = frozenset(moved), found.memory.main.tensors
     allocated: dict[str, int] = {}
     made_by: dict[str, str] = {}
     reads: defaultdict[str, list[int]] = defaultdict(list)
@@ -146,7 +172,8 @@ def _notes(
     return {
         buffer.name: BufferNote(
             "",
-            f"made by {made_by[buffer.name]}" if buffer.name in made_by else "",
+            (f"made by {made_by[buffer.name]}" if buffer.name in made_by else "")
+            + (", moved" if not moved_names.isdisjoint(tensors.get(buffer.name, ())) else ""),
             allocated.get(buffer.name),
             tuple(dict.fromkeys(reads[buffer.name])),
             tuple(dict.fromkeys(writes[buffer.name])),

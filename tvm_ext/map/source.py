@@ -61,6 +61,8 @@ class MapOptions:
         by group, in the place of its activations in global memory.
     budget : Budget, optional
         Limits for planners that search.
+    order : bool
+        Of a network: show it in the order that `OrderForMemory` finds, and say what moved.
 
     Raises
     ------
@@ -73,6 +75,7 @@ class MapOptions:
     functions: str | Sequence[str] = ()
     layer_group: bool = False
     budget: Budget | None = None
+    order: bool = False
 
     def __post_init__(self) -> None:
         is_default = self.planners == ()
@@ -83,6 +86,8 @@ class MapOptions:
             known_planners(ours)
         if self.layer_group and STOCK in self.planners:
             raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
+        if self.layer_group and self.order:
+            raise ValueError("a map shows groups of layers, or another order; not both")
 
     def names(self, default: Sequence[str], problem: Problem, *, graph: bool = False) -> list[str]:
         """Return which planners are asked to solve a problem: TVM's own comes first."""
@@ -204,6 +209,8 @@ def _of_table(path: Path, memory: MemoryScope, options: MapOptions) -> MemoryMap
 
 
 def _of_program(program: Program, options: MapOptions) -> MemoryMap:
+    if options.order and program.relax is None:
+        raise ValueError(f"{program.name}: is no network, so it has no order of operators")
     scopes: list[ScopeMap] = []
     runs: list[PlannedRun] = []
     left: list[str] = []
@@ -213,6 +220,7 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
             program.target,
             partial(options.names, PLANNERS, graph=True),
             options.budget,
+            order=options.order,
         )
         scopes += found
         left += list(unplanned)

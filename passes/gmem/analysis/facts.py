@@ -49,6 +49,8 @@ class TensorGroup:
     # them stand in.
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
+    # By buffer, also of those that are returned, the positions that read or write it, sorted.
+    touched_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def is_main(self) -> bool:

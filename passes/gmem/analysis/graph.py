@@ -385,7 +385,9 @@ class _Reader:
     def _touch(self, value: _Value) -> None:
         for index in value.tensors:
             self._tensors[index].touched = True
-            self._blocks.touch(index, len(self._bindings) - 1)
+            position = len(self._bindings) - 1
+            self._tensors[index].touched_at.append(position)
+            self._blocks.touch(index, position)
 
     def _uncaptured(self, value: _Value, reason: str) -> None:
         """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm.tirx import Var
@@ -44,6 +44,7 @@ class Tensor:
     is_texture: bool = False
     left: str | None = None  # Why it is left to the run time; None where it is planned
     touched: bool = False  # Whether anything has read or written it so far
+    touched_at: list[int] = field(default_factory=list)  # The positions that do
     returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
 
     @property
@@ -118,6 +119,7 @@ def group_tensors(
     alone: defaultdict[tuple[Any, ...], list[Buffer]] = defaultdict(list)
     taken: set[str] = set()
     buffer_of: dict[int, str] = {}
+    touched_at: dict[str, tuple[int, ...]] = {}
     bounds: dict[int, Bound] = {}
     for index, tensor in enumerate(tensors):
         if tensor.size is None or tensor.left not in (None, RETURNED):
@@ -135,6 +137,7 @@ def group_tensors(
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif not depends and tensor.size.count:
             kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], root.end),))
+            touched_at[kept.name] = tuple(tensor.touched_at)
             if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)
             else:
@@ -152,6 +155,9 @@ def group_tensors(
             found.append(Buffer(name, max(count for _, count, _ in same), spans))
             inside[name] = tuple(tensor.name for tensor, _, _ in same)
             paths[name] = _common([tensor.path for tensor, _, _ in same])
+            touched_at[name] = tuple(
+                sorted({at for tensor, _, _ in same for at in tensor.touched_at})
+            )
             buffer_of.update((tensor.variable.__chandle__(), name) for tensor, _, _ in same)
         found.sort(key=lambda buffer: buffer.live[0][0])
         problem = replace(empty, buffers=tuple(found))
@@ -169,6 +175,7 @@ def group_tensors(
                 any(tensor.is_texture for tensor in same_place),
                 inside,
                 paths,
+                {one.name: touched_at[one.name] for one in (*found, *returned.get(key, ()))},
             )
         )
     return Grouped(tuple(groups), buffer_of, tuple(bounds.values()))

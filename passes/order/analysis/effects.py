@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which bindings of a dataflow block have to run before which.
+
+What a binding uses runs before it: the values that it names, and the symbolic dimensions that a
+``match_cast`` gives values to. Beyond that, in the order in which they are written run
+
+- everything on either side of a call that is not pure;
+- whatever is not known to compute from its arguments alone, with the others of that kind: packed
+  functions (which may hold a generator of random numbers), kernels that call such, Relax functions,
+  closures, hints of devices, and the checks of ``match_cast``;
+- all that may touch the memory of what is overwritten in place or checked by ``match_cast``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+from tvm.ir import Call, GlobalVar, IRModule, Op, Var
+from tvm.tirx import PrimFunc
+from tvm_ffi import structural_walk
+
+_KERNELS = ("relax.call_tir", "relax.call_tir_with_grad")
+"""Operators that write new memory alone; one of a single tensor may become a view of it."""
+
+_IN_PLACE = ("relax.call_tir_inplace", "relax.call_inplace_packed")
+
+_OPAQUE = ("relax.hint_on_device", "relax.to_vdevice")
+"""Operators that can be legalized, and still mean something by their place."""
+
+_CALLS_OUT = tuple(
+    f"tirx.{name}"
+    for name in (
+        "call_extern",
+        "tvm_call_packed",
+        "tvm_call_cpacked",
+        "tvm_call_packed_lowered",
+        "tvm_call_cpacked_lowered",
+    )
+)
+
+_OUTSIDE = -1
+"""The memory of all that is made outside of the block, any two of which may be one."""
+
+
+def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """Return for each binding of a block those that have to run before it, sorted."""
+    is_opaque = _Opaque(mod)
+    made_by: dict[int, int] = {}  # By handle: the binding of a value or of a symbolic dimension
+    memory_of: dict[int, frozenset[int]] = {}  # By handle: the bindings whose memory it may be
+    touched: list[frozenset[int]] = []
+    exclusive: list[int] = []  # The bindings so far that overwrite or check memory
+    opaque, impure = -1, -1  # The last such binding
+    before: list[set[int]] = []
+    for number, binding in enumerate(bindings):
+        value, checks = binding.value, isinstance(binding, relax.MatchCast)
+        name = _operator(value)
+        used = _variables(value)
+        symbols = _variables(binding.ty if checks else binding.var.ty)
+        earlier = {made_by[handle] for handle in (*used, *symbols) if handle in made_by}
+        memory = frozenset[int]().union(*(memory_of.get(h, (_OUTSIDE,)) for h in used))
+        is_new = name == _KERNELS[0] and len(used) != 1
+        result = frozenset((number,)) if is_new else memory | {number}
+        touches = memory | result
+        is_exclusive = checks or name in _IN_PLACE
+        if relax.analysis.contains_impure_call(value):
+            earlier.update(range(number))
+            impure = number
+        earlier.update(last for last in (impure,) if 0 <= last < number)
+        if checks or is_opaque(value):
+            earlier.update(last for last in (opaque,) if last >= 0)
+            opaque = number
+        others = range(number) if is_exclusive else exclusive
+        earlier.update(other for other in others if touched[other] & touches)
+        if is_exclusive:
+            exclusive.append(number)
+        if checks:
+            made_by.update((handle, number) for handle in symbols)
+        handle = binding.var.__chandle__()
+        made_by[handle], memory_of[handle] = number, result
+        touched.append(touches)
+        before.append(earlier)
+    return tuple(tuple(sorted(earlier)) for earlier in before)
+
+
+class _Opaque:
+    """Tells values that are not known to be computed from their arguments alone."""
+
+    def __init__(self, mod: IRModule) -> None:
+        self._mod = mod
+        self._calls_out: dict[int, bool] = {}
+
+    def __call__(self, value: Any) -> bool:
+        if not isinstance(value, Call):
+            return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
+        name = _operator(value)
+        if name in _KERNELS:
+            return self._is_unknown_kernel(value.args[0])
+        legalized = isinstance(value.op, Op) and value.op.get_attr("FLegalize") is not None
+        return not legalized or name in _OPAQUE
+
+    def _is_unknown_kernel(self, callee: Any) -> bool:
+        """Whether a kernel is none of the module's, or calls something else."""
+        if not isinstance(callee, GlobalVar) or callee not in self._mod.functions:
+            return True
+        kernel = self._mod[callee]
+        if not isinstance(kernel, PrimFunc):
+            return True
+        handle = kernel.__chandle__()
+        if handle not in self._calls_out:
+            calls: list[Any] = []
+            structural_walk(kernel.body, (Call, calls.append))
+            self._calls_out[handle] = any(
+                not isinstance(call.op, Op) or str(call.op.name) in _CALLS_OUT for call in calls
+            )
+        return self._calls_out[handle]
+
+
+def _operator(value: Any) -> str:
+    is_operator = isinstance(value, Call) and isinstance(value.op, Op)
+    return str(value.op.name) if is_operator else ""
+
+
+def _variables(*parts: Any) -> tuple[int, ...]:
+    """Return the handles of the variables in expressions and types, each once."""
+    found: dict[int, None] = {}
+
+    def note(variable: Any) -> None:
+        if not isinstance(variable, GlobalVar):
+            found[variable.__chandle__()] = None
+
+    for part in parts:
+        if part is not None:
+            structural_walk(part, [(relax.DataflowVar, note), (Var, note)])
+    return tuple(found)

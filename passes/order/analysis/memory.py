@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes that the bindings of a Relax function keep alive, as `GMEMAllocate` will read them.
+
+The function is lowered up to where memory is planned, and read there by the code that the plan will
+be made from. Each binding gets a name of its own before, so that what it became is found again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GlobalVar, IRModule
+from tvm.ir.transform import Sequential
+from tvm.tirx import PrimFunc
+from tvm_ffi import structural_map
+
+from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
+from passes.order.planning.graph import OrderProblem, Tensor
+from passes.planning import Buffer
+
+LOWERING = Sequential(
+    [
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+    ]
+)
+"""What TVM's pipelines do between the fusion of operators and the planning of memory."""
+
+Unit = tuple[int, str, str]
+"""A device, its storage scope, and what sizes are multiples of; "" where they are constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A dataflow block."""
+
+    block: relax.DataflowBlock
+    bindings: tuple[Any, ...]
+    start: int  # The number of its first binding in the function
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its bindings in the function."""
+        return range(self.start, self.start + len(self.bindings))
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionMemory:
+    """What a Relax function keeps in memory, by the numbers of its bindings."""
+
+    memory: RelaxMemory  # As `GMEMAllocate` will read it
+    position_of: tuple[int, ...]  # For each binding, its position in what was read
+
+    def groups(self) -> dict[Unit, TensorGroup]:
+        """Return the tensors that may share memory; those of one unit in two groups are left out.
+
+        That is: where a symbolic size is only known within a branch.
+        """
+        found: dict[Unit, list[TensorGroup]] = {}
+        for group in self.memory.groups:
+            unit = "" if group.unit is None else str(group.unit)
+            found.setdefault((group.device, group.scope, unit), []).append(group)
+        return {unit: same[0] for unit, same in found.items() if len(same) == 1}
+
+    def live_bytes(self, buffers: Sequence[Buffer], alignment: int) -> list[int]:
+        """Return the bytes of some buffers that live while each binding runs."""
+        begun = [0] * (len(self.memory.bindings) + 1)
+        for buffer in buffers:
+            for first, end in buffer.live:
+                begun[first] += _padded(buffer, alignment)
+                begun[end] -= _padded(buffer, alignment)
+        live, least = 0, [0] * len(self.position_of)
+        for position in range(len(self.memory.bindings)):
+            live += begun[position]
+            number = min(bisect_left(self.position_of, position), len(least) - 1)
+            least[number] = max(least[number], live)
+        return least
+
+    def problem(
+        self,
+        block: Block,
+        before: Sequence[Sequence[int]],
+        buffers: Sequence[Buffer],
+        alignment: int,
+    ) -> OrderProblem:
+        """Return the problem of ordering a block's bindings, for some of the tensors."""
+        first, end = self._span(block)
+        base, tensors = 0, []
+        touched_at: dict[str, tuple[int, ...]] = {}
+        for group in self.memory.groups:
+            touched_at.update(group.touched_at)
+        returned = {one.name for group in self.memory.groups for one in group.returned}
+        for buffer in buffers:
+            size = _padded(buffer, alignment)
+            inside = [
+                position for position in touched_at.get(buffer.name, ()) if first <= position < end
+            ]
+            begun = any(begin < first < over for begin, over in buffer.live)
+            kept = buffer.name in returned or any(begin < end < over for begin, over in buffer.live)
+            if inside:
+                touched_by = sorted({self._binding_at(one) - block.start for one in inside})
+                tensors.append(Tensor(size, tuple(touched_by), begun, kept))
+            elif begun and kept:
+                base += size
+        return OrderProblem(tuple(map(tuple, before)), tuple(tensors), base)
+
+    def names_within(self, block: Block) -> tuple[str, ...]:
+        """Return the names that what was read gives to what a block became."""
+        first, end = self._span(block)
+        return self.memory.bindings[first:end]
+
+    def _span(self, block: Block) -> tuple[int, int]:
+        first = self.position_of[block.start - 1] + 1 if block.start else 0
+        return first, self.position_of[block.numbers[-1]] + 1
+
+    def _binding_at(self, position: int) -> int:
+        return bisect_left(self.position_of, position)
+
+
+def _padded(buffer: Buffer, alignment: int) -> int:
+    return -(-buffer.size // alignment) * alignment
+
+
+def read_function(
+    mod: IRModule, variable: GlobalVar, read: Callable[[IRModule, GlobalVar], RelaxMemory]
+) -> FunctionMemory:
+    """Read what a function keeps in memory, by `read` once it is lowered.
+
+    ValueError is raised when what a binding became is not found, or by `read`.
+    """
+    func = mod[variable]
+    names: dict[int, str] = {}
+    for binding, _ in bindings_of(func.body):
+        names[binding.var.__chandle__()] = f"binding.{len(names)}"
+    alone = {
+        other: function
+        for other, function in mod.functions.items()
+        if isinstance(function, PrimFunc) or other.same_as(variable)
+    }
+    alone[variable] = _named(func, names)
+    lowered = LOWERING(IRModule(alone, attrs=mod.attrs, global_infos=mod.global_infos))
+    whole = mod.clone()
+    whole.update_func(variable, lowered[variable])
+    memory = read(whole, variable)
+    position_of = {name: position for position, name in enumerate(memory.bindings)}
+    positions = tuple(position_of.get(name, -1) for name in names.values())
+    if any(one >= other for one, other in pairwise((-1, *positions))):
+        raise ValueError("its bindings are not found again where memory is planned")
+    return FunctionMemory(memory, positions)
+
+
+def bindings_of(body: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the bindings of a body with their blocks, as they are numbered: an `if`, then within.
+
+    Those of functions within the function are not numbered.
+    """
+    for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
+        for binding in block.bindings:
+            yield binding, block
+            if isinstance(binding.value, relax.If):
+                yield from bindings_of(binding.value.true_branch)
+                yield from bindings_of(binding.value.false_branch)
+
+
+def blocks_of(func: relax.Function) -> list[Block]:
+    """Return the dataflow blocks of a function, with those of its branches."""
+    found: dict[int, Block] = {}
+    for number, (_, block) in enumerate(bindings_of(func.body)):
+        if isinstance(block, relax.DataflowBlock):
+            handle = block.__chandle__()
+            if handle not in found:
+                found[handle] = Block(block, tuple(block.bindings), number)
+    return list(found.values())
+
+
+def _named(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
+    """Return a function with new names for some variables, by handle."""
+    made: dict[int, Any] = {}
+
+    def rename(variable: Any) -> Any:
+        handle = variable.__chandle__()
+        if handle not in names:
+            return variable
+        if handle not in made:
+            made[handle] = type(variable)(names[handle], variable.ty, variable.span)
+        return made[handle]
+
+    return structural_map(func, [(relax.DataflowVar, rename), (relax.Var, rename)])

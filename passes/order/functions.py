@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of the bindings of a Relax function: searched by live bytes, chosen by its plan."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GlobalVar, IRModule
+
+from passes.driver import Solver, place
+from passes.gmem.analysis.facts import MAIN_DEVICE, SCOPE
+from passes.gmem.analysis.tensors import NO_BYTES, RETURNED
+from passes.gmem.options import BEST, GMEMOptions
+from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.order.analysis.effects import runs_before
+from passes.order.analysis.memory import Block, FunctionMemory, Unit, blocks_of, read_function
+from passes.order.planning.graph import FoundOrder, peak_of
+from passes.order.planning.search import find_order
+from passes.planning import Budget, Buffer, Problem
+from target_hw.memory import MemoryScope
+
+Kind = tuple[Unit, bool]
+"""Tensors that share memory: those of one unit, and whether the returned ones are among them."""
+
+MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
+"""The tensors of constant size on the main device, without those that are returned."""
+
+MOST_PLANS = 3
+"""Orders of a function that are planned, beside the written one."""
+
+_AS_THEY_SHOULD = (RETURNED, "nothing uses it", NO_BYTES)
+"""Reasons to leave a tensor to the run time that do not depend on the order."""
+
+Orders = dict[int, tuple[int, ...]]
+"""By the index of a block: its bindings in another order than the written one."""
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionOrder:
+    """A Relax function with the order that was found for it."""
+
+    name: str
+    func: relax.Function  # With that order; the given function where nothing moves
+    operators: int  # Bindings of its dataflow blocks
+    reason: str = ""  # Why nothing moves, where nothing does
+    given: int = 0  # Most bytes of the main memory that live at once, as written
+    found: int = 0  # The same in the order that was taken
+    bound: int = 0  # Bytes of the main memory that no order has less than, where it was searched
+    needs: str = ""  # A binding that needs as many bytes by itself, where one does
+    moved: tuple[str, ...] = ()  # The fewest bindings without which the others are as written
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no order needs less of the main memory."""
+        return 0 < self.found <= self.bound
+
+
+def order_function(
+    mod: IRModule, variable: GlobalVar, options: GMEMOptions, budget: Budget
+) -> FunctionOrder:
+    """Find an order of the bindings of a function's dataflow blocks.
+
+    Raises
+    ------
+    ValueError
+        When what its bindings become is not found, or as `read_relax_memory` says.
+    """
+    name, func = str(variable.name_hint), mod[variable]
+    counts = [len(block.bindings) for block in blocks_of(func)]
+    if max(counts, default=0) < 2:
+        reason = "it has no dataflow block with something to reorder"
+        return FunctionOrder(name, func, sum(counts), reason)
+    search = _Search(variable, options, budget)
+    written = ordered = search.read(mod)
+    steps = []
+    for kind in written.live:
+        ordered, step = search.step(ordered, kind)
+        steps.append(step)
+    return FunctionOrder(
+        name,
+        ordered.mod[variable],
+        sum(counts),
+        steps[0].reason if ordered is written else "",
+        written.live[MAIN],
+        ordered.live[MAIN],
+        steps[0].bound,
+        steps[0].needs,
+        _moved(func, ordered.mod[variable]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Ordered:
+    """A module with an order of one of its functions."""
+
+    mod: IRModule
+    read: FunctionMemory
+    live: Mapping[Kind, int]  # The most bytes that live at once; the main memory first
+    buffers: Mapping[Kind, tuple[Buffer, ...]]
+    memory: MemoryScope
+    solvers: Mapping[Unit, Solver]
+    _planned: dict[Kind, int] = field(default_factory=dict)
+
+    def planned(self, kind: Kind) -> int:
+        """Return the bytes that a plan takes."""
+        if kind not in self._planned:
+            problem = Problem(
+                self.buffers[kind], self.memory, name=f"function {self.read.memory.name!r}"
+            )
+            self._planned[kind] = place(problem, self.solvers[kind[0]]).peak
+        return self._planned[kind]
+
+    def is_below(self, other: _Ordered, lower: Kind) -> bool:
+        """Whether a plan takes less of one kind of memory, and more of none.
+
+        What lives at once is no more than a plan takes, and known without one.
+        """
+
+        def most(kind: Kind, less: int) -> bool:
+            mine = self.planned(kind)
+            return mine + less <= other.live[kind] or mine + less <= other.planned(kind)
+
+        return self.live.keys() == other.live.keys() and all(
+            most(kind, int(kind == lower)) for kind in self.live
+        )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What is known of the orders of one function, for one kind of memory."""
+
+    bound: int  # Bytes that no order has less than
+    needs: str  # A binding that needs as many by itself, where one does
+    reason: str  # Why the order is as it was, where it is
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    variable: GlobalVar
+    options: GMEMOptions
+    budget: Budget
+
+    def read(self, mod: IRModule) -> _Ordered:
+        """Read what the function of a module needs in the order that it has there."""
+        read = read_function(mod, self.variable, self.options.read)
+        memory = MemoryScope(SCOPE, alignment=self.options.gmem().offset_alignment)
+        buffers: dict[Kind, tuple[Buffer, ...]] = {}
+        solvers: dict[Unit, Solver] = {}
+        for unit, group in read.groups().items():
+            offsets = self.options.form(mod, group).offsets
+            solvers[unit] = self.options.solver(BEST) if offsets else self.options.slot_solver(BEST)
+            buffers[unit, False] = group.problem.buffers
+            if group.returned and not self.options.has_addresses():
+                buffers[unit, True] = (*group.problem.buffers, *group.returned)
+        live = {
+            kind: max(read.live_bytes(members, memory.alignment))
+            for kind, members in buffers.items()
+        }
+        return _Ordered(mod, read, live, buffers, memory, solvers)
+
+    def step(self, given: _Ordered, kind: Kind) -> tuple[_Ordered, _Step]:
+        """Look for an order that needs less of one kind of memory, and more of none."""
+        mod, read = given.mod, given.read
+        buffers, alignment = given.buffers[kind], given.memory.alignment
+        blocks, reason = _reorderable(mod[self.variable], read)
+        inside = {number for block in blocks for number in block.numbers}
+        live = enumerate(read.live_bytes(buffers, alignment))
+        floor = max((nbytes for number, nbytes in live if number not in inside), default=0)
+        problems = [
+            read.problem(block, runs_before(mod, block.bindings), buffers, alignment)
+            for block in blocks
+        ]
+        peaks = [peak_of(problem, range(len(problem.before))) for problem in problems]
+        found: dict[int, FoundOrder] = {}
+        for index in sorted(range(len(blocks)), key=lambda index: -peaks[index]):
+            found[index] = find_order(replace(problems[index], floor=floor), self.budget)
+            floor = max(floor, found[index].bound)
+        needs = ""
+        for index, one in found.items():
+            if one.bound == floor and one.needs is not None:
+                needs = str(blocks[index].bindings[one.needs].var.name)
+        best = given
+        for orders in _candidates(found):
+            changed = with_block_orders(mod, self.variable, blocks, orders)
+            candidate = self.read(changed)
+            if candidate.is_below(best, kind):
+                best = candidate
+            if best.live[kind] <= floor:
+                break
+        if not reason:
+            reason = f"{needs!r} needs {floor} bytes in any order" if needs else "no order is lower"
+            if max(peaks, default=0) > floor:
+                reason = "no lower order was found"
+            if any(one.order != tuple(sorted(one.order)) for one in found.values()):
+                reason = "the plan of a lower order is not lower"
+        return best, _Step(floor, needs, reason)
+
+
+def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
+    """Return the blocks of which all memory is known, and why another one stays."""
+    left = {one.name: one for one in read.memory.left if one.reason not in _AS_THEY_SHOULD}
+    blocks, reason = [], ""
+    for block in blocks_of(func):
+        unknown = [left[name] for name in read.names_within(block) if name in left]
+        if unknown:
+            reason = f"{unknown[0].name!r} is left to the run time: {unknown[0].reason}"
+        else:
+            blocks.append(block)
+    return blocks, reason
+
+
+def _candidates(found: Mapping[int, FoundOrder]) -> Iterator[Orders]:
+    """Yield the best orders of all blocks together, then with another order of one block."""
+    best = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
+    candidates = [best] if best else []
+    candidates += [{**best, index: other} for index in best for other in found[index].others]
+    yield from candidates[:MOST_PLANS]
+
+
+def with_block_orders(
+    mod: IRModule, variable: GlobalVar, blocks: Sequence[Block], orders: Orders
+) -> IRModule:
+    """Return a module in which blocks of a function have other orders."""
+    order_of = {blocks[index].block.__chandle__(): order for index, order in orders.items()}
+
+    def reorder(block: Any, _mutator: Any) -> Any:
+        bindings, order = list(block.bindings), order_of.get(block.__chandle__())
+        if order is None:
+            return block
+        return relax.DataflowBlock([bindings[number] for number in order], block.span)
+
+    result = mod.clone()
+    callbacks: list[tuple[int, Callback]] = [(type_index(relax.DataflowBlock), reorder)]
+    result.update_func(variable, structural_mutate(mod[variable], callbacks))
+    return result
+
+
+def _moved(given: relax.Function, found: relax.Function) -> tuple[str, ...]:
+    """Return the fewest bindings without which the others run as they were written."""
+    written = [binding.var for block in blocks_of(given) for binding in block.bindings]
+    number_of = {variable.__chandle__(): number for number, variable in enumerate(written)}
+    order = [
+        number_of[binding.var.__chandle__()]
+        for block in blocks_of(found)
+        for binding in block.bindings
+    ]
+    ends: list[int] = []  # By length, the least number that an ascending run of others ends with
+    lengths = []
+    for number in order:
+        length = bisect_left(ends, number)
+        ends[length : length + 1] = [number]
+        lengths.append(length)
+    kept, wanted = set(), len(ends) - 1
+    for at in reversed(range(len(order))):
+        if lengths[at] == wanted:
+            kept.add(order[at])
+            wanted -= 1
+    return tuple(str(written[number].name) for number in order if number not in kept)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of operators in which the least memory is live: beam search that grows into a proof.
+
+A state of the search is the set of operators that have run. What lives in it is known from the set
+alone, and as a function of the set it is submodular: what an operator adds to a larger set is no
+more than what it adds to a smaller one. So where some operators run within the limit and leave no
+more bytes behind than there were, and fewer nowhere on the way, they may run at once, and nothing
+else has to be tried (`_State` says how far this is looked for).
+
+The search asks for an order below a limit, by the number of operators that have run, and keeps the
+states of least live bytes of each number. It lowers the limit with each order that it finds, and
+keeps more states where it finds none. Where none had to be dropped, no order is below the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product, starmap
+
+from passes.order.planning.graph import FoundOrder, OrderProblem, live_bytes, mirrored, peak_of
+from passes.order.planning.network import (
+    Network,
+    as_set,
+    least_live,
+    network_of,
+    part_problems,
+    parts_of,
+)
+from passes.planning.planner import Budget, BudgetTracker
+
+FIRST_WIDTH = 1
+"""States of one number of operators that the search keeps at first."""
+
+GROWTH = 8
+"""How many times as many it keeps next."""
+
+WINDOW = 128
+"""Operators of a long order that are reordered at a time."""
+
+MOST_ORDERS = 2
+"""Orders that are returned beside the best one."""
+
+NODES = 200_000
+"""Steps that a search may try by default."""
+
+
+def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrder:
+    """Return the order of the lowest peak that is found, or the written one where none is lower.
+
+    Each part of the graph that every order has to finish before the next one is searched by itself,
+    the ones of the highest peak first, and none below the peak that is known to be needed.
+    """
+    meter = BudgetTracker(budget or Budget(NODES))
+    network = network_of(problem)
+    written = tuple(range(len(problem.before)))
+    peak = peak_of(problem, written)
+    least = least_live(network)
+    bound = max(problem.floor, problem.base, *least)
+    if peak > bound:
+        cut = parts_of(network, written)
+        parts = list(starmap(_Part, part_problems(problem, cut)))
+    orders = [written]
+    while peak > bound:
+        worst = max(parts, key=lambda part: part.peak)
+        if worst.peak < peak:
+            peak = worst.peak
+            orders.insert(0, tuple(operator for part in parts for operator in part.whole_order()))
+        elif worst.stuck:
+            break
+        else:
+            worst.improve(bound, meter)
+            bound = max(bound, worst.bound)
+    needs = least.index(bound) if bound in least else None
+    return FoundOrder(orders[0], peak, bound, needs, meter.used, tuple(orders[1:-1][:MOST_ORDERS]))
+
+
+class _Part:
+    """A part of a graph with its order, which becomes better step by step.
+
+    It is searched forwards and backwards in turns: where many operators are ready at once from one
+    end, the other end may know which of them have to be last.
+    """
+
+    def __init__(self, order: tuple[int, ...], problem: OrderProblem) -> None:
+        self._members, self._problem = sorted(order), problem
+        number = {operator: at for at, operator in enumerate(self._members)}
+        self._order = tuple(number[operator] for operator in order)
+        self._networks: list[Network] = []
+        self._turn, self._width = 0, FIRST_WIDTH
+        self._repaired = len(order) <= WINDOW
+        self.peak = peak_of(problem, self._order)
+        self.bound = 0  # Bytes that no order of it has less than
+        self.stuck = False  # Whether no more may be tried
+
+    def whole_order(self) -> Iterator[int]:
+        """Yield its operators by their numbers in the whole graph."""
+        return (self._members[operator] for operator in self._order)
+
+    def improve(self, needed: int, meter: BudgetTracker) -> None:
+        """Take one step towards a lower peak, down to the peak that is needed in any case."""
+        if not self._networks:
+            self._networks = [network_of(self._problem), network_of(mirrored(self._problem))]
+            self.bound = max(self._problem.base, *least_live(self._networks[0]))
+        if self.peak <= max(needed, self.bound):
+            return
+        if not self._repaired:
+            repaired = _repair(self._problem, self._order, self.peak - 1, meter)
+            self._repaired = repaired is None
+            self._order = repaired or self._order
+            self.peak = peak_of(self._problem, self._order)
+            return
+        network = self._networks[self._turn]
+        order, complete = _order_within(network, self.peak - 1, self._width, meter)
+        if order is not None:
+            self._order = _turned(order) if self._turn else order
+            self.peak = peak_of(self._problem, self._order)
+            self._repaired = len(order) <= WINDOW
+        elif complete:
+            self.bound = self.peak
+        elif not meter.left:
+            self.stuck = True
+        else:
+            self._width *= GROWTH if self._turn else 1
+            self._turn = 1 - self._turn
+
+
+def _turned(order: Sequence[int]) -> tuple[int, ...]:
+    """Return an order of a mirrored problem as one of the problem."""
+    return tuple(len(order) - 1 - operator for operator in reversed(order))
+
+
+def _repair(
+    problem: OrderProblem, order: tuple[int, ...], limit: int, meter: BudgetTracker
+) -> tuple[int, ...] | None:
+    """Bring a long order within a limit by reordering a window around each place that is above it.
+
+    None where a window has no such order that is found soon.
+    """
+    while meter.left:
+        live = live_bytes(problem, order)
+        worst = max(range(len(order)), key=lambda position: live[position])
+        if live[worst] <= limit:
+            return order
+        begin, end = max(0, worst - WINDOW // 2), worst + WINDOW // 2
+        window = order[begin:end]
+        _, (_, inner), *_ = part_problems(problem, [order[:begin], window, order[end:]])
+        members = sorted(window)
+        for turn, width in product((0, 1), (FIRST_WIDTH, FIRST_WIDTH * GROWTH)):
+            network = network_of(mirrored(inner) if turn else inner)
+            found, _ = _order_within(network, limit, width, meter)
+            if found is not None:
+                inside = tuple(members[one] for one in (_turned(found) if turn else found))
+                order = order[:begin] + inside + order[end:]
+                break
+        else:
+            return None
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Operators that have run, and the last ones of them."""
+
+    done: int
+    live: int  # Bytes
+    ready: tuple[int, ...]  # The operators that may be next, sorted
+    ran: tuple[int, ...] = ()  # The last ones, in their order
+    behind: _State | None = None  # What was before those
+
+
+def _order_within(
+    network: Network, limit: int, width: int, meter: BudgetTracker
+) -> tuple[tuple[int, ...] | None, bool]:
+    """Return an order whose peak is within a limit, or None, and whether nothing was left out."""
+    count = len(network.above)
+    everything = (1 << count) - 1
+    begun = sum(tensor.size for tensor in network.problem.tensors if tensor.begun)
+    ready = [
+        number
+        for number, waits_for in enumerate(network.waits_for)
+        if not waits_for and not network.late >> number & 1
+    ]
+    levels: list[dict[int, _State]] = [{} for _ in range(count + 1)]
+    first = _State(0, network.problem.base + begun, tuple(ready))
+    if first.live > limit:
+        return None, True
+    first = _settled(network, first, ready, limit)
+    levels[first.done.bit_count()][first.done] = first
+    complete = True
+    for level in levels:
+        states = list(level.values())
+        level.clear()
+        if len(states) > width:
+            complete = False
+            states = sorted(states, key=lambda state: state.live)[:width]
+        for state in states:
+            if state.done == everything:
+                return _order_of(state), complete
+            meter.spend(len(state.ready))
+            if not meter.left:
+                return None, False
+            for child in _children(network, state, limit):
+                levels[child.done.bit_count()].setdefault(child.done, child)
+    return None, complete
+
+
+def _order_of(state: _State | None) -> tuple[int, ...]:
+    steps = []
+    while state is not None:
+        steps.append(state.ran)
+        state = state.behind
+    return tuple(operator for ran in reversed(steps) for operator in ran)
+
+
+def _children(network: Network, state: _State, limit: int) -> list[_State]:
+    """Return what may follow on a state: one alone where nothing else has to be tried.
+
+    That is one which leaves no more bytes than there were, if all that ran waits for the operator
+    that ran first: then no set of operators on the way has fewer.
+    """
+    children = []
+    for operator in state.ready:
+        child = _after(network, state, operator, limit)
+        if child is None:
+            continue
+        child = _settled(network, child, network.wakes[operator], limit)
+        if child.live <= state.live:
+            expected = network.below[operator] | 1 << operator | network.late
+            if not as_set(child.ran) & ~expected:
+                return [child]
+        children.append(child)
+    return children
+
+
+def _settled(network: Network, state: _State, woken: Sequence[int], limit: int) -> _State:
+    """Run whatever frees at least what it makes, of the operators that may have begun to."""
+    waiting = list(woken)
+    while waiting:
+        operator = waiting.pop(0)
+        if operator not in state.ready:
+            continue
+        after = _after(network, state, operator, limit, at_most=state.live)
+        if after is not None:
+            state = after
+            waiting += [one for one in network.wakes[operator] if one not in waiting]
+    return state
+
+
+def _after(
+    network: Network, state: _State, operator: int, limit: int, at_most: int | None = None
+) -> _State | None:
+    """Return a state with one operator more, and those that it needs.
+
+    None where the limit is passed on the way, or where more than `at_most` bytes live afterwards.
+    """
+    done, live = state.done, state.live
+    ran = [one for one in network.brings[operator] if not done >> one & 1]
+    ran.append(operator)
+    for one in ran:
+        before, done = done, done | 1 << one
+        ended = 0
+        for members, size, begun, kept in network.touches[one]:
+            if not begun and not members & before:
+                live += size
+            if not kept and not members & ~done:
+                ended += size
+        if live > limit:
+            return None
+        live -= ended
+    if at_most is not None and live > at_most:
+        return None
+    ready = [one for one in state.ready if one != operator]
+    for one in network.wakes[operator]:
+        if not network.waits_for[one] & ~done and not done >> one & 1 and one not in ready:
+            ready.append(one)
+    ready.sort()
+    extends = at_most is not None
+    return _State(
+        done,
+        live,
+        tuple(ready),
+        (*state.ran, *ran) if extends else tuple(ran),
+        state.behind if extends else state,
+    )

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`OrderForMemory`: the bindings of dataflow blocks in the order in which the least memory lives.
+
+The pass stands behind fusion and legalization, and before dataflow blocks are lowered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.target import Target
+
+from passes.driver import error_context
+from passes.gmem.analysis.bindings import functions_in_order
+from passes.gmem.options import GMEMOptions, check_bound_names
+from passes.options import as_bounds
+from passes.order.functions import FunctionOrder, order_function
+from passes.order.planning.search import NODES
+from passes.planning import Budget
+from passes.planning.planner import as_budget
+
+PASS = "OrderForMemory"
+LOGGER = logging.getLogger(f"tvm_ext.{PASS}")
+
+
+def OrderForMemory(  # noqa: N802
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    budget: Budget | int | None = None,
+    upper_bounds: Mapping[str, int] | None = None,
+) -> Pass:
+    """Reorder the bindings of dataflow blocks so that the least memory is live at once.
+
+    It stands behind legalization and fusion, in front of `LayerGroup` and of the passes that lower
+    dataflow blocks. Bindings move within their block only, and keep what they are: variables,
+    names, spans, attributes. What has effects, or may depend on them, keeps its order, and so does
+    what touches memory that is overwritten in place (`passes.order.analysis.effects`).
+
+    Live bytes are read by the code that `GMEMAllocate` reads them with. The order of the lowest
+    peak is taken where the plan of its tensors is lower than that of the written order, and no
+    other memory (of other devices, of symbolic sizes, with the tensors that are returned) needs
+    more. The logger ``tvm_ext.OrderForMemory`` says at level INFO what moved, what is proven, and
+    why a function was left alone.
+
+    Parameters
+    ----------
+    target : Target or str or mapping, optional
+        Says the alignment of tensors. By default the target that is current when the pass runs.
+    budget : Budget or int, optional
+        Limits for each search, or a number of its steps; 200,000 by default.
+    upper_bounds : mapping of str to int, optional
+        Most elements of symbolic dimensions, as in `GMEMAllocate`.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass. A module in which nothing moves is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        At once when a bound is no positive number, or the budget none; when the pass runs, for the
+        bound of a dimension that no function has.
+    """
+    with error_context(PASS):
+        bounds = as_bounds(upper_bounds)
+        limits = as_budget(Budget(NODES) if budget is None else budget)
+    chip = None if target is None else Target(target)
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        options = GMEMOptions(target=chip, upper_bounds=bounds)
+        return with_orders(mod, order_functions(mod, options, limits))
+
+    return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
+
+
+def with_orders(mod: IRModule, orders: Sequence[FunctionOrder]) -> IRModule:
+    """Return a module with the orders of its functions; `mod` itself where nothing moves."""
+    changed = [one for one in orders if one.moved]
+    if not changed:
+        return mod
+    result = mod.clone()
+    for one in changed:
+        result.update_func(mod.get_global_var(one.name), one.func)
+    return result
+
+
+def order_functions(
+    mod: IRModule, options: GMEMOptions, budget: Budget
+) -> tuple[FunctionOrder, ...]:
+    """Find an order for each Relax function of a module, sorted by name; each is logged.
+
+    Raises
+    ------
+    ValueError
+        For an upper bound of a dimension that no function has.
+    """
+    functions = functions_in_order(mod)
+    with error_context(PASS):
+        signatures = (
+            relax.FuncType([param.ty for param in func.params], func.ret_ty)
+            for _, func in functions
+        )
+        symbols = (relax.analysis.tir_vars_in_type(signature) for signature in signatures)
+        check_bound_names(options.upper_bounds, [str(v.name) for found in symbols for v in found])
+    result = []
+    for variable, func in functions:
+        try:
+            found = order_function(mod, variable, options, budget)
+        except Exception as error:  # TVM's passes raise anything; the build goes on without us
+            name = str(variable.name_hint)
+            what = (str(error).strip() or type(error).__name__).splitlines()[0]
+            found = FunctionOrder(name, func, 0, f"it cannot be read: {what}")
+            LOGGER.warning("function %r stays as it is: %s", name, found.reason)
+        _log(found)
+        result.append(found)
+    return tuple(result)
+
+
+def _log(order: FunctionOrder) -> None:
+    if not order.moved:
+        LOGGER.info("function %r stays as it is: %s", order.name, order.reason)
+        return
+    LOGGER.info(
+        "function %r: from %s to %s bytes at once, %s; moved: %s",
+        order.name,
+        order.given,
+        order.found,
+        "no order has less" if order.optimal else f"none has less than {order.bound}",
+        ", ".join(order.moved),
+    )

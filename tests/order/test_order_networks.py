@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders of networks: what is known to be saved, the same results, commands, symbolic sizes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tvm
+from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
+from relax_runs import run
+from test_order_for_memory import LATE_READ, fused, ordered, planned_bytes
+from tvm import relax
+
+import tvm_ext
+from passes.gmem.options import GMEMOptions
+from passes.order.functions import FunctionOrder, order_function
+from passes.planning import Budget
+from tvm_ext import workloads
+from tvm_ext.__main__ import main
+from tvm_ext.comparison.order_command import order_savings
+
+SMALL_NASNET = cells_at_32(NASNET, 4, 1)
+
+
+def order_of(mod: tvm.IRModule, function: str = "main", fuse: bool = True) -> FunctionOrder:
+    variable = mod.get_global_var(function)
+    return order_function(
+        fused(mod, fuse), variable, GMEMOptions(target=tvm.target.Target("llvm")), Budget(200_000)
+    )
+
+
+def saved(order: FunctionOrder) -> float:
+    return round(100 * (1 - order.found / order.given), 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "fuse", "least"),
+    [
+        (lambda: SMALL_NASNET, True, 10.0),
+        (lambda: unet_plus_plus(3, 4, 32), False, 0.0),
+        (NETWORKS["train_mlp"], False, 20.0),
+    ],
+)
+def test_no_order_of_a_network_is_lower(make, fuse: bool, least: float):
+    mod = make()
+    function = "main_adjoint" if "main_adjoint" in str(mod.get_global_vars()) else "main"
+    order = order_of(mod, function, fuse)
+    assert order.optimal
+    assert saved(order) >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("nasnet_cifar", 22.0),
+        ("nasnet_imagenet", 22.0),
+        ("amoeba_cifar", 14.0),
+        ("amoeba_imagenet", 22.0),
+        ("darts_cifar", 12.0),
+        ("darts_imagenet", 12.0),
+        ("randwire_0", 30.0),
+        ("unet_plus_plus", 5.0),
+    ],
+)
+def test_no_order_of_a_large_network_is_lower(name: str, least: float):
+    order = order_of(NETWORKS[name]())
+    assert order.optimal
+    assert saved(order) >= least
+
+
+def test_all_copies_of_weights_at_once_do_not_defeat_the_search():
+    written = fused(workloads.model("bert_layer"), fuse=False)
+    variable = next(v for v in written.get_global_vars() if isinstance(written[v], relax.Function))
+    func = written[variable]
+    (block,) = func.body.blocks
+    inputs = {param.__chandle__() for param in func.params[1:]}
+    first, rest = [], []
+    for binding in block.bindings:
+        uses = relax.analysis.free_vars(binding.value)
+        (first if uses and all(u.__chandle__() in inputs for u in uses) else rest).append(binding)
+    assert len(first) > 4
+    body = relax.SeqExpr([relax.DataflowBlock([*first, *rest])], func.body.body)
+    worst = written.clone()
+    changed = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+    worst.update_func(variable, changed)
+    options = GMEMOptions(target=tvm.target.Target("llvm"))
+    orders = [
+        order_function(mod, mod.get_global_var(variable.name_hint), options, Budget(20_000))
+        for mod in (written, worst)
+    ]
+    assert orders[0].given < orders[1].given
+    assert orders[0].found == orders[1].found
+    assert all(order.optimal for order in orders)
+
+
+def check_run(mod: tvm.IRModule) -> None:
+    """Build and run a module in both orders."""
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.standard_normal([int(extent) for extent in param.ty.shape], dtype="float32") * 0.1
+        for param in mod["main"].params
+    ]
+    results = []
+    for order in (False, True):
+        pipeline = tvm_ext.relax_pipeline("llvm", order=order)
+        executable = tvm.compile(mod, "llvm", relax_pipeline=pipeline)
+        machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
+        results.append(run(machine, "main", arrays))
+    for mine, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_module_computes_the_same_in_its_order():
+    check_run(tvm.script.from_source(LATE_READ))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small_nasnet", "unet_plus_plus"])
+def test_a_network_computes_the_same_in_its_order(name: str):
+    check_run(SMALL_NASNET if name == "small_nasnet" else unet_plus_plus(4, 2, 32))
+
+
+# Sizes that only the running program knows
+
+SYMBOLIC = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 64), "float32"), w: R.Tensor(("n", 64), "float32")):
+        n = T.int64()
+        with R.dataflow():
+            early = R.negative(w)
+            wide = R.tile(x, (1, 4))
+            wider = R.exp(wide)
+            narrow = R.sum(R.reshape(wider, (n, 4, 64)), axis=[1])
+            r = R.add(narrow, early)
+            R.output(r)
+        return r
+"""
+
+
+@pytest.mark.parametrize("bounds", [None, {"n": 16}])
+def test_symbolic_sizes_are_ordered_by_their_factors_or_bounds(bounds):
+    written = fused(tvm.script.from_source(SYMBOLIC))
+    found = ordered(written, upper_bounds=bounds)
+    labels = [str(binding.var.name) for binding in found["main"].body.blocks[0].bindings]
+    assert labels.index("early") == labels.index("r") - 1
+    if bounds is not None:
+        func = written["main"].with_attr("tir_var_upper_bound", bounds)
+        written.update_func(written.get_global_var("main"), func)
+        (before,), (after,) = (planned_bytes(m).values() for m in (written, ordered(written)))
+        assert before - after == 64 * 16 * 4
+
+
+# Commands
+
+
+def test_the_command_shows_both_orders(tmp_path, capsys):
+    path = tmp_path / "orders.json"
+    assert main(["compare", "llama_layer", "--order", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())
+    text = capsys.readouterr().out
+    fused_row = next(row for row in rows if row["fused"])
+    assert fused_row["found"] == fused_row["bound"] < fused_row["given"]
+    assert fused_row["proven"]
+    assert fused_row["folded"] > 0
+    assert all(f"{row['found']:,}" in text for row in rows)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "ascend:gelu", "--order"],
+        ["compare", "llama_layer", "--order", "--layer-group"],
+        ["compare", "llama_layer", "--order", "--planners", "best"],
+        ["map", "ascend:gelu", "--order", "-o", "x.html"],
+        ["map", "llama_layer", "--order", "--layer-group", "-o", "x.html"],
+    ],
+)
+def test_what_has_no_order_is_one_line(arguments, capsys):
+    assert main(arguments) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_the_map_says_what_moved():
+    options = tvm_ext.map.MapOptions(order=True)
+    shown = tvm_ext.map.memory_map_of("llama_layer", options=options)
+    (scope,) = shown.scopes
+    moved = [name for name, note in scope.notes.items() if "moved" in note.what]
+    assert len(moved) == 1
+    written = tvm_ext.map.memory_map_of("llama_layer").scopes[0]
+    assert scope.placements[0].plan.peak < written.placements[0].plan.peak
+
+
+def test_what_was_not_searched_is_not_said_to_be_proven():
+    mod = relax.transform.ToNonDataflow()(tvm.script.from_source(LATE_READ))
+    (row,) = order_savings(mod, tvm.target.Target("llvm"))
+    assert (row.moved, row.proven, row.given) == ((), False, row.found)
+    assert row.reason

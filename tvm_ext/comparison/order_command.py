@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tvm-ext compare --order``: what another order of a network's operators saves, as a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from passes.gmem.storages import FunctionPlan
+from passes.order.planning.search import NODES
+from passes.order.transform import with_orders
+from passes.planning import Budget
+from tvm_ext.columns import in_columns
+from tvm_ext.comparison.memory_comparison import allocated_memory
+from tvm_ext.lowering import (
+    DEFAULT_TARGET,
+    behind_ordering,
+    find_orders,
+    has_relax,
+    known_target,
+)
+from tvm_ext.programs import read_module
+
+
+@dataclass(frozen=True)
+class OrderSavings:
+    """What another order saves of one function: bytes of its activations."""
+
+    function: str
+    fused: bool
+    operators: int  # Bindings of its dataflow blocks
+    given: int  # What `GMEMAllocate` plans for the order as it is written
+    found: int  # The same for the order that was found
+    stock_given: int  # What ``StaticPlanBlockMemory`` allocates for them
+    stock_found: int
+    bound: int  # Bytes that no order has less than; 0 where nothing was searched
+    moved: tuple[str, ...]  # The fewest bindings without which the others are as written
+    reason: str  # Why nothing moved, where nothing did; else what needs the bound by itself
+    # What the plan takes less where all that is computed from weights alone is computed before;
+    # None where the module does not say which parameters are weights.
+    folded: int | None
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan of any order takes less."""
+        return 0 < self.found <= self.bound
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the option to the parser of ``compare``."""
+    parser.add_argument(
+        "--order",
+        action="store_true",
+        help="show instead what another order of the operators of a Relax network saves; the "
+        f"target is by default {DEFAULT_TARGET}",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; the exit status is 0.
+
+    Raises
+    ------
+    ValueError
+        On bad input.
+    """
+    mod = read_module(arguments.program)  # A file may register the target.
+    if not has_relax(mod):
+        raise ValueError(f"{arguments.program}: --order needs a Relax network")
+    target = known_target(arguments.target or DEFAULT_TARGET)
+    found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
+    if arguments.json is not None:
+        plain = [{**asdict(row), "proven": row.proven} for row in found]
+        arguments.json.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+    print("\n".join(render(found)))
+    return 0
+
+
+def order_savings(
+    mod: tvm.IRModule,
+    target: Target,
+    *,
+    fuse: bool = True,
+    budget: Budget | None = None,
+    upper_bounds: Mapping[str, int] | None = None,
+) -> tuple[OrderSavings, ...]:
+    """Return what other orders save of each Relax function with something to plan.
+
+    Raises
+    ------
+    ValueError
+        As `OrderForMemory` and `GMEMAllocate` do.
+    """
+    options = GMEMOptions(target=target, upper_bounds=upper_bounds or {})
+    budget = budget or Budget(NODES)
+    written, orders = find_orders(mod, options, budget, fuse=fuse)
+    plans = [
+        _planned(one, target, fuse, options) for one in (written, with_orders(written, orders))
+    ]
+    folded = _lifted(mod)
+    if folded is not None:
+        lifted, lifted_orders = find_orders(folded, options, budget, fuse=fuse)
+        plans.append(_planned(with_orders(lifted, lifted_orders), target, fuse, options))
+    rows = []
+    for order in orders:
+        (given, stock_given), (found, stock_found), *rest = (plan[order.name] for plan in plans)
+        if given.problem.buffers:
+            least = found.plan.peak - rest[0][0].plan.peak if rest else None
+            needs = f"{order.needs} needs as much in any order" if order.needs else ""
+            rows.append(
+                OrderSavings(
+                    order.name,
+                    fuse,
+                    order.operators,
+                    given.plan.peak,
+                    found.plan.peak,
+                    stock_given,
+                    stock_found,
+                    order.bound,
+                    order.moved,
+                    order.reason or needs,
+                    least,
+                )
+            )
+    return tuple(rows)
+
+
+def _planned(
+    written: tvm.IRModule, target: Target, fuse: bool, options: GMEMOptions
+) -> dict[str, tuple[FunctionPlan, int]]:
+    """Return for each function its plan, and the bytes that the stock pass allocates."""
+    lowered = behind_ordering(written, target, fuse=fuse)
+    stock = relax.transform.StaticPlanBlockMemory()(lowered)
+    plans = {plan.memory.name: plan for plan in plan_gmem(lowered, options=options)}
+    return {name: (plan, allocated_memory(stock[name]).nbytes) for name, plan in plans.items()}
+
+
+def _lifted(mod: tvm.IRModule) -> tvm.IRModule | None:
+    """Return a module in which what weights alone decide is computed by a function of its own."""
+    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    if not any(func.attrs and "num_input" in func.attrs for func in functions):
+        return None
+    try:
+        return relax.transform.LiftTransformParams()(mod)
+    except Exception:  # any of TVM's passes may raise anything: then there is nothing to compare
+        return None
+
+
+def render(found: list[OrderSavings]) -> list[str]:
+    """Write what orders save as a table, and below it why no more."""
+    rows = [("function", "order", "operators", "moved", "stock", "best", "bound", "proven")]
+    for one in found:
+        name = f"{one.function}, {'fused' if one.fused else 'not fused'}"
+        proven = "lowest of any order" if one.proven else "no"
+        stock, given = f"{one.stock_given:,}", f"{one.given:,}"
+        rows.append((name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
+        stock, best = f"{one.stock_found:,}", f"{one.found:,}"
+        rows.append(("", "found", "", f"{len(one.moved):,}", stock, best, f"{one.bound:,}", proven))
+    return [*in_columns(rows, left=(0, 1, 7)), "", *_notes(found)]
+
+
+def _notes(found: list[OrderSavings]) -> Iterator[str]:
+    for one in found:
+        name = f"{one.function}, {'fused' if one.fused else 'not fused'}"
+        if one.moved:
+            share = 100 * (one.given - one.found) / one.given
+            yield f"{name}: {one.given - one.found:,} bytes less ({share:.1f}%)"
+        if one.reason:
+            yield f"{name}: {one.reason}"
+        if one.folded:
+            yield (
+                f"{name}: folded before the run: {one.folded:,} bytes less; "
+                "relax.transform.LiftTransformParams computes once what weights alone decide"
+            )
