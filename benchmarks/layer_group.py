@@ -154,8 +154,8 @@ def describe(network: Network) -> str:
     between = sum(sizes[name] for name in group.group.made if name not in network.outputs)
     once = sum(bytes_of(group.group.tensor(name)) for name in ("x", *network.outputs))
     return (
-        f"{group.cut.h} x {group.cut.w} slices of rows and columns, intermediates {between:,} bytes, "
-        f"with the slices of input and output {group.plan.peak:,} ({group.plan.peak / KIB:.0f} KiB); "
+        f"{group.cut.h} x {group.cut.w} slices, intermediates {between:,} bytes, with the slices "
+        f"of input and output {group.plan.peak:,} ({group.plan.peak / KIB:.0f} KiB); "
         f"{group.cost.moved / once:.2f} times the bytes of input and output are moved"
     )
 
