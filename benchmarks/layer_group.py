@@ -9,7 +9,7 @@
 - ``deep``: seconds to group networks of up to 1,000 layers, and how they grow.
 
 The first two are planned by the pass for a memory of one lane without weights: the fewest bytes in
-which the network is one group that computes nothing twice.
+which the network is one group that keeps the rows that two slices need.
 """
 
 from __future__ import annotations
@@ -152,10 +152,11 @@ def describe(network: Network) -> str:
     group = least_group(network)
     sizes = {item.name: item.lane_bytes for item in group.local.items}
     between = sum(sizes[name] for name in group.group.made if name not in network.outputs)
-    assert not group.cost.repeated_rows
+    once = sum(bytes_of(group.group.tensor(name)) for name in ("x", *network.outputs))
     return (
-        f"{group.cut.h} slices of rows, intermediates {between:,} bytes, with the slices of input "
-        f"and output {group.plan.peak:,} ({group.plan.peak / KIB:.0f} KiB)"
+        f"{group.cut.h} x {group.cut.w} slices, intermediates {between:,} bytes, with the slices "
+        f"of input and output {group.plan.peak:,} ({group.plan.peak / KIB:.0f} KiB); "
+        f"{group.cost.moved / once:.2f} times the bytes of input and output are moved"
     )
 
 

@@ -27,6 +27,9 @@ WINDOW = 16
 MOST_LAYERS = 32
 """Layers of a group at most: a kernel of more is too much for the compiler that gets it."""
 
+ROUNDS = 16
+"""How often groups are chosen before those are taken that are planned."""
+
 PATIENCE = 2
 """How often more slices, or longer groups with more slices, win nothing before it stops."""
 
@@ -274,20 +277,28 @@ def _cheapest(
 ) -> list[PlannedGroup | int]:
     """Return the cheapest groups, all planned.
 
-    Plans correct the estimates, so the choice is made again until it has only plans.
+    Plans correct the estimates, so the choice is made again until it has only plans; in the last
+    round it is one of plans alone.
     """
-    while True:
-        chosen = _choose(search, known, first, last)
+    chosen: list[Estimate | int] = []
+    for number in range(ROUNDS):
+        chosen = _choose(search, known, first, last, only_planned=number == ROUNDS - 1)
         groups = [part for part in chosen if isinstance(part, Estimate)]
         if all(map(search.is_planned, groups)):
-            planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
-            return [part for part in planned if part is not None]
+            break
         for group in groups:
             search.plan(group)
+    planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
+    return [part for part in planned if part is not None]
 
 
 def _choose(
-    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
+    search: GroupSearch,
+    known: dict[int, dict[int, list[Estimate]]],
+    first: int,
+    last: int,
+    *,
+    only_planned: bool,
 ) -> list[Estimate | int]:
     """Return the cheapest groups as far as is known, and the layers that are in none."""
     options: dict[tuple[int, int], Estimate] = {}
@@ -300,6 +311,8 @@ def _choose(
                 costs[end, end] = estimates[0].price
                 estimates = less
             for estimate in estimates:
+                if only_planned and not search.is_planned(estimate):
+                    continue
                 price = search.price(estimate)
                 if price is not None and ((start, end) not in options or price < costs[start, end]):
                     options[start, end], costs[start, end] = estimate, price
