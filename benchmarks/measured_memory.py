@@ -13,7 +13,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm
 from tvm.tirx.analysis import undefined_vars
 
-from passes.gmem.analysis.sizes import element_bytes
+from passes.relax.sizes import element_bytes
 
 PAGE = 4096
 """Bytes that TVM's pooled allocator rounds each allocation up to."""

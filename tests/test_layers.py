@@ -16,7 +16,14 @@ from tvm.ir import Op
 
 ROOT = Path(__file__).parents[1]
 
-CORE = ("target_hw", "passes.planning", "passes.simulation", "passes.ir", "passes.prim_func")
+CORE = (
+    "target_hw",
+    "passes.planning",
+    "passes.simulation",
+    "passes.ir",
+    "passes.prim_func",
+    "passes.relax",
+)
 FEATURES = tuple(
     f"passes.{name}"
     for name in (
@@ -37,7 +44,8 @@ MAY_IMPORT = {
     "passes.planning": ("target_hw", "passes.planning"),
     "passes.simulation": ("target_hw", "passes.planning", "passes.simulation"),
     "passes.ir": ("target_hw", "passes.ir"),
-    "passes.prim_func": CORE,
+    "passes.prim_func": CORE[:5],
+    "passes.relax": ("target_hw", "passes.planning", "passes.ir", "passes.relax"),
     "passes.options": ("target_hw",),
     "passes.driver": (*CORE, "passes.options", "passes.driver"),
     **{feature: (*CORE, "passes.options", "passes.driver", feature) for feature in FEATURES},
@@ -51,16 +59,8 @@ MAY_IMPORT = {
     },
     "tvm_ext": ("target_hw", "passes", "tvm_ext"),
 }
-# The order of operators is judged by the memory that GMEMAllocate will plan, read by the same code:
-# until that code is core, it is the one thing of a feature that another one imports.
-READS_RELAX_MEMORY = (
-    "passes.gmem.analysis.facts",
-    "passes.gmem.analysis.graph",
-    "passes.gmem.analysis.tensors",
-    "passes.gmem.options",
-)
-for _package in ("passes.order", "passes.order.analysis"):
-    MAY_IMPORT[_package] = (*MAY_IMPORT[_package], *READS_RELAX_MEMORY)
+# An order of operators is judged by what `GMEMAllocate` plans of it, which its options decide.
+MAY_IMPORT["passes.order"] = (*MAY_IMPORT["passes.order"], "passes.gmem.options")
 KNOW_NO_TVM = (
     "passes.planning",
     "passes.simulation",
@@ -74,6 +74,7 @@ KNOW_NO_TVM = (
 KNOW_TVM = ("passes.planning.engine.loop_to_tir",)
 READERS = (
     *(f"{feature}.analysis" for feature in FEATURES),
+    "passes.relax",
     "passes.ir.linear_access",
     "passes.ir.statements",
     "passes.prim_func.memory_uses",

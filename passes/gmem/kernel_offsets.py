@@ -16,11 +16,11 @@ from tvm.ir import GlobalVar, IRModule, Var
 from tvm.tirx import IntImm, PrimFunc, decl_buffer
 from tvm_ffi import structural_walk
 
-from passes.gmem.analysis.facts import KernelUses
 from passes.gmem.planning.piece import Cut, Piece
 from passes.ir.buffers import element_type
 from passes.ir.structural import structural_mutate, type_index
 from passes.ir.unique_names import unique_name
+from passes.relax.facts import KernelUses
 
 MOST_GROWTH = 1.4
 """How many times the code of its kernels a function's variants may have."""

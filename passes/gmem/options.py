@@ -12,14 +12,14 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from passes.driver import Solver, error_context
-from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
-from passes.gmem.analysis.graph import read_relax_memory
 from passes.gmem.forms import IN_KERNELS, TEXTURES, Form, form_for
 from passes.gmem.names import LOGGER, PASS, SCOPE
 from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.planning.slots import in_slots
 from passes.planning import Budget, Plan, Problem, solve
+from passes.relax.facts import RelaxMemory, TensorGroup
+from passes.relax.graph import read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 RUNTIME_ALIGNMENT = 64

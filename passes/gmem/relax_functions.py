@@ -15,8 +15,6 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from passes.driver import error_context, place
-from passes.gmem.analysis.bindings import functions_in_order
-from passes.gmem.analysis.facts import RelaxMemory
 from passes.gmem.names import ATTRIBUTE, PASS
 from passes.gmem.options import BEST, GMEMOptions, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
@@ -25,6 +23,8 @@ from passes.gmem.relax_memory import write_storages
 from passes.gmem.storages import FunctionPlan, cut_plans
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
+from passes.relax.bindings import functions_in_order
+from passes.relax.facts import RelaxMemory
 
 
 def plan_gmem(

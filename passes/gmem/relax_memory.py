@@ -12,10 +12,10 @@ from tvm import relax, tirx
 from tvm.ir import StringImm
 from tvm.tirx import IntImm
 
-from passes.gmem.analysis.facts import RelaxMemory
 from passes.gmem.planning.piece import Cut, checked
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.ir.symbolic_bounds import Bound
+from passes.relax.facts import RelaxMemory
 
 _BLOCKS = (type_index(relax.DataflowBlock), type_index(relax.BindingBlock))
 

@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from passes.driver import error_context, place
-from passes.gmem.analysis.facts import KernelUses, RelaxMemory, TensorGroup
 from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.analysis.stock_sharing import stock_sharing
-from passes.gmem.analysis.tensors import NO_BYTES
 from passes.gmem.forms import IN_KERNELS, Form
 from passes.gmem.kernel_offsets import MOST_GROWTH, growth
 from passes.gmem.names import LOGGER, PASS
@@ -33,6 +31,8 @@ from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.gmem.relax_memory import write_storages
 from passes.planning import Buffer, Plan, Problem
 from passes.planning.live_ranges import live_together
+from passes.relax.facts import KernelUses, RelaxMemory, TensorGroup
+from passes.relax.tensors import NO_BYTES
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,6 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import error_context, prim_funcs
-from passes.gmem.analysis.facts import RelaxMemory
-from passes.gmem.analysis.tensors import NO_BYTES, RETURNED, UNCAPTURED
 from passes.gmem.forms import IN_KERNELS
 from passes.gmem.kernel_offsets import KernelVariants
 from passes.gmem.names import LOGGER, PASS
@@ -28,6 +26,8 @@ from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.options import as_bounds
 from passes.planning import Budget
 from passes.planning.planner import as_budget, get_planner
+from passes.relax.facts import RelaxMemory
+from passes.relax.tensors import NO_BYTES, RETURNED, UNCAPTURED
 
 EXPECTED = (RETURNED, "nothing uses it", NO_BYTES)
 """Reasons to leave a tensor to the run time that are as they should be, and no warning."""

@@ -63,6 +63,12 @@ TAKE_ANY_ADDRESS = _names(
 )
 """Calls for which the address of any element is as good as that of a whole buffer."""
 
+CALL_OUT = _names(
+    "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "
+    "tvm_call_cpacked_lowered tvm_call_trace_packed tvm_call_trace_packed_lowered print_buffer"
+)
+"""Calls of code that may do anything; that of `call_pure_extern` computes a value alone."""
+
 _PURE_WITHOUT_SAYING = _names("isfinite isinf")
 """Operators that TVM declares no effect of and that have none."""
 

@@ -29,6 +29,12 @@ ON_PLANNED_MEMORY = (
 )
 END_A_TENSOR = ("relax.memory.kill_tensor", "relax.vm.kill_object")
 
+KERNELS_OF_NEW_MEMORY = (CALL_TIR, "relax.call_tir_with_grad")
+"""Calls of kernels that write new memory alone; one of a single tensor may become a view of it."""
+OVERWRITE_ARGUMENTS = ("relax.call_tir_inplace", "relax.call_inplace_packed")
+MOVE_OR_HINT = ("relax.hint_on_device", "relax.to_vdevice")
+"""Operators that can be legalized, and still mean something by their place."""
+
 RESHAPES = ("relax.reshape", "vm.builtin.reshape")
 """What makes a tensor of the same memory, at the same offset; one is a packed function."""
 

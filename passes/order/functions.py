@@ -12,8 +12,6 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 
 from passes.driver import Solver, place
-from passes.gmem.analysis.facts import MAIN_DEVICE, SCOPE
-from passes.gmem.analysis.tensors import NO_BYTES, RETURNED
 from passes.gmem.options import BEST, GMEMOptions
 from passes.ir.structural import Callback, structural_mutate, type_index
 from passes.order.analysis.effects import runs_before
@@ -21,6 +19,8 @@ from passes.order.analysis.memory import Block, FunctionMemory, Unit, blocks_of,
 from passes.order.planning.graph import FoundOrder, peak_of
 from passes.order.planning.search import find_order
 from passes.planning import Budget, Buffer, Problem
+from passes.relax.facts import MAIN_DEVICE, SCOPE
+from passes.relax.tensors import NO_BYTES, RETURNED
 from target_hw.memory import MemoryScope
 
 Kind = tuple[Unit, bool]

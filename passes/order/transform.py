@@ -16,13 +16,13 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import error_context
-from passes.gmem.analysis.bindings import functions_in_order
 from passes.gmem.options import GMEMOptions, check_bound_names
 from passes.options import as_bounds
 from passes.order.functions import FunctionOrder, order_function
 from passes.order.planning.search import NODES
 from passes.planning import Budget
 from passes.planning.planner import as_budget
+from passes.relax.bindings import functions_in_order
 
 PASS = "OrderForMemory"
 LOGGER = logging.getLogger(f"tvm_ext.{PASS}")

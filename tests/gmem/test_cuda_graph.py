@@ -8,12 +8,12 @@ import pytest
 import tvm
 from cuda_graph_runs import CONFIG, GraphMachine, captured, rewritten
 from hypothesis import given, settings
+from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
 from relax_runs import build, lower, planned, run
-from tvm import relax
 from runtime_shapes import RUNTIME_SHAPES
+from tvm import relax
 
-from tvm_ext.comparison.memory_comparison import allocated_at
 from tvm_ext.transform import GMEMAllocate
 
 STOCK = relax.transform.StaticPlanBlockMemory()

@@ -6,18 +6,19 @@ from __future__ import annotations
 import pytest
 import tvm
 from hypothesis import given, settings
+from measured_memory import allocated_at
 from relax_programs import parse
 from relax_runs import lower, planned
+from runtime_shapes import RUNTIME_SHAPES
 from symbolic_programs import symbolic_sources
 from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
-from runtime_shapes import RUNTIME_SHAPES
 
 from passes.gmem.forms import form_for
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
-from tvm_ext.comparison.memory_comparison import activation_memory, allocated_at
+from tvm_ext.comparison.memory_comparison import activation_memory
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.pipeline import before_planning, relax_passes
 from tvm_ext.transform import GMEMAllocate

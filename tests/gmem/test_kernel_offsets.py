@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from hypothesis import given, settings
+from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
 from relax_runs import build, lower, planned, run
 from tvm import relax, tirx
@@ -17,7 +18,6 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from tvm_ext import workloads
-from tvm_ext.comparison.memory_comparison import allocated_at
 from tvm_ext.lowering import capture_relax, resolve_target
 from tvm_ext.transform import GMEMAllocate
 

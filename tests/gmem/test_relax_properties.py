@@ -16,9 +16,9 @@ from relax_replay import Replay
 from relax_runs import KEPT, build, lower, planned, run
 from tvm import relax
 
-from passes.gmem.analysis.bindings import functions_in_order
 from passes.gmem.transform import GMEMAllocate
 from passes.planning import planner_names
+from passes.relax.bindings import functions_in_order
 
 PLANNERS = tuple(planner_names())
 

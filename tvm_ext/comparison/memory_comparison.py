@@ -12,8 +12,6 @@ from tvm import DataType, relax
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from passes.gmem.analysis.facts import TensorGroup
-from passes.gmem.analysis.sizes import UPPER_BOUND, Sizes, product
 from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.relax_functions import plan_gmem, write_function
@@ -21,6 +19,8 @@ from passes.gmem.storages import FunctionPlan
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, lower_bound, planner_names
+from passes.relax.facts import TensorGroup
+from passes.relax.sizes import UPPER_BOUND, Sizes, product
 from tvm_ext.columns import Table
 from tvm_ext.comparison.plan_scope import SEARCH_NODES, end_of, plan_scope
 from tvm_ext.comparison.planner_results import ScopeResult, scope_table

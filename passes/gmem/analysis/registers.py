@@ -17,7 +17,6 @@ from tvm.ir import GlobalVar
 from tvm.ir.transform import Sequential
 from tvm.tirx import IntImm, Var
 
-from passes.gmem.analysis.callees import Callee, classify
 from passes.gmem.planning.machine import (
     Allocate,
     Body,
@@ -40,6 +39,7 @@ from passes.ir.relax_operators import (
     ALLOC_STORAGE_AT_RUN_TIME,
     ALLOC_TENSOR_AT_RUN_TIME,
 )
+from passes.relax.callees import Callee, classify
 
 _ALLOC_STORAGE = (ALLOC_PLANNED_STORAGE, ALLOC_STORAGE_AT_RUN_TIME)
 _ALLOC_TENSOR = (ALLOC_PLANNED_TENSOR, ALLOC_TENSOR_AT_RUN_TIME)

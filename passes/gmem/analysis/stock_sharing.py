@@ -9,9 +9,9 @@ import tvm
 from tvm import relax
 from tvm.ir import GlobalVar
 
-from passes.gmem.analysis.sizes import UPPER_BOUND
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
+from passes.relax.sizes import UPPER_BOUND
 
 _MAKES_TENSOR = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
 

@@ -21,23 +21,12 @@ from tvm.ir import Call, GlobalVar, IRModule, Op, Var
 from tvm.tirx import PrimFunc
 from tvm_ffi import structural_walk
 
-_KERNELS = ("relax.call_tir", "relax.call_tir_with_grad")
-"""Operators that write new memory alone; one of a single tensor may become a view of it."""
-
-_IN_PLACE = ("relax.call_tir_inplace", "relax.call_inplace_packed")
-
-_OPAQUE = ("relax.hint_on_device", "relax.to_vdevice")
-"""Operators that can be legalized, and still mean something by their place."""
-
-_CALLS_OUT = tuple(
-    f"tirx.{name}"
-    for name in (
-        "call_extern",
-        "tvm_call_packed",
-        "tvm_call_cpacked",
-        "tvm_call_packed_lowered",
-        "tvm_call_cpacked_lowered",
-    )
+from passes.ir.operators import CALL_OUT, operator_name
+from passes.ir.relax_operators import (
+    CALL_TIR,
+    KERNELS_OF_NEW_MEMORY,
+    MOVE_OR_HINT,
+    OVERWRITE_ARGUMENTS,
 )
 
 _OUTSIDE = -1
@@ -60,10 +49,10 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
         symbols = _variables(binding.ty if checks else binding.var.ty)
         earlier = {made_by[handle] for handle in (*used, *symbols) if handle in made_by}
         memory = frozenset[int]().union(*(memory_of.get(h, (_OUTSIDE,)) for h in used))
-        is_new = name == _KERNELS[0] and len(used) != 1
+        is_new = name == CALL_TIR and len(used) != 1
         result = frozenset((number,)) if is_new else memory | {number}
         touches = memory | result
-        is_exclusive = checks or name in _IN_PLACE
+        is_exclusive = checks or name in OVERWRITE_ARGUMENTS
         if relax.analysis.contains_impure_call(value):
             earlier.update(range(number))
             impure = number
@@ -95,10 +84,10 @@ class _Opaque:
         if not isinstance(value, Call):
             return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
         name = _operator(value)
-        if name in _KERNELS:
+        if name in KERNELS_OF_NEW_MEMORY:
             return self._is_unknown_kernel(value.args[0])
         legalized = isinstance(value.op, Op) and value.op.get_attr("FLegalize") is not None
-        return not legalized or name in _OPAQUE
+        return not legalized or name in MOVE_OR_HINT
 
     def _is_unknown_kernel(self, callee: Any) -> bool:
         """Whether a kernel is none of the module's, or calls something else."""
@@ -112,14 +101,13 @@ class _Opaque:
             calls: list[Any] = []
             structural_walk(kernel.body, (Call, calls.append))
             self._calls_out[handle] = any(
-                not isinstance(call.op, Op) or str(call.op.name) in _CALLS_OUT for call in calls
+                not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT for call in calls
             )
         return self._calls_out[handle]
 
 
 def _operator(value: Any) -> str:
-    is_operator = isinstance(value, Call) and isinstance(value.op, Op)
-    return str(value.op.name) if is_operator else ""
+    return operator_name(value.op) if isinstance(value, Call) else ""
 
 
 def _variables(*parts: Any) -> tuple[int, ...]:

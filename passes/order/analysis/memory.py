@@ -19,9 +19,9 @@ from tvm.ir.transform import Sequential
 from tvm.tirx import PrimFunc
 from tvm_ffi import structural_map
 
-from passes.gmem.analysis.facts import RelaxMemory, TensorGroup
 from passes.order.planning.graph import OrderProblem, Tensor
 from passes.planning import Buffer
+from passes.relax.facts import RelaxMemory, TensorGroup
 
 LOWERING = Sequential(
     [

@@ -11,13 +11,13 @@ from typing import Any
 from tvm.tirx import Var
 from tvm_ffi import structural_walk
 
-from passes.gmem.analysis.branch_ranges import Block, live_ranges
-from passes.gmem.analysis.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
-from passes.gmem.analysis.sizes import Size, Units
 from passes.ir.symbolic_bounds import Bound
 from passes.ir.unique_names import unique_name
 from passes.planning.live_ranges import join_ranges
 from passes.planning.problem import Buffer, LiveRange, Problem
+from passes.relax.branch_ranges import Block, live_ranges
+from passes.relax.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
+from passes.relax.sizes import Size, Units
 
 RETURNED = "returned"
 """Why a tensor that the function returns is left to the run time."""

@@ -9,9 +9,9 @@ from typing import Any
 from tvm import relax
 from tvm.runtime import Tensor
 
-from passes.gmem.analysis.facts import LeftToRuntime, Weight
-from passes.gmem.analysis.sizes import Sizes, UnknownSizeError
 from passes.ir.unique_names import unique_name
+from passes.relax.facts import LeftToRuntime, Weight
+from passes.relax.sizes import Sizes, UnknownSizeError
 
 NUM_INPUT = "num_input"
 """The function attribute that says how many parameters come before the weights."""

@@ -23,10 +23,10 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_walk
 
-from passes.gmem.analysis.facts import SCOPE, KernelUses
-from passes.gmem.analysis.tensors import Tensor
 from passes.ir.buffers import element_type
 from passes.ir.relax_operators import RESHAPES
+from passes.relax.facts import SCOPE, KernelUses
+from passes.relax.tensors import Tensor
 
 
 class KernelArguments:

@@ -22,28 +22,28 @@ from tvm import relax
 from tvm.ir import GenericConst, GlobalVar, PrimType
 from tvm.tirx import PrimFunc
 
-from passes.gmem.analysis.allocations import fill_in
-from passes.gmem.analysis.bindings import (
+from passes.ir.relax_operators import CALL_TIR_DYN
+from passes.planning import Problem
+from passes.relax.allocations import fill_in
+from passes.relax.bindings import (
     alias_cycle,
     known_at_entry,
     returned_as_they_are,
     used_variables,
 )
-from passes.gmem.analysis.branch_ranges import BlockStack, Branches
-from passes.gmem.analysis.callees import Callee, classify
-from passes.gmem.analysis.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
-from passes.gmem.analysis.kernel_arguments import KernelArguments
-from passes.gmem.analysis.sizes import Sizes
-from passes.gmem.analysis.tensors import (
+from passes.relax.branch_ranges import BlockStack, Branches
+from passes.relax.callees import Callee, classify
+from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
+from passes.relax.kernel_arguments import KernelArguments
+from passes.relax.sizes import Sizes
+from passes.relax.tensors import (
     RETURNED,
     UNCAPTURED,
     Tensor,
     TensorClasses,
     group_tensors,
 )
-from passes.gmem.analysis.weights import Constants, parameter_weights
-from passes.ir.relax_operators import CALL_TIR_DYN
-from passes.planning import Problem
+from passes.relax.weights import Constants, parameter_weights
 from target_hw.memory import MemoryScope
 
 

@@ -17,9 +17,9 @@ from tvm import relax
 from tvm.ir import IRModule, StringImm
 from tvm.tirx import IntImm
 
-from passes.gmem.analysis.facts import SCOPE
-from passes.gmem.analysis.sizes import Size, Sizes, UnknownSizeError
-from passes.gmem.analysis.tensors import NO_BYTES, Tensor
+from passes.relax.facts import SCOPE
+from passes.relax.sizes import Size, Sizes, UnknownSizeError
+from passes.relax.tensors import NO_BYTES, Tensor
 
 
 def fill_in(tensor: Tensor, call: Any, mod: IRModule, sizes: Sizes) -> None:

@@ -76,7 +76,7 @@ def classify(mod: tvm.IRModule, op: Any) -> tuple[Callee, str]:
     """Return what calling `op` does with its arguments, and how messages call it.
 
     Packed functions called in destination-passing style are not told here: see
-    `passes.gmem.analysis.graph`.
+    `passes.relax.graph`.
     """
     if isinstance(op, Op):
         name = str(op.name)
