@@ -39,7 +39,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
             "Uniformity.loops_alike",
             "is_thread",
             "_is_of_one_thread",
-            "_returns_the_same",
         ),
         _STEPS,
     ),
