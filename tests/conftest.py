@@ -45,9 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that share what takes long to make in one worker, so that it is made once."""
     for item in items:
-        for shared in ("corpus", "browser"):
-            if shared in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(shared))
+        names = getattr(item, "fixturenames", ())
+        shared = next((name for name in ("corpus", "browser") if name in names), item.path.stem)
+        item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.fixture(autouse=True)

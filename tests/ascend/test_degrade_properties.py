@@ -108,7 +108,7 @@ def compare(seed: int) -> None:
     np.testing.assert_equal([array.numpy() for array in arrays], unplanned(mod, seed))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_arena_computes_the_same_when_compiled(seed: int):
     compare(seed)
 

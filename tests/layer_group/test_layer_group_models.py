@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -53,8 +53,13 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("name", ["resnet18", "bert_layer"])
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        pytest.param(name, chip, marks=() if at % len(CHIPS) == 0 else pytest.mark.slow)
+        for at, (name, chip) in enumerate(product(["resnet18", "bert_layer"], CHIPS))
+    ],
+)
 def test_plans_of_a_network_are_verified(name, chip):
     mod = lowered(NETWORKS[name]().build())
     for block in plan_groups(mod, LayerGroupOptions(Target(f"sophgo/{chip}"))):

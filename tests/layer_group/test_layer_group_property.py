@@ -18,7 +18,7 @@ from tvm_ext.layer_group_report import layer_groups
 
 SAMPLE = settings(
     deadline=None,
-    max_examples=6,
+    max_examples=4,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

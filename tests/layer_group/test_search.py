@@ -29,7 +29,7 @@ from target_hw.sophgo import CHIPS, MACHINES
 
 SMALL = replace(T8, capacity=4096, bank_bytes=256)
 TINY = replace(T8, capacity=512, bank_count=1, bank_bytes=None)
-LONG = range(4)
+LONG = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4)))
 
 
 @given(
