@@ -23,7 +23,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "in place: what else may reach the memory",
         f"{_TIR}in_place_pairs.py",
         ("InPlacePairs._are_named_otherwise", "InPlacePairs._have_plain_uses"),
-        (*_IN_PLACE, "tests/addresses/test_plan_addresses.py"),
+        (*_IN_PLACE, "tests/addresses/test_in_place_rules.py"),
     ),
     Rule(
         "in place: indices in different rounds of a loop",

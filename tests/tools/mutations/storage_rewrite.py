@@ -8,6 +8,7 @@ from mutants import Fault, Rule
 _ANALYSIS = "passes/storage_rewrite"
 _PLANNING = "passes/storage_rewrite/planning"
 _CASES = "tests/storage_rewrite/test_storage_rewrite_cases.py"
+_TYPES = "tests/storage_rewrite/test_storage_rewrite_types.py"
 _SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_stock"
 _PLANNER = "tests/planning/planners/test_planners.py"
 
@@ -22,13 +23,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "StorageRewrite live ranges and aliases",
         "passes/ir/linear_access.py",
         (),
-        (_CASES, _SAME),
+        (_CASES, _TYPES, _SAME),
     ),
     Rule(
         "StorageRewrite vector types",
         f"{_ANALYSIS}/vector_access.py",
         (),
-        (_CASES, _SAME),
+        (_CASES, _TYPES, _SAME),
     ),
     Rule(
         "StorageRewrite sharing",

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that `PlanAddresses` is tried on by hand, and what is read off a plan."""
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.script import tirx as T
+
+from passes.planning import planner_names
+from passes.prim_func.problems import ProblemOptions, find_problems
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from tvm_ext import workloads
+
+PLANNERS = list(planner_names())
+UB = MemoryHierarchy((MemoryScope("local.UB", capacity=1024, alignment=32),))
+
+
+def module(func: tirx.PrimFunc) -> tvm.IRModule:
+    """Lower a function to where storage is planned."""
+    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
+    return mod
+
+
+def addresses(mod: tvm.IRModule) -> dict[str, tuple[int, ...]]:
+    """Return the addresses of all allocations, by name."""
+    found = {}
+
+    def note(op: tirx.AllocBuffer) -> None:
+        found[op.buffer.name] = tuple(int(a) for a in op.buffer.ty.allocated_addr)
+
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func, (tirx.AllocBuffer, note))
+    return found
+
+
+def only_problem(func: tirx.PrimFunc, **options):
+    (attached,) = find_problems(func, ProblemOptions(**options)).problems
+    return attached.problem
+
+
+def live(func: tirx.PrimFunc, **options) -> dict[str, tuple[int, int]]:
+    return {b.name: b.live[0] for b in only_problem(func, **options).buffers}
+
+
+@T.prim_func(s_tir=True)
+def chain(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    c = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i] + T.float32(1)
+    for i in range(64):
+        b[i] = a[63 - i] * T.float32(2)
+    for i in range(64):
+        c[i] = b[63 - i] - T.float32(3)
+    for i in range(64):
+        y[i] = c[63 - i]
+
+
+@T.prim_func(s_tir=True)
+def types(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float16", scope="local.UB")
+    c = T.alloc_buffer((64,), "int8", scope="local.UB")
+    d = T.alloc_buffer((64,), "bool", scope="local.UB")
+    for i in range(16):
+        for j in T.vectorized(4):
+            a[i * 4 + j] = x[i * 4 + j] + T.float32(1)
+    for i in range(8):
+        for j in T.vectorized(8):
+            b[i * 8 + j] = T.Cast("float16", a[63 - (i * 8 + j)])
+    for i in range(64):
+        c[i] = T.Cast("int8", b[i])
+    for i in range(64):
+        d[i] = c[i] < T.Cast("int8", b[63 - i])
+    for i in range(64):
+        y[i] = T.Select(d[i], T.Cast("float32", c[63 - i]), T.float32(-1))
+
+
+@T.prim_func(s_tir=True)
+def opaque(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    first = T.alloc_buffer((64,), "float32", scope="local.UB")
+    second = T.alloc_buffer((64,), "float32", scope="local.UB")
+    third = T.alloc_buffer((64,), "float32", scope="local.UB")
+    fourth = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        first[i] = x[i] + T.float32(1)
+    T.evaluate(T.call_extern("int32", "memcpy", second.data, first.data, T.int64(256)))
+    for i in range(64):
+        third[i] = second[63 - i]
+    T.evaluate(
+        T.call_extern(
+            "int32",
+            "memcpy",
+            T.tvm_access_ptr(T.type_annotation("float32"), fourth.data, 8, 56, 2),
+            T.address_of(third[4]),
+            T.int64(224),
+        )
+    )
+    for i in range(8):
+        fourth[i] = T.float32(i)
+    T.call_packed("tvm_ext.test.negate", fourth)
+    for i in range(64):
+        y[i] = fourth[i]
+
+
+@tvm.register_global_func("tvm_ext.test.negate", override=True)
+def negate(array: tvm.runtime.Tensor) -> None:
+    array.copyfrom(-array.numpy())
+
+
+@T.prim_func(s_tir=True)
+def aliased(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32")):
+    a = T.alloc_buffer((64,), "int32", scope="local.UB")
+    bytes_of_a = T.decl_buffer((256,), "int8", data=a.data, scope="local.UB")
+    words_of_a = T.decl_buffer((128,), "int16", data=bytes_of_a.data, scope="local.UB")
+    b = T.alloc_buffer((64,), "int32", scope="local.UB")
+    c = T.alloc_buffer((64,), "int32", scope="local.UB")
+    for i in range(64):
+        b[i] = x[i] * 3
+    for i in range(64):
+        a[i] = b[63 - i]
+    for i in range(64):
+        bytes_of_a[i * 4 + 1] = T.int8(i)
+    for i in range(64):
+        c[i] = T.Cast("int32", words_of_a[127 - i])
+    for i in range(64):
+        y[i] = c[i] + b[i]
+
+
+@T.prim_func(s_tir=True)
+def double_buffered(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
+    for k in range(8):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
+        b = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 3})
+        for i in range(64):
+            a[i] = x[k, i] + T.float32(1)
+        for i in T.vectorized(64):
+            b[i] = a[i] * T.float32(3)
+        for i in range(64):
+            y[k, i] = b[63 - i] * a[i]
+
+
+@T.prim_func(s_tir=True)
+def elementwise(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i] + T.float32(1)
+    for i in range(8):
+        for j in range(8):
+            b[i * 8 + j] = a[i * 8 + j] * T.float32(2)
+    for i in range(64):
+        y[i] = b[63 - i]
+
+
+@T.prim_func(s_tir=True)
+def in_parallel(x: T.Buffer((4, 64), "float32"), y: T.Buffer((4, 64), "float32")):
+    outer = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        outer[i] = x[0, i]
+    for p in T.parallel(4):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        b = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = x[p, i] + outer[63 - i]
+        for i in range(64):
+            b[i] = a[63 - i]
+        for i in range(64):
+            y[p, i] = b[i]
+
+
+@T.prim_func(s_tir=True)
+def symbolic(x_handle: T.handle, y_handle: T.handle):
+    n = T.int32()
+    x = T.match_buffer(x_handle, (n,), "float32")
+    y = T.match_buffer(y_handle, (n,), "float32")
+    a = T.alloc_buffer((n,), "float32")
+    b = T.alloc_buffer((n,), "float32")
+    c = T.alloc_buffer((n,), "float32")
+    for i in range(n):
+        a[i] = x[i] + T.float32(1)
+    for i in range(n):
+        b[i] = a[n - 1 - i]
+    for i in range(n):
+        c[i] = b[n - 1 - i]
+    for i in range(n):
+        y[i] = c[n - 1 - i]
+
+
+@T.prim_func(s_tir=True)
+def constant_indices(x: T.Buffer((8,), "int32"), y: T.Buffer((8,), "int32")):
+    T.func_attr({"tirx.noalias": True})
+    a = T.alloc_buffer((8,), "int32", scope="local.UB")
+    b = T.alloc_buffer((32,), "int8", scope="local.UB")
+    c = T.alloc_buffer((16,), "int16", scope="local.UB")
+    d = T.alloc_buffer((4,), "int64", scope="local.UB")
+    for i in T.unroll(8):
+        a[i] = x[7 - i] + 1
+    for i in T.unroll(32):
+        b[i] = T.Cast("int8", a[7 - i // 4] + i)
+    for i in T.unroll(16):
+        c[i] = T.Cast("int16", b[31 - i * 2]) * T.int16(3)
+    for i in T.unroll(4):
+        d[i] = T.Cast("int64", c[15 - i * 4]) + T.Cast("int64", c[i])
+    for i in T.unroll(8):
+        y[i] = T.Cast("int32", d[3 - i // 2]) + i
+
+
+RUNNABLE = [
+    constant_indices,
+    chain,
+    types,
+    opaque,
+    aliased,
+    double_buffered,
+    elementwise,
+    in_parallel,
+]

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `PlanAddresses` is told, what it refuses, and how it stands in a build."""
+
+import numpy as np
+import pytest
+import tvm
+from address_cases import (
+    UB,
+    addresses,
+    chain,
+    in_parallel,
+    module,
+    only_problem,
+    symbolic,
+)
+from address_runs import assert_same_results, build, identity, num_arenas, poisoned
+from tvm import tirx
+from tvm.script import tirx as T
+
+import tvm_ext.pipeline
+from passes.planning import Buffer, Problem
+from passes.planning.overflow import live_at_the_peak
+from passes.prim_func.problems import ProblemOptions, find_problems
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from tvm_ext import workloads
+from tvm_ext.transform import PlanAddresses
+
+# Sizes
+
+
+def test_sizes_and_alignments():
+    @T.prim_func(s_tir=True)
+    def sizes(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        bits = T.alloc_buffer((5,), "int4", scope="local.UB")
+        wide = T.alloc_buffer((3,), "float32x4", scope="local.UB")
+        narrow = T.alloc_buffer((64,), "float16", scope="local.UB")
+        for i in range(5):
+            bits[i] = T.Cast("int4", i)
+        for i in range(3):
+            wide[i] = T.Broadcast(x[i] + T.Cast("float32", bits[i]), 4)
+        for i in range(8):
+            for j in T.vectorized(8):
+                narrow[i * 8 + j] = T.Cast("float16", x[i * 8 + j])
+        for i in range(64):
+            y[i] = T.Cast("float32", narrow[i])
+
+    func = module(sizes)["main"]
+    buffers = {b.name: b for b in only_problem(func).buffers}
+    assert {name: (b.size, b.alignment) for name, b in buffers.items()} == {
+        "bits": (3, 1),
+        "wide": (48, 16),
+        "narrow": (128, 16),
+    }
+    assert only_problem(func).memory.alignment == 64
+    assert only_problem(func, memory=UB).memory.alignment == 32
+    found = find_problems(func, ProblemOptions(addressed=False))
+    (note,) = found.left_alone
+    assert str(note) == "buffer 'bits' in local.UB: its elements are no whole bytes"
+
+
+def test_symbolic_sizes_are_left_alone_and_said(caplog):
+    mod = module(symbolic)
+    with caplog.at_level("INFO", logger="tvm_ext.PlanAddresses"):
+        planned = PlanAddresses(form="arena")(mod)
+    assert caplog.messages == [
+        f"PlanAddresses: function 'symbolic': left alone: buffer '{name}' in global: its size is "
+        "symbolic, and no upper bound is known"
+        for name in "abc"
+    ]
+    tvm.ir.assert_structural_equal(planned, mod)
+
+
+def test_symbolic_sizes_are_planned_at_an_upper_bound():
+    mod = module(symbolic)
+    for bounded in (
+        PlanAddresses(form="arena", upper_bounds={"n": 128}),
+        lambda mod: PlanAddresses(form="arena")(
+            tvm.IRModule({"main": mod["main"].with_attr("tir_var_upper_bound", {"n": 128})})
+        ),
+    ):
+        planned = bounded(mod)
+        assert num_arenas(planned) == 1
+        # TVM writes the extent in a way that it bounds by twice the variable.
+        assert "arena_global = T.alloc_buffer((2048,)" in planned.script()
+    assert_same_results(mod, sizes={"n": 100}, upper_bounds={"n": 128})
+
+
+def test_a_variable_above_its_bound_is_an_error_at_run_time():
+    run = build(module(symbolic), PlanAddresses(form="arena", upper_bounds={"n": 128}))
+    x, y = (tvm.runtime.tensor(np.zeros(129, "float32")) for _ in range(2))
+    with pytest.raises(Exception, match="n is above 128, for which the memory was planned"):
+        run["main"](x, y)
+
+
+# What is planned
+
+
+def test_registers_stay_unless_their_scope_is_asked_for():
+    @T.prim_func(s_tir=True)
+    def registers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        total = T.alloc_buffer((1,), "float32")
+        near = T.alloc_buffer((64,), "float32", scope="local")
+        total[0] = T.float32(0)
+        for i in range(64):
+            near[i] = x[i]
+        for i in range(64):
+            total[0] = total[0] + near[i]
+        for i in range(64):
+            y[i] = total[0] + near[63 - i]
+
+    mod = module(registers)
+    assert addresses(PlanAddresses()(mod)) == {"total": (), "near": ()}
+    assert addresses(PlanAddresses(scopes=["global"])(mod)) == {"total": (0,), "near": ()}
+    assert addresses(PlanAddresses(scopes=["local"])(mod)) == {"total": (), "near": (0,)}
+    assert_same_results(mod, scopes=["global", "local"])
+
+
+def test_scopes_choose():
+    mod = module(chain)
+    assert set(addresses(PlanAddresses(scopes=["local.L1"])(mod)).values()) == {()}
+    with pytest.raises(ValueError, match="unknown storage scope 'UB'"):
+        PlanAddresses(scopes=["UB"])
+    with pytest.raises(
+        ValueError, match=r"scope 'local.L1' is not in the target's memory; it has: local.UB"
+    ):
+        PlanAddresses(scopes=["local.L1"], memory=UB)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"planner": "none"}, "unknown planner 'none'"),
+        ({"form": "pool"}, "form must be one of address, arena, got 'pool'"),
+        ({"scopes": "local.UB"}, "scopes must be a sequence of names"),
+        ({"target": "llvm"}, "no memory"),
+        ({"target": "llvm", "memory": UB}, "not both"),
+        ({"upper_bounds": {"n": 0}}, "the upper bound of 'n' must be a positive integer, got 0"),
+    ],
+)
+def test_wrong_options_are_refused(options, message: str):
+    with pytest.raises(ValueError, match=message):
+        PlanAddresses(**options)
+
+
+def test_the_target_says_what_memory_there_is():
+    config = {"kind": "llvm", "feature.memory": UB.to_feature()}
+    planned = PlanAddresses(target=config)(module(chain))
+    assert addresses(planned)["a"] in ((0,), (256,))
+    small = MemoryHierarchy((MemoryScope("local.UB", capacity=256),))
+    target = tvm.target.Target({"kind": "llvm", "feature.memory": small.to_feature()})
+    func = module(chain)["main"].with_attr("target", target)
+    with pytest.raises(ValueError, match="has 256"):
+        PlanAddresses()(tvm.IRModule({"main": func}))
+
+
+def test_over_capacity_says_what_is_missing():
+    memory = MemoryHierarchy((MemoryScope("local.UB", capacity=480, alignment=32),))
+    with pytest.raises(ValueError, match="PlanAddresses") as error:
+        PlanAddresses(memory=memory)(module(chain))
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("PlanAddresses: function 'main': scope 'local.UB' needs 512 bytes")
+    assert lines[0].endswith("and has 480")
+    text = str(error.value)
+    assert "a: 256 bytes, live on lines 8 to 11" in text
+    assert "b: 256 bytes, live on lines 10 to 13" in text
+    assert "no plan needs less than 512 bytes; it is proven that no plan fits" in text
+
+
+def test_a_planner_that_finds_no_fit_does_not_claim_there_is_none():
+    memory = MemoryHierarchy((MemoryScope("local.UB", capacity=512, alignment=32),))
+    with pytest.raises(ValueError, match=r"another plan fits\n.*\n    the planner 'first_fit'"):
+        PlanAddresses("bump", memory=memory)(module(chain))
+    PlanAddresses("best", memory=memory)(module(chain))
+
+
+def test_calls_that_may_take_a_whole_buffer_are_refused_in_an_arena():
+    a = tirx.decl_buffer([64], "float32", "a", scope="local.UB", layout=None)
+    call = tirx.call_intrin("int32", "tirx.tvm_storage_sync", a.data)
+    func = tirx.PrimFunc([], tirx.SeqStmt([tirx.AllocBuffer(a), tirx.Evaluate(call)]))
+    mod = tvm.IRModule({"main": func})
+    message = "function 'main': buffer 'a' is handed to tirx.tvm_storage_sync, which may not take"
+    with pytest.raises(ValueError, match=message):
+        PlanAddresses(form="arena")(mod)
+    assert addresses(PlanAddresses()(mod)) == {"a": (0,)}
+
+
+CALLS = """
+@I.ir_module(s_tir=True)
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        a = T.alloc_buffer((64,), "float32")
+        b = T.alloc_buffer((64,), "float32")
+        c = T.alloc_buffer((64,), "float32")
+        for i in range(64):
+            a[i] = x[63 - i]
+        Module.step(a.data, b.data)
+        Module.step(b.data, c.data)
+        for i in range(64):
+            y[i] = c[63 - i]
+
+    @T.prim_func(private=True, s_tir=True)
+    def step(p: T.handle("float32"), q: T.handle("float32")):
+        source = T.decl_buffer((64,), "float32", data=p)
+        result = T.decl_buffer((64,), "float32", data=q)
+        between = T.alloc_buffer((64,), "float32")
+        for i in range(64):
+            between[i] = source[63 - i]
+        for i in range(64):
+            result[i] = between[63 - i] + T.float32(1)
+"""
+
+
+def test_functions_that_call_one_another_run_in_an_arena():
+    mod = tvm.script.from_source(CALLS)
+    x = np.arange(64, dtype="float32")
+    for plan in (identity(), poisoned(PlanAddresses(form="arena"))):
+        y = tvm.runtime.tensor(np.zeros(64, "float32"))
+        build(mod, plan)["main"](tvm.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), x + 2)
+    planned = PlanAddresses(form="arena")(workloads.capture(mod, "llvm")[0])
+    assert num_arenas(planned) == 2
+    assert "arena_global = T.alloc_buffer((512,)" in planned["main"].script()
+
+
+def test_targets_that_see_one_type_get_no_arena():
+    func = module(chain)["main"].with_attr("target", tvm.target.Target("vulkan"))
+    with pytest.raises(ValueError, match="cannot see one piece of memory as several types"):
+        PlanAddresses(form="arena")(tvm.IRModule({"main": func}))
+
+
+# In builds
+
+
+@pytest.mark.parametrize("form", ["address", "arena"])
+def test_pipelines_by_name_and_in_a_context(form: str):
+    x = np.arange(64, dtype="float32")
+    expected = tvm.runtime.tensor(np.zeros(64, "float32"))
+    mod = tvm.IRModule({"main": chain})
+    build(mod, identity())["main"](tvm.runtime.tensor(x), expected)
+    ran: list[str] = []
+
+    @tvm.ir.instrument.pass_instrument
+    class Recorder:
+        def run_before_pass(self, _mod, info):
+            ran.append(str(info.name))
+
+    with tvm.transform.PassContext(instruments=[Recorder()]):
+        named = tirx.build(mod, target="llvm", pipeline=f"tvm_ext.{form}")
+        with tvm_ext.pipeline.use_plan_addresses(form=form):
+            in_context = tirx.build(mod, target="llvm")
+    assert ran.count("tvm_ext.PlanAddresses") == 2
+    assert "tirx.StorageRewrite" not in ran
+    for library in (named, in_context):
+        result = tvm.runtime.tensor(np.zeros(64, "float32"))
+        library["main"](tvm.runtime.tensor(x), result)
+        np.testing.assert_array_equal(result.numpy(), expected.numpy())
+
+
+def test_in_a_sequential_and_the_input_stays():
+    mod = module(chain)
+    before = mod.script()
+    passes = tvm.transform.Sequential([PlanAddresses(form="arena"), tirx.transform.StmtSimplify()])
+    assert num_arenas(passes(mod)) == 1
+    assert mod.script() == before
+
+
+def test_the_address_of_a_slot_is_that_of_the_iteration():
+    @T.prim_func(s_tir=True)
+    def lent(x: T.Buffer((6, 16), "float32"), y: T.Buffer((6, 16), "float32")):
+        for k in range(6):
+            a = T.alloc_buffer((16,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
+            b = T.alloc_buffer((16,), "float32", scope="local.UB", annotations={"multi_buffer": 3})
+            for i in range(16):
+                a[i] = x[k, i] + T.float32(1)
+            T.evaluate(T.call_extern("int32", "memcpy", b.data, T.address_of(a[8]), T.int64(32)))
+            T.evaluate(
+                T.call_extern(
+                    "int32",
+                    "memcpy",
+                    T.tvm_access_ptr(T.type_annotation("float32"), b.data, 8, 8, 2),
+                    a.data,
+                    T.int64(32),
+                )
+            )
+            for i in range(16):
+                y[k, i] = b[15 - i]
+
+    assert_same_results(module(lent))
+
+
+def test_memory_around_counts_against_the_capacity_inside():
+    memory = MemoryHierarchy((MemoryScope("local.UB", capacity=704, alignment=32),))
+    with pytest.raises(ValueError, match="needs 768 bytes") as error:
+        PlanAddresses(memory=memory)(module(in_parallel))
+    assert "256 bytes are reserved, 256 of them by enclosing scopes" in str(error.value)
+
+
+def test_what_is_live_at_the_peak_says_what_may_be_in_place():
+    buffers = (Buffer("x", 64, ((0, 2),)), Buffer("y", 32, ((1, 3),)), Buffer("z", 8, ((1, 2),)))
+    assert list(live_at_the_peak(Problem(buffers, in_place=(("x", "y"),)))) == [
+        "most is live at position 1, 104 bytes with nothing in place:",
+        "  x: 64 bytes, live in [0, 2)",
+        "  y: 32 bytes, live in [1, 3), may be in place of 'x'",
+        "  z: 8 bytes, live in [1, 2)",
+    ]
+    assert next(iter(live_at_the_peak(Problem(buffers)))).endswith("104 bytes:")

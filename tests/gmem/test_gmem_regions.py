@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GMEMAllocate` by hand: weights, regions, and builds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from relax_programs import parse
+from relax_runs import KEPT, build, build_together, lower, planned, run
+from small_modules import RESHAPES, module, read, weights_module
+from tvm import relax
+from tvm.target import Target
+
+import tvm_ext
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from passes.planning import planner_names
+from tvm_ext.transform import GMEMAllocate
+
+# ---------------------------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize(
+    ("inputs", "weights"), [(4, []), (99, []), (-1, ["x", "w", "v[0]", "v[1]"])]
+)
+def test_as_many_inputs_as_there_are_no_parameters(inputs, weights):
+    """`BindParams` takes parameters away, and leaves the attribute that counts inputs as it is."""
+    mod = weights_module()
+    mod["main"] = mod["main"].with_attr("num_input", inputs)
+    (found,) = plan_gmem(mod)
+    assert [one.name for one in found.layout.weights.tensors] == [*weights, "constant_0"]
+
+
+def test_weights_stand_one_after_the_other_and_activations_behind_them():
+    with Target("sophgo/bm1684x-llvm"):
+        (found,) = plan_gmem(weights_module(), "rec_tbl")
+    base = 0x1_0000_0000
+    weights = found.layout.weights
+    assert [(w.name, w.address - base, w.size) for w in weights.tensors] == [
+        ("w", 0, 256),
+        ("v[0]", 0x1000, 3),
+        ("v[1]", 0x2000, 4400),
+        ("constant_0", 0x4000, 256),
+    ]
+    assert (weights.start, weights.size) == (base, 0x5000)
+    assert found.layout.activations.start == base + 0x5000
+    assert found.layout.alignment == 4096
+    assert all(t.address % 4096 == 0 for t in found.layout.activations.tensors)
+
+
+@pytest.mark.parametrize(
+    ("chip", "weights", "activations", "alignment"),
+    [
+        ("bm1684x", 0x1_0000_0000, None, 4096),
+        ("bm1684", 0x1_0510_0000, None, 4096),
+        ("bm1688", (1 << 39) + (1 << 36), (1 << 39) + (2 << 36), 4096),
+        ("bm1690", 1 << 40, 2 << 40, 4096),
+        ("cv184x", 0x8000_0000 + (1 << 40), 0x8000_0000 + (2 << 40), 4096),
+        ("cv183x", 1 << 40, 0, 16),
+        ("cv180x", 1 << 40, 0, 16),
+    ],
+)
+@pytest.mark.parametrize("twin", ["", "-llvm"])
+def test_regions_and_alignment_are_the_chips(
+    chip: str, weights: int, activations: int | None, alignment: int, twin: str
+):
+    (found,) = plan_gmem(
+        weights_module(), "rec_tbl", GMEMOptions(target=Target(f"sophgo/{chip}{twin}"))
+    )
+    layout = found.layout
+    assert (layout.weights.start, layout.alignment) == (weights, alignment)
+    expected = layout.weights.end if activations is None else activations
+    assert layout.activations.start == expected
+    # TVM's own run time cannot pass on a tensor at less than 64 bytes; the chip's may.
+    unit = max(alignment, 64) if twin else alignment
+    assert found.problem.memory.alignment == unit
+    assert all((t.address - expected) % unit == 0 for t in layout.activations.tensors)
+
+
+def test_base_and_alignment_can_be_given():
+    (found,) = plan_gmem(weights_module(), "rec_tbl", GMEMOptions(alignment=256, base=1 << 33))
+    assert [w.address for w in found.layout.weights.tensors] == [
+        (1 << 33) + offset for offset in (0, 256, 512, 512 + 4608)
+    ]
+    (plain,) = plan_gmem(weights_module(), "rec_tbl")
+    assert (plain.layout.weights.start, plain.layout.alignment) == (0, 64)
+
+
+def test_functions_have_their_weights_in_one_region_and_share_constants():
+    constant = relax.const(np.arange(64, dtype="float32"))
+    builder = relax.BlockBuilder()
+    for name in ("prefill", "decode"):
+        x, w = (relax.Var(n, relax.TensorType((64,), "float32")) for n in "xw")
+        with builder.function(name, [x, w], attrs={"num_input": 1}):
+            a = builder.emit(relax.op.add(x, w))
+            builder.emit_func_output(builder.emit(relax.op.add(a, constant)))
+    decode, prefill = plan_gmem(lower(builder.get()), "best")
+    at = {
+        (p.memory.name, w.name): w.address
+        for p in (decode, prefill)
+        for w in p.layout.weights.tensors
+    }
+    assert at == {
+        ("decode", "w"): 0,
+        ("decode", "constant_0"): 256,
+        ("prefill", "w"): 512,
+        ("prefill", "constant_0"): 256,
+    }
+    assert decode.layout.weights.end == prefill.layout.weights.end == 768
+    # Neither calls the other, so their activations may stand in the same memory.
+    assert decode.layout.activations.start == prefill.layout.activations.start == 768
+
+
+def test_bytes_do_not_end_at_32_bits():
+    found = read(
+        module(
+            """
+a = R.nn.relu(x)
+b = R.negative(a)
+c = R.sum(b)
+return c
+""",
+            'x: R.Tensor((131072, 65536), "float32")',
+        )
+    )
+    assert found.plan.peak == 2 << 35
+    ours = planned(
+        module(
+            "a = R.nn.relu(x)\nb = R.sum(a)\nreturn b", 'x: R.Tensor((131072, 65536), "float32")'
+        ),
+        GMEMAllocate("best", base=1 << 40),
+    )
+    assert ours["main"].attrs["tvm_ext.gmem"]["activations"]["bytes"] == 1 << 35
+    assert f"R.shape([{1 << 35}])" in ours["main"].script()
+
+
+def test_the_layout_survives_text_and_json():
+    ours = planned(weights_module(), GMEMAllocate("best", base=1 << 40))
+    layout = ours["main"].attrs["tvm_ext.gmem"]
+    assert layout["weights"]["tensors"]
+    assert layout["activations"]["tensors"]
+    loaded = tvm.ir.load_json(tvm.ir.save_json(ours))["main"].attrs["tvm_ext.gmem"]
+    assert tvm_ffi.structural_equal(loaded, layout)
+    # TVM does not read `R.builtin.alloc_tensor` as it prints it, so text is tried without.
+    x = relax.Var("x", relax.TensorType((64,), "float32"))
+    plain = relax.Function([x], relax.SeqExpr([], x), x.ty).with_attr({"tvm_ext.gmem": layout})
+    text = plain.with_attr("global_symbol", "main").script()
+    assert tvm_ffi.structural_equal(tvm.script.from_source(text).attrs["tvm_ext.gmem"], layout)
+
+
+# -------------------------------------------------------------------------------------- the build
+
+
+def test_planned_modules_build_and_run_in_tvms_pipeline():
+    mod = parse(RESHAPES)
+    for target in ("llvm", "sophgo/bm1684x-llvm", "sophgo/cv181x-llvm"):
+        pipeline = tvm_ext.relax_pipeline(target)
+        vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=pipeline), tvm.cpu())
+        x = np.arange(32, dtype="float32").reshape(4, 8)
+        for taken in (True, False):
+            np.testing.assert_array_equal(run(vm, "main", [x, np.array(taken)])[0], x)
+
+
+NETWORK = """
+a = R.nn.relu(x)
+b = R.concat((a, x), axis=0)
+c = R.split(b, 4, axis=0)
+d = R.add(c[0], c[3])
+e = R.add(R.concat((d, d), axis=0), x)
+f = R.multiply(e, a)
+g = R.sum(f)
+return (R.add(f, g), d)
+"""
+
+
+def test_every_planner_computes_what_the_stock_plan_does():
+    plans = {name: GMEMAllocate(name) for name in planner_names()}
+    plans = {"none": None, "stock": relax.transform.StaticPlanBlockMemory(), **plans}
+    vm = build_together(module(NETWORK), "main", plans)
+    for seed in (1, 2):
+        x = np.random.default_rng(seed).standard_normal(64, dtype="float32")
+        results = [run(vm, label, [x]) for label in plans]
+        for mine in results[1:]:
+            for one, other in zip(results[0], mine, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_what_was_kept_is_intact_after_the_next_call():
+    body = """
+a = R.nn.relu(x)
+b = R.call_packed("test.gmem.keep", a, ty_args=R.Tensor((64,), "float32"))
+c = R.negative(b)
+d = R.abs(c)
+e = R.sum(d)
+return (e, a)
+"""
+    vm = build(module(body), GMEMAllocate("rec_tbl"))
+    KEPT.clear()
+    results = []
+    for seed in (1, 2):
+        x = np.random.default_rng(seed).standard_normal(64, dtype="float32")
+        result = vm["main"](tvm.runtime.tensor(x))
+        results.append((result, [tensor.numpy().copy() for tensor in result]))
+    for result, copies in results:
+        for tensor, copy in zip(result, copies, strict=True):
+            np.testing.assert_array_equal(tensor.numpy(), copy)
+    for tensor, copy in KEPT:
+        np.testing.assert_array_equal(tensor.numpy(), copy)
+
+
+def test_tvms_lists_are_found_for_gpus_too():
+    for target in ("nvidia/geforce-rtx-3090-ti", "apple/m2-gpu"):
+        passes = tvm_ext.pipeline.relax_passes(target)
+        before, behind = tvm_ext.pipeline.before_planning(passes)
+        assert before[-1].info.name == "CallTIRRewrite"
+        assert len(before) + 1 + len(behind) == len(passes)
+
+
+def test_fusion_can_be_left_out():
+    names = [stock.info.name for stock in tvm_ext.pipeline.relax_passes("llvm")]
+    without = [stock.info.name for stock in tvm_ext.pipeline.relax_passes("llvm", fuse=False)]
+    assert [name for name in names if name not in ("FuseOps", "FuseTIR")] == without
+    assert len(names) == len(without) + 2
+
+
+def test_a_chip_without_a_code_generator_has_no_pipeline():
+    with pytest.raises(ValueError, match="no Relax pipeline for targets of kind 'ext_dev'"):
+        tvm_ext.relax_pipeline("sophgo/bm1684x")
+
+
+def test_a_pipeline_without_the_stock_pass_is_an_error():
+    passes = [relax.transform.CallTIRRewrite()]
+    with pytest.raises(ValueError, match=r"has StaticPlanBlockMemory 0 times.*CallTIRRewrite"):
+        tvm_ext.pipeline.before_planning(passes)
