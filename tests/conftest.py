@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("any machine")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups then
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that share what takes long to make in one worker, so that it is made once."""
     for item in items:
