@@ -42,15 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("any machine")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups then
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that share what takes long to make in one worker, so that it is made once."""
-    for item in items:
-        names = getattr(item, "fixturenames", ())
-        shared = next((name for name in ("corpus", "browser") if name in names), item.path.stem)
-        item.add_marker(pytest.mark.xdist_group(shared))
-
-
 @pytest.fixture(autouse=True)
 def forget_planners() -> Iterator[None]:
     """Forget the planners that a test registers: others ask for all that there are."""
