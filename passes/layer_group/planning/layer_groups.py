@@ -197,7 +197,8 @@ def _moved_least(index: NetworkIndex) -> int:
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             extents = index.tensors[name].shape
             read = [
-                _all(n) if m is None else made[m.axis].needed(m, n)
+                # One by one: a slice of one row reads no row between those that it needs.
+                _all(n) if m is None else made[m.axis].singly().needed(m, n)
                 for m, n in zip(axis_maps, extents, strict=True)
             ]
             needs[name] = _both(needs.get(name, read), read)

@@ -81,6 +81,11 @@ class Spans:
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
         return int(np.maximum(end - np.maximum(begin, before), 0).sum())
 
+    def singly(self) -> Spans:
+        """Return a range for each element that any range has."""
+        at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges()]))
+        return Spans(at, at + 1)
+
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
         if other is self:
