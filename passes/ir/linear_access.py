@@ -34,7 +34,7 @@ from passes.ir.buffers import array_get, constant_shape, element_type, is_same_t
 from passes.ir.node_visitor import NodeVisitor
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import on_a_fresh_stack, structural_visit, type_index
 from target_hw.storage_scope import parse_storage_scope
 
 _STORE, _LEAF, _NEST = StmtKind.STORE, StmtKind.LEAF, StmtKind.NEST
@@ -45,6 +45,8 @@ _PARALLEL_LOOP, _VECTORIZED_LOOP = int(ForKind.PARALLEL), int(ForKind.VECTORIZED
 _TENSOR_REGION = type_index(TensorRegion)
 
 _OUTSIDE = -1
+# A level of calls takes three levels of Python's recursion, of which a thread has a thousand.
+_CALLS_PER_STACK = 200
 """The root of memory that the function did not allocate."""
 
 
@@ -118,6 +120,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         self._store: BufferStore | None = None
         self._index_depth = 0
         self._in_thread_env = False
+        self._call_depth = 0
         for position in range(len(params)):
             param = array_get(params, position)
             if is_buffer_var(param):
@@ -301,6 +304,14 @@ class LinearAccessPatternFinder(NodeVisitor):
     # The places where an expression can be a buffer: arithmetic only takes numbers.
 
     def _visit_call(self, op: Call, visitor: Any) -> None:
+        self._call_depth += 1
+        if self._call_depth % _CALLS_PER_STACK:
+            self._walk_call(op, visitor)
+        else:
+            on_a_fresh_stack(lambda: self._walk_call(op, visitor))
+        self._call_depth -= 1
+
+    def _walk_call(self, op: Call, visitor: Any) -> None:
         args = [array_get(op.args, i) for i in range(len(op.args))]
         called = [str(arg.value) for arg in args if type(arg) is StringImm]
         if type(op.op) is GlobalVar:

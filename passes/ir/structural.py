@@ -10,6 +10,7 @@ same on callbacks whose types were looked up once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tvm_ffi
@@ -52,3 +53,13 @@ def with_body(func: PrimFunc, body: Any) -> PrimFunc:
     ``PrimFunc.with_body`` does the same, but its constructor walks the whole body.
     """
     return structural_mutate(func, [(_STMT, lambda _stmt, _mutator: body)])
+
+
+def on_a_fresh_stack(step: Callable[[], Any]) -> Any:
+    """Do a step on a thread of its own and wait for it.
+
+    TVM's walks end the process where a callback is at Python's limit of recursion, or at the end
+    of its thread's stack. A callback that descends can go on here after some hundred levels.
+    """
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(step).result()

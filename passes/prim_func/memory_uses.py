@@ -129,7 +129,6 @@ class _Walk:
             Attribute: self._visit_attribute,
             Branch: self._visit_body,
             Call: self._visit_call,
-            Conditional: self._visit_parts,
             Declare: self._visit_declare,
             Let: self._visit_let,
             Load: self._visit_load,
@@ -146,8 +145,15 @@ class _Walk:
         return tuple(replace(uses, by_threads=uses.owner in self._threaded) for uses in self._of)
 
     def _visit(self, records: Records) -> None:
-        for record in records:
-            self._visitors[type(record)](record)
+        waiting = [*reversed(records)]
+        while waiting:
+            record = waiting.pop()
+            if (
+                type(record) is Conditional
+            ):  # A chain of them is as deep as a concatenation is long.
+                waiting += reversed([inner for part in parts_of(record) for inner in part])
+            else:
+                self._visitors[type(record)](record)
 
     def _visit_parts(self, record: Any) -> None:
         for part in parts_of(record):

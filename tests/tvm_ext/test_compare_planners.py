@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tvm
 from chain import CHAIN
+from tvm import relax
 from tvm.script import tirx as T
 
 import tvm_ext
@@ -115,6 +116,21 @@ def test_what_does_not_fit_is_shown_and_has_no_makespan():
     assert [plan.fits for plan in result.plans] == [False, False]
     assert all(plan.nbytes > result.capacity for plan in result.plans)
     assert comparison.makespans == ()
+
+
+def test_small_tensors_take_more_with_their_alignment_than_the_stock_plan_counts():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            parts = [builder.emit(op(x)) for op in (relax.op.exp, relax.op.sin, relax.op.cos)]
+            joined = builder.emit(relax.op.concat(parts, axis=0))
+            result = builder.emit_output(relax.op.nn.relu(joined))
+        builder.emit_func_output(result)
+    compared = tvm_ext.compare_planners(builder.get(), "best")
+    (note,) = (n for n in compared.notes if "192 bytes" in n)
+    assert "alignment" in note
+    assert "live together" not in note
 
 
 def test_a_network_has_its_tensors_fused_and_not():

@@ -30,7 +30,7 @@ class ScopeResult:
     capacity: int | None  # Bytes that there are
     no_reuse: int  # Bytes of all slots of all buffers, each rounded up to its alignment
     # Bytes after the stock pass; None where that pass does not do the same, because a buffer has
-    # several slots, or it lets buffers share that are live together.
+    # several slots, or where it takes less than any plan of these buffers can: a note says why.
     stock: int | None
     plans: tuple[PlannedMemory, ...]  # In the order in which the planners were asked
     lower_bound: int  # Bytes that no plan can do with less than
