@@ -10,16 +10,12 @@ would run them, load before compute before store.
 
 from __future__ import annotations
 
-from itertools import product
 from math import prod
 
 import numpy as np
 
 from passes.layer_group.planning.network import AxisMap, Box, Tensor
 from passes.layer_group.planning.planned_group import PlannedGroup
-
-Needs = dict[str, list[list[np.ndarray]]]
-"""By tensor, for each slice, for each axis: which of its indices."""
 
 
 def read_by(m: AxisMap, element: int, extent: int) -> range:
@@ -96,72 +92,46 @@ class Replay:
 
     # ---------------------------------------------------------------- what a slice needs
 
-    def needs(self) -> Needs:
-        """Return what each slice needs of each tensor, from the part of the outputs that it stores.
-
-        A layer computes a whole range of rows, so a need is one range an axis. What stays from an
-        earlier slice is not made again.
-        """
-        found: Needs = {name: [] for name in self.group.names}
-        for index in self.indices:
-            for name in self.group.names:
-                empty = [np.array([], int) for _ in self.group.tensor(name).shape]
-                if name in self.group.outputs:
-                    box = self.slices.stored[name].made(index)
-                    empty = [np.arange(*part) for part in box]
-                found[name].append(empty)
-        for layer in reversed(self.group.layers):
-            made = self.fresh(layer.output, found[layer.output])
-            for name, maps in zip(layer.inputs, layer.maps, strict=True):
-                shape = self.group.tensor(name).shape
-                for number, part in enumerate(made):
-                    if all(len(axis) for axis in part):
-                        read = [read_of(m, part, n) for m, n in zip(maps, shape, strict=True)]
-                        before = found[name][number]
-                        if all(len(axis) for axis in read):
-                            found[name][number] = [
-                                hull(*pair) for pair in zip(before, read, strict=True)
-                            ]
-        return found
-
-    def fresh(self, name: str, needs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        """Return what each slice has to make: what it needs, without what stays."""
-        keep = self.slices.tensors[name].keep
-        if not keep:
-            return needs
-        shape = self.group.tensor(name).shape
-        cut = [axis for axis, n in enumerate(shape) if any(len(part[axis]) != n for part in needs)]
-        made, before = [], dict[str, int]()
-        there: set[tuple[int, ...]] = set()
-        for index, part in zip(self.indices, needs, strict=True):
-            if any(index[x] != before.get(x) for x in index if x not in keep):
-                there = set()
-            before = index
-            wanted = all(len(axis) for axis in part)
-            new = set(product(*(part[axis].tolist() for axis in cut))) if wanted else set()
-            new -= there
-            there |= new
-            columns = dict(zip(cut, zip(*new, strict=True), strict=False))
-            whole = [axis if new else axis[:0] for axis in part]
-            made.append(
-                [
-                    np.array(sorted(set(columns[a])), int) if a in columns else whole[a]
-                    for a in range(len(shape))
-                ]
-            )
-        return made
-
     def check_needs(self) -> None:
-        """Each slice makes all that it needs and that is not there."""
-        needs = self.needs()
-        for name in self.group.names:
-            for number, part in enumerate(self.fresh(name, needs[name])):
-                box = self.slices.tensors[name].made(self.indices[number])
-                for axis, (indices, (begin, end)) in enumerate(zip(part, box, strict=True)):
-                    assert all(begin <= i < end for i in indices), (
-                        f"slice {number} needs {indices} of axis {axis} of {name}, "
-                        f"makes [{begin}, {end})"
-                    )
+        """Each slice makes all that it needs and that is not there.
+
+        What a slice needs begins with the part of the outputs that it stores. A layer computes a
+        whole range of rows, so a need is one range an axis.
+        """
+        needs: dict[str, list[list[np.ndarray]]] = {name: [] for name in self.group.names}
+        for index in self.indices:
+            for name, parts in needs.items():
+                parts.append([np.array([], int) for _ in self.group.tensor(name).shape])
+                if name in self.group.outputs:
+                    parts[-1] = [np.arange(*part) for part in self.slices.stored[name].made(index)]
+        for layer in reversed(self.group.layers):
+            self.check_made(layer.output, needs[layer.output])
+            for number, index in enumerate(self.indices):
+                box = self.slices.tensors[layer.output].made(index)
+                made = [np.arange(*part) for part in box]
+                for name, maps in zip(layer.inputs, layer.maps, strict=True):
+                    shape = self.group.tensor(name).shape
+                    read = [read_of(m, made, n) for m, n in zip(maps, shape, strict=True)]
+                    if all(map(len, made)) and all(map(len, read)):
+                        before = needs[name][number]
+                        needs[name][number] = list(map(hull, before, read))
+        for name in self.group.loaded:
+            self.check_made(name, needs[name])
+
+    def check_made(self, name: str, needs: list[list[np.ndarray]]) -> None:
+        """Check what each slice makes of a tensor, with what stays of the slices before."""
+        slices = self.slices.tensors[name]
+        there = np.zeros(slices.tensor.shape, bool)
+        before = self.indices[0]
+        for number, (index, part) in enumerate(zip(self.indices, needs, strict=True)):
+            if any(index[x] != before[x] for x in index if x not in slices.keep):
+                there[:] = False
+            before = index
+            box = slices.made(index)
+            there[tuple(slice(*axis) for axis in box)] = True
+            for at in np.argwhere(~there[np.ix_(*part)])[:1]:
+                lacking = [int(axis[i]) for axis, i in zip(part, at, strict=True)]
+                raise AssertionError(f"slice {number} needs {name} {lacking}, makes {box}")
 
     # --------------------------------------------------------------------------- the lanes
 

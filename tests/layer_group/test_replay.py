@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import random_networks
 from replay import check_replay
 from test_local_memory import HUGE, LANES, MACHINE, group_of, worked_example
 
@@ -21,7 +24,7 @@ from passes.layer_group.planning.slicing import (
 )
 from passes.layer_group.planning.time_steps import nearest, pipeline
 
-ROWS = 2  # The axis of rows in NCHW.
+ROWS, COLUMNS = 2, 3  # The axes of rows and columns in NCHW.
 
 
 def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda _: None):
@@ -36,20 +39,22 @@ def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda 
     return PlannedGroup(slices, steps, local, found, cost)
 
 
-def cut(keep: str = "") -> GroupSlices:
-    return slice_group(group_of(worked_example(bits=8)), Cut(h=4), keep)
+def cut(keep: str = "", columns: int = 1) -> GroupSlices:
+    return slice_group(group_of(worked_example(bits=8)), Cut(h=4, w=columns), keep)
 
 
-def with_rows(slices: GroupSlices, name: str, change: Callable[[AxisSlices], AxisSlices]):
-    """Change what the slices of a tensor say of its rows."""
+def with_axis(
+    slices: GroupSlices, name: str, change: Callable[[AxisSlices], AxisSlices], axis: int = ROWS
+):
+    """Change what the slices of a tensor say of its rows or columns."""
     tensor = slices.tensors[name]
     axes = list(tensor.axes)
-    axes[ROWS] = change(axes[ROWS])
+    axes[axis] = change(axes[axis])
     changed = {**slices.tensors, name: replace(tensor, axes=tuple(axes))}
     return replace(slices, tensors=changed)
 
 
-def one_row_less(ranges):
+def one_less(ranges):
     return tuple(
         (begin, end - 1) if at == 1 else (begin, end) for at, (begin, end) in enumerate(ranges)
     )
@@ -57,16 +62,26 @@ def one_row_less(ranges):
 
 def halo_one_row_short(name):
     def short(axis):
-        return replace(axis, held=one_row_less(axis.held), made=one_row_less(axis.made))
+        return replace(axis, held=one_less(axis.held), made=one_less(axis.made))
 
-    return plan(with_rows(cut(), name, short))
+    return plan(with_axis(cut(), name, short))
+
+
+def kept_rows_lack_a_column(name):
+    """Rows that stay lack a column that the next slice reads of them."""
+
+    def short(axis):
+        made = tuple((begin, end - 1) for begin, end in axis.made)
+        return replace(axis, held=made, made=made)
+
+    return plan(with_axis(cut("h", 2), name, short, COLUMNS))
 
 
 def window_too_small(name):
     def short(axis):
         return replace(axis, held=tuple((begin + 1, end) for begin, end in axis.held))
 
-    return plan(with_rows(cut("h"), name, short))
+    return plan(with_axis(cut("h"), name, short))
 
 
 def keep_freed_early(name):
@@ -124,6 +139,8 @@ FAULTS = [
     (halo_one_row_short, "in0", "needs|reads"),
     (halo_one_row_short, "t2", "needs|reads"),
     (halo_one_row_short, "t4", "needs"),
+    (kept_rows_lack_a_column, "in0", "needs"),
+    (kept_rows_lack_a_column, "t2", "needs"),
     (window_too_small, "in0", "in0"),
     (window_too_small, "t3", "t3"),
     (keep_freed_early, "in0", "reads in0"),
@@ -145,7 +162,31 @@ def test_a_planted_fault_is_seen(fault, name, said):
         check_replay(fault(name))
 
 
+@pytest.mark.parametrize("columns", [1, 2])
 @pytest.mark.parametrize("keep", ["", "h"])
-def test_a_plan_without_faults_runs(keep):
-    replay = check_replay(plan(cut(keep)))
+def test_a_plan_without_faults_runs(keep, columns):
+    replay = check_replay(plan(cut(keep, columns)))
     assert min(replay.computed.values()) > 0
+
+
+@given(network=random_networks(), h=st.integers(1, 5), w=st.integers(1, 5), data=st.data())
+@settings(max_examples=40, deadline=None, print_blob=True)
+def test_groups_of_random_networks_run(network, h, w, data):
+    run_random_group(network, h, w, data)
+
+
+@pytest.mark.slow
+@given(network=random_networks(), h=st.integers(1, 5), w=st.integers(1, 5), data=st.data())
+@settings(max_examples=2000, deadline=None, print_blob=True)
+def test_groups_of_many_random_networks_run(network, h, w, data):
+    run_random_group(network, h, w, data)
+
+
+def run_random_group(network, h, w, data):
+    """Rows stay also where columns are cut, and where readers differ in the columns they need."""
+    last = data.draw(st.integers(0, len(network.layers) - 1))
+    group = group_of(network, tuple(range(last + 1)))
+    outputs = [group.tensor(name).shape for name in group.outputs]
+    cut = Cut(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
+    keep = data.draw(st.sampled_from(("", "h")))
+    check_replay(plan(slice_group(group, cut, keep)))

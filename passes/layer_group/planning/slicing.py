@@ -281,17 +281,14 @@ def slice_group(
     needs it: the hull of all ranges.
 
     `keep` has the letters of the cuts along which a tensor's halo is kept: for all tensors, or by
-    name; of none where columns are cut. Where two axes of one tensor follow the same letter, its
-    halo on that letter is not kept; nor is a tensor kept along the batch that follows other cuts
-    alone. `n_unit` entries of the
+    name. Where two axes of one tensor follow the same letter, its halo on that letter is not kept;
+    nor is a tensor kept along the batch that follows other cuts alone. `n_unit` entries of the
     batch cannot be separated.
 
     Raises ValueError if an output has fewer elements on an axis than it is to have slices, or none
     such axis.
     """
     streams = streams or {}
-    if cut.w > 1:
-        keep = ""  # Rows that stay would lack columns that only the next slice of rows needs.
     stored = {name: _cut_output(group.tensor(name), cut, n_unit) for name in group.outputs}
     needs: dict[str, AxisSpans] = {
         name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
