@@ -20,9 +20,10 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import FORMS, Form
+from passes.ir.errors import first_line
 from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
-from passes.layer_group.analysis.refusals import UNFORESEEN, first_line
+from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import (
     HALOS,
