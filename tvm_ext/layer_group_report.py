@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,7 +13,10 @@ from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from passes.layer_group.cycles import makespans
+from passes.layer_group.planning.layer_groups import LayerGroups
+from passes.layer_group.planning.network import Tensor
 from passes.layer_group.planning.planned_group import PlannedGroup
+from passes.layer_group.planning.search import silent
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.layer_group.transform import (
     LayerGroupOptions,
@@ -41,6 +44,10 @@ class LayerGroupSummary:
         Names of its layers, ``operator:tensor``, in order.
     operators : tuple of str
         What its layers are.
+    results : tuple of str
+        What each layer makes: its extents, what each of its axes is to the chip, and the bits of
+        an element, such as ``1x64x56x56 nchw, 16 bits``. The letters are ``n`` for the batch,
+        ``c`` for channels, which lie across the lanes, ``h`` for rows and ``w`` for the rest.
     n_slices, h_slices, w_slices : int
         How many slices the batch, the rows and the columns of its outputs are cut into.
     in_parts : int
@@ -64,6 +71,7 @@ class LayerGroupSummary:
 
     layers: tuple[str, ...]
     operators: tuple[str, ...]
+    results: tuple[str, ...]
     n_slices: int
     h_slices: int
     w_slices: int
@@ -79,10 +87,11 @@ class LayerGroupSummary:
 
 
 class LeftLayer(NamedTuple):
-    """A layer in no group, and why."""
+    """A layer in no group, why, and what it makes, as in `LayerGroupSummary`."""
 
     layer: str
     reason: str
+    result: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,10 +130,16 @@ class LayerGroupReport:
 
     def _repr_html_(self) -> str:
         """Return a table of the groups, for a notebook."""
-        header = ("layers", "slices", "rows that two slices need", "bytes a lane", "bytes moved")
+        header = (
+            "layers and what they make",
+            "slices",
+            "rows that two slices need",
+            "bytes a lane",
+            "bytes moved",
+        )
         rows = (
             (
-                ", ".join(group.layers),
+                ", ".join(f"{n} ({r})" for n, r in zip(group.layers, group.results, strict=True)),
                 f"{group.n_slices} x {group.h_slices} x {group.w_slices}",
                 group.halo,
                 f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
@@ -132,7 +147,9 @@ class LayerGroupReport:
             )
             for group in self.groups
         )
-        left = [f"{one.layer} is left: {one.reason}" for one in self.left[:ROW_LIMIT]]
+        left = [
+            f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left[:ROW_LIMIT]
+        ]
         more = len(self.left) - len(left)
         left += [f"... and {more:,} more are left"] if more else []
         return html_table(repr(self).strip("<>"), header, rows, notes=left)
@@ -158,6 +175,7 @@ def layer_groups(
     overlap_rule: str | None = None,
     fuse: bool = True,
     function: str | None = None,
+    progress: Callable[[int, int], object] = silent,
 ) -> LayerGroupReport:
     """Say which layers of a network would run together in local memory, and what that saves.
 
@@ -174,6 +192,9 @@ def layer_groups(
         Whether operators that are lowered here are fused.
     function : str, optional
         Name of the Relax function to speak of. By default all of the module are added up.
+    progress : callable, optional
+        Is told how many layers the search has looked at, and how many there are; it may look at
+        a layer more than once.
 
     Returns
     -------
@@ -203,10 +224,10 @@ def layer_groups(
         )
     blocks = [
         planned
-        for planned in plan_groups(lowered(mod, fuse=fuse), options)
+        for planned in plan_groups(lowered(mod, fuse=fuse), options, progress)
         if function in (None, planned.groups.network.name)
     ]
-    return _report(blocks, options)
+    return report_of(blocks, options)
 
 
 def check_local_memory(target: Target) -> None:
@@ -249,17 +270,19 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
     return Sequential(naming_passes(passes))(calls)
 
 
-def _report(blocks: list[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:
+def report_of(blocks: Sequence[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:
+    """Return the report of what was planned with these options."""
     chip = chip_of(options)
     spans = [makespans(block.groups, chip) for block in blocks]
+    plans = [block.groups for block in blocks]
     return LayerGroupReport(
-        tuple(_summary(group, chip.capacity) for block in blocks for group in block.groups.groups),
-        tuple(LeftLayer(*left) for block in blocks for left in block.groups.left.items()),
-        sum(block.groups.moved_before for block in blocks),
-        sum(block.groups.moved_after for block in blocks),
-        sum(block.groups.folded_before for block in blocks),
-        sum(block.groups.folded_after for block in blocks),
-        sum(block.groups.moved_least for block in blocks),
+        tuple(_summary(group, chip.capacity) for plan in plans for group in plan.groups),
+        tuple(left for plan in plans for left in _left(plan)),
+        sum(plan.moved_before for plan in plans),
+        sum(plan.moved_after for plan in plans),
+        sum(plan.folded_before for plan in plans),
+        sum(plan.folded_after for plan in plans),
+        sum(plan.moved_least for plan in plans),
         sum(before for before, _ in spans),
         sum(after for _, after in spans),
     )
@@ -270,6 +293,7 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
     return LayerGroupSummary(
         tuple(layer.name for layer in layers),
         tuple(layer.operator for layer in layers),
+        tuple(_result(group.group.tensor(layer.output)) for layer in layers),
         group.cut.n,
         group.cut.h,
         group.cut.w,
@@ -283,3 +307,16 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
         group.cost.cycles,
         group,
     )
+
+
+def _left(plan: LayerGroups) -> Iterator[LeftLayer]:
+    tensors = {tensor.name: tensor for tensor in plan.network.tensors}
+    for layer in plan.network.layers:
+        if layer.name in plan.left:
+            result = _result(tensors[layer.output])
+            yield LeftLayer(layer.name, plan.left[layer.name], result)
+
+
+def _result(tensor: Tensor) -> str:
+    extents = "x".join(map(str, tensor.shape)) or "a number"
+    return f"{extents} {tensor.axes}".rstrip() + f", {tensor.bits} bits"

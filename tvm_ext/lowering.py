@@ -19,6 +19,7 @@ from tvm.target import Target
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
 from passes.gmem.options import GMEMOptions
+from passes.ir.errors import first_line
 from passes.order.functions import FunctionOrder
 from passes.order.planning.search import NODES
 from passes.order.transform import order_functions
@@ -93,11 +94,6 @@ def as_module(what: object) -> tvm.IRModule:
     if not isinstance(what, tvm.IRModule):
         raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {what!r}")
     return what
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 @contextmanager

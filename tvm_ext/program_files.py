@@ -25,7 +25,7 @@ from tvm.script import tirx as script_tirx
 from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
-from tvm_ext.lowering import first_line
+from passes.ir.errors import first_line
 from tvm_ext.onnx_names import with_onnx_names
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")

@@ -11,9 +11,10 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.ir.errors import first_line
 from tvm_ext import workloads
 from tvm_ext.comparison.single_functions import split
-from tvm_ext.lowering import as_module, first_line, has_relax, known_target, target_for
+from tvm_ext.lowering import as_module, has_relax, known_target, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
 from tvm_ext.workloads import UnknownWorkloadError
 

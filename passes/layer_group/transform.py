@@ -20,9 +20,10 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import FORMS, Form
+from passes.ir.errors import first_line
 from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
-from passes.layer_group.analysis.refusals import UNFORESEEN, first_line
+from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import (
     HALOS,
@@ -33,6 +34,7 @@ from passes.layer_group.planning.layer_groups import (
 )
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.search import Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupFunction, group_function
 from passes.layer_group.rewrite.local_buffers import SCOPE
@@ -152,7 +154,11 @@ def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
 def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
     """Return a module whose layers are grouped; see `LayerGroup`."""
     lowered = legalized(mod)
-    planned = plan_groups(lowered, options)
+    return with_groups(mod, lowered, plan_groups(lowered, options))
+
+
+def with_groups(mod: IRModule, lowered: IRModule, planned: Sequence[PlannedBlock]) -> IRModule:
+    """Return a module with the groups that were planned for it as it was `lowered`."""
     changes = []
     for number, block in enumerate(planned):
         for layer, reason in block.groups.left.items():
@@ -182,10 +188,13 @@ def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
     return _as_it_was(mod, call_groups(lowered, changes), changes)
 
 
-def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock, ...]:
+def plan_groups(
+    mod: IRModule, options: LayerGroupOptions, progress: Progress = silent
+) -> tuple[PlannedBlock, ...]:
     """Decide which layers of a module form groups.
 
     There is one plan for each block of a Relax function that calls anything, functions by name.
+    `progress` is told how far the search of a block is.
 
     Raises ValueError as `LayerGroup` says.
     """
@@ -201,7 +210,9 @@ def plan_groups(mod: IRModule, options: LayerGroupOptions) -> tuple[PlannedBlock
         network = block.network
         if not grouped:
             network = _left_alone(network, f"the target has no memory {SCOPE!r}")
-        groups = plan_layer_groups(network, chip, search=options.search, halo=options.halo)
+        groups = plan_layer_groups(
+            network, chip, search=options.search, halo=options.halo, progress=progress
+        )
         found.append(_written(block, groups, form, lanes))
     return tuple(found)
 

@@ -284,7 +284,7 @@ def test_a_view_whose_begin_is_computed_is_left_alone():
         with b.dataflow():
             last = b.emit_output(OP.negative(b.emit(relax.call_tir(doubled, [x], FLOATS))))
         b.emit_func_output(last)
-    reasons = dict(layer_groups(lowered(b.get()), TINY).left)
+    reasons = {x.layer: x.reason for x in layer_groups(lowered(b.get()), TINY).left}
     assert reasons["double:lv"].endswith("'source' has strides or an offset")
 
 
@@ -353,7 +353,7 @@ def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
     )
     report = layer_groups(mod, TINY, fuse=False)
     assert report.groups == ()
-    assert {reason.split(" would move ")[0] for _, reason in report.left} == {"its group"}
+    assert {reason.split(" would move ")[0] for _, reason, _ in report.left} == {"its group"}
     assert report.moved_after == report.moved_before
 
 
@@ -388,7 +388,7 @@ def test_layers_of_two_devices_are_in_no_group_together():
     mod = lowered(tvm.script.from_source(TWO_DEVICES))
     report = layer_groups(mod, TINY)
     assert [[name[-1] for name in group.layers] for group in report.groups] == [["a", "b"]]
-    assert [(layer[-1], "other devices" in reason) for layer, reason in report.left] == [
+    assert [(layer[-1], "other devices" in reason) for layer, reason, _ in report.left] == [
         ("c", True),
         ("d", True),
     ]
@@ -454,5 +454,5 @@ def test_a_kernel_that_writes_what_it_is_given_is_left_alone():
             moved = b.add_func(tvm.script.from_source(WRITES_ITS_INPUT), "moved")
             last = b.emit_output(OP.negative(b.emit(relax.call_tir(moved, [x], ty))))
         b.emit_func_output(last)
-    reasons = dict(layer_groups(lowered(b.get()), TINY).left)
+    reasons = {x.layer: x.reason for x in layer_groups(lowered(b.get()), TINY).left}
     assert reasons["moved:lv"] == "its kernel writes what it is given"

@@ -168,7 +168,8 @@ def test_a_layer_that_does_not_fit_says_so():
     report = layer_groups(mod, TINY, fuse=False)
     reasons = {left.layer.split(":")[0]: left.reason for left in report.left}
     assert "bytes a lane of local.LMEM at its smallest slice" in reasons["conv2d"]
-    assert "4608 of weights and 0 of working memory; 4096 are available" in reasons["conv2d"]
+    assert "4608 of weights, " in reasons["conv2d"]
+    assert reasons["conv2d"].endswith("; 4096 are available")
 
 
 def test_layers_of_unknown_shape_are_left():

@@ -4,41 +4,69 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from tvm import relax
 from tvm.target import Target
 
 import tvm_ext
+from passes.layer_group.transform import LayerGroupOptions
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.layer_group_command import render, savings, to_json
+from tvm_ext.comparison.progress_line import progress_line
 
 CHIP = "sophgo/bm1684x"
 
 
 @pytest.fixture(scope="module")
-def found():
+def planned():
     mod = workloads.model("resnet18")
-    return savings(mod, Target(CHIP), search="dynamic_programming", halo="cheapest")
+    told = []
+    found = savings(mod, LayerGroupOptions(Target(CHIP)), lambda *done: told.append(done))
+    return mod, found, told
 
 
-def test_groups_save_memory_and_transfers(found):
+def test_groups_save_memory_and_transfers(planned):
+    _, found, _ = planned
     report = found.report
     assert report.moved_least <= report.moved_after < report.moved_before
     assert found.gmem_after < found.gmem_before
     assert report.makespan_after < report.makespan_before
 
 
-def test_the_table_names_every_layer(found):
+def test_the_table_names_every_layer(planned):
+    _, found, _ = planned
     text = "\n".join(render(found))
     for group in found.report.groups:
         assert all(layer in text for layer in group.layers)
         assert str(group.lmem_peak) in text
-    assert all(f"{left.layer}: {left.reason}" in text for left in found.report.left)
+    for left in found.report.left:
+        assert f"{left.layer} ({left.result}): {left.reason}" in text
 
 
-def test_a_report_is_printed_in_a_line(found):
+def test_what_layers_make_is_told_with_its_layout(planned):
+    _, found, _ = planned
+    results = {made for group in found.report.groups for made in group.results}
+    assert "1x64x56x56 nchw, 32 bits" in results
+    assert all(len(group.results) == len(group.layers) for group in found.report.groups)
+
+
+def test_the_table_and_the_report_agree(planned):
+    mod, found, _ = planned
+    assert repr(tvm_ext.layer_groups(mod, CHIP)) == repr(found.report)
+
+
+def test_progress_reaches_the_last_layer(planned):
+    _, found, told = planned
+    layers = sum(len(group.layers) for group in found.report.groups) + len(found.report.left)
+    assert max(told)[0] == max(told)[1] >= layers
+    assert len({done for done, _ in told}) > 5
+
+
+def test_a_report_is_printed_in_a_line(planned):
+    _, found, _ = planned
     text = repr(found.report)
     assert "\n" not in text
     assert len(text) < 300
@@ -57,7 +85,8 @@ def test_an_estimate_is_said_once(caplog):
     assert sum("describes no pipes" in message for message in caplog.messages) == 1
 
 
-def test_the_data_is_json(found):
+def test_the_data_is_json(planned):
+    _, found, _ = planned
     data = json.loads(to_json(found))
     assert data["moved_after"] == found.report.moved_after
     assert [group["lmem_peak"] for group in data["groups"]] == [
@@ -72,6 +101,16 @@ def test_the_command(capsys, tmp_path):
     assert main(arguments) == 0
     assert "moved between global and local memory" in capsys.readouterr().out
     assert json.loads(path.read_text())["groups"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_for_terminals_alone(terminal, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with progress_line("layers") as progress:
+        progress(3, 7)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("3 of 7 layers" in err) == terminal
 
 
 @pytest.mark.parametrize(

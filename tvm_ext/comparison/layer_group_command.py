@@ -14,20 +14,27 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
-from passes.layer_group.transform import LayerGroup
+from passes.layer_group.planning.search import Progress, silent
+from passes.layer_group.transform import (
+    LayerGroupOptions,
+    checked_options,
+    plan_groups,
+    with_groups,
+)
 from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.columns import in_columns
+from tvm_ext.comparison.progress_line import progress_line
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     LayerGroupSummary,
     check_local_memory,
-    layer_groups,
+    report_of,
 )
-from tvm_ext.lowering import has_relax, known_target
+from tvm_ext.lowering import DEFAULT_TARGET, has_relax, known_target
 from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
 from tvm_ext.programs import read_module
 
-_DEFAULT_TARGET = "sophgo/bm1684x"
+_DEFAULT_CHIP = "sophgo/bm1684x"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layer-group",
         action="store_true",
         help="show instead what running layers of a Relax network together in the local memory of "
-        f"the target saves; the target is by default {_DEFAULT_TARGET}",
+        f"the target saves; the target is by default {_DEFAULT_CHIP}",
     )
     parser.add_argument(
         "--search", choices=sorted(SEARCHES), help="with --layer-group: how groups are found"
@@ -74,14 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
     Raises ValueError on bad input.
     """
     mod = _load(arguments.program)  # A file may register the target.
-    target = known_target(arguments.target or _DEFAULT_TARGET)
+    target = known_target(arguments.target or _DEFAULT_CHIP)
     check_local_memory(target)
-    found = savings(
-        mod,
+    options = LayerGroupOptions(
         target,
-        search=arguments.search or "dynamic_programming",
-        halo=arguments.halo or "cheapest",
+        arguments.search or LayerGroupOptions.search,
+        arguments.halo or LayerGroupOptions.halo,
+        form="arena",
     )
+    with progress_line("layers") as progress:
+        found = savings(mod, checked_options(options), progress)
     if arguments.json is not None:
         arguments.json.write_text(to_json(found) + "\n", encoding="utf-8")
     print("\n".join(render(found)))
@@ -95,23 +104,22 @@ def _load(program: str) -> tvm.IRModule:
     return mod
 
 
-def savings(mod: tvm.IRModule, target: Target, *, search: str, halo: str) -> Savings:
+def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = silent) -> Savings:
     """Return what groups save of a network.
 
     Raises ValueError as `LayerGroup` and `GMEMAllocate` do.
     """
-    report = layer_groups(mod, target, search=search, halo=halo)
     # A chip without a code generator in TVM has the operators of a CPU.
-    passes, _ = before_planning(relax_passes("llvm"))
+    passes, _ = before_planning(relax_passes(DEFAULT_TARGET))
     first, then = before_lowering(passes)
-    group = LayerGroup(target, search=search, halo=halo, form="arena")
     sizes = []
-    with Target("llvm"):
-        for between in ([], [group]):
-            lowered = Sequential([*first, *between, *then])(mod)
-            plans = plan_gmem(lowered, "best", GMEMOptions(target=target))
+    with Target(DEFAULT_TARGET):
+        kernels = Sequential(first)(mod)
+        blocks = plan_groups(kernels, options, progress)
+        for ready in (kernels, with_groups(kernels, kernels, blocks)):
+            plans = plan_gmem(Sequential(then)(ready), "best", GMEMOptions(target=options.target))
             sizes.append(sum(planned.plan.peak for planned in plans))
-    return Savings(report, *sizes)
+    return Savings(report_of(blocks, options), *sizes)
 
 
 def to_json(found: Savings) -> str:
@@ -162,11 +170,13 @@ def render(found: Savings) -> list[str]:
     lines += in_columns(rows) if report.groups else ["no groups"]
     lines.append("")
     for number, group in enumerate(report.groups):
-        lines.append(f"group {number}: {', '.join(group.layers)}")
+        lines.append(f"group {number}:")
+        rows = [["", *row] for row in zip(group.layers, group.results, strict=True)]
+        lines += in_columns(rows, left=range(3))
     lines += ["", *in_columns(_totals(found))]
     if report.left:
         lines += ["", "left alone:"]
-        lines += [f"  {left.layer}: {left.reason}" for left in report.left]
+        lines += [f"  {left.layer} ({left.result}): {left.reason}" for left in report.left]
     return lines
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,6 +23,7 @@ from tvm_ext.comparison.many_programs import (
     programs_in,
 )
 from tvm_ext.comparison.planner_results import render_planners, summary
+from tvm_ext.comparison.progress_line import progress_line
 from tvm_ext.named_planners import known_planners
 
 
@@ -73,9 +74,13 @@ def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Ou
     if not path.is_dir():
         return [compare_planners(arguments.program, planners, target=arguments.target)]
     programs = programs_in(path)
-    with _executor(arguments.jobs) as executor, _progress(len(programs)) as progress:
+    with _executor(arguments.jobs) as executor, progress_line("programs") as show:
         return compare_many(
-            programs, planners, target=arguments.target, executor=executor, progress=progress
+            programs,
+            planners,
+            target=arguments.target,
+            executor=executor,
+            progress=lambda count: show(count, len(programs)),
         )
 
 
@@ -87,18 +92,6 @@ def _executor(jobs: int | None) -> Iterator[Executor | None]:
     # New processes: a copy of one in which TVM has started threads may hang.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
         yield executor
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], object]]:
-    def show(count: int) -> None:
-        print(f"\r{count} of {total} programs", end="", file=sys.stderr, flush=True)
-
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    yield show
-    print("\r\033[K", end="", file=sys.stderr)
 
 
 def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:

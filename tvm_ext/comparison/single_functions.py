@@ -11,7 +11,8 @@ from tvm.s_tir import SBlock
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 
-from tvm_ext.lowering import as_module, capture, first_line, has_relax, target_for
+from passes.ir.errors import first_line
+from tvm_ext.lowering import as_module, capture, has_relax, target_for
 
 
 def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:

@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ir.buffers import constant_shape, element_type
+from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
 from tvm_ext.comparison.pass_results import (
     Allocations,
@@ -25,7 +26,6 @@ from tvm_ext.comparison.pass_results import (
     sum_of,
 )
 from tvm_ext.comparison.single_functions import left_to_lower, not_lowered, prim_funcs, split
-from tvm_ext.lowering import first_line
 
 
 def compare(

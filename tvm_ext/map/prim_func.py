@@ -17,12 +17,12 @@ from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, PrimFunc, Stmt, is_bu
 from tvm_ffi import structural_walk
 
 from passes.driver import EXACT_DTYPE_TARGETS, above, taken_around, target_of
+from passes.ir.errors import first_line
 from passes.ir.linear_access import find_linear_access
 from passes.planning.planner import Solver as Solver
 from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
 from passes.prim_func.statement_lines import statement_lines
 from passes.storage_rewrite.transform import plan_storage, storage_rewrite
-from tvm_ext.lowering import first_line
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
 

@@ -17,6 +17,7 @@ from tvm.ir import GenericConst, GlobalVar, StringImm, Tuple, TupleGetItem, Var
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
+from passes.ir.errors import first_line
 from passes.ir.relax_operators import CALL_TIR
 from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
@@ -27,7 +28,7 @@ from passes.layer_group.analysis.letters import (
     usual_letters,
     weight_letters,
 )
-from passes.layer_group.analysis.refusals import UNFORESEEN, first_line, operator_of
+from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor

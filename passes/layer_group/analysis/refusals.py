@@ -19,11 +19,6 @@ it refuses, and else RuntimeErrors, schedules too. None of them may end a build.
 """
 
 
-def first_line(error: Exception) -> str:
-    """Return what an error says first; its name where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def operator_of(value: Any) -> tuple[str, str]:
     """Return the name of what a binding calls, and why it is no layer that can be cut."""
     if isinstance(value, relax.If):

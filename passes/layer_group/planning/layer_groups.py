@@ -10,17 +10,18 @@ from math import prod
 import numpy as np
 
 from passes.layer_group.planning.dependencies import by_dependencies
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, extent_of
-from passes.layer_group.planning.local_memory import item_bytes
+from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup, streams_of
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup
+from passes.layer_group.planning.reasons import why_left
 from passes.layer_group.planning.search import (
     KEEPS,
     GroupSearch,
+    Progress,
     dynamic_programming,
+    silent,
     tail_to_head,
 )
-from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.spans import Spans
 
 SEARCHES = {
@@ -62,13 +63,14 @@ def plan_layer_groups(
     *,
     search: str = "dynamic_programming",
     halo: str = "recompute",
+    progress: Progress = silent,
 ) -> LayerGroups:
     """Cut a network into groups whose slices stay in local memory.
 
     `search` is ``dynamic_programming``, which finds the groups of the lowest price, or
     ``tail_to_head``, which takes the longest group that fits, beginning with the last layer. As the
     first one looks at groups of some lengths only, the groups of the second are taken where they
-    cost less.
+    cost less. `progress` is told how far the search is.
 
     Raises ValueError if an option is unknown or the network is not well formed.
     """
@@ -78,16 +80,15 @@ def plan_layer_groups(
             raise ValueError(f"LayerGroup: {what} must be one of {known}, got {value!r}")
     network = by_dependencies(network)
     index = NetworkIndex(network)
-    group_search = GroupSearch(index, chip, halo)
-    groups: list[PlannedGroup] = []
-    left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
+    group_search = GroupSearch(index, chip, halo, progress)
+    parts: list[PlannedGroup | int] = []
     for first, last in _runs(network):
         found = [_settled(group_search, way(group_search, first, last)) for way in SEARCHES[search]]
-        for part in min(found, key=lambda parts: _price(group_search, parts)):
-            if isinstance(part, int):
-                left[network.layers[part].name] = _why_left(group_search, part)
-            else:
-                groups.append(part)
+        chosen = min(found, key=lambda one: _price(group_search, one))
+        parts += chosen
+    groups = [part for part in parts if isinstance(part, PlannedGroup)]
+    left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
+    left |= why_left(group_search, parts)
     moved = sum(group.cost.moved for group in groups)
     cycles = sum(group.cost.cycles for group in groups)
     price = sum(group.cost.price for group in groups)
@@ -139,39 +140,6 @@ def _runs(network: Network) -> list[tuple[int, int]]:
         else:
             runs.append((number, number))
     return runs
-
-
-def _why_left(search: GroupSearch, number: int) -> str:
-    """Return why a layer is in no group."""
-    index, chip = search.index, search.chip
-    layers = index.network.layers
-    group = index.group((number,))
-    output = index.tensors[layers[number].output]
-    unit = chip.lanes.batch_unit(output.bits)
-    columns = extent_of(output, "w") if layers[number].by_columns else 1
-    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
-    streams = streams_of(group, cut, chip.lanes)
-    slices = slice_group(group, cut, n_unit=unit, streams=streams)
-    sizes = item_bytes(slices, chip.lanes)
-    needed = sum(sizes.values())
-    if needed > chip.capacity:
-        weights = sum(sizes[name] for name in group.weights)
-        working = sizes[layers[number].name]
-        return (
-            f"needs {needed} bytes a lane of {chip.memory.name} at its smallest slice, {weights} "
-            f"of weights and {working} of working memory; {chip.capacity} are available"
-        )
-    neighbours = [n for n in (number - 1, number + 1) if 0 <= n < len(layers)]
-    able = [n for n in neighbours if not layers[n].reason]
-    if not able:
-        names = " and ".join(repr(layers[n].name) for n in neighbours)
-        return f"its neighbour {names} cannot be grouped" if names else "it is the only layer"
-    for other in able:
-        first, last = sorted((number, other))
-        if any(e.first == first for e in search.ending_with(last, first, search.parts)):
-            return f"a group with its neighbour {layers[other].name!r} fits, but costs more"
-    names = " or ".join(repr(layers[n].name) for n in able)
-    return f"no group with its neighbour {names} fits"
 
 
 def _settled(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -45,6 +45,14 @@ QUICK = "first_fit"
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
+Progress = Callable[[int, int], object]
+"""Is told how many layers a search has looked at, and how many there are; at times from anew."""
+
+
+def silent(_done: int, _layers: int) -> None:
+    """Show no progress."""
+
+
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 """For each way with halos, the letters of the cuts along which the search may keep them."""
 
@@ -79,10 +87,13 @@ class Alone:
 class GroupSearch:
     """The groups of a network that fit, and their plans."""
 
-    def __init__(self, index: NetworkIndex, chip: Chip, halo: str) -> None:
+    def __init__(
+        self, index: NetworkIndex, chip: Chip, halo: str, progress: Progress = silent
+    ) -> None:
         self.index = index
         self.chip = chip
         self.keeps = KEEPS[halo]
+        self._progress = progress
         self.parts = (0, chip.capacity // PARTS)
         self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
         # While groups are compared it is enough that they fit; the portfolio is for the result.
@@ -149,6 +160,7 @@ class GroupSearch:
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
         the rows, until more slices win nothing. `parts` are the values of `Cut.part_bytes`.
         """
+        self._progress(last + 1, len(self.index.network.layers))
         for keep, part_bytes in product(self.keeps, parts):
             best: dict[int, int] = {}
             vain = 0

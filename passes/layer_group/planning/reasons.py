@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a layer that can be cut is in no group: one cause, and the neighbour that it lies with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from passes.layer_group.planning.group import extent_of
+from passes.layer_group.planning.local_memory import item_bytes
+from passes.layer_group.planning.planned_group import PlannedGroup, streams_of
+from passes.layer_group.planning.search import GroupSearch
+from passes.layer_group.planning.slicing import Cut, slice_group
+
+
+@dataclass(frozen=True)
+class Part:
+    """A group of the result, or a layer in none."""
+
+    first: int  # Numbers of its first and last layer
+    last: int
+    moved: int  # Bytes between global and local memory
+    price: int  # As in `GroupCost`
+
+    @classmethod
+    def of(cls, search: GroupSearch, part: PlannedGroup | int) -> Part:
+        """Return the facts of a planned group, or of the layer of this number."""
+        if isinstance(part, int):
+            alone = search.alone[part]
+            return cls(part, part, alone.moved, alone.price)
+        return cls(part.numbers[0], part.numbers[-1], part.cost.moved, part.cost.price)
+
+
+def why_left(search: GroupSearch, parts: Sequence[PlannedGroup | int]) -> dict[str, str]:
+    """Return why the layers that a search left are in no group, by their names."""
+    found = [Part.of(search, part) for part in parts]
+    by_layer = {number: part for part in found for number in range(part.first, part.last + 1)}
+    left = [part for part in parts if isinstance(part, int)]
+    return {
+        search.index.network.layers[number].name: _does_not_fit(search, number)
+        or _of_neighbours(search, number, by_layer)
+        for number in left
+    }
+
+
+def _does_not_fit(search: GroupSearch, number: int) -> str:
+    """Return what a layer needs alone, where its smallest slice needs more than there is."""
+    index, chip = search.index, search.chip
+    layer, group = index.network.layers[number], index.group((number,))
+    output = index.tensors[layer.output]
+    unit = chip.lanes.batch_unit(output.bits)
+    columns = extent_of(output, "w") if layer.by_columns else 1
+    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
+    streams = streams_of(group, cut, chip.lanes)
+    slices = slice_group(group, cut, n_unit=unit, streams=streams)
+    sizes = item_bytes(slices, chip.lanes)
+    needed, working = sum(sizes.values()), sizes[layer.name]
+    if needed <= chip.capacity:
+        return ""
+    held = {
+        name: -(-prod(slices.window(name)) * group.tensor(name).bits // (8 * chip.lanes.count))
+        for name in group.names
+    }
+    weights = sum(held[name] for name in group.weights)
+    others = sum(held.values()) - weights
+    padding = needed - working - weights - others
+    return (
+        f"needs {needed} bytes a lane of {chip.memory.name} at its smallest slice, {weights} of "
+        f"weights, {others} of other tensors, {working} of working memory and {padding} of padding "
+        f"and lanes without channels; {chip.capacity} are available"
+    )
+
+
+def _of_neighbours(search: GroupSearch, number: int, parts: Mapping[int, Part]) -> str:
+    """Return what is in the way of a group with a layer that makes what this reads, or reads it."""
+    index = search.index
+    layers = index.network.layers
+    makers = (index.maker[name] for name in layers[number].inputs if name in index.maker)
+    near = list(dict.fromkeys((*makers, *index.readers[layers[number].output])))
+    near = [n for n in near if not layers[n].lays_out]
+    if not near:
+        return "no other layer makes what it reads, or reads what it makes"
+    able = [n for n in near if not layers[n].reason]
+    if not able:
+        return f"{_neighbours(search, near)} cannot be grouped"
+    free = [n for n in able if not _refused_between(search, n, number)]
+    if not free:
+        between = search.index.network.layers[_refused_between(search, able[0], number)[0]].name
+        neighbour = _neighbours(search, able[:1])
+        return f"{between!r}, which cannot be grouped, runs between it and {neighbour}"
+    return _of_groups(search, number, free, parts)
+
+
+def _refused_between(search: GroupSearch, one: int, other: int) -> list[int]:
+    numbers = range(min(one, other), max(one, other))
+    return [n for n in numbers if search.index.network.layers[n].reason]
+
+
+def _of_groups(
+    search: GroupSearch, number: int, near: Sequence[int], parts: Mapping[int, Part]
+) -> str:
+    """Return what is in the way of one group of this layer and what its neighbours are in."""
+    best: tuple[float, int, int, int] | None = None
+    for neighbour in near:
+        first, last = parts[min(number, neighbour)].first, parts[max(number, neighbour)].last
+        apart = list(dict.fromkeys(parts[n] for n in range(first, last + 1)))
+        price, moved = sum(p.price for p in apart), sum(p.moved for p in apart)
+        for estimate in search.ending_with(last, first, search.parts):
+            found = search.price(estimate) if estimate.first == first else None
+            if found is not None:
+                share = 100 * found / max(1, price) - 100
+                option = (share, estimate.moved, moved, neighbour)
+                best = option if best is None else min(best, option)
+    if best is None:
+        return f"no group with {_neighbours(search, near)} fits"
+    more, together, moved, neighbour = best
+    group = f"a group with {_neighbours(search, [neighbour])} fits"
+    if together > moved:
+        return f"{group}, but would move {together} bytes, and {moved} move without it"
+    if more >= 0:
+        return f"{group}, but costs {more:.1f} % more"
+    return f"{group}, but is none that this search compares"
+
+
+def _neighbours(search: GroupSearch, numbers: Sequence[int]) -> str:
+    names = ", ".join(repr(search.index.network.layers[n].name) for n in numbers)
+    return f"its neighbour{'s' if len(numbers) > 1 else ''} {names}"
