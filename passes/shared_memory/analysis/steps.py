@@ -21,6 +21,7 @@ from tvm.tirx import (
     For,
     IfThenElse,
     IntImm,
+    IterVar,
     PrimFunc,
     SeqStmt,
     Stmt,
@@ -136,11 +137,13 @@ def _sizes(owner: AttrStmt, scope: str) -> list[int]:
 
 
 def _kernels(body: Any) -> list[AttrStmt]:
-    """Return the outermost thread extents."""
+    """Return the outermost thread extents; ValueError where one does not say of what it is."""
     found: list[AttrStmt] = []
     inner: set[int] = set()
 
     def note(op: AttrStmt) -> None:
+        if op.attr_key == "thread_extent" and not isinstance(op.node, IterVar):
+            raise ValueError(f"the extent of thread {op.node} has no tag")
         if op.attr_key == "thread_extent" and op.__chandle__() not in inner:
             found.append(op)
             structural_walk(op.body, [(AttrStmt, lambda other: inner.add(other.__chandle__()))])
