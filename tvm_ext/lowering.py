@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, s_tir, tirx
 from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
@@ -189,6 +189,23 @@ def _default_pipeline(target: Target) -> tvm.transform.Pass:
         return relax.get_default_pipeline(target)
     except ValueError as error:
         raise ValueError(no_relax_pipeline(target)) from error
+
+
+def up_to_shared_memory() -> list[tvm.transform.Pass]:
+    """Return TVM's passes between ``StorageRewrite`` and ``MergeSharedMemoryAllocations``."""
+    return [
+        s_tir.transform.HoistIfThenElse(),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.CommonSubexprElim(),
+        tirx.transform.FP8ComputeLegalize(),
+        *map(s_tir.transform.ThreadSync, ("shared", "shared.dyn", "warp")),
+        s_tir.transform.InferFragment(),
+        s_tir.transform.LowerThreadAllreduce(),
+    ]
 
 
 def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True) -> tvm.IRModule:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
@@ -39,7 +39,7 @@ from passes.shared_memory.analysis.steps import (
     allocated_bytes,
     find_shared_memory,
 )
-from passes.shared_memory.planning.epochs import epoch_numbers, shared_memory_problem
+from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
 from passes.shared_memory.planning.kernel import Kernel
 from passes.shared_memory.planning.more_barriers import barriers_to_add
 from passes.shared_memory.rewrite.barriers import add_barriers
@@ -56,6 +56,9 @@ _ADDRESS_SPACES = ("opencl", "metal")
 """Targets whose pointers say which memory they point to."""
 
 _STOCK_LIMIT = "max_shared_memory_per_block"
+
+Placer = Callable[..., Plan]
+"""From a problem to a plan; ``overflow`` says what is the matter with one that does not fit."""
 
 Barriers = Literal["existing", "insert"]
 """Whether barriers may be added: at places where that lowers what a kernel needs by much."""
@@ -139,20 +142,20 @@ def plan_shared_memory(
     """Plan one function's shared memory and write the plan into it; options as of the pass."""
     where, solver = f"function {name_of(func)!r}", partial(solve, planner=planner)
     try:
-        found = find_shared_memory(func)
+        func, found = read_shared_memory(func, solver, barriers)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
         return _merged_by_stock(func)
     if found is None:
         return func
-    for scope in SCOPES:
-        more = _with_barriers(func, found, scope, solver, barriers)
-        if not more.same_as(func):
-            func, found = more, find_shared_memory(more) or found
     for kernel in found.kernels:
         for note in kernel.left_alone:
             LOGGER.info("%s: left alone: %s", where, note)
-    plans = [plan for memory in found.kernels for plan in _plans(func, memory, solver, chip)]
+    plans = [
+        plan
+        for memory in found.kernels
+        for plan in place_shared_memory(func, memory, partial(place, solver=solver), chip)
+    ]
     several = (plan for plan in plans if len(plan.problem.buffers) > 1)
     arenas = [arena for plan in several if (arena := _arena(func, plan, found)) is not None]
     try:
@@ -164,6 +167,23 @@ def plan_shared_memory(
 
 def _merged_by_stock(func: PrimFunc) -> PrimFunc:
     return MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
+
+
+def read_shared_memory(
+    func: PrimFunc, solver: Solver, barriers: Barriers
+) -> tuple[PrimFunc, FunctionMemory | None]:
+    """Return a function with the barriers that are added to it, and its kernels.
+
+    Raises ValueError as `find_shared_memory` does.
+    """
+    found = find_shared_memory(func)
+    if found is None:
+        return func, None
+    for scope in SCOPES:
+        more = _with_barriers(func, found, scope, solver, barriers)
+        if not more.same_as(func):
+            func, found = more, find_shared_memory(more) or found
+    return func, found
 
 
 def _with_barriers(
@@ -210,10 +230,13 @@ def _stock_bytes(func: PrimFunc, scope: str) -> list[int]:
     return allocated_bytes(mod["main"], scope)
 
 
-def _plans(
-    func: PrimFunc, memory: KernelMemory, solver: Solver, chip: Target | None
+def place_shared_memory(
+    func: PrimFunc, memory: KernelMemory, placed: Placer, chip: Target | None
 ) -> Iterator[SharedMemoryPlan]:
-    """Plan one kernel, scope by scope: they are one memory of the chip."""
+    """Plan one kernel, scope by scope: they are one memory of the chip.
+
+    Raises ValueError when what is left alone leaves nothing, or `placed` does.
+    """
     own = target_of(func)
     limits = _limits(chip) if chip is not None else _described(memory_of(func))
     taken = sum(memory.bytes_left_alone.values())
@@ -224,7 +247,7 @@ def _plans(
         capacity = None if limit is None else limit - taken
         problem = shared_memory_problem(kernel, MemoryScope(scope, capacity=capacity))
         overflow = partial(does_not_fit, places=EpochPlaces(func, memory, kernel))
-        plan = place(problem, solver, overflow=overflow)
+        plan = placed(problem, overflow=overflow)
         taken += plan.peak
         most = None if own is None or scope != "shared" else own.attrs.get(_STOCK_LIMIT)
         if own is not None and most is not None and taken > int(most):
@@ -282,11 +305,12 @@ class EpochPlaces(Places):
 
     @cached_property
     def _epochs(self) -> tuple[str, ...]:
-        statements = self.memory.barriers
-        _, begins = printed(self.func.without_attr("target"), statements.values())
+        statements = self.memory.statements
+        _, lines_of = printed(self.func.without_attr("target"), statements)
         names: list[str] = []
-        for number in epoch_numbers(self.kernel):
-            lines = begins.get(statements[number].__chandle__(), ()) if number >= 0 else ()
+        for epoch in find_epochs(self.kernel):
+            barrier = None if epoch.begin is None else statements[epoch.begin.number]
+            lines = () if barrier is None else lines_of.get(barrier.__chandle__(), ())
             behind = f"behind the barrier on line {lines[0] + 1}" if lines else "at the beginning"
             names.append(f"epoch {len(names)}, {behind}")
         return tuple(names)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from passes.planning import solve, verify
 from passes.planning.live_ranges import live_together
-from passes.shared_memory.planning.epochs import epoch_numbers, shared_memory_problem
+from passes.shared_memory.planning.epochs import shared_memory_problem
 from passes.shared_memory.planning.kernel import (
     Branch,
     Event,
@@ -119,6 +119,16 @@ def test_a_value_is_carried_to_the_next_round():
     assert together(kernel(begin("a"), Loop((begin("a"), *body[1:])))) == set()
 
 
+def test_nothing_waits_in_front_of_the_first_round():
+    before = (write("a"), read("a"))
+    assert together(kernel(*before, Loop((BARRIER, *phase("b"))))) == set()
+    assert together(kernel(*before, Loop((write("b"), BARRIER, read("b"), BARRIER)))) == {"ab"}
+    inner = Loop((BARRIER, *phase("b")), may_skip=False)
+    assert together(kernel(Loop((*before, inner)))) == {"ab"}
+    assert together(kernel(Loop((*before, inner, BARRIER)))) == {"ab"}
+    assert together(kernel(Loop((begin("a", "b"), *before, inner, BARRIER)))) == set()
+
+
 def test_a_loop_may_not_run_at_all():
     after = (begin("b"), *phase("b"))
     assert together(kernel(write("a"), Loop((BARRIER,)), *after)) == {"ab"}
@@ -177,7 +187,7 @@ def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
     assert barriers_to_add(kernel(*steps), MEMORY, 128, solve, more=True) == (2,)
     with_barrier = shared_memory_problem(kernel(*steps), MEMORY, (2,))
     assert solve(with_barrier).peak == 64
-    assert len(epoch_numbers(kernel(*steps), (2,))) == 4
+    assert [buffer.live for buffer in with_barrier.buffers] == [((0, 2),), ((2, 4),)]
 
 
 def test_two_barriers_are_added_where_one_alone_saves_nothing():

@@ -369,6 +369,22 @@ def test_a_function_that_is_not_understood_is_left_to_tvm(caplog: pytest.LogCapt
     assert "'a' in shared.dyn: its size is known at run time only" in caplog.text
 
 
+def test_a_thread_without_a_tag_is_left_to_tvm():
+    @T.prim_func(s_tir=True, check_well_formed=False)
+    def func(x: T.Buffer((64,), "float32")):
+        tx = T.env_thread("threadIdx.x")
+        with T.attr(tx, "thread_extent", 64):
+            a = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            b = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            a[tx] = x[tx]
+            b[tx] = a[tx]
+            x[tx] = b[tx]
+
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    stock = tvm.s_tir.transform.MergeSharedMemoryAllocations()(mod)["main"]
+    tvm.ir.assert_structural_equal(planned(func), stock, map_free_vars=True)
+
+
 def test_a_kernel_keeps_its_input():
     func = two_phases(SYNC)
     text = func.script()

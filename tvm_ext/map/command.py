@@ -72,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a network: show it in the order in which the least memory is live",
     )
+    parser.add_argument(
+        "--shared-memory",
+        action="store_true",
+        help="of GPU kernels: show the shared memory of each, epoch by epoch between its barriers",
+    )
     add_limits(parser)
 
 
@@ -92,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
             args.layer_group,
             budget_of(args),
             args.order,
+            args.shared_memory,
         ),
     )
     write_map(shown, args.output)

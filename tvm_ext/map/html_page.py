@@ -80,7 +80,8 @@ def page_data(
         "title": title,
         "functions": len({scope.function for scope in scopes}),
         "listings": [
-            {"name": one.name, "lines": one.lines, "lineOf": one.line_of} for one in listings
+            {"name": one.name, "lines": one.lines, "lineOf": one.line_of, "rules": one.rules}
+            for one in listings
         ],
         "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in scopes],
         "runs": [_run(run) for run in runs],

@@ -21,6 +21,7 @@ class Listing(TextPlaces):
     """The text of a function, and where its positions are in it."""
 
     name: str  # The function's name
+    rules: tuple[int, ...] = ()  # The lines with a rule above them, across all maps: barriers
 
 
 @dataclass(frozen=True)

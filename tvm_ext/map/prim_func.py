@@ -128,16 +128,20 @@ def _short(name: str, scope: str) -> str:
 
 
 def _note(label: str, uses: _Uses, statement: AllocBuffer, pipes: Sequence[str]) -> BufferNote:
-    handle, ty = statement.buffer.__chandle__(), statement.buffer.ty
-    shape = " × ".join(str(extent) for extent in ty.shape)
+    handle = statement.buffer.__chandle__()
     return BufferNote(
         label,
-        f"{ty.dtype.dtype} × {shape}",
+        type_and_shape(statement.buffer),
         uses.allocated.get(handle),
         tuple(sorted(uses.reads[handle])),
         tuple(sorted(uses.writes[handle])),
         tuple(pipes),
     )
+
+
+def type_and_shape(buffer: Var) -> str:
+    """Say what a buffer's elements are, and how many."""
+    return f"{buffer.ty.dtype.dtype} × {' × '.join(map(str, buffer.ty.shape))}"
 
 
 def _uses(func: PrimFunc, at: Mapping[int, tuple[int, ...]]) -> _Uses:

@@ -27,6 +27,7 @@ from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import Placement, PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import scope_maps, stock_solver
 from tvm_ext.map.relax_function import relax_maps
+from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.map.stock import STOCK
 from tvm_ext.named_planners import known_planners, listed, planners_for
 from tvm_ext.programs import Program, load_program, program_of, read_module
@@ -63,11 +64,14 @@ class MapOptions:
         Limits for planners that search.
     order : bool
         Of a network: show it in the order that `OrderForMemory` finds, and say what moved.
+    shared_memory : bool
+        Of GPU kernels: show the shared memory of each, as `PlanSharedMemory` places it. Lines are
+        what may run in each epoch; a rule stands for the barrier between two.
 
     Raises
     ------
     ValueError
-        When a planner is not known.
+        When a planner is not known, or options contradict one another.
     """
 
     planners: str | Sequence[str] = ()
@@ -76,6 +80,7 @@ class MapOptions:
     layer_group: bool = False
     budget: Budget | None = None
     order: bool = False
+    shared_memory: bool = False
 
     def __post_init__(self) -> None:
         is_default = self.planners == ()
@@ -86,8 +91,10 @@ class MapOptions:
             known_planners(ours)
         if self.layer_group and STOCK in self.planners:
             raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
-        if self.layer_group and self.order:
-            raise ValueError("a map shows groups of layers, or another order; not both")
+        if self.shared_memory and STOCK in self.planners:
+            raise ValueError(f"TVM shares before barriers are there: it has no plan {STOCK!r}")
+        if self.layer_group + self.order + self.shared_memory > 1:
+            raise ValueError("a map shows groups of layers, another order or shared memory")
 
     def names(self, default: Sequence[str], problem: Problem, *, graph: bool = False) -> list[str]:
         """Return which planners are asked to solve a problem: TVM's own comes first."""
@@ -214,9 +221,10 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
     scopes: list[ScopeMap] = []
     runs: list[PlannedRun] = []
     left: list[str] = []
-    if program.relax is not None and program.target is not None:
+    network = None if options.shared_memory else program.relax
+    if network is not None and program.target is not None:
         found, unplanned = relax_maps(
-            program.relax,
+            network,
             program.target,
             partial(options.names, PLANNERS, graph=True),
             options.budget,
@@ -224,7 +232,7 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
         )
         scopes += found
         left += list(unplanned)
-    if program.relax is None or options.functions:
+    if network is None or options.functions:
         for mod in program.functions:
             ((var, func),) = mod.functions.items()
             name = str(var.name_hint)
@@ -251,6 +259,11 @@ def _of_groups(
 def _of_function(
     name: str, func: PrimFunc, options: MapOptions
 ) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
+    if options.shared_memory:
+        scopes, left = shared_memory_maps(
+            name, func, partial(options.names, PLANNERS), options.budget
+        )
+        return scopes, (), left
     if is_ascend(func):
         return ascend_maps(name, func, partial(options.names, ASCEND_PLANNERS), options.budget)
     memory, stock = memory_of(func), func

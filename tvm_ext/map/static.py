@@ -11,6 +11,7 @@ from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import Placement, ScopeMap
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 6.4, 4.4
@@ -25,13 +26,16 @@ def picture(shown: MemoryMap) -> Figure:
     """Draw a memory map with matplotlib; raise ImportError if that is not there."""
     if len(shown.scopes) == 1:
         (scope,) = shown.scopes
-        return memory_maps(
+        figure = memory_maps(
             (
                 (_title(shown, scope, placement), placement.problem, placement.plan)
                 for placement in scope.placements
             ),
             labels=labels_of(scope),
         )
+        for axes in figure.axes:
+            _draw_rules(axes, scope)
+        return figure
     need_matplotlib()
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -58,14 +62,21 @@ def picture(shown: MemoryMap) -> Figure:
                     width / columns,
                     inner * _HEIGHT / height,
                 )
+                axes = figure.add_axes(at, facecolor="none")
                 memory_map(
                     placement.problem,
                     placement.plan,
                     title=_title(shown, scope, placement),
-                    ax=figure.add_axes(at, facecolor="none"),
+                    ax=axes,
                     labels=labels_of(scope),
                 )
+                _draw_rules(axes, scope)
     return figure
+
+
+def _draw_rules(axes: Axes, scope: ScopeMap) -> None:
+    for line in scope.listing.rules if scope.listing else ():
+        axes.axvline(line, color=INK, linewidth=0.8, zorder=5)
 
 
 def labels_of(scope: ScopeMap) -> dict[str, str]:

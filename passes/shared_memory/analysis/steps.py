@@ -21,8 +21,10 @@ from tvm.tirx import (
     For,
     IfThenElse,
     IntImm,
+    IterVar,
     PrimFunc,
     SeqStmt,
+    Stmt,
     While,
 )
 from tvm.tirx.stmt import AttrStmt
@@ -76,7 +78,7 @@ class KernelMemory:
     allocations: dict[str, int]  # By the names in `kernels`: indices in ``access.allocs``
     # The sequence of statements and the index in it at which each place of the kernel stands.
     places: dict[int, tuple[SeqStmt, int]]
-    barriers: dict[int, Evaluate]  # The statements of its barriers, by number
+    statements: tuple[Stmt, ...]  # Those of its events, by number
     # Buffers of which vectors are loaded or stored that are not neighbouring elements.
     scattered: frozenset[str]
     left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own
@@ -135,11 +137,13 @@ def _sizes(owner: AttrStmt, scope: str) -> list[int]:
 
 
 def _kernels(body: Any) -> list[AttrStmt]:
-    """Return the outermost thread extents."""
+    """Return the outermost thread extents; ValueError where one does not say of what it is."""
     found: list[AttrStmt] = []
     inner: set[int] = set()
 
     def note(op: AttrStmt) -> None:
+        if op.attr_key == "thread_extent" and not isinstance(op.node, IterVar):
+            raise ValueError(f"the extent of thread {op.node} has no tag")
         if op.attr_key == "thread_extent" and op.__chandle__() not in inner:
             found.append(op)
             structural_walk(op.body, [(AttrStmt, lambda other: inner.add(other.__chandle__()))])
@@ -198,7 +202,7 @@ def _read(
         kernels,
         allocations,
         walk.places,
-        walk.barriers,
+        tuple(walk.statements),
         frozenset(walk.scattered),
         tuple(left_alone),
         left,
@@ -242,7 +246,7 @@ class _Walk:
     scattered: dict[str, None] = field(default_factory=dict)
     jumps: bool = False
     places: dict[int, tuple[SeqStmt, int]] = field(default_factory=dict)
-    barriers: dict[int, Evaluate] = field(default_factory=dict)
+    statements: list[Stmt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._threads = 1
@@ -272,17 +276,19 @@ class _Walk:
         elif isinstance(op, AttrStmt):
             yield from self._steps_of_attr(op, here)
         elif isinstance(op, For):
-            yield from self._events(uses_of([op.min, op.extent, op.step], self.names, self.access))
+            yield from self._events(
+                op, uses_of([op.min, op.extent, op.step], self.names, self.access)
+            )
             is_run = isinstance(op.extent, IntImm) and op.extent.value > 0
             yield self._loop(op.body, here and self._uniform.loops_alike(op), not is_run)
         elif isinstance(op, While):
-            condition = list(self._events(uses_of([op.condition], self.names, self.access)))
+            condition = list(self._events(op, uses_of([op.condition], self.names, self.access)))
             yield from condition
             inside = here and self._uniform.is_uniform(op.condition)
             loop = self._loop(op.body, inside, True)
             yield Loop((*loop.body, *condition))
         elif isinstance(op, IfThenElse):
-            yield from self._events(uses_of([op.condition], self.names, self.access))
+            yield from self._events(op, uses_of([op.condition], self.names, self.access))
             inside = here and self._uniform.is_uniform(op.condition)
             arms = [op.then_case, *([] if op.else_case is None else [op.else_case])]
             taken = [tuple(self.steps(arm, inside)) for arm in arms]
@@ -290,7 +296,7 @@ class _Walk:
         elif isinstance(op, AllocBuffer):
             index = self.access.buffers[op.buffer.__chandle__()].root
             if index in self.names:
-                yield Event(What.BEGIN, (self.names[index],))
+                yield Event(What.BEGIN, (self.names[index],), number=self._number(op))
         else:
             yield from self._steps_of_leaf(op, here)
 
@@ -306,7 +312,7 @@ class _Walk:
         return Loop(steps, may_skip)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
-        yield from self._events(uses_of([op.value], self.names, self.access))
+        yield from self._events(op, uses_of([op.value], self.names, self.access))
         if op.attr_key == "thread_extent" and is_thread(op):
             known = isinstance(op.value, IntImm) and self._threads
             self._threads = self._threads * int(op.value.value) if known else 0
@@ -332,16 +338,16 @@ class _Walk:
                 (uses.copies if self._copying else uses.writes)[name] = None
                 if is_scattered(op.indices):
                     uses.scattered[name] = None
-            yield from self._events(uses)
+            yield from self._events(op, uses)
         elif isinstance(op, Bind):
-            yield from self._events(uses_of([op.value], self.names, self.access))
+            yield from self._events(op, uses_of([op.value], self.names, self.access))
         elif isinstance(op, AssertStmt):
-            yield from self._events(uses_of([op.condition], self.names, self.access))
+            yield from self._events(op, uses_of([op.condition], self.names, self.access))
         elif isinstance(op, DeclBuffer):
             # Another name of a buffer is no use of it.
             is_name = self.access.buffers.get(op.buffer.__chandle__()) is not None
             parts = [] if is_name else [op.data]
-            yield from self._events(uses_of(parts, self.names, self.access))
+            yield from self._events(op, uses_of(parts, self.names, self.access))
         else:
             raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
 
@@ -350,11 +356,9 @@ class _Walk:
         name = operator_name(call.op) if type(call) is Call else ""
         if self._meets(name, call):
             if here:
-                number = len(self.barriers)
-                self.barriers[number] = op
-                yield Event(What.BARRIER, number=number)
+                yield Event(What.BARRIER, number=self._number(op))
             return
-        yield from self._events(uses_of([call], self.names, self.access, lends=True))
+        yield from self._events(op, uses_of([call], self.names, self.access, lends=True))
         if name == COMMIT_GROUP:
             yield Event(What.COMMIT)
         elif name == WAIT_ALL:
@@ -373,7 +377,11 @@ class _Walk:
             return len(counts) > 1 and int(counts[1].value) == self._threads
         return name in BARRIERS
 
-    def _events(self, uses: StatementUses) -> Iterator[Event]:
+    def _number(self, op: Stmt) -> int:
+        self.statements.append(op)
+        return len(self.statements) - 1
+
+    def _events(self, op: Stmt, uses: StatementUses) -> Iterator[Event]:
         self.kept.update(uses.kept)
         self.handed_on.update(uses.handed_on)
         self.scattered.update(uses.scattered)
@@ -384,4 +392,4 @@ class _Walk:
             (What.COPY, uses.copies),
         ):
             if names:
-                yield Event(what, tuple(names))
+                yield Event(what, tuple(names), number=self._number(op))

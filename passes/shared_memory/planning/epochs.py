@@ -55,11 +55,13 @@ class _Flow:
                 if step.what is not What.PLACE or step.number in self.chosen:
                     ends = [self.add(step, ends)]
             elif isinstance(step, Loop):
-                head = self.add(_NOTHING, ends)
-                last = self.add_all(step.body, [head])
-                for other in last:
-                    self.following[other].append(head)
-                ends = [head] if step.may_skip else last
+                # The first round has a point of its own: nothing waits there from a round before.
+                first = self.add(_NOTHING, ends)
+                last = self.add_all(step.body, [first])
+                begins = list(self.following[first])
+                again = self.add(_NOTHING, last)
+                self.following[again] += begins
+                ends = [first, again] if step.may_skip else [again]
             else:
                 ends = [end for arm in step.arms for end in self.add_all(arm, ends)]
         return list(dict.fromkeys(ends))
@@ -69,14 +71,31 @@ class _Flow:
         return event.what is What.BARRIER or event.what is What.PLACE
 
 
-_NOTHING = Event(What.BEGIN)  # At the head of a loop, and of the kernel
+_NOTHING = Event(What.BEGIN)  # At the beginning of the kernel, and of a loop's rounds
 
 
-def epoch_numbers(kernel: Kernel, added: Collection[int] = ()) -> tuple[int, ...]:
-    """Return for each epoch the number of the barrier that it begins with; -1 for the first."""
-    flow = _flow_of(kernel, added)
-    starts = [at for at in range(len(flow.events)) if flow.ends_epoch(at)]
-    return -1, *(flow.events[at].number for at in starts)
+@dataclass(frozen=True)
+class Epoch:
+    """What may happen from one barrier to the next."""
+
+    begin: Event | None  # The barrier that it begins with; None for the first
+    events: tuple[Event, ...]  # In the order of the kernel's text
+    following: tuple[int, ...]  # Which epochs may come next, sorted
+
+
+def find_epochs(kernel: Kernel) -> tuple[Epoch, ...]:
+    """Return the epochs, in the order of the kernel's text: the positions of its problem."""
+    flow = _flow_of(kernel, ())
+    stretches = list(_stretches(flow))
+    numbers = {start: number for number, (start, _, _) in enumerate(stretches)}
+    return tuple(
+        Epoch(
+            flow.events[start] if start else None,
+            tuple(flow.events[at] for at in sorted(points - {start})),
+            tuple(sorted(numbers[at] for at in ends)),
+        )
+        for start, points, ends in stretches
+    )
 
 
 def shared_memory_problem(
@@ -88,7 +107,8 @@ def shared_memory_problem(
     in the first epoch, so that each buffer has a place.
     """
     flow = _flow_of(kernel, added)
-    needed = list(_needed(flow))
+    here = _needed_at(flow)
+    needed = [_union(here[at] for at in points) for _, points, _ in _stretches(flow)]
     buffers = []
     for buffer in kernel.buffers:
         bit = 1 << flow.index[buffer.name]
@@ -107,20 +127,20 @@ def _flow_of(kernel: Kernel, added: Collection[int]) -> _Flow:
     return flow
 
 
-def _needed(flow: _Flow) -> Iterator[int]:
-    """Yield for each epoch the buffers that it needs, in the order of the kernel's text."""
-    here = _needed_at(flow)
+def _stretches(flow: _Flow) -> Iterator[tuple[int, set[int], set[int]]]:
+    """Yield for each epoch where it begins, all of its points, and the barriers that end it."""
     for start in range(len(flow.events)):
         if start and not flow.ends_epoch(start):
             continue
-        seen, rest, mask = {start}, [start], here[start]
+        points, rest, ends = {start}, [start], set()
         while rest:
             for at in flow.following[rest.pop()]:
-                if at not in seen and not flow.ends_epoch(at):
-                    seen.add(at)
+                if flow.ends_epoch(at):
+                    ends.add(at)
+                elif at not in points:
+                    points.add(at)
                     rest.append(at)
-                    mask |= here[at]
-        yield mask
+        yield start, points, ends
 
 
 def _needed_at(flow: _Flow) -> list[int]:

@@ -37,7 +37,7 @@ class Event:
     buffers: tuple[str, ...] = ()
     # Groups of copies that a `WAIT` may leave undone; -1 where it waits for copies of no group too.
     pending: int = 0
-    # Which `BARRIER` or `PLACE` it is, in the kernel's own numbers; -1 for other events.
+    # Of which statement it is, or which `PLACE`, in the kernel's own numbers; -1 if not known.
     number: int = -1
     loops: int = 0  # How many loops are around a `PLACE`
 

@@ -13,14 +13,14 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "shared memory: what an epoch needs",
         f"{_FEATURE}planning/epochs.py",
-        ("_needed", "_needed_at", "_on_the_way", "_Flow.add_all", "_Flow.ends_epoch"),
+        ("_stretches", "_needed_at", "_on_the_way", "_Flow.add_all", "_Flow.ends_epoch"),
         _EPOCHS,
     ),
     Fault(
         "shared memory fault: a loop always runs",
         f"{_FEATURE}planning/epochs.py",
-        "ends = [head] if step.may_skip else last",
-        "ends = last",
+        "ends = [first, again] if step.may_skip else [again]",
+        "ends = [again]",
         _EPOCHS,
     ),
     Fault(

@@ -32,6 +32,7 @@ class PlanDrawing {
     this.ground();
     const named = this.boxes();
     this.inPlace();
+    this.rules();
     this.names(named);
     this.marked();
     this.arrows();
@@ -159,6 +160,17 @@ class PlanDrawing {
     for (const [, two, top, bottom] of boxes.shared) {
       const right = this.x(boxes.x1[two]);
       if (right - this.x(boxes.x0[two]) > 14) this.triangle(right - 9, this.y((top + bottom) / 2) + 3);
+    }
+  }
+  // Barriers: a double line, which nothing that shares bytes crosses.
+  rules() {
+    const { context, theme } = this;
+    context.fillStyle = theme.ink;
+    for (const line of this.memory.rows.listing?.rules ?? []) {
+      const y = this.y(line);
+      if (y < AXIS || y > this.height) continue;
+      context.fillRect(0, y - 2, this.width, 1);
+      context.fillRect(0, y + 1, this.width, 1);
     }
   }
   triangle(x, y) {

@@ -64,7 +64,7 @@ class Program {
   }
   element(line, text) {
     const element = document.createElement("div");
-    element.className = "row";
+    element.className = this.memory.rows.listing.rules.includes(line) ? "row rule" : "row";
     element.dataset.line = String(line);
     for (const [name, value] of [["no", String(line + 1)], ["mark", ""], ["text", text]]) {
       const part = document.createElement("span");

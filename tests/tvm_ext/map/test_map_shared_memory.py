@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared memory as a map: epochs are rows, barriers are rules, and the plans those of the pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+import tvm_ext
+from passes.planning.live_ranges import live_together
+from passes.shared_memory.analysis.steps import allocated_bytes
+from tvm_ext.__main__ import main
+from tvm_ext.map import MapOptions, map_of_module
+from tvm_ext.map.static import picture
+
+SCRIPT = """
+@T.prim_func(s_tir=True)
+def phases(x: T.Buffer((128,), "float32"), o: T.Buffer((64,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    kept = T.alloc_buffer((128,), "float32", scope="shared")
+    other = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+    kept[tx] = x[tx]
+    kept[tx + 64] = x[tx + 64]
+    for k in range(4):
+        now = T.alloc_buffer((64,), "float32", scope="shared")
+        then = T.alloc_buffer((64,), "float32", scope="shared")
+        now[tx] = kept[127 - tx]
+        then[tx] = now[63 - tx]
+        other[tx] = then[63 - tx]
+    late = T.alloc_buffer((64,), "float32", scope="shared")
+    late[tx] = other[63 - tx]
+    o[tx] = late[63 - tx]
+"""
+
+
+@pytest.fixture(scope="module")
+def func():
+    return tvm.script.from_source(SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def lowered(func):
+    target = Target("opencl", host="llvm")
+    mod = tirx.transform.BindTarget(target)(tvm.IRModule({"phases": func}))
+    pipeline, _, _ = tirx.get_tir_pipeline("default")
+    with target, tvm_ext.use_plan_shared_memory():
+        return pipeline(mod)["phases_kernel"]
+
+
+@pytest.fixture(scope="module")
+def shown(func):
+    options = MapOptions(planners=("best", "bump"), shared_memory=True)
+    return map_of_module(tvm.IRModule({"phases": func}), target="opencl", options=options)
+
+
+def test_plans_are_those_of_the_pass(shown, lowered):
+    assert [scope.scope for scope in shown.scopes] == ["shared", "shared.dyn"]
+    for scope in shown.scopes:
+        best, bump = scope.placements
+        assert best.plan.peak == allocated_bytes(lowered, scope.scope)[0]
+        assert bump.plan.peak == sum(buffer.size for buffer in scope.problem.buffers)
+        assert tvm_ext.verify(best.problem, best.plan) == ()
+
+
+def test_a_rule_stands_for_each_barrier(shown, lowered):
+    for scope in shown.scopes:
+        lines, rules = scope.listing.lines, scope.listing.rules
+        assert len(rules) == lowered.script().count("tvm_storage_sync")
+        heads = [at for at, line in enumerate(lines) if line.startswith("epoch ")]
+        assert heads == [0, *rules]
+        assert all("tvm_storage_sync" in lines[at] for at in rules)
+
+
+def test_a_buffer_stands_in_whole_epochs_where_it_is_used(shown):
+    shared = shown.scopes[0]
+    edges = {0, *shared.listing.rules, len(shared.listing.lines)}
+    for buffer in shared.problem.buffers:
+        assert edges.issuperset(edge for pair in buffer.live for edge in pair)
+        note = shared.notes[buffer.name]
+        assert note.writes
+        assert note.reads
+        for line in (*note.reads, *note.writes):
+            assert f"{buffer.name}[" in shared.listing.lines[line]
+            assert any(begin <= line < end for begin, end in buffer.live)
+    live = {buffer.name: buffer.live for buffer in shared.problem.buffers}
+    assert not live_together(live["kept"], live["late"])
+    assert live_together(live["now"], live["then"])
+
+
+def test_barriers_are_in_a_picture(shown):
+    pytest.importorskip("matplotlib")
+    drawn = picture(shown)
+    for axes, scope in zip(drawn.axes[::2], shown.scopes, strict=True):
+        upright = {line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1}
+        assert upright.issuperset(scope.listing.rules)
+
+
+def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    program, out = tmp_path / "kernel.py", tmp_path / "kernel.html"
+    program.write_text(f"from tvm.script import tirx as T\n{SCRIPT}")
+    command = ["map", str(program), "--target", "opencl", "--shared-memory", "-o", str(out)]
+    assert main([*command, "--scopes", "shared"]) == 0
+    assert out.read_text().count('"rules":[') == 1
+    assert main([*command, "--planners", "stock"]) == 2
+    assert main([*command, "--order"]) == 2
+    assert main(["map", "ascend:gelu", "--shared-memory", "-o", str(out)]) == 2
+    assert "there is no buffer to plan" in capsys.readouterr().err
+
+
+def test_a_barrier_is_drawn_across_the_page(shown, open_page):
+    page = open_page(shown)
+    assert page.read(".row.rule", "Number(e.dataset.line)") == list(shown.scopes[0].listing.rules)
+    assert page.complaints() == []
