@@ -36,7 +36,7 @@ from passes.planning import Budget, planner_names
 from tvm_ext import lowering, workloads
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.plan_scope import SEARCH_NODES
-from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate
 
 
@@ -92,9 +92,9 @@ def run_all(names: list[str]) -> None:
     for name in names:
         network = RUNTIME_SHAPES[name]
         mod = network.build()
-        before, behind = before_planning(relax_passes("llvm"))
+        first, lower, behind = in_stages(relax_passes("llvm"))
         with tvm.target.Target("llvm"):
-            lowered = Sequential(before)(mod)
+            lowered = Sequential([*first, *lower])(mod)
         plans = [relax.transform.StaticPlanBlockMemory(), GMEMAllocate()]
         plans += [GMEMAllocate(upper_bounds=network.sizes)] if network.sizes else []
         counts = [run_one(network, mod, lowered, plan, Sequential(behind)) for plan in plans]

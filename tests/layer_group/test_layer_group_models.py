@@ -20,7 +20,7 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import check
 from tvm_ext.layer_group_report import layer_groups, lowered
-from tvm_ext.pipeline import relax_pipeline
+from tvm_ext.relax_passes import relax_pipeline
 from tvm_ext.workloads import MODELS, Model
 from tvm_ext.workloads.networks import UNet
 

@@ -24,8 +24,8 @@ from tvm_ext.layer_group_report import (
     layer_groups,
 )
 from tvm_ext.lowering import has_relax, known_target
-from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
 from tvm_ext.programs import read_module
+from tvm_ext.relax_passes import in_stages, relax_passes
 
 _DEFAULT_TARGET = "sophgo/bm1684x"
 
@@ -102,13 +102,12 @@ def savings(mod: tvm.IRModule, target: Target, *, search: str, halo: str) -> Sav
     """
     report = layer_groups(mod, target, search=search, halo=halo)
     # A chip without a code generator in TVM has the operators of a CPU.
-    passes, _ = before_planning(relax_passes("llvm"))
-    first, then = before_lowering(passes)
+    stages = in_stages(relax_passes("llvm"))
     group = LayerGroup(target, search=search, halo=halo, form="arena")
     sizes = []
     with Target("llvm"):
         for between in ([], [group]):
-            lowered = Sequential([*first, *between, *then])(mod)
+            lowered = Sequential([*stages.first, *between, *stages.lower])(mod)
             plans = plan_gmem(lowered, "best", GMEMOptions(target=target))
             sizes.append(sum(planned.plan.peak for planned in plans))
     return Savings(report, *sizes)
