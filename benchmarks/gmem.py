@@ -33,10 +33,10 @@ from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
 from passes.planning import Budget, planner_names
-from tvm_ext import workloads
+from tvm_ext import lowering, workloads
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.plan_scope import SEARCH_NODES
-from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate
 
 
@@ -47,7 +47,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, ActivationMem
         for fuse in (True, False):
             for memory in activation_memory(
                 mod,
-                workloads.resolve_target(arguments.target),
+                lowering.resolve_target(arguments.target),
                 fuse=fuse,
                 names=arguments.planners.split(","),
                 budget=Budget(arguments.nodes),
@@ -92,9 +92,9 @@ def run_all(names: list[str]) -> None:
     for name in names:
         network = RUNTIME_SHAPES[name]
         mod = network.build()
-        before, behind = before_planning(relax_passes("llvm"))
+        first, lower, behind = in_stages(relax_passes("llvm"))
         with tvm.target.Target("llvm"):
-            lowered = Sequential(before)(mod)
+            lowered = Sequential([*first, *lower])(mod)
         plans = [relax.transform.StaticPlanBlockMemory(), GMEMAllocate()]
         plans += [GMEMAllocate(upper_bounds=network.sizes)] if network.sizes else []
         counts = [run_one(network, mod, lowered, plan, Sequential(behind)) for plan in plans]

@@ -41,7 +41,7 @@ from passes.order.planning.search import NODES, find_order
 from passes.planning import Budget
 from tvm_ext import workloads
 from tvm_ext.lowering import find_orders
-from tvm_ext.pipeline import relax_passes, relax_pipeline
+from tvm_ext.relax_passes import relax_passes, relax_pipeline
 
 ALIGNMENT = 64
 TARGET = tvm.target.Target("llvm")

@@ -18,7 +18,6 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import tvm
@@ -48,8 +47,7 @@ class Network:
 
 def networks() -> dict[str, Network]:
     """Return those of the workloads, and those that are built for one run, by name."""
-    models = [name for name in workloads.names() if workloads.find(name).kind == "model"]
-    found = {name: Network(partial(workloads.model, name)) for name in models}
+    found = {name: Network(model.build) for name, model in workloads.MODELS.items()}
     for name, network in RUNTIME_SHAPES.items():
         found[name] = Network(network.build, network.sizes)
     return found

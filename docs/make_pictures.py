@@ -27,7 +27,7 @@ from passes.planning import Plan, Problem, check, solve
 from passes.prim_func.problems import find_problems
 from passes.simulation import simulate
 from target_hw import Machine
-from tvm_ext import memory_maps, pipeline_timelines, workloads
+from tvm_ext import lowering, memory_maps, pipeline_timelines, workloads
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.drawing.picture import save
@@ -119,7 +119,7 @@ def network_maps(
     for title, placement in zip(planners, scope.placements, strict=True):
         check(placement.problem, placement.plan)
         if placement.planner == STOCK:
-            lowered = workloads.capture_relax(workloads.model(workload), "llvm")
+            lowered = lowering.capture_relax(workloads.model(workload), "llvm")
             check_against_stock_tensors(lowered, placement.plan)
         plans.append((f"{subject}, {title}", placement.problem, placement.plan))
     return plans, labels_of(scope)

@@ -24,7 +24,7 @@ from passes.order.functions import FunctionOrder
 from passes.order.planning.search import NODES
 from passes.order.transform import order_functions
 from passes.planning import Budget
-from tvm_ext.pipeline import before_lowering, before_planning, no_relax_pipeline, relax_passes
+from tvm_ext.relax_passes import in_stages, no_relax_pipeline, relax_passes
 
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
@@ -217,9 +217,9 @@ def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True)
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
     target = resolve_target(target)
-    passes, _ = before_planning(relax_passes(target, fuse=fuse))
+    stages = in_stages(relax_passes(target, fuse=fuse))
     with target:
-        return tvm.transform.Sequential(passes)(mod)
+        return tvm.transform.Sequential([*stages.first, *stages.lower])(mod)
 
 
 def find_orders(
@@ -230,18 +230,15 @@ def find_orders(
     The options name the target that it is lowered for.
     """
     target = options.target or Target(DEFAULT_TARGET)
-    first, _ = before_lowering(relax_passes(target, fuse=fuse))
     with target:
-        written = tvm.transform.Sequential(first)(mod)
+        written = tvm.transform.Sequential(in_stages(relax_passes(target, fuse=fuse)).first)(mod)
         return written, order_functions(written, options, budget or Budget(NODES))
 
 
 def behind_ordering(mod: tvm.IRModule, target: Target, *, fuse: bool = True) -> tvm.IRModule:
     """Lower a module from where `OrderForMemory` stands up to the planning of its memory."""
-    passes, _ = before_planning(relax_passes(target, fuse=fuse))
-    _, then = before_lowering(passes)
     with target:
-        return tvm.transform.Sequential(then)(mod)
+        return tvm.transform.Sequential(in_stages(relax_passes(target, fuse=fuse)).lower)(mod)
 
 
 def has_relax(mod: tvm.IRModule) -> bool:

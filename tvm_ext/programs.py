@@ -11,12 +11,10 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ir.errors import first_line
 from tvm_ext import workloads
 from tvm_ext.comparison.single_functions import split
-from tvm_ext.lowering import as_module, has_relax, known_target, target_for
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
-from tvm_ext.workloads import UnknownWorkloadError
 
 ASCEND = "ascend:"
 """How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
@@ -64,8 +62,8 @@ def load_program(what: str, target: str | Target | None = None) -> Program:
 
     It is the name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
     `tvm_ext.program_files.read_program` reads, ``FILE.py:NAME`` for one module of several. By
-    default it is lowered for the first target of a workload, the chip of an Ascend kernel, and
-    `DEFAULT_TARGET` for a file with Relax functions; a ``.py`` file may register the target.
+    default it is lowered for the chip of an Ascend kernel, and for `DEFAULT_TARGET` if it has Relax
+    functions; a ``.py`` file may register the target.
     PrimFuncs without a target have to stand right before ``StorageRewrite``.
 
     Raises ValueError when there is no such program, it cannot be read or lowered, or has no
@@ -77,18 +75,18 @@ def load_program(what: str, target: str | Target | None = None) -> Program:
     _check_known(what)
     if what.startswith(ASCEND):
         return _load_ascend(what, resolved)
-    return _load_workload(what, resolved)
+    return program_of(workloads.model(what), resolved or DEFAULT_TARGET, name=what)
 
 
 def _check_known(what: str) -> None:
     """Refuse what is no name of a workload or kernel, and say what the user may have meant."""
     kernels = [f"{ASCEND}{kernel}" for kernel in workloads.ascend_kernels()]
-    known = [*workloads.names(), *kernels]
+    known = [*workloads.MODELS, *kernels]
     name = ":".join(what.split(":")[:2]) if what.startswith(ASCEND) else what
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-        raise UnknownWorkloadError(
+        raise ValueError(
             f"unknown workload {what!r}: {hint}'tvm-ext compare --list' lists all {len(known)}; "
             f"the name of a file ends in {', '.join(SUFFIXES)}"
         )
@@ -112,20 +110,6 @@ def program_of(
     if target is None and resolved is not None:
         assumed = f"lowered for {resolved.kind.name}, as no target is named"
     return Program(name, functions, relax_mod, resolved, assumed)
-
-
-def _load_workload(name: str, target: Target | None) -> Program:
-    workload = workloads.find(name)
-    resolved = target or known_target(workload.targets[0])
-    try:
-        functions = tuple(split(workloads.load(name, resolved)))
-    except Exception as error:  # any pass of the pipeline may raise anything
-        kind = "its first target" if target is None else f"target kind {target.kind.name!r}"
-        raise ValueError(
-            f"cannot lower workload {name!r} for {kind}: {first_line(error)}"
-        ) from error
-    model = workloads.model(name) if workload.kind == "model" else None
-    return Program(name, functions, model, resolved)
 
 
 def _load_ascend(what: str, target: Target | None) -> Program:

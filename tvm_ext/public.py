@@ -57,13 +57,13 @@ from tvm_ext.map import (
     write_map,
 )
 from tvm_ext.pipeline import (
-    relax_pipeline,
     use_ascend_plan_memory,
     use_plan_addresses,
     use_plan_shared_memory,
     use_storage_rewrite,
 )
 from tvm_ext.planned_memory import PlannedMemory
+from tvm_ext.relax_passes import relax_pipeline
 
 __all__ = [
     "ActivationMemory",

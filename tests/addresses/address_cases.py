@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 from passes.planning import planner_names
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
-from tvm_ext import workloads
+from tvm_ext import lowering
 
 PLANNERS = list(planner_names())
 UB = MemoryHierarchy((MemoryScope("local.UB", capacity=1024, alignment=32),))
@@ -17,7 +17,7 @@ UB = MemoryHierarchy((MemoryScope("local.UB", capacity=1024, alignment=32),))
 
 def module(func: tirx.PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     return mod
 
 

@@ -10,7 +10,7 @@ from tvm import te
 from tvm.tirx import AllocBuffer
 
 import tvm_ext
-from tvm_ext.workloads import capture
+from tvm_ext.lowering import capture
 
 
 def test_the_annotation_says_what_the_type_says():

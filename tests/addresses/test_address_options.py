@@ -22,7 +22,7 @@ from passes.planning import Buffer, Problem
 from passes.planning.overflow import live_at_the_peak
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
-from tvm_ext import workloads
+from tvm_ext import lowering
 from tvm_ext.transform import PlanAddresses
 
 # Sizes
@@ -219,7 +219,7 @@ def test_functions_that_call_one_another_run_in_an_arena():
         y = tvm.runtime.tensor(np.zeros(64, "float32"))
         build(mod, plan)["main"](tvm.runtime.tensor(x), y)
         np.testing.assert_array_equal(y.numpy(), x + 2)
-    planned = PlanAddresses(form="arena")(workloads.capture(mod, "llvm")[0])
+    planned = PlanAddresses(form="arena")(lowering.capture(mod, "llvm")[0])
     assert num_arenas(planned) == 2
     assert "arena_global = T.alloc_buffer((512,)" in planned["main"].script()
 

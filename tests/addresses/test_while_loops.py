@@ -14,8 +14,8 @@ from tvm.script import tirx as T
 
 from passes.addresses.transform import plan_addresses
 from passes.prim_func.problems import ProblemOptions
+from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses
-from tvm_ext.workloads import capture
 
 
 @T.prim_func(s_tir=True)

@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
-from tvm_ext import workloads
+from tvm_ext import lowering
 from tvm_ext.transform import AscendPlanMemory
 
 TWIN = "ascend/910b-llvm"
@@ -21,7 +21,7 @@ WORKSPACE = "global-work-space-plan"
 
 def module(func: tirx.PrimFunc, target: str | Target = TWIN) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), target)
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), target)
     return mod
 
 

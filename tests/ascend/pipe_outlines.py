@@ -13,14 +13,14 @@ from passes.planning.problem import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.program import Branch, Loop, Statement, Step
 from target_hw.ascend import CHIPS
-from tvm_ext import workloads
+from tvm_ext import lowering
 
 MEMORY = CHIPS["ascend/910b"]
 
 
 def pipelines(func: tirx.PrimFunc):
     """Return what is found in a function, lowered to where storage is planned."""
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     found = find_problems(mod["main"], ProblemOptions(memory=MEMORY))
     return found, find_pipelines(mod["main"], found)
 

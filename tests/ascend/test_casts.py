@@ -14,8 +14,8 @@ from tvm.script import tirx as T
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
+from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses
-from tvm_ext.workloads import capture
 
 LENGTH = 40_000
 

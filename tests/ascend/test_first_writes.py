@@ -11,11 +11,11 @@ from tvm.script import tirx as T
 from passes.ascend.analysis.first_writes import check_first_writes
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.ascend import CHIPS
-from tvm_ext import workloads
+from tvm_ext import lowering
 
 
 def check(func: tirx.PrimFunc) -> None:
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     found = find_problems(mod["main"], ProblemOptions(memory=CHIPS["ascend/910b"]))
     planned = [a.index for attached in found.problems for a in attached.allocations.values()]
     check_first_writes(found.statements, found.access, found.uses, planned)

@@ -14,13 +14,13 @@ from passes.ascend.analysis.problems import ascend_problems
 from passes.planning import Penalty, Problem
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.ascend import CHIPS
-from tvm_ext import workloads
+from tvm_ext import lowering
 
 MEMORY = CHIPS["ascend/910b"]
 
 
 def problem_of(func: tirx.PrimFunc, restrict: bool = False) -> Problem:
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "llvm")
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     options = ProblemOptions(memory=MEMORY, unequal_slots=True)
     found, _ = ascend_problems(mod["main"], find_problems(mod["main"], options), restrict)
     (attached,) = found.problems

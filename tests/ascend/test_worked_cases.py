@@ -21,7 +21,7 @@ from worked_kernels import MANY, load, multiply, store, ub
 
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
-from tvm_ext import workloads
+from tvm_ext import lowering
 from tvm_ext.transform import WORKSPACE_BYTES, AscendPlanMemory
 
 _NAMES = Counter(case.name for case in CASES)
@@ -89,7 +89,7 @@ UNWRITTEN = {
 @cache
 def lowered(func: tirx.PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
     return mod
 
 

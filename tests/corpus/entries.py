@@ -11,11 +11,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_ext.workloads import capture, resolve_target
-from tvm_ext.workloads.registry import WORKLOADS, Workload, find
+from tvm_ext.lowering import capture, resolve_target
 
-#: The networks of the corpus. One of many equal layers adds little but the time to lower it.
-MODELS = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer", "llama_layer_dynamic")
+from .families import WORKLOADS, Workload
 
 #: How Relax names the functions it makes to compute symbolic shapes on the host. They have no
 #: buffers, and TVM orders their statements differently in each process.
@@ -53,7 +51,7 @@ def entries(names: Iterable[str] | None = None) -> list[Entry]:
     Parameters
     ----------
     names : iterable of str, optional
-        The workloads to take; by default :data:`MODELS` and all families.
+        The workloads to take; by default all.
 
     Returns
     -------
@@ -66,9 +64,8 @@ def entries(names: Iterable[str] | None = None) -> list[Entry]:
 def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
     """Yield the entries of :func:`entries` one after the other, as they are lowered."""
     seen: dict[tuple[int, str], list[tirx.PrimFunc]] = {}
-    chosen = map(find, names) if names is not None else filter(_in_corpus, WORKLOADS.values())
-    for workload in chosen:
-        for entry in _entries(workload):
+    for name in WORKLOADS if names is None else names:
+        for entry in _entries(WORKLOADS[name]):
             ((_, function),) = entry.mod.functions.items()
             function = function.without_attr("global_symbol")
             # Thread variables count as free: a launch names them without defining them.
@@ -80,8 +77,11 @@ def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
             yield entry
 
 
-def _in_corpus(workload: Workload) -> bool:
-    return workload.kind != "model" or workload.name in MODELS
+def load(name: str) -> tvm.IRModule:
+    """Lower a workload for its first target, with its first options, as one module."""
+    workload = WORKLOADS[name]
+    target = resolve_target(workload.targets[0])
+    return capture(workload.build(target), target, config=workload.configs[0])[-1]
 
 
 def _entries(workload: Workload) -> Iterator[Entry]:

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a family of small functions becomes a workload."""
+"""How a family of small functions becomes a workload, and the table of all workloads."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import tvm
-from tvm import tirx
+from tvm import te, tirx
 from tvm.s_tir import dlight
+from tvm.target import Target
 
-from tvm_ext.workloads.registry import Config, Workload, prim, register, tensor
+from tvm_ext import workloads
 
 __all__ = ["CPU", "CPU_CUDA", "DEVICES", "Case", "kernel", "label", "operator", "prim", "tensor"]
 
@@ -19,9 +21,56 @@ __all__ = ["CPU", "CPU_CUDA", "DEVICES", "Case", "kernel", "label", "operator", 
 Case: TypeAlias = tuple[str, tirx.PrimFunc]
 Cases: TypeAlias = Callable[[], Iterable[Case]]
 
+#: Options of the pass context.
+Config: TypeAlias = Mapping[str, Any]
+
 CPU = ("llvm",)
 CPU_CUDA = ("llvm", "cuda")
 DEVICES = ("llvm", "cuda", "vulkan", "webgpu")
+
+
+#: The networks of the corpus. One of many equal layers adds little but the time to lower it.
+MODELS = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer", "llama_layer_dynamic")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A program, or a family of small ones, that can be built by name."""
+
+    name: str
+    # A network; operators as a library describes them, scheduled by the stock rules where the
+    # target is a GPU; or functions that say their loops and memory themselves.
+    kind: Literal["model", "operator", "kernel"]
+    # The targets that it is known to lower for, names of `tvm_ext.lowering.TARGETS`.
+    targets: tuple[str, ...]
+    build: Callable[[Target], tvm.IRModule]  # Make the module to lower for a target
+    # Pass context options to lower it with, each a variant; the first is the default.
+    configs: tuple[Config, ...] = ({},)
+
+
+def _model(name: str) -> Workload:
+    return Workload(name, "model", workloads.MODEL_TARGETS, lambda _: workloads.model(name))
+
+
+WORKLOADS: dict[str, Workload] = {name: _model(name) for name in MODELS}
+"""The workloads of the corpus, by name."""
+
+
+def register(workload: Workload) -> None:
+    """Add a workload to the table; its name must be new."""
+    assert workload.name not in WORKLOADS, workload.name
+    WORKLOADS[workload.name] = workload
+
+
+def tensor(shape: tuple[Any, ...], dtype: str = "float32", name: str = "x") -> te.Tensor:
+    """Declare an input of a tensor expression."""
+    return te.placeholder(shape, dtype, name)
+
+
+def prim(inputs: Iterable[te.Tensor], outputs: te.Tensor | Iterable[te.Tensor]) -> tirx.PrimFunc:
+    """Make a function of a tensor expression: first its inputs, then its outputs."""
+    results = [outputs] if isinstance(outputs, te.Tensor) else list(outputs)
+    return te.create_prim_func([*inputs, *results])
 
 
 def operator(
@@ -29,8 +78,7 @@ def operator(
 ) -> Callable[[Cases], Cases]:
     """Register a generator of unscheduled functions as a workload named after it.
 
-    Its docstring's first line is the description. For a GPU the functions are scheduled by the
-    rules that the stock GPU pipelines use.
+    For a GPU the functions are scheduled by the rules that the stock GPU pipelines use.
     """
 
     def add(cases: Cases) -> Cases:
@@ -39,7 +87,7 @@ def operator(
                 mod = family_module(cases)
                 return _gpu_schedule(mod) if "gpu" in target.keys else mod
 
-        register(Workload(cases.__name__, _summary(cases), "operator", targets, build, configs))
+        register(Workload(cases.__name__, "operator", targets, build, configs))
         return cases
 
     return add
@@ -55,7 +103,7 @@ def kernel(
             with target:
                 return family_module(cases)
 
-        register(Workload(cases.__name__, _summary(cases), "kernel", targets, build, configs))
+        register(Workload(cases.__name__, "kernel", targets, build, configs))
         return cases
 
     return add
@@ -86,10 +134,6 @@ def _gpu_schedule(mod: tvm.IRModule) -> tvm.IRModule:
         dlight.gpu.GeneralReduction(),
         dlight.gpu.Fallback(),
     )(mod)
-
-
-def _summary(cases: Cases) -> str:
-    return (cases.__doc__ or "").strip().splitlines()[0].rstrip(".")
 
 
 def label(*parts: object) -> str:

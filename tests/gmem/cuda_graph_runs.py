@@ -19,7 +19,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
 from tvm_ext.comparison.memory_comparison import AllocatedMemory, allocated_memory
-from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
 
 CONFIG = {"relax.backend.use_cuda_graph": True}
 
@@ -94,7 +94,7 @@ class GraphMachine:
     """A virtual machine whose regions are captured once, and replayed."""
 
     def __init__(self, lowered: tvm.IRModule, plan: Pass) -> None:
-        _, behind = before_planning(relax_passes("llvm"))
+        behind = in_stages(relax_passes("llvm")).behind
         mod = rewritten(lowered, plan)
         executable = tvm.compile(mod, target="llvm", relax_pipeline=Sequential(behind))
         self.machine = relax.VirtualMachine(executable.jit(), tvm.cpu())

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
 
-from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
 
 KEPT: list[tuple[Any, np.ndarray]] = []
 """What ``test.gmem.keep`` was given, and a copy of what it held then."""
@@ -33,8 +33,8 @@ def double(source: Any, result: Any) -> None:
 
 def lower(mod: tvm.IRModule, target: str = "llvm", *, fuse: bool = True) -> tvm.IRModule:
     """Run TVM's pipeline up to where memory is planned; TVM names the allocations."""
-    before, _ = before_planning(relax_passes(target, fuse=fuse))
-    *before, last = before
+    stages = in_stages(relax_passes(target, fuse=fuse))
+    *before, last = [*stages.first, *stages.lower]
     assert last.info.name == "CallTIRRewrite"
     with Target(target):
         return Sequential([*before, relax.transform.CallTIRRewrite()])(mod)
@@ -50,7 +50,7 @@ def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> t
 
 def compiled(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.runtime.Module:
     """Plan a lowered module and compile it, for any number of virtual machines."""
-    _, behind = before_planning(relax_passes(target))
+    behind = in_stages(relax_passes(target)).behind
     executable = tvm.compile(
         planned(lowered, plan, target), target=target, relax_pipeline=Sequential(behind)
     )

@@ -20,7 +20,7 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from tvm_ext.comparison.memory_comparison import activation_memory
 from tvm_ext.map.relax_function import relax_maps
-from tvm_ext.pipeline import before_planning, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate
 
 STOCK = relax.transform.StaticPlanBlockMemory()
@@ -222,11 +222,11 @@ class Module:
 
 def test_textures_share_the_plain_memory_that_they_are_views_of():
     target = Target("qcom/adreno-opencl-texture")
-    before, behind = before_planning(relax_passes(target))
+    stages = in_stages(relax_passes(target))
     with target:
-        lowered = tvm.transform.Sequential(before)(parse(CONVOLUTIONS))
+        lowered = tvm.transform.Sequential([*stages.first, *stages.lower])(parse(CONVOLUTIONS))
         stock, ours = planned(lowered, STOCK), GMEMAllocate()(lowered)
-        tvm.transform.Sequential(behind)(ours)
+        tvm.transform.Sequential(stages.behind)(ours)
     text = ours["main"].script()
     assert "texture" in text
     assert not copied(ours)

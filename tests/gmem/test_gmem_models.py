@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+from network_inputs import inputs_of
 from relax_replay import Replay
 from relax_runs import build_together, lower, planned, run
 from tvm import relax
@@ -28,7 +29,6 @@ SMALL_DYNAMIC = replace(
     workloads.MODELS[DYNAMIC],
     arguments=(64, 4, 2, 96),
     shape=(1, "sequence", 64),
-    example=(1, 48, 64),
 )
 """The layer of unknown length with narrower weights, which are most of what it takes to run."""
 
@@ -41,7 +41,7 @@ def check_equal(model: Model, plans: dict[str, tvm.transform.Pass | None]) -> No
     """Run a model under several plans, twice in a row on different inputs."""
     vm = build_together(lower(model.build()), "forward", plans)
     for seed in (1, 2):
-        arrays = model.inputs(seed)
+        arrays = inputs_of(model, seed)
         results = [run(vm, label, arrays) for label in plans]
         for mine in results[1:]:
             for one, other in zip(results[0], mine, strict=True):
@@ -107,7 +107,7 @@ def test_a_dimension_above_its_bound_is_an_error_when_the_model_runs():
     )
     message = "function 'forward': sequence is above 40, for which memory was planned"
     with pytest.raises(RuntimeError, match=message):
-        run(vm, "ours", SMALL_DYNAMIC.inputs(1))
+        run(vm, "ours", inputs_of(SMALL_DYNAMIC, 1))
 
 
 def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():

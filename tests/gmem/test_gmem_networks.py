@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+from network_inputs import inputs_of
 from relax_runs import build_together, run
 
 from passes.planning import planner_names
-from tvm_ext import activation_memory, workloads
+from tvm_ext import activation_memory, lowering
 from tvm_ext.transform import GMEMAllocate
 from tvm_ext.workloads import MODELS, Model
 
@@ -20,19 +21,13 @@ SMALL = {
         MODELS["bert_base"],
         arguments=(3, 64, 4, 128, 100),
         shape=(1, 16),
-        example=(1, 16),
-        vocabulary=100,
     ),
     "llama_8_layers": replace(
         MODELS["llama_8_layers"],
         arguments=(3, 64, 4, 2, 96, 100),
         shape=(1, 16),
-        example=(1, 16),
-        vocabulary=100,
     ),
-    "unet": replace(
-        MODELS["unet"], arguments=(8, 3, 2), shape=(1, 3, 32, 32), example=(1, 3, 32, 32)
-    ),
+    "unet": replace(MODELS["unet"], arguments=(8, 3, 2), shape=(1, 3, 32, 32)),
 }
 """Fewer and narrower layers, with all that makes the graph: skips, heads, embeddings."""
 
@@ -44,11 +39,11 @@ def plans(names: list[str]) -> dict[str, tvm.transform.Pass]:
 
 def check_equal(model: Model, fuse: bool, names: list[str]) -> None:
     """Run a model under several plans, twice in a row on different inputs."""
-    lowered = workloads.capture_relax(model.build(), "llvm", fuse=fuse)
+    lowered = lowering.capture_relax(model.build(), "llvm", fuse=fuse)
     machine = build_together(lowered, "forward", plans(names))
     seen = []
     for seed in (1, 2):
-        arrays = model.inputs(seed)
+        arrays = inputs_of(model, seed)
         (stock,) = run(machine, "stock", arrays)
         assert np.isfinite(stock).all()
         assert 1e-3 < stock.std() < 100

@@ -17,6 +17,7 @@ import tvm_ext
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.planning import planner_names
+from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate
 
 # ---------------------------------------------------------------------------------------- weights
@@ -212,15 +213,15 @@ return (e, a)
 
 def test_tvms_lists_are_found_for_gpus_too():
     for target in ("nvidia/geforce-rtx-3090-ti", "apple/m2-gpu"):
-        passes = tvm_ext.pipeline.relax_passes(target)
-        before, behind = tvm_ext.pipeline.before_planning(passes)
-        assert before[-1].info.name == "CallTIRRewrite"
-        assert len(before) + 1 + len(behind) == len(passes)
+        passes = relax_passes(target)
+        first, lower, behind = in_stages(passes)
+        assert lower[-1].info.name == "CallTIRRewrite"
+        assert len(first) + len(lower) + 1 + len(behind) == len(passes)
 
 
 def test_fusion_can_be_left_out():
-    names = [stock.info.name for stock in tvm_ext.pipeline.relax_passes("llvm")]
-    without = [stock.info.name for stock in tvm_ext.pipeline.relax_passes("llvm", fuse=False)]
+    names = [stock.info.name for stock in relax_passes("llvm")]
+    without = [stock.info.name for stock in relax_passes("llvm", fuse=False)]
     assert [name for name in names if name not in ("FuseOps", "FuseTIR")] == without
     assert len(names) == len(without) + 2
 
@@ -233,4 +234,4 @@ def test_a_chip_without_a_code_generator_has_no_pipeline():
 def test_a_pipeline_without_the_stock_pass_is_an_error():
     passes = [relax.transform.CallTIRRewrite()]
     with pytest.raises(ValueError, match=r"has StaticPlanBlockMemory 0 times.*CallTIRRewrite"):
-        tvm_ext.pipeline.before_planning(passes)
+        in_stages(passes)

@@ -17,7 +17,7 @@ from tvm.tirx import AllocBuffer, Bind, DeclBuffer, PrimFunc, SeqStmt
 
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
-from tvm_ext import workloads
+from tvm_ext import lowering
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses, StorageRewrite
 
 TARGET = "ascend/910b-llvm"
@@ -33,7 +33,7 @@ Call = tuple[list[np.ndarray], np.ndarray]
 
 def lowered(func: PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    (mod,) = workloads.capture(tvm.IRModule({"main": func}), TARGET)
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), TARGET)
     return mod
 
 

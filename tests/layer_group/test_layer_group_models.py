@@ -8,6 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import tvm
+from network_inputs import inputs_of
 from operator_modules import call
 from tvm import relax
 from tvm.relax.frontend import nn
@@ -19,8 +20,8 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import check
 from tvm_ext.layer_group_report import layer_groups, lowered
-from tvm_ext.pipeline import relax_pipeline
-from tvm_ext.workloads.models import MODELS, Model
+from tvm_ext.relax_passes import relax_pipeline
+from tvm_ext.workloads import MODELS, Model
 from tvm_ext.workloads.networks import UNet
 
 CHIPS = ("bm1684x", "bm1688", "cv184x", "cv181x")
@@ -48,8 +49,8 @@ NETWORKS = {
     "resnet18": lambda: MODELS["resnet18"],
     "mobilenet_v2": lambda: MODELS["mobilenet_v2"],
     "bert_layer": lambda: MODELS["bert_layer"],
-    "unet": lambda: Model("U-Net of 16 channels", UNet, (16, 4, 2), _SMALL, _SMALL),
-    "vgg11": lambda: Model("VGG-11 without its classifier", VGG11, (), _IMAGE, _IMAGE),
+    "unet": lambda: Model("U-Net of 16 channels", UNet, (16, 4, 2), _SMALL),
+    "vgg11": lambda: Model("VGG-11 without its classifier", VGG11, (), _IMAGE),
 }
 
 
@@ -98,7 +99,7 @@ def test_a_network_with_groups_gives_the_same_on_every_chip(name):
     model = NETWORKS[name]()
     mod = model.build()
     plain = built(mod, f"sophgo/{CHIPS[0]}-llvm", False)
-    inputs = [model.inputs(seed) for seed in (0, 1)]
+    inputs = [inputs_of(model, seed) for seed in (0, 1)]
     expected = [call(plain, arrays, "forward") for arrays in inputs]
     for chip in CHIPS:
         grouped = built(mod, f"sophgo/{chip}-llvm", True)

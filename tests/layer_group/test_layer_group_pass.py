@@ -24,7 +24,7 @@ from target_hw.sophgo import MACHINES
 from target_hw.target import register_chip, with_machine
 from tvm_ext import transform
 from tvm_ext.layer_group_report import layer_groups
-from tvm_ext.pipeline import before_lowering, before_planning, relax_passes, relax_pipeline
+from tvm_ext.relax_passes import in_stages, relax_passes, relax_pipeline
 
 CHIP = "sophgo/cv181x-llvm"
 
@@ -120,12 +120,11 @@ def test_a_backend_gets_addresses_and_a_cpu_an_arena():
 def test_global_memory_holds_inputs_and_outputs_of_groups_alone():
     mod = chain()
     target = Target(f"{TINY}-llvm")
-    before, _ = before_planning(relax_passes(target))
-    first, then = before_lowering(before)
+    stages = in_stages(relax_passes(target))
     tensors, sizes = {}, {}
     for name, groups in (("plain", []), ("grouped", [transform.LayerGroup(target)])):
         with target:
-            ready = Sequential([*first, *groups, *then])(mod)
+            ready = Sequential([*stages.first, *groups, *stages.lower])(mod)
         (planned,) = plan_gmem(ready, "best", GMEMOptions(target=target))
         tensors[name] = len(planned.memory.storages)
         sizes[name] = planned.plan.peak

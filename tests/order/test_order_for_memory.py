@@ -20,7 +20,7 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.memory import LOWERING, blocks_of
 from passes.order.functions import with_block_orders
-from tvm_ext.pipeline import before_lowering, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate, OrderForMemory
 
 TARGET = tvm.target.Target("llvm")
@@ -44,9 +44,8 @@ class Module:
 
 def fused(mod: tvm.IRModule, fuse: bool = False) -> tvm.IRModule:
     """Return a module as the pass is given it."""
-    first, _ = before_lowering(relax_passes(TARGET, fuse=fuse))
     with TARGET:
-        return Sequential(first)(mod)
+        return Sequential(in_stages(relax_passes(TARGET, fuse=fuse)).first)(mod)
 
 
 def ordered(mod: tvm.IRModule, **options: object) -> tvm.IRModule:

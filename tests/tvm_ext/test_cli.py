@@ -193,7 +193,7 @@ def test_lists_workloads(run):
     status, out, _ = run("compare", "--list")
     assert status == 0
     found = {line.split()[0] for line in out.splitlines() if line[:1].strip()}
-    assert found >= {*workloads.names(), *(f"ascend:{k}" for k in workloads.ascend_kernels())}
+    assert found >= {*workloads.MODELS, *(f"ascend:{k}" for k in workloads.ascend_kernels())}
 
 
 # ---------------------------------------------------------------------------------- difference

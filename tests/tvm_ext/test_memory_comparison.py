@@ -18,7 +18,7 @@ from tvm.target import Target
 from passes.gmem.options import RUNTIME_ALIGNMENT
 from passes.planning import planner_names
 from target_hw import MemoryHierarchy, with_memory
-from tvm_ext import workloads
+from tvm_ext import lowering, workloads
 from tvm_ext.comparison.memory_comparison import (
     AllocatedMemory,
     activation_memory,
@@ -123,7 +123,7 @@ def live_peak(func: relax.Function, alignment: int) -> int:
 
 def check_network(mod: tvm.IRModule, target: str, alignment: int, fuse: bool) -> None:
     (memory,) = activation_memory(mod, target, fuse=fuse)
-    lowered = workloads.capture_relax(mod, target, fuse=fuse)
+    lowered = lowering.capture_relax(mod, target, fuse=fuse)
     stock = relax.transform.StaticPlanBlockMemory()(lowered)
     assert memory.fused == fuse
     assert memory.stock.nbytes == storages_in_text(stock)
@@ -156,7 +156,7 @@ def test_the_larger_side_of_a_branch_counts():
 
 
 def test_unknown_sizes_are_counted_and_not_added():
-    lowered = workloads.capture_relax(workloads.model("llama_layer_dynamic"), "llvm")
+    lowered = lowering.capture_relax(workloads.model("llama_layer_dynamic"), "llvm")
     stock = relax.transform.StaticPlanBlockMemory()(lowered)
     storage = allocated_memory(stock["forward"])
     assert storage.nbytes == storages_in_text(stock) > 0
@@ -189,7 +189,7 @@ def test_all_networks(name: str, target: str, alignment: int, fuse: bool):
 def test_a_plan_takes_what_the_pass_allocates(small: tvm.IRModule):
     """The peak that is shown is the storage that the pass writes into the IR."""
     (memory,) = activation_memory(small, "llvm", fuse=False)
-    lowered = workloads.capture_relax(small, "llvm", fuse=False)
+    lowered = lowering.capture_relax(small, "llvm", fuse=False)
     assert [plan.planner for plan in memory.plans] == list(planner_names())
     for plan in memory.plans:
         planned = GMEMAllocate(plan.planner, target="llvm")(lowered)

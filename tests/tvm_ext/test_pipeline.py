@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from network_inputs import inputs_of
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
 import tvm_ext
-from tvm_ext import workloads
+from tvm_ext import lowering, workloads
 from tvm_ext.pipeline import address_pipeline, ascend_pipeline
 from tvm_ext.workloads import Model
 
@@ -24,7 +25,6 @@ NARROW = replace(
     workloads.MODELS["llama_layer"],
     arguments=(64, 4, 2, 96),
     shape=(1, 16, 64),
-    example=(1, 16, 64),
 )
 """A Llama layer with little to compute."""
 
@@ -95,7 +95,7 @@ def test_the_context_manager_replaces_the_pass_and_puts_it_back():
 
 
 def test_the_context_manager_passes_its_options_on():
-    (mod,) = workloads.capture(tvm.IRModule({"main": two_steps}), "llvm")
+    (mod,) = lowering.capture(tvm.IRModule({"main": two_steps}), "llvm")
 
     def num_allocs() -> int:
         text = tirx.transform.StorageRewrite()(mod).script()
@@ -156,7 +156,7 @@ LARGE = ("resnet18", "bert_layer", "mobilenet_v2", "llama_layer")
     ],
 )
 def test_models_compute_the_same(model: Model):
-    mod, arrays = model.build(), model.inputs(1)
+    mod, arrays = model.build(), inputs_of(model, 1)
     results = []
     for compile_model, expected in (
         (compile_stock, "tirx.StorageRewrite"),

@@ -19,9 +19,11 @@ import pytest
 import tvm
 import tvm_ffi
 from corpus import Entry
+from network_inputs import inputs_of
 from tvm import relax, tirx
 
-from tvm_ext import workloads
+from tvm_ext import lowering, workloads
+from tvm_ext.programs import load_program
 
 TESTS = Path(__file__).parents[1]
 
@@ -65,11 +67,11 @@ def stock(entry: Entry) -> tirx.PrimFunc:
 
 
 def test_used_allocations_counts_what_is_there():
-    mod = workloads.load("elements")
+    mod = functions.load("elements")
     # A buffer that nothing mentions is no allocation to merge.
     assert used_allocations(mod["never_read"]) == [0, 0]
     assert used_allocations(mod["several_scopes"]) == [0, 0, 0, 0]
-    assert used_allocations(workloads.load("loops")["loops_in_sequence"]) == [1, 1]
+    assert used_allocations(functions.load("loops")["loops_in_sequence"]) == [1, 1]
 
 
 def test_corpus_is_large_and_distinct(corpus: list[Entry]):
@@ -84,9 +86,9 @@ def test_corpus_is_large_and_distinct(corpus: list[Entry]):
     assert len(distinct) >= 400
 
 
-def test_corpus_has_all_but_the_networks_of_equal_layers(corpus: list[Entry]):
+def test_corpus_has_every_workload(corpus: list[Entry]):
     there = {entry.name.split("[")[0] for entry in corpus}
-    assert set(workloads.names()) - there == {"bert_base", "llama_8_layers", "unet"}
+    assert set(functions.WORKLOADS) == there
 
 
 def test_stock_pass_has_work_on_much_of_the_corpus(corpus: list[Entry]):
@@ -141,19 +143,18 @@ def test_another_process_builds_the_same(corpus: list[Entry]):
     assert process.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_every_workload_is_described_and_has_targets():
-    for name in workloads.names():
-        workload = workloads.find(name)
+def test_every_workload_has_known_targets():
+    for name in functions.WORKLOADS:
+        workload = functions.WORKLOADS[name]
         assert workload.name == name
-        assert workload.description
         assert workload.targets
-        assert set(workload.targets) <= set(workloads.TARGETS)
+        assert set(workload.targets) <= set(lowering.TARGETS)
 
 
 @pytest.mark.parametrize("name", ["softmax", "gpu_matmul", "branches"])
 def test_load_gives_the_functions_of_the_corpus(name: str):
-    mod = workloads.load(name)
-    target = workloads.find(name).targets[0]
+    mod = functions.load(name)
+    target = functions.WORKLOADS[name].targets[0]
     labels = {entry.name for entry in functions.entries([name]) if entry.target == target}
     assert labels == {f"{name}[{target},{v.name_hint}]" for v in mod.get_global_vars()}
 
@@ -161,7 +162,7 @@ def test_load_gives_the_functions_of_the_corpus(name: str):
 def test_capture_is_what_the_pass_is_given():
     """The rest of the pipeline, run on the captured module, builds a program that works."""
     x = np.random.default_rng(0).standard_normal((24, 40), dtype="float32")
-    function = workloads.load("chain")["3_float32"]
+    function = functions.load("chain")["3_float32"]
     pipeline = tvm.transform.Sequential([tirx.transform.StorageRewrite()])
     mod = pipeline(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
     compiled = tvm.compile(mod, "llvm")
@@ -176,24 +177,24 @@ def test_capture_is_what_the_pass_is_given():
 def test_capture_leaves_its_input_alone():
     mod = workloads.model("bert_layer")
     text = mod.script()
-    workloads.capture(mod, "llvm")
+    lowering.capture(mod, "llvm")
     assert mod.script() == text
 
 
 def test_capture_uses_the_options_in_force():
-    unscheduled = workloads.find("matmul_tiled").build(workloads.resolve_target("llvm"))
+    unscheduled = functions.WORKLOADS["matmul_tiled"].build(lowering.resolve_target("llvm"))
     config = {"tirx.disable_vectorize": True}
-    given = workloads.capture(unscheduled, "llvm", config=config)[-1]
+    given = lowering.capture(unscheduled, "llvm", config=config)[-1]
     with tvm.transform.PassContext(config=config):
-        inherited = workloads.capture(unscheduled, "llvm")[-1]
+        inherited = lowering.capture(unscheduled, "llvm")[-1]
     tvm.ir.assert_structural_equal(given, inherited)
-    assert not tvm_ffi.structural_equal(given, workloads.capture(unscheduled, "llvm")[-1])
+    assert not tvm_ffi.structural_equal(given, lowering.capture(unscheduled, "llvm")[-1])
 
 
 def test_capture_says_when_there_is_nothing_to_capture():
     with pytest.raises(ValueError, match=r"never ran tirx\.StorageRewrite"):
-        workloads.capture(
-            workloads.find("branches").build(workloads.resolve_target("llvm")),
+        lowering.capture(
+            functions.WORKLOADS["branches"].build(lowering.resolve_target("llvm")),
             "llvm",
             config={"tirx.disable_storage_rewrite": True},
         )
@@ -205,18 +206,14 @@ def test_errors_of_lowering_pass_through():
 
     failing = tvm.transform.module_pass(broken, opt_level=0, name="broken")
     with pytest.raises(KeyError, match="mine"):
-        workloads.capture(workloads.model("bert_layer"), "llvm", relax_pipeline=failing)
+        lowering.capture(workloads.model("bert_layer"), "llvm", relax_pipeline=failing)
 
 
 def test_unknown_name_lists_close_ones():
-    with pytest.raises(workloads.UnknownWorkloadError, match=r"'resnet18'.*names\(\)"):
-        workloads.load("resnet")
-    with pytest.raises(workloads.UnknownWorkloadError, match=r"unknown workload 'qqq': tvm_ext"):
-        workloads.find("qqq")
-    with pytest.raises(ValueError, match="'softmax' is not a model"):
+    with pytest.raises(ValueError, match="'resnet18'"):
+        load_program("resnet")
+    with pytest.raises(ValueError, match="unknown model 'softmax'; the models are resnet18"):
         workloads.model("softmax")
-    with pytest.raises(workloads.UnknownWorkloadError):
-        functions.entries(["resnet"])
 
 
 @pytest.mark.slow
@@ -224,7 +221,7 @@ def test_unknown_name_lists_close_ones():
 def test_a_model_runs(name: str):
     executable = tvm.compile(workloads.model(name), "llvm")
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    arguments = [tvm.runtime.tensor(value) for value in workloads.MODELS[name].inputs(0)]
+    arguments = [tvm.runtime.tensor(value) for value in inputs_of(workloads.MODELS[name], 0)]
     out = machine["forward"](*arguments).numpy()
     assert np.isfinite(out).all()
     # Neither did the signal die on the way nor did it blow up.
@@ -267,8 +264,8 @@ def test_networks_have_as_many_weights_as_the_papers_say(name: str, count: int):
 
 
 def test_token_numbers_are_in_the_vocabulary():
-    model = replace(workloads.MODELS["bert_base"], arguments=(1, 8, 2, 8, 50), vocabulary=50)
-    tokens, *weights = model.inputs(seed=3)
+    model = replace(workloads.MODELS["bert_base"], arguments=(1, 8, 2, 8, 50))
+    tokens, *weights = inputs_of(model, seed=3)
     assert tokens.dtype == np.int32
     assert 0 <= tokens.min() <= tokens.max() < 50
     assert all(weight.dtype == np.float32 for weight in weights)
@@ -282,7 +279,7 @@ def test_capture_relax_is_what_the_stock_pipeline_plans(target: str):
     """The stock pass, run on what was captured, gives what the whole pipeline gives."""
     mod = workloads.model("bert_layer")
     text = mod.script()
-    resolved = workloads.resolve_target(target)
+    resolved = lowering.resolve_target(target)
     planned: list[tvm.IRModule] = []
 
     @tvm.ir.instrument.pass_instrument
@@ -293,7 +290,7 @@ def test_capture_relax_is_what_the_stock_pipeline_plans(target: str):
 
     with tvm.transform.PassContext(instruments=[Record()]), resolved:
         relax.get_default_pipeline(resolved)(mod)
-    captured = workloads.capture_relax(mod, target)
+    captured = lowering.capture_relax(mod, target)
     (expected,) = planned
     tvm.ir.assert_structural_equal(relax.transform.StaticPlanBlockMemory()(captured), expected)
     assert mod.script() == text
@@ -301,11 +298,11 @@ def test_capture_relax_is_what_the_stock_pipeline_plans(target: str):
 
 def test_capture_relax_without_fusion_keeps_each_operator():
     mod = workloads.model("bert_layer")
-    fused, plain = (workloads.capture_relax(mod, "llvm", fuse=f) for f in (True, False))
+    fused, plain = (lowering.capture_relax(mod, "llvm", fuse=f) for f in (True, False))
     assert any(v.name_hint.startswith("fused_") for v in fused.get_global_vars())
     assert not any(v.name_hint.startswith("fused_") for v in plain.get_global_vars())
 
 
 def test_capture_relax_says_when_there_is_no_relax():
     with pytest.raises(ValueError, match="capture_relax: there is no Relax function"):
-        workloads.capture_relax(workloads.load("chain"), "llvm")
+        lowering.capture_relax(functions.load("chain"), "llvm")

@@ -148,10 +148,8 @@ def _progress(modules: Sequence[IRModule]) -> Iterable[IRModule]:
 def _print_workloads() -> None:
     from tvm_ext import workloads
 
-    rows = []
-    for name in workloads.names():
-        workload = workloads.find(name)
-        rows.append((name, f"{workload.description} [{', '.join(workload.targets)}]"))
+    targets = ", ".join(workloads.MODEL_TARGETS)
+    rows = [(name, f"{one.description} [{targets}]") for name, one in workloads.MODELS.items()]
     for name in workloads.ascend_kernels():
         kernel = workloads.ascend_kernel(name)
         rows.append((f"{ASCEND}{name}", f"{kernel.description} [{workloads.ascend.CHIP}-llvm]"))

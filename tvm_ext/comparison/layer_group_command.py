@@ -31,8 +31,8 @@ from tvm_ext.layer_group_report import (
     report_of,
 )
 from tvm_ext.lowering import DEFAULT_TARGET, has_relax, known_target
-from tvm_ext.pipeline import before_lowering, before_planning, relax_passes
 from tvm_ext.programs import read_module
+from tvm_ext.relax_passes import in_stages, relax_passes
 
 _DEFAULT_CHIP = "sophgo/bm1684x"
 
@@ -110,14 +110,14 @@ def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = 
     Raises ValueError as `LayerGroup` and `GMEMAllocate` do.
     """
     # A chip without a code generator in TVM has the operators of a CPU.
-    passes, _ = before_planning(relax_passes(DEFAULT_TARGET))
-    first, then = before_lowering(passes)
+    stages = in_stages(relax_passes(DEFAULT_TARGET))
     sizes = []
     with Target(DEFAULT_TARGET):
-        kernels = Sequential(first)(mod)
+        kernels = Sequential(stages.first)(mod)
         blocks = plan_groups(kernels, options, progress)
         for ready in (kernels, with_groups(kernels, kernels, blocks)):
-            plans = plan_gmem(Sequential(then)(ready), "best", GMEMOptions(target=options.target))
+            lowered = Sequential(stages.lower)(ready)
+            plans = plan_gmem(lowered, "best", GMEMOptions(target=options.target))
             sizes.append(sum(planned.plan.peak for planned in plans))
     return Savings(report_of(blocks, options), *sizes)
 

@@ -8,12 +8,12 @@ so nothing global changes and no window opens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from passes.planning import Plan, Problem
 from tvm_ext.drawing.panel import Panel, common_scale
 from tvm_ext.drawing.panel_axes import GAP, LEGEND_LINE, LEGEND_LINES, draw_panel
-from tvm_ext.drawing.picture import need_matplotlib, text_width
+from tvm_ext.drawing.picture import INK, need_matplotlib, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +25,8 @@ _LEAST_WIDTH = 3.7
 """Inches of each map among others: two stay readable at the width of a page."""
 _LEFT, _TOP, _BOTTOM = 0.85, 0.7, 0.55
 """Inches around each map; on the right, what the names of the lines take."""
+_TITLE = 0.5
+"""Inches above all maps."""
 
 
 def memory_map(
@@ -79,7 +81,7 @@ def memory_map(
     need_matplotlib()
     panels = [Panel(problem, plan, title, labels)]
     if ax is None:
-        return _figure(panels)
+        return figure_of([panels])
     draw_panel(ax, panels[0], common_scale(panels))
     return ax.figure.figure
 
@@ -112,27 +114,42 @@ def memory_maps(
     panels = [Panel(problem, plan, title, labels) for title, problem, plan in maps]
     if not panels:
         raise ValueError("memory_maps: there is no plan to draw")
-    return _figure(panels)
+    return figure_of([panels])
 
 
-def _figure(panels: Sequence[Panel]) -> Figure:
-    """Return a figure with all panels side by side, whatever style is in force."""
+def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figure:
+    """Return a figure with rows of panels, those of a row on one scale, whatever style is in force.
+
+    A title stands above all of them.
+    """
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    scale, count = common_scale(panels), len(panels)
-    inner = max(_WIDTH / count, _LEAST_WIDTH)
-    texts = [level.text(scale) for panel in panels for level in panel.levels]
-    outer = _LEFT + inner + (max(map(text_width, texts)) + 2 * GAP) / 72
+    scales = [common_scale(row) for row in rows]
+    columns = max(map(len, rows))
+    inner = max(_WIDTH / columns, _LEAST_WIDTH)
+    texts = [
+        level.text(scale)
+        for row, scale in zip(rows, scales, strict=True)
+        for panel in row
+        for level in panel.levels
+    ]
     bottom = _BOTTOM + LEGEND_LINES * LEGEND_LINE
-    width, height = count * outer, bottom + _HEIGHT + _TOP
+    outer = _LEFT + inner + (max(map(text_width, texts)) + 2 * GAP) / 72
+    high = bottom + _HEIGHT + _TOP
+    width, height = columns * outer, len(rows) * high + (_TITLE if title else 0)
     with style.context("default"):
         figure = Figure(figsize=(width, height), facecolor="none")
-        for at, panel in enumerate(panels):
-            left = (at * outer + _LEFT) / width
-            box = (left, bottom / height, inner / width, _HEIGHT / height)
-            ax = figure.add_axes(box, facecolor="none")
-            draw_panel(ax, panel, scale)
-            if at:
-                ax.set_ylabel("")
+        if title is not None:
+            bold: dict[str, Any] = {"fontsize": 13, "fontweight": "bold", "color": INK}
+            at = (_LEFT / width, 1 - _TITLE / 2 / height)
+            figure.text(*at, title, **bold, parse_math=False)
+        for below, row, scale in zip(reversed(range(len(rows))), rows, scales, strict=True):
+            for column, panel in enumerate(row):
+                left = (column * outer + _LEFT) / width
+                box = (left, (below * high + bottom) / height, inner / width, _HEIGHT / height)
+                ax = figure.add_axes(box, facecolor="none")
+                draw_panel(ax, panel, scale)
+                if column:
+                    ax.set_ylabel("")
     return figure

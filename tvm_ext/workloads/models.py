@@ -11,19 +11,14 @@ the BERT-base encoder layer (Devlin et al., 2019) and the Llama decoder layer (T
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
-
-from .registry import Workload, register
 
 # ------------------------------------------------------------------------------------ vision
 
@@ -285,90 +280,37 @@ class Model:
     network: type[Any]  # The class of the network
     arguments: tuple[int, ...]  # What it is constructed with
     shape: tuple[int | str, ...]  # Shape of the one input; a string is a symbolic dimension
-    example: tuple[int, ...]  # A static shape of the input, for running it
-    # The input is token numbers (``int32``) below this; without it, numbers (``float32``).
-    vocabulary: int | None = None
 
     def build(self) -> tvm.IRModule:
-        """Export the network as a Relax module with one function, ``forward``."""
-        network = self.network(*self.arguments)
-        spec = nn.spec.Tensor(list(self.shape), "int32" if self.vocabulary else "float32")
-        mod, _ = network.export_tvm(spec={"forward": {_INPUT_NAMES[len(self.shape)]: spec}})
+        """Export the network as a Relax module with one function, ``forward``.
+
+        Its input is an image, numbers (``float32``), or token numbers (``int32``), by its rank.
+        """
+        name, dtype = _INPUTS[len(self.shape)]
+        spec = {"forward": {name: nn.spec.Tensor(list(self.shape), dtype)}}
+        mod, _ = self.network(*self.arguments).export_tvm(spec=spec)
         return mod
 
-    def build_for(self, _target: tvm.target.Target) -> tvm.IRModule:
-        """Export the network, which is the same for every target."""
-        return self.build()
 
-    def inputs(self, seed: int) -> list[npt.NDArray[Any]]:
-        """Make random arguments of ``forward``: the input, then every weight.
+_INPUTS = {4: ("image", "float32"), 3: ("x", "float32"), 2: ("tokens", "int32")}
 
-        Weights are scaled by their fan-in (He et al., 2015), so that activations stay finite.
-        """
-        rng = np.random.default_rng(seed)
-        parameters = self.network(*self.arguments).named_parameters()
-        data: npt.NDArray[Any] = rng.standard_normal(self.example, dtype="float32")
-        if self.vocabulary is not None:
-            data = rng.integers(self.vocabulary, size=self.example, dtype="int32")
-        return [data, *(_weight(rng, [int(d) for d in p.shape]) for _, p in parameters)]
-
-
-_INPUT_NAMES = {4: "image", 3: "x", 2: "tokens"}
-
-
-def _weight(rng: np.random.Generator, shape: Sequence[int]) -> npt.NDArray[np.float32]:
-    fan_in = math.prod(shape[1:])
-    if fan_in == 1:  # a bias, a scale or a shift
-        return rng.uniform(0.25, 1.0, shape).astype("float32")
-    weight: npt.NDArray[np.float32] = rng.standard_normal(shape, dtype="float32")
-    weight *= math.sqrt(2 / fan_in)
-    return weight
-
-
-_IMAGE = (1, 3, 224, 224)
 _LLAMA = (1024, 16, 8, 2816)
 
-MODELS: dict[str, Model] = {}
-"""All that :func:`register_model` was given, by name."""
-
-
-def register_model(name: str, model: Model) -> None:
-    """Add a network to :data:`MODELS` and to the table of workloads."""
-    MODELS[name] = model
-    register(
-        Workload(
-            name=name,
-            description=model.description,
-            kind="model",
-            targets=("llvm", "cuda"),
-            build=model.build_for,
-        )
-    )
-
-
-for _name, _model in {
-    "resnet18": Model("ResNet-18 at 224x224", ResNet18, (), _IMAGE, _IMAGE),
-    "mobilenet_v2": Model("MobileNetV2 at 224x224", MobileNetV2, (), _IMAGE, _IMAGE),
+LAYERS = {
     "bert_layer": Model(
         "one BERT-base encoder layer, sequence 128, hidden 768",
         BertLayer,
         (768, 12, 3072),
         (1, 128, 768),
-        (1, 128, 768),
     ),
     "llama_layer": Model(
-        "one Llama decoder layer, sequence 64, hidden 1024",
-        LlamaLayer,
-        _LLAMA,
-        (1, 64, 1024),
-        (1, 64, 1024),
+        "one Llama decoder layer, sequence 64, hidden 1024", LlamaLayer, _LLAMA, (1, 64, 1024)
     ),
     "llama_layer_dynamic": Model(
         "one Llama decoder layer, any sequence length, hidden 1024",
         LlamaLayer,
         _LLAMA,
         (1, "sequence", 1024),
-        (1, 48, 1024),
     ),
-}.items():
-    register_model(_name, _model)
+}
+"""One layer of large networks."""

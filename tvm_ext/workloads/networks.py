@@ -16,7 +16,7 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
 
-from .models import BertLayer, ConvNorm, LlamaLayer, Model, register_model
+from .models import BertLayer, ConvNorm, LlamaLayer, MobileNetV2, Model, ResNet18
 
 # -------------------------------------------------------------------------------- transformers
 
@@ -152,35 +152,23 @@ def _joined(parts: Sequence[nn.Tensor]) -> nn.Tensor:
 
 # ------------------------------------------------------------------------------------- export
 
-_BERT_WORDS, _LLAMA_WORDS = 30522, 32000
+_IMAGE = (1, 3, 224, 224)
 
-NETWORKS = ("resnet18", "mobilenet_v2", "bert_base", "llama_8_layers", "unet")
-"""Names of the models that are whole networks: those to measure activation memory on."""
-
-# Their functions are those of one layer, which the corpus has, or convolutions of other extents.
-for _name, _model in {
+NETWORKS = {
+    "resnet18": Model("ResNet-18 at 224x224", ResNet18, (), _IMAGE),
+    "mobilenet_v2": Model("MobileNetV2 at 224x224", MobileNetV2, (), _IMAGE),
     "bert_base": Model(
         "BERT-base, 12 layers, sequence 128, hidden 768",
         Bert,
-        (12, 768, 12, 3072, _BERT_WORDS),
+        (12, 768, 12, 3072, 30522),
         (1, 128),
-        (1, 128),
-        _BERT_WORDS,
     ),
     "llama_8_layers": Model(
         "a Llama decoder, 8 layers, sequence 128, hidden 2048",
         Llama,
-        (8, 2048, 32, 4, 5632, _LLAMA_WORDS),
+        (8, 2048, 32, 4, 5632, 32000),
         (1, 128),
-        (1, 128),
-        _LLAMA_WORDS,
     ),
-    "unet": Model(
-        "U-Net with four long skips, at 256x256",
-        UNet,
-        (64, 4, 2),
-        (1, 3, 256, 256),
-        (1, 3, 256, 256),
-    ),
-}.items():
-    register_model(_name, _model)
+    "unet": Model("U-Net with four long skips, at 256x256", UNet, (64, 4, 2), (1, 3, 256, 256)),
+}
+"""Whole networks: those to measure activation memory on."""

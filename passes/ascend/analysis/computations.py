@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TypeAlias
 
-from tvm.tirx import (
-    BufferStore,
-    For,
-    While,
-)
+from tvm.tirx import BufferStore, For, While
 
 
 @dataclass(frozen=True)
@@ -101,11 +98,6 @@ def union(*groups: Iterable[Memory]) -> tuple[Memory, ...]:
     return tuple({memory.key: memory for group in groups for memory in group}.values())
 
 
-def write_the_same(first: Computation, second: Computation) -> bool:
-    """Whether two computations write the same memory."""
-    return {m.key for m in first.writes} == {m.key for m in second.writes}
-
-
 def is_initialised(parts: Sequence[Computation]) -> bool:
     """Whether all but the last of some computations only prepare what the last one writes."""
     last = {memory.key for memory in parts[-1].writes}
@@ -125,10 +117,7 @@ def counted(parts: Sequence[Computation]) -> Sequence[Computation]:
 
 def in_sequence(parts: Sequence[Computation]) -> Computation:
     """Return at least one computation, one after the other, as one."""
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.then(part)
-    return whole
+    return reduce(Computation.then, parts)
 
 
 def flattened(nodes: Sequence[Node]) -> Computation | None:

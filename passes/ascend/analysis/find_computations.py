@@ -36,11 +36,11 @@ from passes.ascend.analysis.computations import (
     Node,
     Repeat,
     counted,
+    either,
     flattened,
     in_sequence,
     is_initialised,
     union,
-    write_the_same,
 )
 from passes.ascend.analysis.scalar_loops import needs_scalar_loop
 from passes.ir.linear_access import LinearAccess
@@ -289,21 +289,18 @@ class _Finder:
 
     def _predicated(self, then: Sequence[Node], otherwise: Sequence[Node]) -> Computation | None:
         """Return the branches of an ``if`` as one computation, if they are one."""
-        parts = [self._joined(nodes) for nodes in (then, otherwise) if nodes]
-        whole = parts[0]
-        if whole is None or whole.pipe is not None:
-            return None
-        if len(parts) == 2:
-            other = parts[1]
-            if other is None or other.pipe is not None or not write_the_same(whole, other):
+        parts = []
+        for nodes in filter(None, (then, otherwise)):
+            part = self._joined(nodes)
+            if part is None or part.pipe is not None:
                 return None
-            elements = max(whole.elements, other.elements)
-            moved = max(whole.moved_bits, other.moved_bits)
-            both = replace(whole, is_unconditional=False).then(other)
-            return replace(
-                both, elements=elements, moved_bits=moved, is_unconditional=whole.is_unconditional
-            )
-        return replace(whole, is_unconditional=False)
+            parts.append(part)
+        if len(parts) == 1:
+            return either(parts[0])
+        one, other = parts
+        if {memory.key for memory in one.writes} != {memory.key for memory in other.writes}:
+            return None
+        return replace(either(one, other), is_unconditional=one.is_unconditional)
 
     # What becomes one
 

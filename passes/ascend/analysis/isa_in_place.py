@@ -188,15 +188,7 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
     """Whether vector instructions can compute the value of a store in the place of an operand.
 
     A value of several operators is a chain of instructions, each in the place of the one before.
-
-    Parameters
-    ----------
-    store : tvm.tirx.BufferStore
-        The store.
-    source : tvm.ir.Var
-        The operand.
-    restrict : bool
-        As in `isa_in_place`.
+    `restrict` is as in `isa_in_place`.
     """
     bits, node = store.value.ty.dtype.bits, store.value
     while True:

@@ -12,9 +12,8 @@ from tvm.tirx import PrimFunc
 from passes.ascend.analysis.first_writes import check_first_writes
 from passes.ascend.analysis.isa_in_place import isa_in_place
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
-from passes.ascend.analysis.preload import is_preloaded, preloaded_lives
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
-from passes.planning.problem import Buffer, Penalty, Problem
+from passes.planning.problem import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func.function_problems import (
     Allocation,
     AttachedProblem,
@@ -25,6 +24,13 @@ from passes.prim_func.module_calls import Callers
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.program import Step
 from target_hw.memory import MemoryHierarchy
+
+_PRELOAD = "preload_local_buffer"
+"""The annotation of a buffer that one iteration of a loop fills for the next.
+
+Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect: it lives from the beginning of the
+innermost loop around it to its end.
+"""
 
 _TIGHTLY_COUPLED = "tightly_coupled_buffer"
 """The annotation of a buffer that the other core of a pair has at the same address."""
@@ -61,17 +67,10 @@ class CoreKernel:
         return tuple(attached.problem for attached in self.found.problems)
 
     def with_slots(self, number: int, slots: Mapping[str, int]) -> Problem:
-        """Return one of the problems with other numbers of slots for some buffers.
+        """Return a problem, by its index in `problems`, in which some buffers have other slots.
 
-        What may be in place depends on slots, and so do the penalties of the levels: both are
-        found anew.
-
-        Parameters
-        ----------
-        number : int
-            The problem's index in `problems`.
-        slots : mapping of str to int
-            By the names of buffers that are not pinned; the others keep theirs.
+        These are not pinned. What may be in place depends on slots, and so do the penalties of the
+        levels: both are found anew.
         """
         attached = self.found.problems[number]
         buffers = tuple(
@@ -99,25 +98,10 @@ def read_kernel(
     addressed: bool = True,
     callers: Callers | None = None,
 ) -> CoreKernel:
-    """Read a function once, for planners and for the simulator.
+    """Read a flat function once, for planners and for the simulator.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat; it stays as it is.
-    memory : MemoryHierarchy
-        What memory the core has.
-    restrict_inplace_as_isa : bool
-        As `restrict` of `isa_in_place`.
-    addressed : bool
-        As in `ProblemOptions`.
-    callers : Callers, optional
-        What is known of the functions that call this one.
-
-    Raises
-    ------
-    ValueError
-        When the function cannot be planned, or a pipe is unknown.
+    `restrict_inplace_as_isa` is as `restrict` of `isa_in_place`, `addressed` as in
+    `ProblemOptions`. Raises ValueError when the function cannot be planned, or a pipe is unknown.
     """
     options = ProblemOptions(
         memory=memory,
@@ -177,7 +161,7 @@ def check_is_planned(found: FunctionProblems, scopes: Collection[str]) -> None:
         if attached.problem.memory.name in scopes
         for allocation in attached.allocations.values()
         # What is preloaded was written an iteration before.
-        if not is_preloaded(allocation)
+        if not _is_preloaded(allocation)
     ]
     check_first_writes(found.statements, found.access, found.uses, planned)
 
@@ -185,33 +169,14 @@ def check_is_planned(found: FunctionProblems, scopes: Collection[str]) -> None:
 def ascend_problems(
     func: PrimFunc, found: FunctionProblems, restrict_inplace_as_isa: bool = False
 ) -> tuple[FunctionProblems, Pipelines]:
-    """Add to a function's problems how its buffers meet the pipelines.
+    """Add to a flat function's problems how its buffers meet the pipelines, and return these too.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat.
-    found : FunctionProblems
-        Its problems.
-    restrict_inplace_as_isa : bool
-        As `restrict` of `isa_in_place`.
-
-    Returns
-    -------
-    FunctionProblems
-        The same problems. Buffers have their `PipelineUse` and stand in the order in which their
-        lives begin; of the pairs in place those are left that the instruction set allows, in the
-        order of their instructions. A pair that stalls a double buffer is in place at the cost of
-        a wait and a stall each time that its statements run. A buffer that is to share with no
-        other is separated from each. One that an iteration fills for the next lives throughout
-        the loop around it.
-    Pipelines
-        The function as the pipelines see it.
-
-    Raises
-    ------
-    ValueError
-        When a pipe is unknown, or a buffer is preloaded and in no loop.
+    Buffers get their `PipelineUse` and stand in the order in which their lives begin; of the pairs
+    in place those are left that the instruction set allows, in the order of their instructions. A
+    pair that stalls a double buffer is in place at the cost of a wait and a stall each time that
+    its statements run. A buffer that is to share with no other is separated from each. One that an
+    iteration fills for the next lives throughout the loop around it. Raises ValueError when a pipe
+    is unknown, or a buffer is preloaded and in no loop.
     """
     pipelines = find_pipelines(func, found)
     problems = tuple(
@@ -225,7 +190,7 @@ def _with_pipelines(
     found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
 ) -> AttachedProblem:
     """Return a problem with all that is known of its buffers, in the order of their lives."""
-    lives = preloaded_lives(found, attached)
+    lives = _preloaded_lives(found, attached)
     buffers = tuple(
         replace(
             buffer,
@@ -240,6 +205,35 @@ def _with_pipelines(
         safe_pairs=tuple(pair for pair in attached.safe_pairs if lives.keys().isdisjoint(pair)),
     )
     return _attached(found, attached, buffers, pairs, pipelines, restrict)
+
+
+def _is_preloaded(allocation: Allocation) -> bool:
+    value = allocation.statement.annotations.get(_PRELOAD, False)
+    return bool(getattr(value, "value", value))
+
+
+def _preloaded_lives(found: FunctionProblems, attached: AttachedProblem) -> dict[str, LiveRange]:
+    """Return the life of each preloaded buffer by name: it lasts throughout the loop around it."""
+    lives = {}
+    for buffer in attached.problem.buffers:
+        allocation = attached.allocations[buffer.name]
+        if not _is_preloaded(allocation):
+            continue
+        if allocation.loop is None:
+            raise ValueError(
+                f"buffer {buffer.name!r} in {attached.problem.memory.name}: "
+                "preload local buffer must be inside a loop-like op"
+            )
+        loop = allocation.loop.__chandle__()
+        begin, entry = next(
+            (position, entry)
+            for position, entry in enumerate(found.access.sequence)
+            if entry.key == loop and entry.scope_pair_offset > 0
+        )
+        end = begin + entry.scope_pair_offset + 1
+        # What something keeps may live longer than the loop.
+        lives[buffer.name] = min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])
+    return lives
 
 
 def _attached(

@@ -24,7 +24,7 @@ from passes.ascend.planning.slot_choice import (
     SlotChoice,
     front,
 )
-from passes.ascend.planning.slot_search import QUICK, SlotSearch
+from passes.ascend.planning.slot_search import SlotSearch
 from passes.planning.bound import lower_bound
 from passes.planning.planner import Budget, BudgetTracker
 
@@ -73,7 +73,7 @@ def choose(
         for at, memory in enumerate(memories):
             for capacity in _smaller_capacities(memory, found[at]):
                 if meter.left:
-                    search = SlotSearch(memory, planner, meter, QUICK, capacity)
+                    search = SlotSearch(memory, planner, meter, capacity)
                     found[at] += search.search(beside_others(at))
     return tuple(
         _worth_a_look(memory, found[at], beside_others(at)) for at, memory in enumerate(memories)

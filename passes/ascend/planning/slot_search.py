@@ -5,27 +5,27 @@ A kernel takes at least what it takes with nothing shared, and that grows with e
 given up. So sets are looked at in the order of this bound, as A* does (Hart, Nilsson and Raphael,
 1968), and none behind the best plan that is known. The largest buffers are given up first of all,
 one after the other until a plan fits, so that no result is worse than that one.
+
+Of one set, the plan of the least penalty and those of the reuse levels are priced. In the best sets
+pairs of buffers are kept apart that the cost model says wait for one another, the longest wait
+first, and the problem is planned again: penalties guide the planners, cycles decide.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
-from passes.ascend.planning.order_search import plans_in_order
-from passes.ascend.planning.plan_search import first_plans, may_fit, plans_apart
-from passes.ascend.planning.slot_choice import (
-    Cost,
-    MemoryRequest,
-    Placed,
-    Planner,
-    SlotChoice,
-)
+from passes.ascend.planning.level_limit import LEVELS, plan_at_level
+from passes.ascend.planning.slot_choice import Cost, MemoryRequest, Placed, Planner, SlotChoice
+from passes.planning.bound import lower_bound
+from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, solve
 from passes.planning.problem import Problem
+from passes.planning.verify import verify
 
 MOST_PLANNED = 64
 """Sets that are planned in one memory: all of them where six buffers have two slots each."""
@@ -33,23 +33,24 @@ MOST_PLANNED = 64
 MOST_LOOKED_AT = 1024
 """Sets that are looked at: most may be proven not to fit, without a plan."""
 
-SET_NODES = 2_000
-"""For the plan of one set."""
+IMPROVED = 3
+"""Sets, those of the fewest cycles, in which pairs are kept apart."""
 
+FIRST_PART = 4
+"""The part of what is left that the plan of the least penalty may take."""
 
-@dataclass(frozen=True)
-class Effort:
-    """How hard a search tries."""
+SET_NODES, LEVEL_NODES, APART_NODES = 2_000, 1_000, 1_000
+"""For the plan of one set, of one of its reuse levels, and with some pairs kept apart."""
 
-    first_nodes: int  # For a plan that gives up the largest buffers
-    improved: int  # Sets, those of the fewest cycles, in which more plans are looked for
+MOST_APART = 16
+"""Plans with pairs kept apart that are asked for in one set."""
 
-
-WHOLE = Effort(Budget().nodes, 3)
-QUICK = Effort(SET_NODES, 1)
+WAITS = 3
+"""Pairs that wait longest in a plan, each of which is kept apart in a next one."""
 
 Counts = tuple[int, ...]
 """Slots that buffers have, in `MemoryRequest.order`."""
+Pairs = frozenset[frozenset[str]]
 
 _rank = attrgetter("rank")
 
@@ -57,7 +58,8 @@ _rank = attrgetter("rank")
 class SlotSearch:
     """The plans for one memory, by the slots that its buffers have.
 
-    `meter` pays for all plans. Problems, and plans for them, are kept from one search to the next.
+    `planner` seeks the least penalty, and `meter` pays for all plans. Problems, and plans for them,
+    are kept from one search to the next.
     """
 
     def __init__(
@@ -65,10 +67,9 @@ class SlotSearch:
         memory: MemoryRequest,
         planner: Planner,
         meter: BudgetTracker,
-        effort: Effort = WHOLE,
         capacity: int | None = None,
     ) -> None:
-        self._memory, self._planner, self._meter, self._effort = memory, planner, meter, effort
+        self._memory, self._planner, self._meter = memory, planner, meter
         self._capacity = memory.problem.capacity if capacity is None else capacity
         slots = {buffer.name: buffer.slots for buffer in memory.problem.buffers}
         self._requested: Counts = tuple(slots[name] for name in memory.order)
@@ -86,75 +87,36 @@ class SlotSearch:
         self._best: SlotChoice | None = None
         for count in range(len(self._requested) + 1):
             largest_single = (1,) * count + self._requested[count:]
-            if self._try(largest_single, self._effort.first_nodes):
+            if self._try(largest_single, Budget().nodes):
                 break
-        if not self._by_bound():
-            self._around_best()
-        by_cycles = sorted(filter(None, self._found.values()), key=lambda f: min(map(_rank, f)))
-        for choices in by_cycles[: self._effort.improved]:
-            self._improve(choices)
-        return sorted((one for found in self._found.values() for one in found), key=_rank)
+        self._by_bound()
+        found = [(counts, choices) for counts, choices in self._found.items() if choices]
+        found.sort(key=lambda one: min(map(_rank, one[1])))
+        for counts, choices in found[:IMPROVED]:
+            self._improve(counts, choices)
+        return sorted((one for choices in self._found.values() for one in choices), key=_rank)
 
-    # Sets of slots
-
-    def _changed(self, counts: Counts, by: int) -> Iterator[Counts]:
-        """Yield the sets in which one buffer has `by` slots more."""
-        for at, (count, most) in enumerate(zip(counts, self._requested, strict=True)):
-            if 1 <= count + by <= most:
-                yield (*counts[:at], count + by, *counts[at + 1 :])
-
-    def _lost(self, counts: Counts) -> int:
-        return sum(self._requested) - sum(counts)
-
-    def _may_be_better(self, counts: Counts) -> bool:
-        best = self._best
-        return best is None or (self._bound(counts), self._lost(counts)) < (best.cycles, best.lost)
-
-    def _by_bound(self) -> bool:
-        """Try sets in the order of their bounds; return whether none that is left can be better."""
+    def _by_bound(self) -> None:
+        """Try sets in the order of their bounds, until none that is left can be better."""
         queue = [(self._bound(self._requested), 0, self._requested)]
         seen = {self._requested}
         planned = 0
         while queue and planned < MOST_PLANNED and self._meter.left:
-            _, _, counts = heapq.heappop(queue)
-            if not self._may_be_better(counts):
-                return True
-            if may_fit(self._problem(counts)):
+            bound, lost, counts = heapq.heappop(queue)
+            best = self._best
+            if best is not None and (bound, lost) >= (best.cycles, best.lost):
+                return
+            if _may_fit(self._problem(counts)):
                 planned += 1
-                self._try(counts)
-            for fewer in self._changed(counts, -1):
-                if fewer not in seen and len(seen) < MOST_LOOKED_AT:
+                self._try(counts, SET_NODES)
+            for at, count in enumerate(counts):
+                fewer = (*counts[:at], count - 1, *counts[at + 1 :])
+                if count > 1 and fewer not in seen and len(seen) < MOST_LOOKED_AT:
                     seen.add(fewer)
                     heapq.heappush(queue, (self._bound(fewer), self._lost(fewer), fewer))
-        return not queue and len(seen) < MOST_LOOKED_AT
 
-    def _around_best(self) -> None:
-        """Try sets that are near to the best one, until none of them is better."""
-        planned, centre = 0, None
-        while self._best is not None and self._best is not centre:
-            centre = self._best
-            for counts in self._near(self._counts(centre)):
-                if planned == MOST_PLANNED or not self._meter.left:
-                    return
-                if (
-                    counts not in self._found
-                    and may_fit(self._problem(counts))
-                    and self._may_be_better(counts)
-                ):
-                    planned += 1
-                    self._try(counts)
-
-    def _near(self, counts: Counts) -> Iterator[Counts]:
-        """Yield the sets that give one slot back, take one more, or take another one for it."""
-        yield from self._changed(counts, 1)
-        yield from self._changed(counts, -1)
-        for given_back in self._changed(counts, 1):
-            yield from self._changed(given_back, -1)
-
-    def _counts(self, choice: SlotChoice) -> Counts:
-        fewer = dict(choice.slots)
-        pairs = zip(self._memory.order, self._requested, strict=True)
-        return tuple(fewer.get(name, slots) for name, slots in pairs)
+    def _lost(self, counts: Counts) -> int:
+        return sum(self._requested) - sum(counts)
 
     # Plans of one set
 
@@ -174,19 +136,34 @@ class SlotSearch:
             self._bounds[counts] = self._cost((problem, solve(problem, "bump"))).cycles
         return self._bounds[counts]
 
-    def _try(self, counts: Counts, nodes: int = SET_NODES) -> bool:
+    def _try(self, counts: Counts, nodes: int) -> bool:
         """Price the plans of a set, which are made once and kept; return whether one fits."""
         if counts not in self._found:
             self._found[counts] = []
-            problem = self._problem(counts)
-            plans: list[Plan] | Iterator[Plan] = self._plans.get(counts, [])
-            if counts not in self._plans and may_fit(problem):
-                plans = first_plans(problem, self._planner, self._meter, nodes)
-            for plan in plans:
+            known = self._plans.get(counts)
+            for plan in self._first_plans(counts, nodes) if known is None else known:
                 if self._add(counts, plan).cycles <= self._bound(counts):
                     break
             self._plans.setdefault(counts, [choice.plan for choice in self._found[counts]])
         return bool(self._found[counts])
+
+    def _first_plans(self, counts: Counts, nodes: int) -> Iterator[Plan]:
+        """Yield plans that fit, no two alike: of the least penalty, and of the reuse levels."""
+        problem = self._problem(counts)
+        if not _may_fit(problem):
+            return
+        seen = []
+        for level in (None, *LEVELS):
+            if level is None:
+                share = self._meter.share(FIRST_PART, at_most=nodes)
+                plan = self._planner(problem, share.rest())
+            else:
+                share = self._meter.share(1, at_most=LEVEL_NODES)
+                plan = plan_at_level(problem, level, share.rest())
+            self._meter.spend(plan.nodes)
+            if plan.offsets not in seen and _is_right(problem, plan):
+                seen.append(plan.offsets)
+                yield plan
 
     def _add(self, counts: Counts, plan: Plan) -> Cost:
         """Price a plan, and keep it."""
@@ -200,17 +177,58 @@ class SlotSearch:
             self._best = choice
         return cost
 
-    def _improve(self, choices: list[SlotChoice]) -> None:
-        """Look for more plans of a set, of which some are known."""
-        counts, problem = self._counts(choices[0]), choices[0].problem
-        enough, known = self._bound(counts), [one.cost for one in choices]
+    def _improve(self, counts: Counts, choices: list[SlotChoice]) -> None:
+        """Price more plans of a set, some of which are known, with pairs that wait kept apart.
 
-        def price(plan: Plan) -> Cost:
-            return self._add(counts, plan)
-
-        plans_apart(problem, known, self._planner, price, self._meter, enough)
-        best = min(choices, key=_rank)
-        plans_in_order(problem, best.plan, best.cost, price, self._meter, enough)
+        The next one is made from that of the fewest cycles, until one takes as few as the bound.
+        """
+        problem = self._problem(counts)
+        movable = {buffer.name for buffer in problem.buffers if buffer.pinned is None}
+        queue = [(one.cycles, at, one.cost, Pairs()) for at, one in enumerate(choices)]
+        heapq.heapify(queue)
+        asked: set[Pairs] = set()
+        while queue and min(one.cycles for one in choices) > self._bound(counts):
+            _, _, cost, apart = heapq.heappop(queue)
+            waits = [frozenset(pair) for pair in cost.waits if movable.issuperset(pair)]
+            for pairs in (apart | {pair} for pair in waits[:WAITS]):
+                if len(asked) == MOST_APART or not self._meter.left:
+                    break
+                plan = None if pairs in asked else self._plan_apart(problem, pairs)
+                asked.add(pairs)
+                if plan is not None:
+                    found = self._add(counts, plan)
+                    heapq.heappush(queue, (found.cycles, len(choices), found, pairs))
         best = min(choices, key=_rank)
         if best.plan not in self._plans[counts]:
             self._plans[counts].append(best.plan)
+
+    def _plan_apart(self, problem: Problem, pairs: Pairs) -> Plan | None:
+        """Return a plan of `problem` in which some pairs share nothing, if one is found."""
+        known = {frozenset(pair) for pair in problem.separations}
+        added = sorted((min(pair), max(pair)) for pair in pairs - known)
+        changed = replace(
+            problem,
+            separations=(*problem.separations, *added),
+            in_place=tuple(pair for pair in problem.in_place if frozenset(pair) not in pairs),
+            penalties=tuple(
+                penalty
+                for penalty in problem.penalties
+                if frozenset((penalty.first, penalty.second)) not in pairs
+            ),
+        )
+        if not _may_fit(changed):
+            return None
+        found = self._planner(changed, self._meter.share(1, at_most=APART_NODES).rest())
+        self._meter.spend(found.nodes)
+        plan = BlockList(problem).plan_of(found.offsets, found.planner, found.nodes)
+        return plan if _is_right(problem, plan) else None
+
+
+def _may_fit(problem: Problem) -> bool:
+    """Whether no proof is at hand that a problem does not fit."""
+    return problem.capacity is None or lower_bound(problem) <= problem.capacity
+
+
+def _is_right(problem: Problem, plan: Plan) -> bool:
+    """Whether a plan fits, and the verifier finds nothing wrong with it."""
+    return plan.fits and not verify(problem, plan, limit=1)

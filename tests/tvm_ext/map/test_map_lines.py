@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-import corpus  # noqa: F401 - it adds operators to the workloads
+import corpus
 import pytest
 import tvm
 from tvm.script import tirx as T
@@ -19,7 +19,7 @@ from tvm_ext.map import map_of_module, memory_map_of
 from tvm_ext.map.prim_func import scope_maps
 
 KERNELS = [f"ascend:{name}:reuse" for name in workloads.ascend_kernels()]
-OPERATORS = [name for name in workloads.names() if workloads.find(name).kind != "model"]
+OPERATORS = [name for name in corpus.WORKLOADS if name not in corpus.MODELS]
 
 
 def maps_of(mod: tvm.IRModule):
@@ -80,7 +80,7 @@ def test_a_kernels_buffers_are_live_on_the_lines_that_name_them(what):
 @pytest.mark.parametrize("name", OPERATORS[::10])
 def test_an_operators_buffers_are_live_on_the_lines_that_name_them(name):
     checked = 0
-    for mod in split(workloads.load(name)):
+    for mod in split(corpus.load(name)):
         for scope in maps_of(mod)[1]:
             check_lines(scope)
             checked += 1
@@ -89,7 +89,7 @@ def test_an_operators_buffers_are_live_on_the_lines_that_name_them(name):
 
 @pytest.mark.parametrize("name", OPERATORS[3::14])
 def test_the_text_is_the_function(name):
-    for mod in split(workloads.load(name)):
+    for mod in split(corpus.load(name)):
         ((_, func),) = mod.functions.items()
         # Some workloads have names that no function of Python could have.
         func, scopes = maps_of(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))

@@ -6,13 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from tvm_ext.workloads.registry import prim, tensor
-
 from .kernel import Array, Program, ascend, draws, parts, whole
-from .schedule import FIRST, cast, lower_blocks, multi_buffer
+from .schedule import FIRST, cast, lower_blocks, multi_buffer, schedule, tensor
 
 _HALVES = 2
 
@@ -70,7 +68,7 @@ def matmul(
     parts("matmul", tile_k, step_k, "tile_k")
     m, n, k = tile_m, tiles * _HALVES * half_n, 2 * tile_k
     a, b = tensor((m, k), dtype, "a"), tensor((k, n), dtype, "b")
-    sch = s_tir.Schedule(prim([a, b], cast(_product(a, b), dtype, "c")))
+    sch = schedule([a, b], cast(_product(a, b), dtype, "c"))
     i, j = sch.get_loops("c")
     tile, half, inner = sch.split(j, [None, _HALVES, half_n])
     sch.reorder(tile, half, i, inner)
@@ -121,7 +119,7 @@ def matmul_add_relu(
     total = te.compute((m, n), lambda *at: sums(*at) + wide(*at), name="total")
     zero = tirx.const(0, "float32")
     clipped = te.compute((m, n), lambda *at: te.max(total(*at), zero), name="clipped")
-    sch = s_tir.Schedule(prim([a, b, residual], cast(clipped, dtype, "c")))
+    sch = schedule([a, b, residual], cast(clipped, dtype, "c"))
 
     i, j = sch.get_loops("c")
     tile, inner_j = sch.split(j, [None, tile_n])
@@ -200,7 +198,7 @@ def conv2d(
         ),
         name="product",
     )
-    sch = s_tir.Schedule(prim([image, filters], cast(product, dtype, "result")))
+    sch = schedule([image, filters], cast(product, dtype, "result"))
 
     loop_y, loop_x, loop_o = sch.get_loops("result")
     tile, inner_y = sch.split(loop_y, [None, rows])

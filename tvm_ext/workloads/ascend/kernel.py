@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
@@ -15,7 +14,6 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_ext.lowering import capture
-from tvm_ext.workloads.registry import UnknownWorkloadError
 
 Array: TypeAlias = npt.NDArray[Any]
 Draw: TypeAlias = Callable[[np.random.Generator], Sequence[Array]]
@@ -115,15 +113,11 @@ def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> As
     the kernel's builder, such as ``tiles``, ``slots`` or ``dtype``, in the place of those that the
     size stands for: the result may then be of another size.
 
-    Raises `UnknownWorkloadError` if there is no kernel of this name, ValueError if there is no such
-    size or a parameter does not go with the others, and TypeError if the kernel has no such
-    parameter.
+    Raises ValueError if there is no kernel of this name, no such size, or a parameter does not go
+    with the others, and TypeError if the kernel has no such parameter.
     """
     if name not in _KERNELS:
-        close = difflib.get_close_matches(name, _KERNELS, n=3) or list(_KERNELS)
-        raise UnknownWorkloadError(
-            f"unknown kernel {name!r}: did you mean {' or '.join(map(repr, close))}?"
-        )
+        raise ValueError(f"unknown kernel {name!r}; the kernels are {', '.join(_KERNELS)}")
     if size not in SIZES:
         raise ValueError(f"kernel {name!r}: size must be one of {', '.join(SIZES)}, got {size!r}")
     entry = _KERNELS[name]

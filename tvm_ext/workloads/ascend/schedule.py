@@ -8,6 +8,7 @@ a buffer what :func:`lower_blocks` then says of its allocation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tvm
@@ -21,6 +22,16 @@ FIRST = -2
 """Tells `compute_at` to put a block as early in the loop as it may stand."""
 
 _MULTI_BUFFER = "pragma_multi_buffer"
+
+
+def tensor(shape: tuple[int, ...], dtype: str, name: str) -> te.Tensor:
+    """Declare an input of a tensor expression."""
+    return te.placeholder(shape, dtype, name)
+
+
+def schedule(inputs: Iterable[te.Tensor], output: te.Tensor) -> Schedule:
+    """Begin to schedule a function of a tensor expression: first its inputs, then its output."""
+    return s_tir.Schedule(te.create_prim_func([*inputs, output]))
 
 
 def cast(x: te.Tensor, dtype: str, name: str) -> te.Tensor:

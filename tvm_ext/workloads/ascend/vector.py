@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from tvm import s_tir, te, tirx
+from tvm import te, tirx
 from tvm.tirx import PrimFunc
 
-from tvm_ext.workloads.registry import prim, tensor
-
 from .kernel import Array, Program, ascend, draws, normal, whole
-from .schedule import FIRST, cast, lower_blocks, multi_buffer
+from .schedule import FIRST, cast, lower_blocks, multi_buffer, schedule, tensor
 
 _UB = "local.UB"
 
@@ -23,7 +21,7 @@ def _through_ub(inputs: Sequence[te.Tensor], output: te.Tensor, tile: int, slots
     The tiles that are loaded and the one that is stored have `slots` slots, so that loading the
     next tile, computing on this and storing the last can happen at the same time.
     """
-    sch = s_tir.Schedule(prim(inputs, output))
+    sch = schedule(inputs, output)
     steps = sch.get_child_blocks(sch.get_sblock("root"))
     tiles, _ = sch.split(sch.get_loops(steps[-1])[0], [None, tile])
     store = sch.cache_write(steps[-1], 0, _UB)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our passes in TVM's pipelines for Relax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
+from typing import Any, NamedTuple
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.relax import pipeline as relax_lists
+from tvm.target import Target
+
+from passes.driver import error_context
+from passes.layer_group.rewrite.local_buffers import SCOPE
+from passes.layer_group.transform import LOGGER, local_memory
+from passes.options import check_flags
+from target_hw.memory import target_label
+from tvm_ext import transform
+from tvm_ext.pass_options import takes_options_of
+from tvm_ext.tensor_names import naming_passes
+
+STOCK_PLANNING = "StaticPlanBlockMemory"
+"""The pass of TVM's Relax pipelines whose place `GMEMAllocate` takes."""
+
+FUSION = ("FuseOps", "FuseTIR")
+"""The passes of TVM's Relax pipelines that make one kernel of several operators."""
+
+DEFAULT_BUILD_KINDS = ("hexagon",)
+"""Kinds of targets for which TVM has no lists of Relax passes, and builds with those of
+``relax.pipeline.default_build_pipeline``, which only runs them."""
+
+LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
+"""The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
+
+
+class RelaxStages(NamedTuple):
+    """A list of Relax passes in three parts; the planning of memory is left out."""
+
+    first: list[Pass]  # Legalization and fusion; behind them stand `OrderForMemory`, `LayerGroup`
+    lower: list[Pass]  # From dataflow blocks to allocations, up to the planning of memory
+    behind: list[Pass]
+
+
+def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
+    """Return the passes that TVM builds Relax modules for a target with, in order, made anew.
+
+    They are library dispatch, legalization, fusion if `fuse`, lowering of dataflow blocks and
+    finalization. On the way, tensors keep the names that their author knows them by. Raises
+    ValueError when TVM has no such lists for the target's kind; a chip's ``-llvm`` twin has.
+    """
+    target = Target(target)
+    try:
+        with target:  # The list for Adreno asks which target is current.
+            passes = _stock_passes(target)
+    except ValueError as error:
+        raise ValueError(no_relax_pipeline(target)) from error
+    if not fuse:
+        passes = [stock for stock in passes if stock.info.name not in FUSION]
+    return naming_passes(passes)
+
+
+def no_relax_pipeline(target: Target) -> str:
+    """Say that TVM lowers no Relax modules for a target, and what it does lower them for."""
+    return (
+        f"TVM has no Relax pipeline for targets of kind {str(target.kind.name)!r}; the twin of "
+        "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
+    )
+
+
+def _stock_passes(target: Target) -> list[Pass]:
+    if str(target.kind.name) in DEFAULT_BUILD_KINDS:
+        return [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            relax.transform.LegalizeOps(),
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.RewriteCUDAGraph(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    lists = _relax_lists(target)
+    stages = (
+        lists.library_dispatch_passes,
+        lists.legalize_passes,
+        lists.dataflow_lower_passes,
+        lists.finalize_passes,
+    )
+    return [stock for stage in stages for stock in stage(target)]
+
+
+def _relax_lists(target: Target) -> Any:
+    """Return the module that makes TVM's lists of Relax passes for a target.
+
+    TVM's own dispatch looks the lists for CPUs, CUDA and ROCm up in packages that do not name all
+    of them, so those are taken from the modules that define them.
+    """
+    kind = str(target.kind.name)
+    package = f"tvm.relax.backend.{'cpu_generic' if kind == 'llvm' else kind}"
+    if find_spec(package) is None or find_spec(f"{package}.pipeline") is None:
+        return relax_lists
+    return import_module(f"{package}.pipeline")
+
+
+def in_stages(passes: list[Pass]) -> RelaxStages:
+    """Split a list of passes, as `relax_passes` returns it, where ours stand.
+
+    Raises ValueError when it does not lower dataflow blocks, or plan memory once.
+    """
+    names = [str(stock.info.name) for stock in passes]
+    if names.count(STOCK_PLANNING) != 1:
+        raise ValueError(
+            f"the Relax pipeline has {STOCK_PLANNING} {names.count(STOCK_PLANNING)} times, and "
+            f"must have it once; it is: {', '.join(names)}"
+        )
+    plan = names.index(STOCK_PLANNING)
+    lower = next((at for at, name in enumerate(names[:plan]) if name in LOWERS_DATAFLOW), None)
+    if lower is None:
+        raise ValueError(
+            f"the Relax pipeline has none of {', '.join(LOWERS_DATAFLOW)}; it is: "
+            f"{', '.join(names)}"
+        )
+    return RelaxStages(passes[:lower], passes[lower:plan], passes[plan + 1 :])
+
+
+@takes_options_of(transform.GMEMAllocate)
+def relax_pipeline(
+    target: Target | str,
+    planner: str = "best",
+    *,
+    fuse: bool = True,
+    layer_group: bool | Mapping[str, Any] = False,
+    order: bool | Mapping[str, Any] = False,
+    **options: Any,
+) -> Pass:
+    """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
+
+    Parameters
+    ----------
+    target : Target or str
+        What is built for; its ``global`` memory is what `GMEMAllocate` places tensors in.
+    planner : str
+        The name of a planner.
+    fuse : bool
+        Whether to fuse operators.
+    layer_group : bool or mapping
+        Whether layers run together in local memory; a mapping holds options of
+        `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
+    order : bool or mapping
+        Whether operators are reordered for the least memory, in front of what runs them together; a
+        mapping holds options of `tvm_ext.transform.OrderForMemory`. The target and the upper bounds
+        are by default those of the pipeline.
+    **options
+        As in `tvm_ext.transform.GMEMAllocate`.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        For ``tvm.compile(mod, target, relax_pipeline=...)``.
+
+    Raises
+    ------
+    ValueError
+        When TVM has no pipeline for the target, or none with `StaticPlanBlockMemory` in it, or when
+        an option is wrong.
+
+    Examples
+    --------
+    >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
+    """
+    with error_context("relax_pipeline"):
+        check_flags(fuse=fuse)
+    target = Target(target)
+    allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
+    stages = in_stages(relax_passes(target, fuse=fuse))
+    ours = []
+    if order is not False:
+        bounds = {"target": target, "upper_bounds": options.get("upper_bounds")}
+        ours.append(_with_options("order", transform.OrderForMemory, order, bounds))
+    if layer_group is not False:
+        ours.append(_layer_group(target, layer_group))
+    passes = Sequential([*stages.first, *ours, *stages.lower, allocate, *stages.behind])
+
+    def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
+        with target:
+            return passes(mod)
+
+    return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")
+
+
+def _with_options(
+    option: str, make_pass: Callable[..., Pass], given: object, defaults: Mapping[str, Any]
+) -> Pass:
+    """Return a pass with the options that one option of the pipeline holds."""
+    if given is True:
+        given = {}
+    name = make_pass.__name__
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"{option} must be True, False or a mapping of options of {name}, got {given!r}"
+        )
+    known = signature(make_pass).parameters
+    for key in map(str, given):
+        if key not in known:
+            raise ValueError(f"{option}: {name} has no option {key!r}; it has: {', '.join(known)}")
+    return make_pass(**{**defaults, **given})
+
+
+def _layer_group(target: Target, options: object) -> Pass:
+    group = _with_options("layer_group", transform.LayerGroup, options, {"target": target})
+    chip = Target(options.get("target", target)) if isinstance(options, Mapping) else target
+    if local_memory(chip) is None:
+        LOGGER.warning(
+            "relax_pipeline: layer_group does nothing, as target %s describes no memory %r",
+            target_label(chip),
+            SCOPE,
+        )
+    return group
