@@ -7,7 +7,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +40,36 @@ def pytest_configure(config: pytest.Config) -> None:
         print_blob=True,
     )
     settings.load_profile("any machine")
+
+
+CORPUS = (
+    "tests/addresses/test_address_corpus.py",
+    "tests/addresses/test_corpus_peaks.py",
+    "tests/storage_rewrite/test_storage_rewrite_corpus.py",
+    "tests/storage_rewrite/test_storage_rewrite_sound.py",
+    "tests/tvm_ext/test_workloads.py",
+)
+"""The files that ask for the corpus, which takes long to make."""
+
+NOTEBOOKS = "tests/test_tutorials.py"
+"""Each notebook is a process of its own: the last of a run are shared out one by one."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one worker make the corpus, where workers are given whole files."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            if file in CORPUS:
+                return "the corpus"
+            return nodeid if file == NOTEBOOKS else file
+
+    return ByWhatIsShared(config, log)
 
 
 @pytest.fixture(autouse=True)
