@@ -185,7 +185,8 @@ def random_networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
         if kind == "conv":
             kernel, dilation = draw(st.integers(1, 3)), draw(st.integers(1, 2))
             reach = (kernel - 1) * dilation
-            padding = draw(st.integers(reach // 2, reach))
+            least = reach // 2 if min(h, w) > 1 else -(-reach // 2)  # No result is empty.
+            padding = draw(st.integers(least, reach))
             values.append(
                 b.conv(
                     source,

@@ -133,9 +133,8 @@ def test_groups_of_many_random_networks(search, halo, data):
 def random_groups(search, halo, data):
     network = data.draw(random_networks())
     memory = data.draw(st.sampled_from((SMALL, TINY)))
-    rule = data.draw(st.sampled_from((None, "half")))
     planner = data.draw(st.sampled_from(("first_fit", "bank_aware", "op_order")))
-    chip = Chip(memory, MACHINE, planner, rule)
+    chip = Chip(memory, MACHINE, planner)
     check_groups(network, chip, plan_layer_groups(network, chip, search=search, halo=halo))
 
 

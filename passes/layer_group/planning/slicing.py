@@ -34,9 +34,6 @@ LETTERS = "nwh"
 CHANNELS = "c"
 """Letter of the axis along which a layer may be made in parts."""
 
-OVERLAP_RULES = (None, "half")
-"""Names of the rules that refuse slices which repeat too much; see `repeats_too_much`."""
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -250,21 +247,6 @@ class GroupSlices:
         if "h" in slices.keep or name in self.resident or name in self.streamed:
             return 0
         return (self.cut.h - 1) * extent_of(slices.tensor, "h")
-
-
-def repeats_too_much(slices: GroupSlices) -> str:
-    """Return the name of a tensor that breaks the overlap rule, or an empty string.
-
-    The rule of tpu-mlir's LayerGroup: slices fail if the rows of a layer's input that are repeated
-    are more than half of its height, over all slices together. Whole tensors that stay for all
-    slices repeat nothing.
-    """
-    for layer in slices.group.layers:
-        for name in layer.inputs:
-            tensor = slices.group.tensor(name)
-            if 2 * slices.repeated_rows(name) > extent_of(tensor, "h"):
-                return name
-    return ""
 
 
 def slice_group(

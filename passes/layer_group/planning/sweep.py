@@ -109,7 +109,6 @@ class _Measure:
     elements: int
     everywhere: bool
     is_whole: bool
-    repeats: bool
 
 
 @dataclass
@@ -160,7 +159,7 @@ class Sweep:
                 yield Estimate(number, self.last, self.cut, self.keep, int(price), moved, live)
 
     def _extend(self, number: int) -> bool:
-        """Put a layer before the others; False if it cannot be cut so, or repeats too much."""
+        """Put a layer before the others; False if it cannot be cut so."""
         layer = self.layers[number]
         if self.cut.w > 1 and not layer.by_columns:
             return False
@@ -184,8 +183,6 @@ class Sweep:
             if other.reader == number + 1:
                 self._beside(self.index.tensors[name], other, number, 1)
         measure, made = self._measure(tensor, needs, loaded=False)
-        if self._refuses(measure) and readers:
-            return False
         self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
         stream = self.facts.stream(number, self.cut.part_bytes)
         if stream is not None and stream.weights:
@@ -205,7 +202,8 @@ class Sweep:
         if bits:
             buffer = -(-bits * self._lane_elements(tensor, made, stream) // 8)
             self._live[self._at(number)] += buffer
-        return self._read(number, layer, made, stream)
+        self._read(number, layer, made, stream)
+        return True
 
     def _stream(self, number: int, stream: Stream) -> None:
         """Note that a layer loads its weights part by part, and waits for the first part."""
@@ -219,11 +217,8 @@ class Sweep:
             extents = window_of(tensor.shape, at, stream.window)
             self._live[self._at(number)] += self.facts.lane_bytes(tensor, extents)
 
-    def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> bool:
-        """Note what the layer needs of its inputs, which are loaded as long as nothing makes them.
-
-        False if one of them repeats too much.
-        """
+    def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> None:
+        """Note what the layer needs of its inputs, which are loaded as long as nothing makes them."""
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             tensor = self.index.tensors[name]
             need = [through(m, made, n) for m, n in zip(axis_maps, tensor.shape, strict=True)]
@@ -238,14 +233,8 @@ class Sweep:
                 last_reader = old.last_reader
                 self._account(tensor, old, -1, head=number)
             measure, _ = self._measure(tensor, self._needs[name], loaded=True)
-            if self._refuses(measure):
-                return False
             self._loaded[name] = _Loaded(measure, number, last_reader)
             self._account(tensor, self._loaded[name], 1, head=number)
-        return True
-
-    def _refuses(self, measure: _Measure) -> bool:
-        return self.facts.chip.overlap_rule == "half" and measure.repeats
 
     def _at(self, number: int) -> int:
         return self.last - number
@@ -357,7 +346,7 @@ class Sweep:
         if loaded and not any(needs):
             return self._measure_whole(tensor), needs
         held, made = settle_spans(needs, self.keep)
-        extents, elements, kept, repeats = [], 1, False, False
+        extents, elements, kept = [], 1, False
         sizes: dict[str, NDArray[np.int64]] = {}  # Of all slices along a letter.
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):
             if window is None or fresh is None:
@@ -368,8 +357,6 @@ class Sweep:
             extents.append(window[1].longest)
             sizes[letter] = new.sizes * sizes.get(letter, 1)
             kept = kept or (letter in self.keep and new.total < window[1].total)
-            if letter == "h" and self.facts.chip.overlap_rule == "half":
-                repeats = 2 * (new.total - new.covered()) > extent
         for made_by in sizes.values():
             elements *= int(made_by.sum())
         for letter in LETTERS:
@@ -380,14 +367,13 @@ class Sweep:
                 kept = True
             else:
                 elements *= count
-                repeats = repeats or letter == "h"
         nbytes = self.facts.lane_bytes(tensor, tuple(extents))
-        return _Measure(nbytes, elements, kept, not sizes, repeats), made
+        return _Measure(nbytes, elements, kept, not sizes), made
 
     def _measure_whole(self, tensor: Tensor) -> _Measure:
         """Return what a tensor takes that is loaded as a whole, once if there is more than one."""
         nbytes = self.facts.lane_bytes(tensor, tensor.shape)
-        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True, False)
+        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True)
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans, stream: Stream | None) -> int:
         extents = tuple(
