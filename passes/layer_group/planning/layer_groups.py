@@ -13,7 +13,7 @@ from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, extent_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup, streams_of
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.search import (
     KEEPS,
     GroupSearch,
@@ -22,6 +22,7 @@ from passes.layer_group.planning.search import (
 )
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.spans import Spans
+from passes.layer_group.planning.streams import streams_of
 
 SEARCHES = {
     "dynamic_programming": (dynamic_programming, tail_to_head),
@@ -150,7 +151,7 @@ def _why_left(search: GroupSearch, number: int) -> str:
     unit = chip.lanes.batch_unit(output.bits)
     columns = extent_of(output, "w") if layers[number].by_columns else 1
     cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
-    streams = streams_of(group, cut, chip.lanes)
+    streams = streams_of(group, chip.lanes, cut.letters, cut.part_bytes)
     slices = slice_group(group, cut, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)
     needed = sum(sizes.values())

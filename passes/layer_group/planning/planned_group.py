@@ -26,7 +26,7 @@ from passes.layer_group.planning.slicing import (
     GroupSlices,
     slice_group,
 )
-from passes.layer_group.planning.streams import Stream, stream_of
+from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import solve
 from passes.planning.plan import Plan
@@ -162,13 +162,6 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
-def streams_of(group: Group, cut: Cut, lanes: Lanes) -> dict[str, Stream]:
-    """Return the layers of a group that a cut makes in parts, by name."""
-    pairs = zip(group.layers, group.numbers, strict=True)
-    found = ((layer.name, stream_of(group.index, lanes, n, cut.part_bytes)) for layer, n in pairs)
-    return {name: stream for name, stream in found if stream is not None}
-
-
 def plan_group(
     group: Group,
     cut: Cut,
@@ -186,7 +179,7 @@ def plan_group(
         return None
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return None
-    streams = streams_of(group, cut, chip.lanes)
+    streams = streams_of(group, chip.lanes, cut.letters, cut.part_bytes)
     slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)
     steps = pipeline(nearest(group, slices.streamed))
