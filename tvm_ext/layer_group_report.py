@@ -172,7 +172,6 @@ def layer_groups(
     search: str = "dynamic_programming",
     halo: str = "cheapest",
     planner: str = "best",
-    overlap_rule: str | None = None,
     fuse: bool = True,
     function: str | None = None,
     progress: Callable[[int, int], object] = silent,
@@ -186,7 +185,7 @@ def layer_groups(
         `tvm_ext.relax_pipeline` lowers them.
     target : Target or str or mapping, optional
         The chip. By default the target that is current.
-    search, halo, planner, overlap_rule
+    search, halo, planner
         As in `tvm_ext.transform.LayerGroup`.
     fuse : bool
         Whether operators that are lowered here are fused.
@@ -210,9 +209,7 @@ def layer_groups(
     """
     mod = as_module(mod)
     options = checked_options(
-        LayerGroupOptions(
-            None if target is None else known_target(target), search, halo, planner, overlap_rule
-        )
+        LayerGroupOptions(None if target is None else known_target(target), search, halo, planner)
     )
     names = [str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)]
     if not names:

@@ -59,19 +59,27 @@ def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
             reads = tuple(name for name in names if name in items)
             writes = tuple(name for name in (layer.output, layer.name) if name in items)
             stream = slices.streams.get(layer.name)
-            if stream is None or not stream.weights:
+            if stream is None or not (stream.loads or stream.stores):
                 program.append(Statement(layer.name, LANES, reads, writes, cycles))
                 continue
             count = len(stream.ranges)
-            for part in range(count + 1):
-                for name, _ in stream.weights if part < count else ():
-                    moved = -(-bytes_of(planned.group.tensor(name)) // count)
+            stored = -(-_elements(slices.tensors[layer.output].made(indices[at])) // count)
+            stored = -(-stored * planned.group.tensor(layer.output).bits // 8)
+            for part in range(count + 2):
+                for name, _ in stream.loads if part < count else ():
+                    elements = _elements(slices.tensors[name].made(indices[at]))
+                    moved = -(-elements * planned.group.tensor(name).bits // (8 * count))
                     half = (_half(name, part),)
                     program.append(Statement(f"load {name}", TRANSFERS, (), half, moved))
-                if part:
-                    halves = tuple(_half(name, part - 1) for name, _ in stream.weights)
+                if 0 < part <= count:
+                    halves = tuple(_half(name, part - 1) for name, _ in stream.loads)
+                    made = (_half(layer.output, part - 1), *writes[1:]) if stream.stores else writes
                     work = -(-cycles // count)
-                    program.append(Statement(layer.name, LANES, (*reads, *halves), writes, work))
+                    program.append(Statement(layer.name, LANES, (*reads, *halves), made, work))
+                if stream.stores and part > 1:
+                    half = (_half(layer.output, part - 2),)
+                    name = f"store {layer.output}"
+                    program.append(Statement(name, TRANSFERS, half, (), stored))
     return tuple(program)
 
 
@@ -88,7 +96,7 @@ def _half(name: str, part: int) -> str:
 
 
 def _in_halves(planned: PlannedGroup) -> tuple[Problem, Plan]:
-    """Return a group's local memory with the two buffers of each weight that comes in parts."""
+    """Return a group's local memory with the two buffers of each tensor that comes in parts."""
     problem, offsets = planned.local.problem, dict(planned.plan.offsets)
     buffers = []
     for buffer in problem.buffers:

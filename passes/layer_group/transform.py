@@ -56,7 +56,6 @@ class LayerGroupOptions:
     search: str = "dynamic_programming"
     halo: str = "cheapest"
     planner: str = "best"
-    overlap_rule: str | None = None
     form: Form | None = None
 
 
@@ -75,7 +74,6 @@ def LayerGroup(  # noqa: N802
     search: str = "dynamic_programming",
     halo: str = "cheapest",
     planner: str = "best",
-    overlap_rule: str | None = None,
     form: Form | None = None,
 ) -> Pass:
     """Run layers of a network together in local memory, slice by slice.
@@ -102,8 +100,6 @@ def LayerGroup(  # noqa: N802
     planner : str
         What places a group's tensors in local memory: ``bank_aware``, ``op_order``, or any
         planner of `passes.planning.planners`.
-    overlap_rule : {None, "half"}
-        ``half`` refuses slices that repeat more than half of a tensor's rows.
     form : {"address", "arena"}, optional
         ``address`` writes ``allocated_addr`` onto each buffer, in bytes in a lane, for a code
         generator; ``arena`` makes all of them views of one allocation, which a CPU runs. By
@@ -121,9 +117,7 @@ def LayerGroup(  # noqa: N802
         local memory is not described as needed.
     """
     options = checked_options(
-        LayerGroupOptions(
-            None if target is None else Target(target), search, halo, planner, overlap_rule, form
-        )
+        LayerGroupOptions(None if target is None else Target(target), search, halo, planner, form)
     )
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
@@ -145,7 +139,7 @@ def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
             raise ValueError(f"LayerGroup: {name} must be one of {names}, got {value!r}")
     # A chip that has all it needs tells whether the other options are known.
     some = MemoryScope(SCOPE, 1024, facts=(("eu_bytes", 16), ("lanes", 1)))
-    Chip(some, ESTIMATE, options.planner, options.overlap_rule)
+    Chip(some, ESTIMATE, options.planner)
     if options.target is not None:
         local_memory(options.target)
     return options
@@ -267,7 +261,6 @@ def chip_of(options: LayerGroupOptions) -> Chip:
         _NO_MEMORY if memory is None else memory,
         _machine(target),
         options.planner,
-        options.overlap_rule,
     )
 
 

@@ -80,12 +80,13 @@ class Replay:
             shape = self.group.tensor(name).shape
             self.numbers[name] = np.arange(first, first + prod(shape)).reshape(shape)
             first += prod(shape)
-        # Weights that come in parts: the axis, elements of a part, and of the axis.
-        self.parts = {
-            name: (axis, stream.chunk, stream.extent)
-            for stream in planned.slices.streams.values()
-            for name, axis in stream.weights
-        }
+        # What comes in parts: the axis, elements of a part, and of the axis.
+        self.parts = {}
+        for layer in self.group.layers:
+            stream = planned.slices.streams.get(layer.name)
+            if stream is not None:
+                mine = [*stream.loads, *([(layer.output, stream.axis)] if stream.stores else [])]
+                self.parts |= {n: (axis, stream.chunk, stream.extent) for n, axis in mine}
         self.layouts = {name: self.layout(name) for name in self.group.names}
         self.stored = {n: np.zeros(self.group.tensor(n).shape, int) for n in self.group.outputs}
         self.computed = dict.fromkeys(self.group.made, 0)
@@ -215,9 +216,7 @@ class Replay:
             turn = turns[transfer.stage]
             if transfer.kind == "store" and 0 <= turn < len(self.indices):
                 box = self.slices.stored[transfer.tensor].made(self.indices[turn])
-                part = [np.arange(*axis) for axis in box]
-                self.expect(transfer.tensor, turn, part)
-                self.stored[transfer.tensor][np.ix_(*part)] += 1
+                self.store(transfer.tensor, turn, box)
 
     def compute(self, position: int, turn: int) -> None:
         layer = self.group.layers[position]
@@ -242,13 +241,27 @@ class Replay:
             if at + 1 < len(ranges):
                 self.load_parts(stream, turn, ranges[at + 1])
             self.compute_part(position, turn, (*box[: stream.axis], part, *box[stream.axis + 1 :]))
+            # A part is stored while the next one computes.
+            if stream.stores and at:
+                self.store_part(layer.output, stream.axis, turn, ranges[at - 1])
+        if stream.stores:
+            self.store_part(layer.output, stream.axis, turn, ranges[-1])
 
     def load_parts(self, stream, turn: int, part: tuple[int, int]) -> None:
-        for name, axis in stream.weights:
-            shape = self.group.tensor(name).shape
-            box = [(0, n) for n in shape]
+        for name, axis in stream.loads:
+            box = list(self.slices.tensors[name].made(self.indices[turn]))
             box[axis] = part
             self.write(name, turn, tuple(box))
+
+    def store_part(self, name: str, axis: int, turn: int, part: tuple[int, int]) -> None:
+        box = list(self.slices.stored[name].made(self.indices[turn]))
+        box[axis] = part
+        self.store(name, turn, tuple(box))
+
+    def store(self, name: str, turn: int, box: Box) -> None:
+        part = [np.arange(*axis) for axis in box]
+        self.expect(name, turn, part)
+        self.stored[name][np.ix_(*part)] += 1
 
     def compute_part(self, position: int, turn: int, box: Box) -> None:
         layer = self.group.layers[position]

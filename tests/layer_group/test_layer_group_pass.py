@@ -72,7 +72,7 @@ def test_a_network_built_with_groups_gives_the_same(name):
 def test_searches_and_halos_give_the_same_numbers(search, halo):
     mod = chain(batch=2)
     args = arrays(mod)
-    options = {"search": search, "halo": halo, "overlap_rule": "half"}
+    options = {"search": search, "halo": halo}
     grouped = build(mod, f"{TINY}-llvm", layer_group=options)
     np.testing.assert_array_equal(call(grouped, args)[0], run(mod, args)[0])
 
@@ -226,7 +226,6 @@ def test_a_target_without_pipes_is_told_what_is_assumed(caplog):
         ({"search": "luck"}, "search"),
         ({"halo": "lose"}, "halo"),
         ({"planner": "none"}, "none"),
-        ({"overlap_rule": "third"}, "overlap_rule"),
         ({"form": "cloud"}, "form"),
         ({"target": "sophgo/none"}, "sophgo/none"),
     ],

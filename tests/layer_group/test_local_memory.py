@@ -288,19 +288,16 @@ def test_two_operands_and_a_result_lie_in_banks_of_their_own():
 def test_a_chip_that_cannot_be_planned_for_is_refused():
     with pytest.raises(ValueError, match=r"memory scope 'local.LMEM' has no capacity"):
         Chip(MemoryScope("local.LMEM", facts=FACTS), MACHINE)
-    with pytest.raises(ValueError, match=r"overlap_rule must be one of None, 'half', got 'third'"):
-        Chip(T8, MACHINE, overlap_rule="third")
     with pytest.raises(ValueError, match=r"unknown planner 'mine'.*bank_aware, op_order"):
         Chip(T8, MACHINE, planner="mine")
     with pytest.raises(ValueError, match="no pipe 'TIU'"):
         Chip(T8, Machine((Pipe("GDMA", "bytes", 16),)))
 
 
-def test_the_overlap_rule_refuses_a_group():
+def test_what_is_kept_repeats_no_rows():
     group = group_of(worked_example())
-    assert plan_group(group, Cut(h=7), Chip(T8, MACHINE, overlap_rule="half")) is None
     assert plan_group(group, Cut(h=7), Chip(T8, MACHINE)) is not None
-    kept = plan_group(group, Cut(h=7), Chip(T8, MACHINE, overlap_rule="half"), "h")
+    kept = plan_group(group, Cut(h=7), Chip(T8, MACHINE), "h")
     assert kept is not None
     assert kept.halo == "keep"
     assert kept.cost.repeated_rows == 0

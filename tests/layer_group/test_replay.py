@@ -22,6 +22,7 @@ from passes.layer_group.planning.slicing import (
     GroupSlices,
     slice_group,
 )
+from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.time_steps import nearest, pipeline
 
 ROWS, COLUMNS = 2, 3  # The axes of rows and columns in NCHW.
@@ -31,7 +32,7 @@ def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda 
     """Plan slices on lanes with room for all, with sizes that a test may change."""
     sizes = item_bytes(slices, LANES)
     change(sizes)
-    steps = pipeline(nearest(slices.group))
+    steps = pipeline(nearest(slices.group, slices.streamed))
     cost, steps = group_cost(slices, steps, MACHINE, LANES, sizes)
     local = of_time_steps(slices, steps, HUGE, sizes)
     found = place(local, "first_fit")
@@ -183,10 +184,11 @@ def test_groups_of_many_random_networks_run(network, h, w, data):
 
 
 def run_random_group(network, h, w, data):
-    """Rows stay also where columns are cut, and where readers differ in the columns they need."""
+    """Rows stay also where columns are cut, and layers are made in parts of their channels."""
     last = data.draw(st.integers(0, len(network.layers) - 1))
     group = group_of(network, tuple(range(last + 1)))
     outputs = [group.tensor(name).shape for name in group.outputs]
     cut = Cut(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
     keep = data.draw(st.sampled_from(("", "h")))
-    check_replay(plan(slice_group(group, cut, keep)))
+    streams = streams_of(group, LANES, cut.letters, data.draw(st.sampled_from((0, 1, 100))))
+    check_replay(plan(slice_group(group, cut, keep, streams=streams)))

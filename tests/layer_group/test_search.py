@@ -14,7 +14,7 @@ from networks import Builder, random_networks, worked_example
 from replay import check_replay
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning.cost import pipelined_cycles
+from passes.layer_group.planning.cost import group_cost, pipelined_cycles
 from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer_groups
@@ -22,6 +22,7 @@ from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.search import GroupSearch, counts, shortest_path
 from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.sweep import LayerFacts, Sweep
 from passes.layer_group.planning.time_steps import nearest, pipeline
 from passes.planning.verify import check
@@ -34,7 +35,13 @@ LONG = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))
 
 @given(
     network=random_networks(),
-    cut=st.builds(Cut, n=st.integers(1, 3), h=st.integers(1, 6)),
+    cut=st.builds(
+        Cut,
+        n=st.integers(1, 3),
+        h=st.integers(1, 6),
+        w=st.integers(1, 3),
+        part_bytes=st.sampled_from((0, 1, 100)),
+    ),
     keep=st.sampled_from(("", "h")),
 )
 @settings(max_examples=100, deadline=None, print_blob=True)
@@ -44,10 +51,14 @@ def test_a_sweep_finds_what_slices_and_time_steps_say(network, cut, keep):
     last = len(network.layers) - 1
     for estimate in Sweep(LayerFacts(index, chip), last, cut, keep).run(0):
         group = index.group(tuple(range(estimate.first, last + 1)))
-        slices = slice_group(group, cut, keep)
-        steps = pipeline(nearest(group))
-        local = of_time_steps(slices, steps, chip.memory, item_bytes(slices, chip.lanes))
+        streams = streams_of(group, chip.lanes, cut.letters, cut.part_bytes)
+        slices = slice_group(group, cut, keep, streams=streams)
+        steps = pipeline(nearest(group, slices.streamed))
+        local_bytes = item_bytes(slices, chip.lanes)
+        local = of_time_steps(slices, steps, chip.memory, local_bytes)
         assert estimate.live_bytes == max(local.live_bytes)
+        cost, _ = group_cost(slices, steps, chip.machine, chip.lanes, local_bytes)
+        assert abs(estimate.moved - cost.moved) <= len(group.names)
 
 
 def test_the_shortest_path_on_the_worked_costs():
@@ -133,9 +144,8 @@ def test_groups_of_many_random_networks(search, halo, data):
 def random_groups(search, halo, data):
     network = data.draw(random_networks())
     memory = data.draw(st.sampled_from((SMALL, TINY)))
-    rule = data.draw(st.sampled_from((None, "half")))
     planner = data.draw(st.sampled_from(("first_fit", "bank_aware", "op_order")))
-    chip = Chip(memory, MACHINE, planner, rule)
+    chip = Chip(memory, MACHINE, planner)
     check_groups(network, chip, plan_layer_groups(network, chip, search=search, halo=halo))
 
 

@@ -14,12 +14,11 @@ from networks import Builder, random_networks, source_map, transposed_map, worke
 from replay import read_by
 
 from passes.layer_group.planning.group import Group, NetworkIndex
-from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
+from passes.layer_group.planning.network import AxisMap, Layer, Network
 from passes.layer_group.planning.slicing import (
     LETTERS,
     Cut,
     GroupSlices,
-    repeats_too_much,
     slice_group,
 )
 from passes.layer_group.planning.spans import even_ranges
@@ -64,28 +63,6 @@ def test_backward_formulas(axis_map, extents, outputs, inputs):
         assert needed_range(axis_map, output, output_extent, extent) == expected
 
 
-def input_slices(sizes):
-    """A layer whose input's slices have these heights, of 100 rows."""
-    first, second = sizes
-    tensors = (Tensor("x", (100,), 8, "h"), Tensor("y", (2,), 8, "h"))
-    # Slice 0 reads [0, first), slice 1 reads [100 - second, 100).
-    axis_map = AxisMap(0, 100 - min(sizes), 1, min(sizes) - second, first - 1)
-    layer = Layer("layer", "any", ("x",), "y", ((axis_map,),))
-    index = NetworkIndex(Network(tensors, (layer,), ("y",)))
-    return slice_group(index.group((0,)), Cut(h=2))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "fails"),
-    [((80, 80), True), ((60, 80), False), ((75, 75), False), ((75, 76), True)],
-)
-def test_overlap_rule(sizes, fails):
-    slices = input_slices(sizes)
-    made = slices.tensors["x"].axes[0].made
-    assert [end - begin for begin, end in made] == list(sizes)
-    assert (repeats_too_much(slices) == "x") is fails
-
-
 def group_of(network, layers=None):
     index = NetworkIndex(network)
     return index.group(tuple(layers or range(len(network.layers))))
@@ -104,14 +81,12 @@ def test_worked_example_in_four():
         assert list(slices.tensors[name].axes[2].made) == slices_of(ranges)
     repeated = {"t4": 0, "t3": 6, "t2": 12, "t1": 12, "in0": 18}
     assert {name: slices.repeated_rows(name) for name in repeated} == repeated
-    assert repeats_too_much(slices) == ""
 
 
 @pytest.mark.parametrize(("count", "total"), [(2, 62), (3, 68), (7, 92), (14, 134)])
 def test_worked_example_in_other_numbers(count, total):
     slices = slice_group(group_of(worked_example()), Cut(h=count))
     assert sum(b - a for a, b in slices.tensors["in0"].axes[2].made) == total
-    assert bool(repeats_too_much(slices)) is (count >= 7)
 
 
 def test_even_ranges():

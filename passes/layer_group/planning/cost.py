@@ -64,12 +64,12 @@ def layer_cycles(machine: Machine, lanes: Lanes, group: Group, layer: Layer, ele
     return max(machine[LANES].cycles(work, bits), -(-padded // together))
 
 
-def moved_bytes(slices: GroupSlices, transfer: Transfer) -> int:
-    """Return the bytes that a transfer moves for all slices together."""
-    tensor = slices.group.tensor(transfer.tensor)
-    if transfer.kind != LOAD:
+def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
+    """Return the bytes of a tensor that are loaded or stored for all slices together."""
+    tensor = slices.group.tensor(name)
+    if kind != LOAD:
         return bytes_of(tensor)
-    return -(-slices.tensors[transfer.tensor].made_elements(slices.cut) * tensor.bits // 8)
+    return -(-slices.tensors[name].made_elements(slices.cut) * tensor.bits // 8)
 
 
 def group_cost(
@@ -93,21 +93,24 @@ def group_cost(
     cycles: dict[Transfer, int] = {}
     held = set(slices.resident)
     pipe = machine[TRANSFERS]
-    # For one slice: a layer waits for the first part of its weights, the others come meanwhile.
+    # For one slice: a layer waits for the first part of what it loads in parts, and for the last
+    # one to be stored; the others pass by meanwhile.
     computing = [-(-all_slices // count) for all_slices in computed]
     streaming: dict[int, int] = {}
     streamed = 0
     for at, layer in enumerate(group.layers):
         stream = slices.streams.get(layer.name)
-        if stream is not None and stream.weights:
-            loaded = sum(bytes_of(group.tensor(name)) for name, _ in stream.weights)
-            parts = len(stream.ranges)
-            part = pipe.cycles(-(-loaded // parts))
-            computing[at], streaming[at] = computing[at] + part, part * parts
-            streamed += loaded * count
+        if stream is None:
+            continue
+        loaded = sum(moved_bytes(slices, name, LOAD) for name, _ in stream.loads)
+        stored = bytes_of(group.tensor(layer.output)) if stream.stores else 0
+        parts = len(stream.ranges)
+        each = sum(pipe.cycles(-(-n // (parts * count))) for n in (loaded, stored) if n)
+        computing[at], streaming[at] = computing[at] + each, each * parts
+        streamed += loaded + stored
     for row in steps.rows:
         for transfer in row.transfers:
-            moved[transfer] = moved_bytes(slices, transfer)
+            moved[transfer] = moved_bytes(slices, transfer.tensor, transfer.kind)
             times = 1 if transfer.tensor in held else count
             cycles[transfer] = pipe.cycles(-(-moved[transfer] // times))
     if balance:

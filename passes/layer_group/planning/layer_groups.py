@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -86,7 +87,7 @@ def plan_layer_groups(
         found = [_settled(group_search, way(group_search, first, last)) for way in SEARCHES[search]]
         chosen = min(found, key=lambda one: _price(group_search, one))
         parts += chosen
-    groups = [part for part in parts if isinstance(part, PlannedGroup)]
+    groups = [group_search.placed(part) for part in parts if isinstance(part, PlannedGroup)]
     left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
     left |= why_left(group_search, parts)
     moved = sum(group.cost.moved for group in groups)
@@ -159,14 +160,15 @@ def _moved_least(index: NetworkIndex) -> int:
     """Return the bytes of what comes from outside and is read, and of all outputs, each once."""
     ends = [n for n in index.maker if n in index.outputs or not index.readers[n]]
     moved = sum(bytes_of(index.tensors[name]) for name in ends)
-    needs = {name: [_all(extent) for extent in index.tensors[name].shape] for name in ends}
+    every = cache(_all)
+    needs = {name: [every(extent) for extent in index.tensors[name].shape] for name in ends}
     for layer in reversed(index.network.layers):
         made = needs[layer.output]
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             extents = index.tensors[name].shape
             read = [
                 # One by one: a slice of one row reads no row between those that it needs.
-                _all(n) if m is None else made[m.axis].singly().needed(m, n)
+                every(n) if m is None else made[m.axis].singly().needed(m, n)
                 for m, n in zip(axis_maps, extents, strict=True)
             ]
             needs[name] = _both(needs.get(name, read), read)

@@ -22,13 +22,11 @@ from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
 from passes.layer_group.planning.op_order import op_order
 from passes.layer_group.planning.slicing import (
-    OVERLAP_RULES,
     Cut,
     GroupSlices,
-    repeats_too_much,
     slice_group,
 )
-from passes.layer_group.planning.streams import Stream, stream_of
+from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import solve
 from passes.planning.plan import Plan
@@ -58,16 +56,10 @@ class Chip:
     memory: MemoryScope
     machine: Machine  # The pipes that `cost` names
     planner: str = "best"  # One of `STRATEGIES`, or a general planner
-    overlap_rule: str | None = None  # One of `OVERLAP_RULES`
 
     def __post_init__(self) -> None:
         if self.memory.capacity is None:
             raise ValueError(f"LayerGroup: memory scope {self.memory.name!r} has no capacity")
-        if self.overlap_rule not in OVERLAP_RULES:
-            known = ", ".join(repr(rule) for rule in OVERLAP_RULES)
-            raise ValueError(
-                f"LayerGroup: overlap_rule must be one of {known}, got {self.overlap_rule!r}"
-            )
         if self.planner not in STRATEGIES:
             try:
                 get_planner(self.planner)
@@ -170,13 +162,6 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
-def streams_of(group: Group, cut: Cut, lanes: Lanes) -> dict[str, Stream]:
-    """Return the layers of a group that a cut makes in parts, by name."""
-    pairs = zip(group.layers, group.numbers, strict=True)
-    found = ((layer.name, stream_of(group.index, lanes, n, cut.part_bytes)) for layer, n in pairs)
-    return {name: stream for name, stream in found if stream is not None}
-
-
 def plan_group(
     group: Group,
     cut: Cut,
@@ -184,7 +169,7 @@ def plan_group(
     keep: str | Mapping[str, str] = "",
     placing: Callable[[LocalMemory, str], Plan | None] = place,
 ) -> PlannedGroup | None:
-    """Return a group planned with a given cut, or None if it does not fit or breaks the rule.
+    """Return a group planned with a given cut, or None if it does not fit.
 
     `placing` is `place`, or `fit` where it does not matter in which banks items lie.
     """
@@ -194,10 +179,8 @@ def plan_group(
         return None
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return None
-    streams = streams_of(group, cut, chip.lanes)
+    streams = streams_of(group, chip.lanes, cut.letters, cut.part_bytes)
     slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
-    if chip.overlap_rule == "half" and repeats_too_much(slices):
-        return None
     sizes = item_bytes(slices, chip.lanes)
     steps = pipeline(nearest(group, slices.streamed))
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)

@@ -9,9 +9,10 @@ from math import prod
 
 from passes.layer_group.planning.group import extent_of
 from passes.layer_group.planning.local_memory import item_bytes
-from passes.layer_group.planning.planned_group import PlannedGroup, streams_of
+from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.streams import streams_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def _does_not_fit(search: GroupSearch, number: int) -> str:
     unit = chip.lanes.batch_unit(output.bits)
     columns = extent_of(output, "w") if layer.by_columns else 1
     cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
-    streams = streams_of(group, cut, chip.lanes)
+    streams = streams_of(group, chip.lanes, cut.letters, cut.part_bytes)
     slices = slice_group(group, cut, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]

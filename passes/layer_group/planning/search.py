@@ -100,6 +100,7 @@ class GroupSearch:
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
+        self.tried: set[tuple[int, int]] = set()  # First and last layers of what was planned.
         # What all planned groups were estimated to cost, and what they cost.
         self._estimated = self._found = 1
 
@@ -112,23 +113,24 @@ class GroupSearch:
             if planned is None and self._quick != self.chip:
                 planned = plan_group(group, estimate.cut, self.chip, estimate.keep, fit)
             self._planned[key] = planned
+            self.tried.add((estimate.first, estimate.last))
             if planned is not None:
                 self._estimated += estimate.price
                 self._found += planned.cost.price
         return self._planned[key]
 
-    def settle(self, planned: PlannedGroup) -> PlannedGroup:
-        """Return a group of the result, with addresses from the planner that was asked for.
-
-        Where halos may be kept or not, whichever is cheaper, that is decided for each tensor.
-        """
-        if len(self.keeps) > 1:
-            planned = self._mixed(planned)
+    def placed(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group of the result, with addresses from the planner that was asked for."""
         plan = place(planned.local, self.chip.planner)
         return planned if plan is None else replace(planned, plan=plan)
 
-    def _mixed(self, planned: PlannedGroup) -> PlannedGroup:
-        """Return a group where no single tensor's halo would better be treated the other way."""
+    def settle(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group where no single tensor's halo would better be treated the other way.
+
+        That is the group itself unless halos may be kept or not, whichever is cheaper.
+        """
+        if len(self.keeps) == 1:
+            return planned
         cut, group = planned.cut, planned.group
         candidates = slice_group(group, cut, "h").kept
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
@@ -322,7 +324,8 @@ def _choose(
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
                 costs[end, end] = estimates[0].price
                 estimates = less
-            for estimate in estimates:
+            # Of those that are not planned, the first one is the cheapest.
+            for estimate in estimates if (start, end) in search.tried else estimates[:1]:
                 if only_planned and not search.is_planned(estimate):
                     continue
                 price = search.price(estimate)

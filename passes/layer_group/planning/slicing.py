@@ -34,9 +34,6 @@ LETTERS = "nwh"
 CHANNELS = "c"
 """Letter of the axis along which a layer may be made in parts."""
 
-OVERLAP_RULES = (None, "half")
-"""Names of the rules that refuse slices which repeat too much; see `repeats_too_much`."""
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -47,13 +44,18 @@ class Cut:
     n: int = 1
     h: int = 1
     w: int = 1
-    # Weights of a layer that take more bytes a lane come in parts (see `streams`); zero: none do.
+    # A layer whose weights take more bytes a lane is made in parts (see `streams`); zero: none is.
     part_bytes: int = 0
 
     @property
     def steps(self) -> int:
         """Number of slices in all."""
         return self.n * self.h * self.w
+
+    @property
+    def letters(self) -> str:
+        """Letters of the axes that have more than one slice."""
+        return "".join(letter for letter in LETTERS if self.count(letter) > 1)
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
@@ -149,6 +151,11 @@ class TensorSlices:
             return tuple((0, 0) for _ in box)
         return box
 
+    def in_parts(self, axis: int, stream: Stream) -> TensorSlices:
+        """Return the slices with one axis in the parts of a layer."""
+        parts = AxisSlices(CHANNELS, stream.ranges, stream.ranges)
+        return replace(self, axes=(*self.axes[:axis], parts, *self.axes[axis + 1 :]))
+
     def made_elements(self, cut: Cut) -> int:
         """Return how many elements all slices make together, repeated ones each time."""
         count = 1
@@ -185,9 +192,9 @@ class GroupSlices:
     streams: Mapping[str, Stream]  # By name, for the layers that are made in parts
 
     @cached_property
-    def streamed(self) -> dict[str, Stream]:
-        """The weights that come in parts."""
-        return {name: stream for stream in self.streams.values() for name, _ in stream.weights}
+    def streamed(self) -> dict[str, tuple[int, Stream]]:
+        """What passes by in parts: the axis that is in parts, and these."""
+        return _streamed(self.group, self.streams)
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
@@ -221,22 +228,19 @@ class GroupSlices:
     def window(self, name: str) -> tuple[int, ...]:
         """Return the elements on each axis of what is held of a tensor at once, at most."""
         slices = self.tensors[name]
-        if name in self.streamed:
-            stream = self.streamed[name]
-            return window_of(slices.tensor.shape, dict(stream.weights)[name], stream.window)
-        return tuple(
+        window = tuple(
             extent if axis is None else axis.window
             for extent, axis in zip(slices.tensor.shape, slices.axes, strict=True)
         )
+        if name not in self.streamed:
+            return window
+        axis, stream = self.streamed[name]
+        return window_of(window, axis, stream.window)
 
     def in_parts(self, layer: Layer) -> TensorSlices:
         """Return what a layer makes, its channels in parts if it is made so."""
         made, stream = self.tensors[layer.output], self.streams.get(layer.name)
-        if stream is None:
-            return made
-        axes = list(made.axes)
-        axes[stream.axis] = AxisSlices(CHANNELS, stream.ranges, stream.ranges)
-        return replace(made, axes=tuple(axes))
+        return made if stream is None else made.in_parts(stream.axis, stream)
 
     def repeated_rows(self, name: str) -> int:
         """Rows of a tensor that are computed or loaded again, each time counted.
@@ -250,21 +254,6 @@ class GroupSlices:
         if "h" in slices.keep or name in self.resident or name in self.streamed:
             return 0
         return (self.cut.h - 1) * extent_of(slices.tensor, "h")
-
-
-def repeats_too_much(slices: GroupSlices) -> str:
-    """Return the name of a tensor that breaks the overlap rule, or an empty string.
-
-    The rule of tpu-mlir's LayerGroup: slices fail if the rows of a layer's input that are repeated
-    are more than half of its height, over all slices together. Whole tensors that stay for all
-    slices repeat nothing.
-    """
-    for layer in slices.group.layers:
-        for name in layer.inputs:
-            tensor = slices.group.tensor(name)
-            if 2 * slices.repeated_rows(name) > extent_of(tensor, "h"):
-                return name
-    return ""
 
 
 def slice_group(
@@ -289,6 +278,10 @@ def slice_group(
     such axis.
     """
     streams = streams or {}
+    streamed = _streamed(group, streams)  # Nothing of these stays.
+    if isinstance(keep, str):
+        keep = dict.fromkeys(group.names, keep)
+    keep = {name: "" if name in streamed else keep.get(name, "") for name in group.names}
     stored = {name: _cut_output(group.tensor(name), cut, n_unit) for name in group.outputs}
     needs: dict[str, AxisSpans] = {
         name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
@@ -297,23 +290,30 @@ def slice_group(
     tensors = {}
     for layer in reversed(group.layers):
         tensor = group.tensor(layer.output)
-        kept = keep if isinstance(keep, str) else keep.get(tensor.name, "")
-        sliced, made = _settle(tensor, needs[tensor.name], cut, kept)
+        sliced, made = _settle(tensor, needs[tensor.name], cut, keep[tensor.name])
         tensors[tensor.name] = sliced
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             shape = group.tensor(name).shape
             need = [through(m, made, extent) for m, extent in zip(axis_maps, shape, strict=True)]
             needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
-        tensor = group.tensor(name)
-        kept = keep if isinstance(keep, str) else keep.get(name, "")
-        sliced, _ = _settle(tensor, needs[name], cut, kept)
-        if sliced.is_whole and not any(
-            name == streamed for stream in streams.values() for streamed, _ in stream.weights
-        ):
+        sliced, _ = _settle(group.tensor(name), needs[name], cut, keep[name])
+        if sliced.is_whole and name not in streamed:
             sliced = replace(sliced, keep=LETTERS)
         tensors[name] = sliced
     return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored, streams)
+
+
+def _streamed(group: Group, streams: Mapping[str, Stream]) -> dict[str, tuple[int, Stream]]:
+    """Return what passes by in parts: the axis that is in parts, and these."""
+    found = {}
+    for layer in group.layers:
+        if layer.name in streams:
+            stream = streams[layer.name]
+            found.update({name: (axis, stream) for name, axis in stream.loads})
+            if stream.stores:
+                found[layer.output] = (stream.axis, stream)
+    return found
 
 
 def _cut_output(tensor: Tensor, cut: Cut, n_unit: int) -> TensorSlices:

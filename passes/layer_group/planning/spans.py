@@ -83,8 +83,11 @@ class Spans:
 
     def singly(self) -> Spans:
         """Return a range for each element that any range has."""
-        at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges()]))
-        return Spans(at, at + 1)
+        if "singly" not in self._known:
+            at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges()]))
+            alike = np.array_equal(at, self.begin) and np.array_equal(at + 1, self.end)
+            self._known["singly"] = self if alike else Spans(at, at + 1)
+        return self._known["singly"]
 
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
@@ -113,7 +116,8 @@ class Spans:
                 begin, end = begin // m.divide, end // m.divide
             # Empty ranges are far out: they stay empty.
             begin, end = np.maximum(begin, 0), np.minimum(end + 1, extent)
-            self._known[key] = Spans(begin, end)._marked()
+            same = np.array_equal(begin, self.begin) and np.array_equal(end, self.end)
+            self._known[key] = self if same else Spans(begin, end)._marked()
         return self._known[key]
 
     def kept(self) -> tuple[Spans, Spans]:

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that pass through local memory part by part while their layer computes.
+"""Tensors that pass through local memory part by part while their layer computes.
 
 A layer whose weights are large makes its channels in parts. The weights of a part are loaded into
 one of two buffers while the part before computes from the other one, anew for each slice. So a
-weight takes two parts of itself, and only as long as its layer computes. Working memory is that of
-a part, too: a layer that has any is made in parts also where its weights are small.
+weight takes two parts of itself, and only as long as its layer computes. The same holds for an
+input of which a part of the result needs the same channels alone, such as the other operand of an
+addition, and for a result that nothing else in the group reads: its parts are stored. Working
+memory is that of a part, too: a layer that has any is made in parts also where its weights are
+small.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.group import Group, NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Kind, Range
 
@@ -23,8 +26,9 @@ class Stream:
     axis: int  # The axis of the result that is made in parts
     extent: int  # Its elements
     chunk: int  # Elements of a part; a multiple of the lanes
-    # Names of the weights that come in parts, with the axis of each that follows that of the result
-    weights: tuple[tuple[str, int], ...]
+    # Names of what is loaded in parts, with the axis of each that follows that of the result.
+    loads: tuple[tuple[str, int], ...]
+    stores: bool = False  # Whether the result is stored in parts
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -45,6 +49,8 @@ def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]
 
 def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stream | None:
     """Return the parts of the layer of this number whose weights take at most so many bytes a lane.
+
+    Weights are all that is loaded in them; see `streams_of`.
 
     None where all of them take no more, or they cannot be taken apart. Where the smallest parts
     take more, these are taken.
@@ -83,3 +89,46 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
     parts = -(-blocks // max(1, fitting))
     chunk = -(-blocks // parts) * lanes.count
     return Stream(axis, extent, chunk, tuple(weights)) if chunk < extent else None
+
+
+def streams_of(group: Group, lanes: Lanes, letters: str, most: int) -> dict[str, Stream]:
+    """Return the layers of a group that are made in parts, by name.
+
+    `letters` are those of the axes that are cut, and `most` is as in `stream_of`.
+    """
+    found = {}
+    for position, (layer, number) in enumerate(zip(group.layers, group.numbers, strict=True)):
+        stream = stream_of(group.index, lanes, number, most)
+        if stream is None:
+            continue
+        others = [
+            (name, axis)
+            for name in group.inputs
+            if group.readers(name) == (position,)
+            for axis in [passing_axis(group.index, number, stream, name, letters)]
+            if axis is not None
+        ]
+        stores = not group.readers(layer.output)
+        found[layer.name] = replace(stream, loads=(*stream.loads, *others), stores=stores)
+    return found
+
+
+def passing_axis(
+    index: NetworkIndex, number: int, stream: Stream, name: str, letters: str
+) -> int | None:
+    """Return the axis of an activation along which its only reader can load it in parts.
+
+    None if there is none, or if the activation does not follow all cuts, so that it may stay.
+    """
+    layer = index.network.layers[number]
+    tensor, output = index.tensors[name], index.tensors[layer.output]
+    if tensor.kind is not Kind.ACTIVATION or layer.inputs.count(name) != 1:
+        return None
+    maps = layer.maps[layer.inputs.index(name)]
+    followed = {m.axis for m in maps if m is not None}
+    if any(output.axes.find(letter) not in followed for letter in letters):
+        return None
+    found = [axis for axis, m in enumerate(maps) if m is not None and m.axis == stream.axis]
+    if len(found) != 1 or maps[found[0]] != AxisMap(stream.axis):
+        return None
+    return found[0] if tensor.shape[found[0]] == stream.extent else None

@@ -28,7 +28,7 @@ from passes.layer_group.planning.spans import (
     through,
     unite,
 )
-from passes.layer_group.planning.streams import Stream, stream_of, window_of
+from passes.layer_group.planning.streams import Stream, passing_axis, stream_of, window_of
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,6 @@ class _Measure:
     elements: int
     everywhere: bool
     is_whole: bool
-    repeats: bool
 
 
 @dataclass
@@ -119,6 +118,7 @@ class _Loaded:
     measure: _Measure
     reader: int
     last_reader: int
+    stream: Stream | None  # In whose parts it is loaded
 
 
 class Sweep:
@@ -160,7 +160,7 @@ class Sweep:
                 yield Estimate(number, self.last, self.cut, self.keep, int(price), moved, live)
 
     def _extend(self, number: int) -> bool:
-        """Put a layer before the others; False if it cannot be cut so, or repeats too much."""
+        """Put a layer before the others; False if it cannot be cut so."""
         layer = self.layers[number]
         if self.cut.w > 1 and not layer.by_columns:
             return False
@@ -181,21 +181,22 @@ class Sweep:
             self._account(tensor, loaded, -1, head=number + 1)
         # What only waited for a new head now loads beside this layer.
         for name, other in self._loaded.items():
-            if other.reader == number + 1:
+            if other.reader == number + 1 and other.stream is None:
                 self._beside(self.index.tensors[name], other, number, 1)
-        measure, made = self._measure(tensor, needs, loaded=False)
-        if self._refuses(measure) and readers:
-            return False
-        self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
-        stream = self.facts.stream(number, self.cut.part_bytes)
-        if stream is not None and stream.weights:
-            self._stream(number, stream)
         inside = [r for r in readers if r <= self.last]
+        stream = self.facts.stream(number, self.cut.part_bytes)
+        parts = None if stream is None or inside else (stream.axis, stream)
+        measure, made = self._measure(tensor, needs, parts=parts)
+        self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
+        if stream is not None and stream.loads:
+            self._stream(number, stream)
         self._add_life(measure, number, max([number, *inside]), 1)
         if leaves:
             cycles = self.facts.transfer_cycles(bytes_of(tensor) / self.cut.steps)
             self._moved += bytes_of(tensor)
-            if number == self.last:
+            if parts is not None:
+                self._pass_by(number, bytes_of(tensor) / self.cut.steps, parts[1], 1)
+            elif number == self.last:
                 self._stored = (measure.lane_bytes, cycles)
             else:
                 self._move[self._at(number + 1)] += cycles
@@ -205,47 +206,47 @@ class Sweep:
         if bits:
             buffer = -(-bits * self._lane_elements(tensor, made, stream) // 8)
             self._live[self._at(number)] += buffer
-        return self._read(number, layer, made, stream)
+        self._read(number, layer, made, stream)
+        return True
 
     def _stream(self, number: int, stream: Stream) -> None:
-        """Note that a layer loads its weights part by part, and waits for the first part."""
-        part = sum(bytes_of(self.index.tensors[name]) for name, _ in stream.weights)
-        cycles = self.facts.transfer_cycles(part / len(stream.ranges))
-        self._moved += part * self.cut.steps
-        self._compute[-1] += cycles
-        self._move[self._at(number)] += cycles * len(stream.ranges)
-        for name, at in stream.weights:
+        """Note that a layer loads its weights part by part."""
+        nbytes = sum(bytes_of(self.index.tensors[name]) for name, _ in stream.loads)
+        self._moved += nbytes * self.cut.steps
+        self._pass_by(number, nbytes, stream, 1)
+        for name, at in stream.loads:
             tensor = self.index.tensors[name]
             extents = window_of(tensor.shape, at, stream.window)
             self._live[self._at(number)] += self.facts.lane_bytes(tensor, extents)
 
-    def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> bool:
-        """Note what the layer needs of its inputs, which are loaded as long as nothing makes them.
+    def _pass_by(self, number: int, nbytes: float, stream: Stream, sign: int) -> None:
+        """Add or take away a transfer part by part, of which the layer waits for one part."""
+        cycles = sign * self.facts.transfer_cycles(nbytes / len(stream.ranges))
+        self._compute[self._at(number)] += cycles
+        self._move[self._at(number)] += cycles * len(stream.ranges)
 
-        False if one of them repeats too much.
-        """
+    def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> None:
+        """Note what the layer needs of its inputs, loaded as long as nothing makes them."""
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             tensor = self.index.tensors[name]
             need = [through(m, made, n) for m, n in zip(axis_maps, tensor.shape, strict=True)]
             known = self._needs.get(name)
             self._needs[name] = need if known is None else unite(known, need)
-        streamed = {name for name, _ in stream.weights} if stream is not None else ()
+        streamed = {name for name, _ in stream.loads} if stream is not None else ()
         for name in dict.fromkeys(n for n in layer.inputs if n not in streamed):
             tensor = self.index.tensors[name]
             old = self._loaded.get(name)
-            last_reader = number
-            if old is not None:
+            last_reader, parts = number, None
+            if old is None and stream is not None:
+                axis = passing_axis(self.index, number, stream, name, self.cut.letters)
+                parts = None if axis is None else (axis, stream)
+            elif old is not None:
                 last_reader = old.last_reader
                 self._account(tensor, old, -1, head=number)
-            measure, _ = self._measure(tensor, self._needs[name], loaded=True)
-            if self._refuses(measure):
-                return False
-            self._loaded[name] = _Loaded(measure, number, last_reader)
+            measure = self._measure_loaded(tensor, self._needs[name], parts)
+            passing = None if parts is None else parts[1]
+            self._loaded[name] = _Loaded(measure, number, last_reader, passing)
             self._account(tensor, self._loaded[name], 1, head=number)
-        return True
-
-    def _refuses(self, measure: _Measure) -> bool:
-        return self.facts.chip.overlap_rule == "half" and measure.repeats
 
     def _at(self, number: int) -> int:
         return self.last - number
@@ -263,9 +264,12 @@ class Sweep:
         What the first layer reads is loaded in the last row, or before it; `_whole` adds that.
         """
         self._add_life(loaded.measure, loaded.reader, loaded.last_reader, sign)
-        once = loaded.measure.is_whole and self.cut.steps > 1
+        once = loaded.measure.is_whole and self.cut.steps > 1 and loaded.stream is None
         nbytes = bytes_of(tensor) if once else loaded.measure.elements * tensor.bits / 8
         self._moved += sign * nbytes
+        if loaded.stream is not None:
+            self._pass_by(loaded.reader, nbytes / self.cut.steps, loaded.stream, sign)
+            return
         if loaded.measure.is_whole and self.cut.steps > 1:
             nbytes = bytes_of(tensor)
             self._held_cycles += sign * self.facts.transfer_cycles(nbytes)
@@ -299,7 +303,7 @@ class Sweep:
         first = [
             (self.index.tensors[name], loaded)
             for name, loaded in self._loaded.items()
-            if loaded.reader == number
+            if loaded.reader == number and loaded.stream is None
         ]
         load_bytes = sum(x.measure.lane_bytes for _, x in first if not x.measure.everywhere)
         load_cycles = sum(self._load_cycles(tensor, x) for tensor, x in first)
@@ -352,12 +356,12 @@ class Sweep:
         return spans
 
     def _measure(
-        self, tensor: Tensor, needs: AxisSpans, *, loaded: bool
+        self, tensor: Tensor, needs: AxisSpans, *, parts: tuple[int, Stream] | None
     ) -> tuple[_Measure, AxisSpans]:
-        if loaded and not any(needs):
-            return self._measure_whole(tensor), needs
-        held, made = settle_spans(needs, self.keep)
-        extents, elements, kept, repeats = [], 1, False, False
+        """Return what a tensor takes, and what of it is made; one axis may pass by in parts."""
+        keep = self.keep if parts is None else ""
+        held, made = settle_spans(needs, keep)
+        extents, elements, kept = [], 1, False
         sizes: dict[str, NDArray[np.int64]] = {}  # Of all slices along a letter.
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):
             if window is None or fresh is None:
@@ -367,27 +371,29 @@ class Sweep:
             letter, new = fresh
             extents.append(window[1].longest)
             sizes[letter] = new.sizes * sizes.get(letter, 1)
-            kept = kept or (letter in self.keep and new.total < window[1].total)
-            if letter == "h" and self.facts.chip.overlap_rule == "half":
-                repeats = 2 * (new.total - new.covered()) > extent
+            kept = kept or (letter in keep and new.total < window[1].total)
         for made_by in sizes.values():
             elements *= int(made_by.sum())
-        for letter in LETTERS:
-            count = self.cut.count(letter)
-            if letter in sizes or count == 1:
+        for letter in self.cut.letters:
+            if letter in sizes:
                 continue
-            if letter in self.keep:
+            if letter in keep:
                 kept = True
             else:
-                elements *= count
-                repeats = repeats or letter == "h"
+                elements *= self.cut.count(letter)
+        if parts is not None:
+            extents[parts[0]] = parts[1].window
         nbytes = self.facts.lane_bytes(tensor, tuple(extents))
-        return _Measure(nbytes, elements, kept, not sizes, repeats), made
+        return _Measure(nbytes, elements, kept, not sizes), made
 
-    def _measure_whole(self, tensor: Tensor) -> _Measure:
-        """Return what a tensor takes that is loaded as a whole, once if there is more than one."""
+    def _measure_loaded(
+        self, tensor: Tensor, needs: AxisSpans, parts: tuple[int, Stream] | None
+    ) -> _Measure:
+        """Return what a tensor takes that is loaded; a whole one once, if it does not pass by."""
+        if any(needs) or parts is not None:
+            return self._measure(tensor, needs, parts=parts)[0]
         nbytes = self.facts.lane_bytes(tensor, tensor.shape)
-        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True, False)
+        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True)
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans, stream: Stream | None) -> int:
         extents = tuple(

@@ -36,7 +36,7 @@ class Row:
 
     layer: int | None  # Position in the group's layers of the one that computes; None if none does
     transfers: tuple[Transfer, ...] = ()  # What runs beside it
-    streamed: tuple[str, ...] = ()  # Weights that it loads part by part for the slice
+    streamed: tuple[str, ...] = ()  # What it loads part by part for the slice
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ def nearest(group: Group, streamed: Collection[str] = ()) -> TimeSteps:
 
     Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i`` while the next
     layer's operands are loaded and the layer before's results stored, and the last row stores.
-    Weights that are `streamed` are loaded in the row of their layer.
+    What is `streamed` is loaded and stored in the row of its layer.
     """
     rows: list[Row] = [Row(None)]
     there = {*group.made, *streamed}
-    outputs = set(group.outputs)
+    outputs = {name for name in group.outputs if name not in streamed}
     loads: list[tuple[Transfer, ...]] = []
     for layer in group.layers:
         names = [name for name in dict.fromkeys(layer.inputs) if name not in there]

@@ -29,8 +29,7 @@ from tvm.tirx import (
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
-from passes.layer_group.planning.streams import Stream
+from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
@@ -156,36 +155,28 @@ class _Writer:
         """Let something happen in the turns in which its stage has a slice to work on."""
         if not self.planned.steps.pipelined:
             stage = 0
-        at = turn if stage == 0 else turn - number(stage)
-        slices = SliceValues(self.cut, at)
+        slices = SliceValues(self.cut, _back(turn, stage))
         statement = write(what, slices)
         if slices.bindings:
             statement = SeqStmt([*slices.bindings, statement])
-        first, last = stage, stage + self.cut.steps - 1
-        conditions = [
-            condition
-            for condition, needed in (
-                (turn >= number(first), first > 0),
-                (turn <= number(last), last < turns - 1),
-            )
-            if needed
-        ]
-        return [_where(conditions, statement)]
+        return [_where(_in_turns(turn, stage, self.cut.steps, turns), statement)]
 
     # ---------------------------------------------------------------------------- transfers
 
     def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
-        name = transfer.tensor
+        name, load = transfer.tensor, transfer.kind == LOAD
+        slices_of = self.planned.slices.tensors if load else self.planned.slices.stored
+        moved = slices_of[name]
+        return self._once(moved, self._copy(name, moved, slices, load=load), slices)
+
+    def _copy(self, name: str, moved: TensorSlices, slices: SliceValues, *, load: bool) -> Any:
+        """Load or store what a slice, or a part of one, has of a tensor."""
         local, outside = self.local[name], self.outside[name]
-        held = self.planned.slices.tensors[name]
-        if transfer.kind == LOAD:
-            loops, at = _loops(made_parts(held), slices)
-            copy = BufferStore(local.buffer, self._given(name, at), local.indices(at, slices))
-            return self._once(held, nest(loops, copy), slices)
-        stored = self.planned.slices.stored[name]
-        loops, at = _loops(made_parts(stored), slices)
-        copy = BufferStore(outside, BufferLoad(local.buffer, local.indices(at, slices)), at)
-        return self._once(stored, nest(loops, copy), slices)
+        loops, at = _loops(made_parts(moved), slices)
+        there = local.indices(at, slices)
+        if load:
+            return nest(loops, BufferStore(local.buffer, self._given(name, at), there))
+        return nest(loops, BufferStore(outside, BufferLoad(local.buffer, there), at))
 
     def _given(self, name: str, at: Sequence[Any]) -> Any:
         """Return an element of a tensor from global memory."""
@@ -209,32 +200,30 @@ class _Writer:
         stream = self.planned.slices.streams.get(layer.name)
         if stream is None:
             return self._once(made, self._part(layer, slices), slices)
-        # The weights of a part are loaded in the turn before the part is computed.
-        turn, count = Var("part", PrimType(INDEX)), len(stream.ranges)
-        loads = [self._load_part(name, axis, stream, turn) for name, axis in stream.weights]
-        ahead = int(bool(loads))
-        inner = SliceValues(self.cut, slices.number, turn - number(1) if ahead else turn)
-        statement = self._part(layer, inner)  # It adds to the bindings.
-        computed = [*inner.bindings, statement]
-        body = _in_order(computed)
-        if loads:
-            load = _where([turn < number(count)], _in_order(loads))
-            body = SeqStmt([load, _where([turn >= number(1)], body)])
-        loop = For(turn, number(0), number(count + ahead), ForKind.SERIAL, body)
-        return self._once(made, loop, slices)
+        # A part is loaded in the turn before it is computed, and stored in the one after.
+        turn, count, ahead = (
+            Var("part", PrimType(INDEX)),
+            len(stream.ranges),
+            int(bool(stream.loads)),
+        )
 
-    def _load_part(self, name: str, axis: int, stream: Stream, part: Any) -> Any:
-        """Load what one part of a layer's channels needs of a weight."""
-        local = self.local[name]
-        slices = SliceValues(self.cut, number(0), part)
-        parts = [
-            AxisPart(stream.ranges, CHANNELS) if at == axis else AxisPart(((0, extent),))
-            for at, extent in enumerate(self.group.tensor(name).shape)
-        ]
-        loops, at = _loops(parts, slices)
-        copy = BufferStore(local.buffer, self._given(name, at), local.indices(at, slices))
-        statement = nest(loops, copy)
-        return _in_order([*slices.bindings, statement])
+        def moved(name: str, axis: int, stage: int, *, load: bool) -> Any:
+            of = self.planned.slices.tensors if load else self.planned.slices.stored
+            at = SliceValues(self.cut, slices.number, _back(turn, stage))
+            statement = self._copy(name, of[name].in_parts(axis, stream), at, load=load)
+            return _in_order([*at.bindings, statement])
+
+        inner = SliceValues(self.cut, slices.number, _back(turn, ahead))
+        statement = self._part(layer, inner)  # It adds to the bindings.
+        work = [(ahead, _in_order([*inner.bindings, statement]))]
+        if stream.stores:
+            stored = moved(layer.output, stream.axis, ahead + 1, load=False)
+            work.insert(0, (ahead + 1, stored))
+        work += [(0, moved(name, axis, 0, load=True)) for name, axis in stream.loads]
+        turns = count + max(stage for stage, _ in work)
+        body = [_where(_in_turns(turn, stage, count, turns), what) for stage, what in work]
+        loop = For(turn, number(0), number(turns), ForKind.SERIAL, _in_order(body))
+        return self._once(made, loop, slices)
 
     def _part(self, layer: Layer, slices: SliceValues) -> Any:
         """Return the loops of a layer for a slice, or for a part of its channels."""
@@ -300,6 +289,20 @@ def _offset(parameters: Sequence[Var]) -> Any:
     if all(isinstance(offset, Var) for offset in offsets):
         return Var("offset", offsets[0].ty)
     return next((offset for offset in offsets if not isinstance(offset, Var)), None)
+
+
+def _back(turn: Any, stage: int) -> Any:
+    """Return the number of the slice or part that a stage works on in a turn."""
+    return turn - number(stage) if stage else turn
+
+
+def _in_turns(turn: Any, stage: int, count: int, turns: int) -> list[Any]:
+    """Return the conditions under which a stage has one of `count` slices or parts to work on."""
+    last = stage + count - 1
+    return [
+        *([turn >= number(stage)] if stage > 0 else []),
+        *([turn <= number(last)] if last < turns - 1 else []),
+    ]
 
 
 def _where(conditions: Sequence[Any], statement: Any) -> Any:

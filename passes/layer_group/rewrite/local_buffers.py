@@ -75,7 +75,7 @@ class LocalMemory:
         buffer = self._declare(hint, extents, dtype, self.planned.plan.offsets[name][0])
         circular = list(_circular(slices))
         if name in self.planned.slices.streamed:
-            circular[dict(self.planned.slices.streamed[name].weights)[name]] = True
+            circular[self.planned.slices.streamed[name][0]] = True
         return LocalBuffer(buffer, _begins(slices), tuple(circular))
 
     def working(
