@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from dataclasses import replace
 
 from passes.layer_group.planning.group import bytes_of
 from passes.layer_group.planning.layer_groups import plan_layer_groups
@@ -104,7 +105,8 @@ class NetworkBuilder:
     def same(self, operator: str, *sources: str) -> str:
         """Add an element-wise layer."""
         same = tuple(AxisMap(axis) for axis in range(4))
-        return self.add(operator, self.shape(sources[0]), [(s, same) for s in sources], 0)
+        inputs = [(source, same) for source in sources]
+        return self.add(operator, self.shape(sources[0]), inputs, 0, in_place=sources)
 
     def add(
         self,
@@ -112,12 +114,14 @@ class NetworkBuilder:
         shape: tuple[int, ...],
         inputs: list[tuple[str, InputMap]],
         work: int,
+        in_place: tuple[str, ...] = (),
     ) -> str:
         """Add a layer with these inputs and their maps, and so many multiply-adds."""
         name = f"t{len(self.layers)}"
         self.tensors[name] = Tensor(name, shape, self.bits, "nchw")
         names, maps = tuple(i for i, _ in inputs), tuple(m for _, m in inputs)
-        self.layers.append(Layer(f"{operator}{name[1:]}", operator, names, name, maps, work))
+        layer = Layer(f"{operator}{name[1:]}", operator, names, name, maps, work)
+        self.layers.append(replace(layer, in_place=in_place))
         return name
 
     def network(self, output: str) -> Network:

@@ -86,6 +86,10 @@ class Spans:
         at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges()]))
         return Spans(at, at + 1)
 
+    def same(self, other: Spans) -> bool:
+        """Whether both are the same ranges."""
+        return np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end)
+
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
         if other is self:

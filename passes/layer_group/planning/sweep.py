@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
+from passes.layer_group.planning.in_place import lie_alike
 from passes.layer_group.planning.network import Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.slicing import LETTERS, Cut
@@ -205,7 +206,24 @@ class Sweep:
         if bits:
             buffer = -(-bits * self._lane_elements(tensor, made, stream) // 8)
             self._live[self._at(number)] += buffer
-        return self._read(number, layer, made, stream)
+        last_read = [name for name in layer.in_place if name not in self._needs]
+        able = self._read(number, layer, made, stream)
+        if stream is None and not measure.everywhere and self._in_place(last_read, tensor, made):
+            self._live[self._at(number)] -= measure.lane_bytes
+        return able
+
+    def _in_place(self, operands: list[str], result: Tensor, made: AxisSpans) -> bool:
+        """Whether a result may lie where one of these operands lies that nothing reads later."""
+        return any(
+            self.index.readers[name][-1] <= self.last
+            and name not in self.index.outputs
+            and lie_alike(self.index.tensors[name], result)
+            and all(
+                a is b or (a is not None and b is not None and a[0] == b[0] and a[1].same(b[1]))
+                for a, b in zip(self._needs[name], made, strict=True)
+            )
+            for name in operands
+        )
 
     def _stream(self, number: int, stream: Stream) -> None:
         """Note that a layer loads its weights part by part, and waits for the first part."""
