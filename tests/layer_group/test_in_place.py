@@ -134,26 +134,28 @@ def test_a_plan_that_frees_an_operand_too_early_is_seen_by_the_replay():
     check_replay(replace(planned, plan=replace(planned.plan, offsets=offsets)))
     offsets["t3"] = offsets["t2"]  # A convolution reads rows behind those that it has stored.
     wrong = replace(planned, plan=replace(planned.plan, offsets=offsets))
-    with pytest.raises(AssertionError, match="reads|finds"):
+    with pytest.raises(AssertionError, match="reads"):
         check_replay(wrong)
 
 
 def test_fewer_slices_fit_where_results_lie_in_place():
     b = Builder(bits=32)
-    last = b.tensor("in0", 1, 8, 60, 8)
-    for at in range(4):
-        last = b.same("relu", f"t{at}", b.same("add", f"s{at}", last, "in0"))
+    b.tensor("in0", 1, 8, 60, 8)
+    last = b.conv("in0", "wide", 32, 1, bias=False)
+    for at in range(3):
+        last = b.same("relu", f"t{at}", last)
+    last = b.conv(last, "narrow", 8, 1, bias=False)
     network = b.network(last)
     apart = replace(network, layers=tuple(replace(x, in_place=()) for x in network.layers))
 
     def slices(network):
         group = NetworkIndex(network).group(tuple(range(len(network.layers))))
-        plans = (plan_group(group, Cut(h=count), chip(1)) for count in range(1, 61))
+        plans = (plan_group(group, Cut(h=count), chip(2)) for count in range(1, 61))
         return next(plan for plan in plans if plan is not None)
 
     planned = slices(network)
     check_replay(planned)
     assert planned.cut.h < slices(apart).cut.h
-    # The search finds so many, too.
-    (group,) = plan_layer_groups(network, chip(1)).groups
-    assert group.cut.h == planned.cut.h
+    # The search counts alike.
+    (group,), (other,) = (plan_layer_groups(n, chip(2)).groups for n in (network, apart))
+    assert group.cut.h < other.cut.h
