@@ -24,11 +24,11 @@ from passes.layer_group.planning.slicing import Cut
 SHAPE = (1, 8, 12, 100)
 
 
-def lowered(make):
+def lowered(make, shape=SHAPE):
     """Return a module of operators on two tensors, each a kernel of its own."""
     builder = relax.BlockBuilder()
-    x = relax.Var("x", R.Tensor(SHAPE, "float32"))
-    y = relax.Var("y", R.Tensor(SHAPE, "float32"))
+    x = relax.Var("x", R.Tensor(shape, "float32"))
+    y = relax.Var("y", R.Tensor(shape, "float32"))
     with builder.function("main", [x, y]):
         with builder.dataflow():
             result = builder.emit_output(make(builder.emit, x, y))
@@ -159,3 +159,12 @@ def test_fewer_slices_fit_where_results_lie_in_place():
     # The search counts alike.
     (group,), (other,) = (plan_layer_groups(n, chip(2)).groups for n in (network, apart))
     assert group.cut.h < other.cut.h
+
+
+def test_a_tensor_given_twice_is_in_place_once_or_not_at_all():
+    def twice(emit, x, y):
+        a = emit(relax.op.add(x, x))
+        return emit(relax.op.matmul(a, emit(relax.op.matmul(y, y))))
+
+    (block,) = read_networks(lowered(twice, (1, 8, 10, 10)))
+    assert [x.in_place for x in block.network.layers] == [("x",), (), ()]

@@ -271,7 +271,9 @@ class _BlockReader:
                 pairs = zip(source.inputs, call.inputs, strict=True)
                 both = (source, source.in_columns) if source.by_columns else (source,)
                 places = set(source.inputs).intersection(*(call.in_place for call in both))
-                in_place = tuple(name for parameter, name in pairs if parameter in places)
+                # A tensor that is given twice is read at both.
+                others = {name for parameter, name in pairs if parameter not in places}
+                in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
                 layer = Layer(*names, source.maps, source.operations, *bits)
                 return replace(layer, in_place=in_place)
             except UNFORESEEN as error:
