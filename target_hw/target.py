@@ -3,7 +3,8 @@
 
 Where its pipelines are described, it carries them in ``feature.machine``.
 
-Importing this module registers the chips of `target_hw.ascend` and `target_hw.sophgo`.
+Importing this module registers the chips of `target_hw.ascend`, `target_hw.sophgo` and
+`target_hw.microcontroller`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from tvm.target import Target, register_tag
 
-from target_hw import ascend, sophgo
+from target_hw import ascend, microcontroller, sophgo
 from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
 
@@ -180,6 +181,7 @@ def _find_tag(tag: str) -> Target | None:
 for _chips, _machines, _vendor in (
     (ascend.CHIPS, ascend.MACHINES, "ascend"),
     (sophgo.CHIPS, sophgo.MACHINES, "sophgo"),
+    (microcontroller.CHIPS, microcontroller.MACHINES, "st"),
 ):
     for _name, _memory in _chips.items():
         register_chip(_name, _memory, machine=_machines.get(_name), keys=("npu", _vendor))

@@ -146,6 +146,27 @@ class KernelCall:
             return None
         return self.in_parts.buffer_bits
 
+    @cached_property
+    def in_place(self) -> tuple[int, ...]:
+        """Parameters in whose place the result may lie.
+
+        They have its shape and as many bits, and the first stage that stores in the result's place
+        is the last one to read them, each element for the one at the same place.
+        """
+        kernel = self.reads.kernel
+        stages = [kernel.stages[i] for i in kernel.stages_for(self.parameter)]
+        there = {buffer for buffer, home in self.memory.items() if home == self.parameter}
+        first = next(i for i, stage in enumerate(stages) if there.intersection(stage.writes))
+        later = {access.buffer for stage in stages[first + 1 :] for access in stage.reads}
+        return tuple(
+            p
+            for p in self.inputs
+            if kernel.shape(p) == kernel.shape(self.parameter)
+            and kernel.bits(p) == kernel.bits(self.parameter)
+            and p not in later
+            and stages[first].reads_in_place(p)
+        )
+
     def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
         """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
         shape, followed = self.reads.kernel.shape(self.parameter), set()

@@ -269,7 +269,14 @@ class _BlockReader:
             source = call.source
             try:
                 bits = (source.buffer_bits, source.part_bits, source.by_columns)
-                return Layer(*names, source.maps, source.operations, *bits)
+                pairs = zip(source.inputs, call.inputs, strict=True)
+                both = (source, source.in_columns) if source.by_columns else (source,)
+                places = set(source.inputs).intersection(*(call.in_place for call in both))
+                # A tensor that is given twice is read at both.
+                others = {name for parameter, name in pairs if parameter not in places}
+                in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
+                layer = Layer(*names, source.maps, source.operations, *bits)
+                return replace(layer, in_place=in_place)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)

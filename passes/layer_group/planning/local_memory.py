@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from passes.layer_group.planning.in_place import Pair, in_place_pairs
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Kind
 from passes.layer_group.planning.slicing import GroupSlices
@@ -44,6 +45,7 @@ class LocalMemory:
     rows: tuple[RowUse, ...]  # One a time step; lives count these
     memory: MemoryScope  # One lane's local memory
     name: str = "group"  # For messages
+    in_place: tuple[tuple[int, Pair], ...] = ()  # See `in_place_pairs`
 
     @cached_property
     def item(self) -> dict[str, Item]:
@@ -64,16 +66,19 @@ class LocalMemory:
         """The items as buffers that compete for one memory; positions are time steps."""
         count = len(self.rows)
         buffers = (Buffer(i.name, i.lane_bytes, i.life.ranges(count)) for i in self.items)
-        return Problem(tuple(buffers), self.memory, name=self.name)
+        pairs = tuple(pair for _, pair in self.in_place)
+        return Problem(tuple(buffers), self.memory, pairs, name=self.name)
 
     @cached_property
     def live_bytes(self) -> tuple[int, ...]:
-        """Bytes a lane that are live in each row."""
+        """Bytes a lane that are live in each row, a result in place of an operand once."""
         live = [0] * len(self.rows)
         for item in self.items:
             for begin, end in item.life.ranges(len(self.rows)):
                 for row in range(begin, end):
                     live[row] += item.lane_bytes
+        for row, result in {row: result for row, (_, result) in self.in_place}.items():
+            live[row] -= self.item[result].lane_bytes
         return tuple(live)
 
     def area(self, item: Item) -> int:
@@ -125,4 +130,6 @@ def of_time_steps(
             weight = group.tensor(name).kind is Kind.WEIGHT
             kind = WEIGHT if weight else ACTIVATION
         items.append(Item(name, sizes[name], life[name], kind))
-    return LocalMemory(tuple(items), tuple(rows), memory, f"{group.index.network.name}: LMEM")
+    in_place = tuple(in_place_pairs(slices, steps, life))
+    name = f"{group.index.network.name}: LMEM"
+    return LocalMemory(tuple(items), tuple(rows), memory, name, in_place)

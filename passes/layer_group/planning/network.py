@@ -89,6 +89,8 @@ class Layer:
     # Whether it only moves elements of one weight, for one layer that can load them so; it
     # has a reason, and is left where that layer is.
     lays_out: bool = False
+    # Names of inputs in whose place the result may lie, as far as its kernel goes.
+    in_place: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,8 @@ class GroupSearch:
                     yield estimate
                     if all_fit and worse == PATIENCE:
                         break  # Fewer slices do for all groups, in fewer cycles.
-                vain = 0 if won or not best else vain + 1
+                alone = min(best, default=last) == last > first
+                vain = 0 if won or alone else vain + 1
 
     def _cuts(self, last: int, part_bytes: int) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""

@@ -164,6 +164,15 @@ def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
     return united
 
 
+def same_spans(one: AxisSpans, other: AxisSpans) -> bool:
+    """Whether two tensors follow the same letters, in the same ranges."""
+    return all(
+        a is b
+        or (a is not None and b is not None and a[0] == b[0] and a[1].ranges() == b[1].ranges())
+        for a, b in zip(one, other, strict=True)
+    )
+
+
 def settle_spans(needs: AxisSpans, keep: str) -> tuple[AxisSpans, AxisSpans]:
     """Return what is held and what is made of a tensor of which all that is needed is known."""
     letters = [part[0] for part in needs if part is not None]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
+from passes.layer_group.planning.in_place import lie_alike
 from passes.layer_group.planning.network import Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.slicing import LETTERS, Cut
@@ -24,6 +25,7 @@ from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
     even_ranges,
+    same_spans,
     settle_spans,
     through,
     unite,
@@ -112,6 +114,16 @@ class _Measure:
 
 
 @dataclass
+class _Result:
+    """A result that may lie in the place of an operand."""
+
+    operands: list[str]  # Names of those that nothing reads later
+    made: AxisSpans  # What is made of it
+    lane_bytes: int
+    read_last: bool  # Whether the group's last layer reads it, or makes it
+
+
+@dataclass
 class _Loaded:
     """A tensor that is loaded, as long as the group does not begin early enough to make it."""
 
@@ -137,6 +149,7 @@ class Sweep:
         self._live: list[int] = []
         self._compute: list[float] = []
         self._move: list[float] = []
+        self._in_place: dict[int, _Result] = {}  # By the number of their layer
         self._everywhere = 0
         self._whole_activations = 0
         self._held_cycles = 0.0
@@ -206,8 +219,38 @@ class Sweep:
         if bits:
             buffer = -(-bits * self._lane_elements(tensor, made, stream) // 8)
             self._live[self._at(number)] += buffer
+        if stream is None and not measure.everywhere:
+            operands = [
+                name
+                for name in layer.in_place
+                if self.index.readers[name][-1] == number
+                and name not in self.index.outputs
+                and lie_alike(self.index.tensors[name], tensor)
+            ]
+            if operands:
+                read_last = max(inside, default=number) == self.last
+                self._in_place[number] = _Result(operands, made, measure.lane_bytes, read_last)
         self._read(number, layer, made, stream)
         return True
+
+    def _shared(self, number: int) -> dict[int, int]:
+        """Return, for the group that begins with `number`, the bytes of results in place, by row.
+
+        What the first layer reads lives in the last row, too, and what the last one makes in the
+        first.
+        """
+        found = {}
+        for layer, result in self._in_place.items():
+            if layer == number < self.last and result.read_last:
+                continue
+            for name in result.operands:
+                loaded = self._loaded.get(name)
+                begin = self.index.maker[name] if loaded is None else layer - 1
+                wraps = layer == self.last > number >= begin
+                stays = loaded is not None and loaded.measure.everywhere
+                if not wraps and not stays and same_spans(self._needs[name], result.made):
+                    found[self._at(layer)] = result.lane_bytes
+        return found
 
     def _stream(self, number: int, stream: Stream) -> None:
         """Note that a layer loads its weights part by part."""
@@ -295,7 +338,9 @@ class Sweep:
         """Return live bytes that all longer groups have, too."""
         # A tensor that is loaded can only come to be made, and then it lives longer, unless it is
         # a whole activation that stays for all slices.
-        return self._everywhere - self._whole_activations + max(self._live)
+        shared = {self._at(layer): x.lane_bytes for layer, x in self._in_place.items()}
+        live = max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live))
+        return self._everywhere - self._whole_activations + live
 
     def _whole(self, number: int) -> tuple[int, float]:
         """Return live bytes and price of the group that begins with layer `number`."""
@@ -308,17 +353,18 @@ class Sweep:
         load_bytes = sum(x.measure.lane_bytes for _, x in first if not x.measure.everywhere)
         load_cycles = sum(self._load_cycles(tensor, x) for tensor, x in first)
         head, tail = self._at(number), 0
+        shared = self._shared(number) if self._in_place else {}
         if number == self.last:
             moving = load_cycles + self._move[0] + stored_cycles
             cycles = (moving + self._compute[0]) * self.cut.steps + self._held_cycles
             price = cycles + moving * self.cut.steps + self._held_cycles
-            return self._everywhere + self._live[0], price
+            return self._everywhere + self._live[0] - shared.get(0, 0), price
         late = [x for _, x in first if x.last_reader == self.last]
         late_bytes = sum(x.measure.lane_bytes for x in late if not x.measure.everywhere)
         live = max(
-            max(self._live),
-            self._live[tail] + load_bytes - late_bytes,
-            self._live[head] + stored_bytes,
+            max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live)),
+            self._live[tail] + load_bytes - late_bytes - shared.get(tail, 0),
+            self._live[head] + stored_bytes - shared.get(head, 0),
         )
         count = self.cut.steps
         cycles = self._held_cycles + load_cycles + stored_cycles
