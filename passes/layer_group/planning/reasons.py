@@ -12,6 +12,7 @@ from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.planned_group import PlannedGroup, streams_of
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.sweep import Estimate
 
 
 @dataclass(frozen=True)
@@ -101,26 +102,28 @@ def _of_groups(
     search: GroupSearch, number: int, near: Sequence[int], parts: Mapping[int, Part]
 ) -> str:
     """Return what is in the way of one group of this layer and what its neighbours are in."""
-    best: tuple[float, int, int, int] | None = None
+    options: list[tuple[float, int, Estimate]] = []
+    without: dict[int, tuple[int, int]] = {}  # The price and bytes moved, by neighbour
     for neighbour in near:
         first, last = parts[min(number, neighbour)].first, parts[max(number, neighbour)].last
         apart = list(dict.fromkeys(parts[n] for n in range(first, last + 1)))
-        price, moved = sum(p.price for p in apart), sum(p.moved for p in apart)
+        without[neighbour] = sum(p.price for p in apart), sum(p.moved for p in apart)
         for estimate in search.ending_with(last, first, search.parts):
-            found = search.price(estimate) if estimate.first == first else None
-            if found is not None:
-                share = 100 * found / max(1, price) - 100
-                option = (share, estimate.moved, moved, neighbour)
-                best = option if best is None else min(best, option)
-    if best is None:
-        return f"no group with {_neighbours(search, near)} fits"
-    more, together, moved, neighbour = best
-    group = f"a group with {_neighbours(search, [neighbour])} fits"
-    if together > moved:
-        return f"{group}, but would move {together} bytes, and {moved} move without it"
-    if more >= 0:
-        return f"{group}, but costs {more:.1f} % more"
-    return f"{group}, but is none that this search compares"
+            price = search.price(estimate) if estimate.first == first else None
+            if price is not None:
+                options.append((price / max(1, without[neighbour][0]), neighbour, estimate))
+    for _, neighbour, estimate in sorted(options, key=lambda option: option[:2]):
+        planned = search.plan(estimate)
+        if planned is not None:
+            price, moved = without[neighbour]
+            group = f"a group with {_neighbours(search, [neighbour])} fits"
+            if planned.cost.moved > moved:
+                more = f"would move {planned.cost.moved} bytes, and {moved} move without it"
+                return f"{group}, but {more}"
+            if planned.cost.price >= price:
+                return f"{group}, but costs {100 * planned.cost.price / price - 100:.1f} % more"
+            return f"{group}, but is none that this search compares"
+    return f"no group with {_neighbours(search, near)} fits"
 
 
 def _neighbours(search: GroupSearch, numbers: Sequence[int]) -> str:
