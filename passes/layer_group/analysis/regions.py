@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Var
 from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
 from passes.ir.structural import structural_visit, type_index
+from passes.ir.whole_numbers import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
     NOWHERE,
@@ -38,16 +38,12 @@ from passes.layer_group.analysis.axis_reads import (
     united,
 )
 from passes.layer_group.analysis.block_bodies import Access
-from passes.layer_group.analysis.index_values import (
-    NotAnIndexError,
-    cannot_wrap,
-    values_of,
-)
-from passes.layer_group.analysis.kernels import Kernel
+from passes.layer_group.analysis.index_values import NotAnIndexError, values_of
+from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
 
-_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
+_VAR = type_index(Var)
 
 _SMALL = 1 << 16
 """Points of an index space that is looked at point by point."""
@@ -209,17 +205,12 @@ def _simplified(index: Any, domains: Mapping[int, Variable], guards: Sequence[An
         analyzer.bind(var, tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, n)))
     with ExitStack() as known:
         for guard in guards:
-            if _holds_loads(guard):
+            if holds_loads(guard):
                 continue
             plain = analyzer.simplify(guard)
             if isinstance(plain, CmpExpr):
                 known.enter_context(analyzer.constraint_scope(plain))
         return analyzer.simplify(index)
-
-
-def _holds_loads(expr: Any) -> bool:
-    stop = [(_TENSOR_LOAD, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
-    return structural_visit(expr, stop) is not None
 
 
 def _variables(expr: Any) -> dict[int, Var]:
@@ -236,7 +227,7 @@ def _by_parts(
     index: Any, own: Variable, domains: Mapping[int, Variable], guards: Sequence[Any]
 ) -> Table | None:
     """Look at summands of other variables on their own; what they add moves both ends."""
-    if not cannot_wrap(index):
+    if not never_wraps(index):
         return None
     parts: list[tuple[dict[int, Var], Any]] = []
     for summand in _summands(index):
