@@ -84,11 +84,11 @@ def _of_neighbours(search: GroupSearch, number: int, parts: Mapping[int, Part]) 
         return "no other layer makes what it reads, or reads what it makes"
     able = [n for n in near if not layers[n].reason]
     if not able:
-        return f"{_neighbours(search, near)} cannot be grouped"
+        return f"{_neighbours(search, near, parts)} cannot be grouped"
     free = [n for n in able if not _refused_between(search, n, number)]
     if not free:
         between = search.index.network.layers[_refused_between(search, able[0], number)[0]].name
-        neighbour = _neighbours(search, able[:1])
+        neighbour = _neighbours(search, able[:1], parts)
         return f"{between!r}, which cannot be grouped, runs between it and {neighbour}"
     return _of_groups(search, number, free, parts)
 
@@ -116,16 +116,22 @@ def _of_groups(
         planned = search.plan(estimate)
         if planned is not None:
             price, moved = without[neighbour]
-            group = f"a group with {_neighbours(search, [neighbour])} fits"
+            group = f"a group with {_neighbours(search, [neighbour], parts)} fits"
             if planned.cost.moved > moved:
                 more = f"would move {planned.cost.moved} bytes, and {moved} move without it"
                 return f"{group}, but {more}"
             if planned.cost.price >= price:
                 return f"{group}, but costs {100 * planned.cost.price / price - 100:.1f} % more"
             return f"{group}, but is none that this search compares"
-    return f"no group with {_neighbours(search, near)} fits"
+    return f"no group with {_neighbours(search, near, parts)} fits"
 
 
-def _neighbours(search: GroupSearch, numbers: Sequence[int]) -> str:
-    names = ", ".join(repr(search.index.network.layers[n].name) for n in numbers)
-    return f"its neighbour{'s' if len(numbers) > 1 else ''} {names}"
+def _neighbours(search: GroupSearch, numbers: Sequence[int], parts: Mapping[int, Part]) -> str:
+    """Return the names of neighbours; of those that are in groups, how many layers these have."""
+    names = []
+    for number in numbers:
+        name = repr(search.index.network.layers[number].name)
+        part = parts.get(number)
+        together = 1 if part is None else part.last - part.first + 1
+        names.append(f"{name} in a group of {together} layers" if together > 1 else name)
+    return f"its neighbour{'s' if len(numbers) > 1 else ''} {', '.join(names)}"
