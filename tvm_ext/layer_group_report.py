@@ -157,9 +157,10 @@ class LayerGroupReport:
     def __repr__(self) -> str:
         """Say in a line what the groups save."""
         layers = sum(len(group.layers) for group in self.groups)
+        groups = f"{len(self.groups)} group{'s' if len(self.groups) != 1 else ''}"
         return (
-            f"<LayerGroupReport: {layers} layers in {len(self.groups)} groups, {len(self.left)} "
-            f"left; {format_bytes(self.moved_before)} between global and local memory without "
+            f"<LayerGroupReport: {layers} layers in {groups}, {len(self.left)} left; "
+            f"{format_bytes(self.moved_before)} between global and local memory without "
             f"groups, {format_bytes(self.moved_after)} with, {format_bytes(self.moved_least)} at "
             f"least; {self.makespan_before:,} cycles without, {self.makespan_after:,} with>"
         )

@@ -400,6 +400,53 @@ def test_a_fitted_map_needs_what_is_read_and_little_more(axis_map, rows, extent)
                 assert needed[1] <= got[1]
 
 
+@settings(OPERATORS, max_examples=60)
+@given(
+    stride=st.integers(1, 9),
+    divide=st.integers(1, 500),
+    begin=st.integers(0, 3000),
+    steps=st.integers(2, 40),
+    data=st.data(),
+)
+def test_a_part_of_an_axis_has_its_map_exactly(stride, divide, begin, steps, data):
+    # As one of several tensors behind a concatenation and a reshaping has it.
+    count = max(2, divide * steps // stride)
+    rows = begin + count + data.draw(st.integers(0, 3000))
+    read = np.arange(count) * stride // divide
+    first, last = np.full(rows, 1 << 40), np.full(rows, -(1 << 40))
+    first[begin : begin + count] = last[begin : begin + count] = read
+    assume(read[-1] > 0)
+    extent = int(read[-1]) + 1
+    found = fit_axis_map(AxisReads(0, first, last), extent)
+    for row in (*range(begin, begin + 3), *range(begin + count - 3, begin + count)):
+        if begin <= row < begin + count:
+            needed = int(first[row])
+            assert needed_range(found, (row, row + 1), extent) == (needed, needed + 1)
+
+
+def test_tensors_of_a_concatenation_have_their_rows():
+    heights, width, boxes = (10, 7, 3), 9, 3
+
+    def body(emit, *images):
+        parts = []
+        for image in images:
+            height = int(image.ty.shape.values[2])
+            last = emit(relax.op.permute_dims(image, [0, 2, 3, 1]))
+            parts.append(emit(relax.op.reshape(last, (1, height * width * boxes, 4))))
+        return emit(relax.op.concat(parts, 1))
+
+    shapes = [(1, 4 * boxes, height, width) for height in heights]
+    (block,) = read_networks(lowered(module(shapes, body, inputs=3), fuse=True))
+    (layer,) = block.network.layers
+    begin, each = 0, width * boxes
+    for maps, height in zip(layer.maps, heights, strict=True):
+        assert maps[2] == AxisMap(1, 1, each, -begin, -begin)
+        assert maps[1].axis == 2
+        begin += height * each
+    axes = {tensor.name: tensor.axes for tensor in block.network.tensors}
+    assert [axes[name].find("h") for name in (*layer.inputs, layer.output)] == [2, 2, 2, 1]
+
+
 def test_rows_of_many_points_are_found_by_algebra():
     heads, size, rows = 16, 128, 1 << 20
     x = te.placeholder((1, rows, heads * size), "float16", name="x")

@@ -77,6 +77,26 @@ def test_letters_of_a_sequence_and_its_attention():
     ]
 
 
+def test_windows_that_wrap_around_leave_an_image_its_rows():
+    def body(emit, x, w):
+        rolled = [emit(relax.op.strided_slice(x, [1], [a], [b])) for a, b in ((2, 8), (0, 2))]
+        y = emit(relax.op.concat(rolled, 1))
+        y = emit(relax.op.permute_dims(emit(relax.op.reshape(y, (2, 4, 2, 4, 6))), [0, 2, 1, 3, 4]))
+        y = emit(relax.op.matmul(emit(relax.op.reshape(y, (4, 16, 6))), w))
+        y = emit(relax.op.permute_dims(emit(relax.op.reshape(y, (2, 2, 4, 4, 6))), [0, 2, 1, 3, 4]))
+        y = emit(relax.op.reshape(y, (1, 8, 8, 6)))
+        back = [emit(relax.op.strided_slice(y, [1], [a], [b])) for a, b in ((6, 8), (0, 6))]
+        y = emit(relax.op.add(emit(relax.op.concat(back, 1)), x))
+        return emit(relax.op.matmul(y, w))
+
+    mod = module([(1, 8, 8, 6), (6, 6)], body)
+    (block,) = read_networks(lowered(mod, fuse=True))
+    images = [t.axes for t in block.network.tensors if t.shape == (1, 8, 8, 6)]
+    assert len(images) == 3
+    assert len(set(images)) == 1
+    assert "h" in images[0]
+
+
 def test_what_comes_from_token_numbers_lies_as_what_is_computed_of_it():
     def body(emit, tokens, table, w):
         tokens = emit(OP.astype(tokens, "int32"))

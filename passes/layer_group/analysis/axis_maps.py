@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import chain
 
 import numpy as np
 
 from passes.layer_group.analysis.axis_reads import AxisReads
 from passes.layer_group.planning.network import AxisMap
 
-_LARGEST_DIVISOR = 64
 _SMALL_PART = 8
-"""Slopes of parts up to this are tried where no suggested one fits exactly: short tables."""
+"""Steps after which a staircase may repeat, and parts of slopes that are tried at the end."""
 
 
 def fit_axis_map(reads: AxisReads, extent: int) -> AxisMap | None:
@@ -48,33 +48,30 @@ def fit_axis_map(reads: AxisReads, extent: int) -> AxisMap | None:
 def _slopes(
     indices: np.ndarray, first: np.ndarray, last: np.ndarray, rows: int, extent: int
 ) -> Iterator[Fraction]:
-    """Yield input indices an output index, as the table and the extents suggest them."""
-    seen: set[Fraction] = set()
+    """Yield input indices an output index, as the table and the extents suggest them.
+
+    From one step of a staircase to a later one it is as many indices as the slope says, if the
+    steps repeat by then. Steps at the border may be cut short.
+    """
     suggested = [Fraction(extent, rows), Fraction(1)]
     for table in (first, last):
         inside = (table > 0) & (table < extent - 1)
         for keep in (inside, np.ones(len(table), dtype=bool)):
             at, values = indices[keep], table[keep]
-            if len(at) > 1:
-                suggested.append(Fraction(int(values[-1] - values[0]), int(at[-1] - at[0])))
-                suggested += [
-                    Fraction(int(values[i + 1] - values[i]), int(at[i + 1] - at[i]))
-                    for i in (0, len(at) // 2 - 1)
-                ]
-                half = len(at) // 2
-                suggested.append(Fraction(int(values[half] - values[0]), int(at[half] - at[0])))
-    for slope in suggested:
-        for divisor in (1, 2, 3, 4, 8, 16, _LARGEST_DIVISOR):
-            near = slope.limit_denominator(divisor)
-            if near > 0 and near not in seen:
-                seen.add(near)
-                yield near
-    for divisor in range(1, _SMALL_PART + 1):
-        for stride in range(1, _SMALL_PART + 1):
-            slope = Fraction(stride, divisor)
-            if slope not in seen:
-                seen.add(slope)
-                yield slope
+            steps = np.flatnonzero(np.diff(values)) + 1
+            for later in (*range(1, _SMALL_PART + 1), len(steps) // 2, len(steps) - 1):
+                if 0 < later < len(steps):
+                    one, other = steps[0], steps[later]
+                    rise = int(values[other] - values[one])
+                    suggested.append(Fraction(rise, int(at[other] - at[one])))
+    small = range(1, _SMALL_PART + 1)
+    near = (
+        slope.limit_denominator(divisor)
+        for slope in suggested
+        for divisor in (1, 2, 3, 4, 8, 16, 64, rows)
+    )
+    parts = (Fraction(stride, divisor) for divisor in small for stride in small)
+    yield from dict.fromkeys(slope for slope in chain(near, parts) if slope > 0)
 
 
 def _is_whole(axis_map: AxisMap, rows: int, extent: int) -> bool:

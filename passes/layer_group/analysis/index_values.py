@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm.ir import PrimType, Var
-from tvm.ir.expr import Call, Expr
+from tvm.ir import Var
+from tvm.ir.expr import Call
 from tvm.tirx import Cast, FloatImm, IntImm, Not, Select
-
-from passes.ir.structural import structural_visit, type_index
 
 Values = npt.NDArray[Any]
 
@@ -59,27 +57,8 @@ _CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_INDEX_TYPES = ("int32", "int64")
-"""Types whose arithmetic TVM takes not to overflow, such as loops have; all others wrap."""
-
-_EXPR = type_index(Expr)
-
-
 class NotAnIndexError(ValueError):
     """An expression that holds more than integers, variables and what is known of them."""
-
-
-def cannot_wrap(expr: Any) -> bool:
-    """Whether all of an expression is of types that do not wrap around."""
-    narrow: list[bool] = []
-
-    def on_expr(part: Expr, visitor: Any) -> None:
-        dtype = str(part.ty.dtype) if isinstance(part.ty, PrimType) else ""
-        narrow.extend([True] if dtype not in (*_INDEX_TYPES, "bool") else [])
-        visitor.default_visit(part)
-
-    structural_visit(expr, [(_EXPR, on_expr)])
-    return not narrow
 
 
 def values_of(expr: Any, of: Mapping[int, Values]) -> Values:

@@ -213,12 +213,11 @@ def _is_movement(value: Any) -> bool:
     if not is_if_then_else(value):
         return False
     return all(
-        _is_movement(part) or not _holds_loads(part) for part in value.args[1:]
-    ) and not _holds_loads(value.args[0])
+        _is_movement(part) or not holds_loads(part) for part in value.args[1:]
+    ) and not holds_loads(value.args[0])
 
 
-def _holds_loads(expr: Any) -> bool:
-    found = structural_visit(
-        expr, [(_TENSOR_LOAD, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
-    )
-    return found is not None
+def holds_loads(expr: Any) -> bool:
+    """Whether an expression reads an element of a buffer."""
+    stop = [(_TENSOR_LOAD, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
+    return structural_visit(expr, stop) is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from passes.layer_group.planning.network import AxisMap, InputMap
 
@@ -56,6 +57,14 @@ class _Class:
     letter: str = ""
 
 
+class _Along(NamedTuple):
+    """An axis that is read along an axis of what is made."""
+
+    read: Axis
+    made: Axis
+    moves: bool  # Whether other indices are read than those that are made
+
+
 @dataclass(eq=False)
 class _Classes:
     shapes: Mapping[str, Sequence[int]]
@@ -94,20 +103,24 @@ def decide_letters(
     Axes of one element tell nothing; they have the usual letters as far as those are free.
     """
     classes = _Classes(shapes)
+    unsure: list[_Along] = []
     for call in calls:
         for name in (*(name for name, _ in call.inputs), call.output):
             if name not in weights:
                 for axis, extent in enumerate(shapes[name]):
                     if extent > 1:
                         classes.at(name, axis)
-        _read(classes, call, weights)
+        _read(classes, call, weights, unsure)
+    # One index that needs all indices, or about all, tells less of an axis than any other map.
+    for along in unsure:
+        _go_along(classes, along)
     _decide(classes)
     return {
         name: _filled(name, shape, classes) for name, shape in shapes.items() if name not in weights
     }
 
 
-def _read(classes: _Classes, call: Reads, weights: set[str]) -> None:
+def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along]) -> None:
     """Note what one call says of the axes that it reads and makes."""
     shapes = classes.shapes
     mapped: set[int] = set()
@@ -128,17 +141,26 @@ def _read(classes: _Classes, call: Reads, weights: set[str]) -> None:
                     classes.join(here, classes.at(call.output, axis))
                 continue
             mapped.add(m.axis)
-            if not classes.join(here, classes.at(call.output, m.axis)):
-                here.whole += 1
-                continue
-            here = classes.at(name, axis)
-            here.along += 1
-            here.moves = here.moves or m != AxisMap(m.axis)
+            along = _Along((name, axis), (call.output, m.axis), m != AxisMap(m.axis))
+            if (m.last - m.first) // m.divide < shapes[name][axis] - 1:
+                _go_along(classes, along)
+            else:
+                unsure.append(along)
     if len(mapped) < len(shapes[call.output]) and any(n not in weights for n, _ in call.inputs):
         for name, axis_maps in call.inputs:
             for m in axis_maps if name in weights else ():
                 if m is not None and m.axis not in mapped and shapes[call.output][m.axis] > 1:
                     classes.at(call.output, m.axis).is_channels = True
+
+
+def _go_along(classes: _Classes, along: _Along) -> None:
+    here = classes.at(*along.read)
+    if not classes.join(here, classes.at(*along.made)):
+        here.whole += 1
+        return
+    here = classes.at(*along.read)
+    here.along += 1
+    here.moves = here.moves or along.moves
 
 
 def _summed_with(

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Var
 from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_mutate, structural_visit, type_index
+from passes.ir.whole_numbers import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
     NOWHERE,
@@ -38,16 +38,12 @@ from passes.layer_group.analysis.axis_reads import (
     united,
 )
 from passes.layer_group.analysis.block_bodies import Access
-from passes.layer_group.analysis.index_values import (
-    NotAnIndexError,
-    cannot_wrap,
-    values_of,
-)
-from passes.layer_group.analysis.kernels import Kernel
+from passes.layer_group.analysis.index_values import NotAnIndexError, values_of
+from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
 
-_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
+_VAR = type_index(Var)
 
 _SMALL = 1 << 16
 """Points of an index space that is looked at point by point."""
@@ -176,22 +172,22 @@ def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[A
         var.__chandle__(): (var, n)
         for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
     }
-    guards = list(_terms(access.guards))
-    index = _simplified(index, domains, guards)
+    index, guards, begins = _where_read(index, domains, list(_terms(access.guards)))
     used = _variables(index)
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
     if not axes or any(key not in domains for key in used):
         return None
     found = []
     for axis in axes:
-        own = (stage.spatial[axis], stage.extents[axis])
-        others = [domains[key] for key in used if key != own[0].__chandle__()]
+        key = stage.spatial[axis].__chandle__()
+        own = domains[key]
+        others = [domains[other] for other in used if other != key]
         table = None
         if own[1] * prod(n for _, n in others) <= _SMALL:
             table = _at_points(index, own, others, guards)
         table = table or _by_parts(index, own, domains, guards)
         if table is not None:
-            found.append(_clipped(axis, *table, extent))
+            found.append(_clipped(axis, *table, begins.get(key, 0), stage.extents[axis], extent))
     return found or None
 
 
@@ -202,24 +198,47 @@ Table = tuple[Ints, Ints]
 """First and last index that is read, for each value of a variable."""
 
 
-def _simplified(index: Any, domains: Mapping[int, Variable], guards: Sequence[Any]) -> Any:
-    """Return an index in the form that the conditions allow under which it is read."""
+def _where_read(
+    index: Any, domains: dict[int, Variable], guards: list[Any]
+) -> tuple[Any, list[Any], dict[int, int]]:
+    """Return an index in the form that the conditions allow under which it is read.
+
+    Each variable runs from 0 where the conditions say between which values it is; returned are the
+    conditions in these variables, too, and the values of which 0 takes the place. `domains` are
+    narrowed.
+    """
+    analyzer = _analyzer(domains)
+    begins: dict[int, int] = {}
+    with ExitStack() as known:
+        for guard in guards:
+            if not holds_loads(guard):
+                for plain in _terms((analyzer.simplify(guard),)):
+                    if isinstance(plain, CmpExpr):
+                        known.enter_context(analyzer.constraint_scope(plain))
+        index = analyzer.simplify(index)
+        for key, (var, n) in domains.items():
+            bound = analyzer.const_int_bound(var)
+            begin, count = int(bound.min_value), int(bound.max_value - bound.min_value) + 1
+            if 0 < count < n:
+                begins[key], domains[key] = begin, (var, count)
+    if not begins:
+        return index, guards, begins
+
+    def on_var(var: Var, _mutator: Any) -> Any:
+        begin = begins.get(var.__chandle__(), 0)
+        return var + IntImm(var.ty, begin) if begin else var
+
+    def moved(expr: Any) -> Any:
+        return structural_mutate(expr, [(_VAR, on_var)])
+
+    return _analyzer(domains).simplify(moved(index)), [moved(guard) for guard in guards], begins
+
+
+def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
     analyzer = Analyzer()
     for var, n in domains.values():
         analyzer.bind(var, tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, n)))
-    with ExitStack() as known:
-        for guard in guards:
-            if _holds_loads(guard):
-                continue
-            plain = analyzer.simplify(guard)
-            if isinstance(plain, CmpExpr):
-                known.enter_context(analyzer.constraint_scope(plain))
-        return analyzer.simplify(index)
-
-
-def _holds_loads(expr: Any) -> bool:
-    stop = [(_TENSOR_LOAD, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
-    return structural_visit(expr, stop) is not None
+    return analyzer
 
 
 def _variables(expr: Any) -> dict[int, Var]:
@@ -236,7 +255,7 @@ def _by_parts(
     index: Any, own: Variable, domains: Mapping[int, Variable], guards: Sequence[Any]
 ) -> Table | None:
     """Look at summands of other variables on their own; what they add moves both ends."""
-    if not cannot_wrap(index):
+    if not never_wraps(index):
         return None
     parts: list[tuple[dict[int, Var], Any]] = []
     for summand in _summands(index):
@@ -332,8 +351,15 @@ def _bounded(index: Any, own: Variable, others: Sequence[Variable]) -> Table | N
     return first.astype(np.int64), last.astype(np.int64)
 
 
-def _clipped(axis: int, first: Ints, last: Ints, extent: int) -> AxisReads:
-    first, last = np.where(first < NOWHERE, np.maximum(first, 0), first), last
+def _clipped(axis: int, first: Ints, last: Ints, begin: int, count: int, extent: int) -> AxisReads:
+    """Return a table of all `count` indices of an axis, whose part from `begin` on is known.
+
+    Nothing is read for the others, and no more than `extent` elements.
+    """
+    first = np.where(first < NOWHERE, np.maximum(first, 0), first)
     last = np.where(last > -NOWHERE, np.minimum(last, extent - 1), last)
     empty = first > last
-    return AxisReads(axis, np.where(empty, NOWHERE, first), np.where(empty, -NOWHERE, last))
+    firsts, lasts = np.full(count, NOWHERE), np.full(count, -NOWHERE)
+    firsts[begin : begin + len(first)] = np.where(empty, NOWHERE, first)
+    lasts[begin : begin + len(last)] = np.where(empty, -NOWHERE, last)
+    return AxisReads(axis, firsts, lasts)

@@ -13,6 +13,7 @@ from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.streams import streams_of
+from passes.layer_group.planning.sweep import Estimate
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,11 @@ def _of_neighbours(search: GroupSearch, number: int, parts: Mapping[int, Part]) 
         return "no other layer makes what it reads, or reads what it makes"
     able = [n for n in near if not layers[n].reason]
     if not able:
-        return f"{_neighbours(search, near)} cannot be grouped"
+        return f"{_neighbours(search, near, parts)} cannot be grouped"
     free = [n for n in able if not _refused_between(search, n, number)]
     if not free:
         between = search.index.network.layers[_refused_between(search, able[0], number)[0]].name
-        neighbour = _neighbours(search, able[:1])
+        neighbour = _neighbours(search, able[:1], parts)
         return f"{between!r}, which cannot be grouped, runs between it and {neighbour}"
     return _of_groups(search, number, free, parts)
 
@@ -102,28 +103,36 @@ def _of_groups(
     search: GroupSearch, number: int, near: Sequence[int], parts: Mapping[int, Part]
 ) -> str:
     """Return what is in the way of one group of this layer and what its neighbours are in."""
-    best: tuple[float, int, int, int] | None = None
+    options: list[tuple[float, int, Estimate]] = []
+    without: dict[int, tuple[int, int]] = {}  # The price and bytes moved, by neighbour
     for neighbour in near:
         first, last = parts[min(number, neighbour)].first, parts[max(number, neighbour)].last
         apart = list(dict.fromkeys(parts[n] for n in range(first, last + 1)))
-        price, moved = sum(p.price for p in apart), sum(p.moved for p in apart)
+        without[neighbour] = sum(p.price for p in apart), sum(p.moved for p in apart)
         for estimate in search.ending_with(last, first, search.parts):
-            found = search.price(estimate) if estimate.first == first else None
-            if found is not None:
-                share = 100 * found / max(1, price) - 100
-                option = (share, estimate.moved, moved, neighbour)
-                best = option if best is None else min(best, option)
-    if best is None:
-        return f"no group with {_neighbours(search, near)} fits"
-    more, together, moved, neighbour = best
-    group = f"a group with {_neighbours(search, [neighbour])} fits"
-    if together > moved:
-        return f"{group}, but would move {together} bytes, and {moved} move without it"
-    if more >= 0:
-        return f"{group}, but costs {more:.1f} % more"
-    return f"{group}, but is none that this search compares"
+            price = search.price(estimate) if estimate.first == first else None
+            if price is not None:
+                options.append((price / max(1, without[neighbour][0]), neighbour, estimate))
+    for _, neighbour, estimate in sorted(options, key=lambda option: option[:2]):
+        planned = search.plan(estimate)
+        if planned is not None:
+            price, moved = without[neighbour]
+            group = f"a group with {_neighbours(search, [neighbour], parts)} fits"
+            if planned.cost.moved > moved:
+                more = f"would move {planned.cost.moved} bytes, and {moved} move without it"
+                return f"{group}, but {more}"
+            if planned.cost.price >= price:
+                return f"{group}, but costs {100 * planned.cost.price / price - 100:.1f} % more"
+            return f"{group}, but is none that this search compares"
+    return f"no group with {_neighbours(search, near, parts)} fits"
 
 
-def _neighbours(search: GroupSearch, numbers: Sequence[int]) -> str:
-    names = ", ".join(repr(search.index.network.layers[n].name) for n in numbers)
-    return f"its neighbour{'s' if len(numbers) > 1 else ''} {names}"
+def _neighbours(search: GroupSearch, numbers: Sequence[int], parts: Mapping[int, Part]) -> str:
+    """Return the names of neighbours; of those that are in groups, how many layers these have."""
+    names = []
+    for number in numbers:
+        name = repr(search.index.network.layers[number].name)
+        part = parts.get(number)
+        together = 1 if part is None else part.last - part.first + 1
+        names.append(f"{name} in a group of {together} layers" if together > 1 else name)
+    return f"its neighbour{'s' if len(numbers) > 1 else ''} {', '.join(names)}"
