@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_replay import FaultError, replay
+from block_replay import replay
 from kernels import CASES
 from opencl_runs import lowered
+from tagged_bytes import FaultError
 
 import tvm_ext
 from passes.shared_memory.analysis import statement_uses, steps
