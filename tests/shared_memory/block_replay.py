@@ -5,7 +5,9 @@ The kernel is translated to Python, a generator for each thread that yields at a
 two barriers the threads run one after the other, in an order that is given, so what nothing orders
 happens in another order each time. Shared memory knows of each byte who wrote it, by which name,
 and who touched it since the last barrier: a thread that meets another's write there, or reads what
-was written by another name, is a `FaultError`. It shares no code with the analysis that it judges.
+was written by another name, is a `FaultError`. So is who touches what an asynchronous copy may yet
+write. The lanes of a warp exchange values where they meet. It shares no code with the analysis that
+it judges.
 """
 
 from __future__ import annotations
@@ -14,92 +16,14 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tagged_bytes import FaultError, SharedMemory
 from tvm import tirx
 from tvm.ir import StringImm, TensorLoad
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
-
-
-class FaultError(Exception):
-    """What the threads of a block may not do."""
-
-
-_NAME = re.compile(r"_\d+$")
-
-
-@dataclass
-class _Cell:
-    """What is at one place of shared memory."""
-
-    width: int
-    value: Any
-    name: str
-
-
-@dataclass
-class SharedMemory:
-    """The shared memory of one block, byte by byte."""
-
-    cells: dict[tuple[int, int], _Cell] = field(default_factory=dict)  # By memory and offset
-    # Who read and who wrote each byte since the last barrier: a thread, or -1 for several.
-    readers: dict[tuple[int, int], int] = field(default_factory=dict)
-    writers: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def meet(self) -> None:
-        self.readers.clear()
-        self.writers.clear()
-
-    def read(self, thread: int, memory: int, at: int, width: int, name: str) -> Any:
-        for byte in range(at, at + width):
-            key = memory, byte
-            if self.writers.get(key, thread) != thread:
-                raise FaultError(f"{name}: thread {thread} reads byte {byte} that another writes")
-            if self.readers.setdefault(key, thread) != thread:
-                self.readers[key] = -1
-        cell = self.cells.get((memory, at))
-        if cell is None:
-            raise FaultError(f"{name}: thread {thread} reads byte {at}, which nobody wrote")
-        if cell.width != width or cell.name != _NAME.sub("", name):
-            raise FaultError(f"{name}: thread {thread} reads byte {at}, written as {cell.name}")
-        return cell.value
-
-    def write(self, thread: int, memory: int, at: int, width: int, name: str, value: Any) -> None:
-        cell = self.cells.get((memory, at))
-        name = _NAME.sub("", name)
-        # Several threads may write one value, as TVM lets them.
-        is_same = cell is not None and (cell.name, cell.width) == (name, width)
-        is_same = is_same and cell is not None and cell.value == value
-        for byte in range(at, at + width):
-            key = memory, byte
-            if self.readers.get(key, thread) != thread:
-                raise FaultError(f"{name}: thread {thread} writes byte {byte} that another reads")
-            if self.writers.setdefault(key, thread) != thread:
-                if not is_same:
-                    raise FaultError(f"{name}: thread {thread} writes byte {byte} as another does")
-                self.writers[key] = -1
-            if byte != at:
-                self.cells.pop(key, None)
-        for before in range(1, 16):  # What it overlaps from the left is gone.
-            other = self.cells.get((memory, at - before))
-            if other is not None and other.width > before:
-                del self.cells[memory, at - before]
-        self.cells[memory, at] = _Cell(width, value, name)
-
-    def add(self, _thread: int, memory: int, at: int, width: int, name: str, value: Any) -> Any:
-        """Add atomically: atomic accesses do not race with one another."""
-        key = memory, at
-        if self.readers.get(key, -2) != -2 or self.writers.get(key, -2) not in (-2, -3):
-            raise FaultError(f"{name}: an atomic access meets another one at byte {at}")
-        for byte in range(at, at + width):
-            self.writers[memory, byte] = -3
-        cell = self.cells[key]
-        before = cell.value
-        self.cells[key] = _Cell(width, before + value, _NAME.sub("", name))
-        return before
 
 
 def replay(
@@ -118,9 +42,9 @@ def replay(
     chosen = random.Random(0)
     for block in _grid(dict(zip(program.blocks, grid, strict=True))):
         shared = SharedMemory()
-        threads = list(_grid(program.threads))
+        running = {_number(thread, program.threads): thread for thread in _grid(program.threads)}
         running = {
-            at: program.start(given, block, thread, at, shared) for at, thread in enumerate(threads)
+            at: program.start(given, block, thread, at, shared) for at, thread in running.items()
         }
         while running:
             numbers = list(running)
@@ -128,7 +52,7 @@ def replay(
                 numbers.reverse()
             elif order == "random":
                 chosen.shuffle(numbers)
-            met = {number: next(running[number], None) for number in numbers}
+            met = _run_to_barriers(running, numbers)
             if len(set(met.values())) > 1:
                 raise FaultError(
                     f"threads wait at different barriers: {sorted(set(met.values()), key=str)}"
@@ -136,6 +60,38 @@ def replay(
             if None in met.values():
                 break
             shared.meet()
+
+
+def _number(thread: Mapping[str, int], extents: Mapping[str, Any]) -> int:
+    """Return the number of a thread, as warps count them: x runs fastest."""
+    number = 0
+    for axis in "zyx":
+        tag = f"threadIdx.{axis}"
+        number = number * int(extents.get(tag, 1)) + thread.get(tag, 0)
+    return number
+
+
+def _run_to_barriers(running: Mapping[int, Any], numbers: list[int]) -> dict[int, int | None]:
+    """Run threads until each is at a barrier, and return at which; None at its end.
+
+    Where a thread asks for the value of another lane, it waits until all of its warp do or are at a
+    barrier. A lane that does not take part has the asking one's own value.
+    """
+    met: dict[int, int | None] = {}
+    given: dict[int, Any] = {}
+    while numbers:
+        asked: dict[int, Any] = {}
+        for number in numbers:
+            try:
+                at = running[number].send(given.pop(number, None))
+            except StopIteration:
+                at = None
+            (asked if isinstance(at, tuple) else met)[number] = at
+        for number, (site, lane, value) in asked.items():
+            other = asked.get(number // 32 * 32 + lane)
+            given[number] = other[2] if other is not None and other[0] == site else value
+        numbers = list(asked)
+    return met
 
 
 def _grid(extents: dict[str, Any]) -> Iterator[dict[str, int]]:
@@ -195,7 +151,11 @@ class _Program:
                 (self.blocks if is_block else self.threads)[tag] = getattr(op.value, "value", None)
                 source = "_block" if is_block else "_thread"
                 self._add(depth, f"{self._name(op.node.var)} = {source}[{tag!r}]")
+            if op.attr_key == "async_wait_queue_scope":
+                self._add(depth, f"_sh.wait(_t, {self._expr(op.body.value)})")
             self._statement(op.body, depth)
+            if op.attr_key == "async_commit_queue_scope":
+                self._add(depth, "_sh.commit(_t)")
         elif isinstance(op, tirx.AllocBuffer):
             scope = str(op.buffer.ty.storage_scope)
             if scope.startswith("shared"):
@@ -203,7 +163,7 @@ class _Program:
                 self.memories += 1
             else:
                 name = self._name(op.buffer)
-                self._add(depth, f"{name} = {{}}")
+                self._add(depth, f"{name} = _Registers()")
                 self.places[op.buffer.__chandle__()] = "local", name
         elif isinstance(op, tirx.DeclBuffer):
             source = op.data.args[0] if isinstance(op.data, Call) else op.data
@@ -277,7 +237,7 @@ class _Program:
     def _expr(self, op: Any) -> str:
         lanes = op.ty.dtype.lanes if hasattr(op.ty, "dtype") else 1
         if isinstance(op, tirx.IntImm | tirx.FloatImm):
-            return _number(op.value)
+            return _constant(op.value)
         if isinstance(op, StringImm):
             return repr(str(op.value))
         if isinstance(op, tirx.Var):
@@ -338,6 +298,19 @@ class _Program:
             access = self._access(load.source, place, self._expr(load.indices[0]))
             assert kind == "shared"
             return f"_sh.add({access}, {self._expr(op.args[2])})"
+        if name == "s_tir.cp_async_raw":
+            return self._copy(op)
+        if name.startswith("ptx.cp_async_"):
+            counts = {"commit_group": "", "wait_group": ", ".join(map(self._expr, op.args))}
+            counts["wait_all"] = "-1"
+            what = name.removeprefix("ptx.cp_async_")
+            return f"_sh.{what.partition('_')[0]}(_t, {counts[what]})"
+        if name in _LANES:
+            # What a lane asks for: where, which lane, and what it has itself.
+            value, by, width = map(self._expr, op.args[1:4])
+            self.barriers += 1
+            lane = f"_t % 32 // {width} * {width} + {_LANES[name].format(by=by, width=width)}"
+            return f"(yield ({self.barriers}, {lane}, {value}))"
         args = list(op.args)
         if name in ("call_extern", "call_pure_extern"):
             name = str(args.pop(0).value)
@@ -346,8 +319,18 @@ class _Program:
         holes = ", ".join("{}" for _ in args)
         return _lanewise(f"{name}({holes})", lanes, *map(self._expr, args))
 
+    def _copy(self, op: Call) -> str:
+        (to, at, source, first), size = op.args[:4], int(op.args[4].value)
+        kind, place = self.places[source.args[0].__chandle__()]
+        width = -(-to.args[0].ty.dtype.dtype.bits // 8)
+        begin = self._expr(first)
+        values = f"[{place}[{begin} + _i].item() for _i in range({size // width})]"
+        assert kind == "global"
+        _, memory = self.places[to.args[0].__chandle__()]
+        return f"_sh.copy({self._access(to.args[0], memory, self._expr(at))}, {values})"
 
-def _number(value: Any) -> str:
+
+def _constant(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     return f"({value!r})"
@@ -373,11 +356,28 @@ def _safely(function: Callable[..., float]) -> Callable[..., float]:
     return call
 
 
+_LANES = {
+    "tvm_warp_shuffle": "{by} % {width}",
+    "tvm_warp_shuffle_up": "max(_t % {width} - {by}, 0)",
+    "tvm_warp_shuffle_down": "min(_t % {width} + {by}, {width} - 1)",
+}
+"""Operators that ask for the value of another lane, and which one."""
+
+
+class _Registers(dict[int, Any]):
+    """What a thread has for itself: anything, before it sets it."""
+
+    def __missing__(self, _index: int) -> float:
+        return math.nan
+
+
 _FUNCTIONS: dict[str, Any] = {
+    "_Registers": _Registers,
     **{
         name: _safely(getattr(math, name))
         for name in ("exp", "log", "log2", "sqrt", "sin", "cos", "tanh", "pow", "erf", "fabs")
     },
+    "tvm_warp_activemask": lambda: 0xFFFFFFFF,
     "exp2": _safely(lambda x: 2.0**x),
     "rsqrt": _safely(lambda x: 1 / math.sqrt(x)),
     "_truncated": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),

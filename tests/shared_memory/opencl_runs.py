@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -15,9 +14,6 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
-
-# What PoCL takes by default compiles some kernels wrongly, with no memory shared at all.
-os.environ.setdefault("POCL_WORK_GROUP_METHOD", "workitemrepl")
 
 TARGET = Target({"kind": "opencl", "max_num_threads": 256}, host="llvm")
 
@@ -78,7 +74,8 @@ def run(kernel: tirx.PrimFunc, arguments: Mapping[str, Any], grid: Sequence[int]
     its launch parameters; threads are as many as it says.
     """
     opencl, context, queue = _queue()
-    program = opencl.Program(context, source_of(kernel)).build()
+    # PoCL's optimisations compile some kernels wrongly, with no memory shared at all.
+    program = opencl.Program(context, source_of(kernel)).build(["-cl-opt-disable"])
     flags = opencl.mem_flags.READ_WRITE | opencl.mem_flags.COPY_HOST_PTR
     given = [arguments[param.name.removesuffix("_ptr")] for param in kernel.params]
     device = [

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attention import KERNELS, SMALL
-from block_replay import FaultError, replay
+from block_replay import replay
 from opencl_runs import lowered, run, shared_bytes, source_of
+from tagged_bytes import FaultError
 from tvm.relax.frontend.nn.llm import kv_cache
 from tvm.target import Target
 
@@ -31,8 +32,9 @@ def test_no_two_threads_meet_in_a_byte(name: str):
     assert "((float*)arena" not in source_of(kernel)  # Which has no address space.
 
 
-@pytest.mark.slow  # Compiling takes a device a minute and more.
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", ["latent", *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS if n != "latent")]
+)
 def test_a_device_computes_the_same(name: str):
     case = KERNELS[name]()
     run(lowered(case.func, INSERT, target=SMALL), case.arguments, case.grid)

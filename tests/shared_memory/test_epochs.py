@@ -142,6 +142,37 @@ def test_each_arm_of_a_branch_may_be_taken():
     assert together(kernel(write("a"), Branch(((BARRIER,), ())), write("b"))) == {"ab"}
 
 
+def test_where_all_threads_go_alike_no_two_are_on_different_ways():
+    def pairs(is_uniform: bool) -> set[str]:
+        arms = (phase("a"), (*phase("b"),))
+        return together(kernel(Branch(arms, is_uniform), BARRIER, *phase("c")))
+
+    assert (pairs(False), pairs(True)) == ({"ab"}, set())
+    rounds = (begin("a"), *phase("a"), BARRIER)
+    for may_skip in (False, True):
+        steps = Loop(rounds, may_skip), *phase("b")
+        assert together(kernel(*steps)) == {"ab"}
+        assert together(kernel(Loop(rounds, may_skip, is_uniform=True), *phase("b"))) == set()
+    # In a loop without a barrier, a thread may be a round ahead of another.
+    both = Branch(((write("a"),), (write("b"),)), is_uniform=True)
+    assert together(kernel(Loop((both,), is_uniform=True))) == {"ab"}
+    assert together(kernel(Loop((both, BARRIER), is_uniform=True))) == set()
+    # What waits for one way keeps its bytes in front of it.
+    late = Branch(((read("a"),), (write("b"), read("b"))), is_uniform=True)
+    assert together(kernel(write("a"), BARRIER, late)) == set()
+    assert together(kernel(write("a"), BARRIER, late, BARRIER, read("a"))) == {"ab"}
+    assert together(kernel(write("a"), late)) == {"ab"}
+
+
+def test_very_many_ways_are_one():
+    def pairs(skips: int) -> set[str]:
+        arms = Branch(((write("a"),), (write("b"),)), is_uniform=True)
+        return together(kernel(*[Branch(((read("c"),), ()), is_uniform=True)] * skips, arms))
+
+    assert pairs(2) == {"ac", "bc"}
+    assert pairs(20) == {"ab", "ac", "bc"}
+
+
 def test_a_copy_is_on_its_way_until_it_is_waited_for_and_a_barrier_stands_behind():
     def pairs(*behind: Step) -> set[str]:
         return together(kernel(copy("a"), COMMIT, *behind, BARRIER, begin("b"), *phase("b")))
@@ -165,8 +196,9 @@ def test_what_is_kept_shares_with_nothing():
 def test_a_kernel_is_read_from_json():
     steps = (
         write("a"),
-        Loop((begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False),
+        Loop((begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False, is_uniform=True),
         Branch(((read("a"),), ())),
+        Branch(((), (read("a"),)), is_uniform=True),
     )
     original = kernel(*steps, kept=("c",))
     plain = json.loads(json.dumps(original.to_plain()))
@@ -232,6 +264,19 @@ STEPS = st.recursive(
 )
 
 
+def alike(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return steps that all threads take alike, so that each takes them as one does."""
+    made: list[Step] = []
+    for step in steps:
+        if isinstance(step, Loop):
+            made.append(Loop(alike(step.body), step.may_skip, is_uniform=True))
+        elif isinstance(step, Branch):
+            made.append(Branch(tuple(map(alike, step.arms)), is_uniform=True))
+        else:
+            made.append(step)
+    return tuple(made)
+
+
 def ways(steps: Sequence[Step]) -> Iterator[list[Event]]:
     """Yield what a thread does, for each choice of arms and of none to two rounds."""
     if not steps:
@@ -280,7 +325,7 @@ def is_read(name: str, after: Sequence[Event]) -> bool:
 @given(STEPS)
 def test_what_any_run_needs_is_kept_apart(steps: list[Step]):
     given_kernel = kernel(*steps)
-    apart = together(given_kernel)
+    apart = together(given_kernel) & together(kernel(*alike(steps)))
     for way in itertools.islice(ways(steps), 60):
         for needed in needs(way):
             for one, two in itertools.combinations(sorted(needed), 2):
@@ -293,7 +338,7 @@ def test_what_any_run_needs_is_kept_apart(steps: list[Step]):
 @settings(max_examples=2000)
 @given(STEPS)
 def test_what_any_run_needs_is_kept_apart_sweep(steps: list[Step]):
-    apart = together(kernel(*steps))
+    apart = together(kernel(*steps)) & together(kernel(*alike(steps)))
     for way in itertools.islice(ways(steps), 300):
         for needed in needs(way):
             assert {a + b for a, b in itertools.combinations(sorted(needed), 2)} <= apart, way

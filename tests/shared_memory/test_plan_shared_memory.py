@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from block_replay import FaultError, replay
+from block_replay import replay
 from kernels import CASES
 from opencl_runs import lowered, run, shared_bytes, source_of
+from tagged_bytes import FaultError
 from tvm import tirx
 from tvm.ir.expr import Call
 from tvm.script import tirx as T
@@ -55,7 +56,7 @@ def test_no_two_threads_meet_in_a_byte(name: str, way: str):
     replayed(name, way, "backward" if way == "insert" else "random")
 
 
-# What a device takes long for is compiling. TVM's OpenCL has no dynamic shared memory.
+# Compiling takes a second a kernel. TVM's OpenCL has no dynamic shared memory.
 QUICK = ("three phases", "half")
 OTHERS = (name for name in CASES if name not in (*QUICK, "dynamic"))
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_replay import FaultError, replay
+from block_replay import replay
 from kernels import CASES
 from opencl_runs import lowered
+from tagged_bytes import FaultError
 
 import tvm_ext
 from passes.shared_memory.analysis import statement_uses, steps
@@ -21,7 +22,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def without_waiting_values(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(epochs, "_fixpoint", lambda points, *_: [0] * len(points))
+    patch.setattr(epochs, "_fixpoint", lambda *_: None)
 
 
 def without_rounds(patch: pytest.MonkeyPatch) -> None:
@@ -37,6 +38,15 @@ def without_second_arms(patch: pytest.MonkeyPatch) -> None:
     def add_all(flow: Any, given: Any, ends: list[int]) -> list[int]:
         cut = [Branch(step.arms[:1]) if isinstance(step, Branch) else step for step in given]
         return original(flow, cut, ends)
+
+    original = epochs._Flow.add_all
+    patch.setattr(epochs._Flow, "add_all", add_all)
+
+
+def with_all_threads_alike(patch: pytest.MonkeyPatch) -> None:
+    def add_all(flow: Any, given: Any, ends: list[int]) -> list[int]:
+        alike = [Branch(step.arms, True) if isinstance(step, Branch) else step for step in given]
+        return original(flow, alike, ends)
 
     original = epochs._Flow.add_all
     patch.setattr(epochs._Flow, "add_all", add_all)
@@ -65,6 +75,7 @@ FAULTS: dict[str, tuple[Patch, str]] = {
     "values that wait": (without_waiting_values, "carried"),
     "rounds of a loop": (without_rounds, "carried"),
     "arms of a branch": (without_second_arms, "half"),
+    "threads that take different arms": (with_all_threads_alike, "half"),
     "reads": (without(What.READ), "three phases"),
     "writes": (without(What.WRITE), "three phases"),
     "addresses": (without_addresses, "by address"),

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from block_replay import FaultError, replay
+from block_replay import replay
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from opencl_runs import lowered, shared_bytes
+from tagged_bytes import FaultError
 
 import tvm_ext
 

@@ -62,7 +62,7 @@ def shared_memory_maps(
                 Placement(planner, rows.stretched(planned[at].problem), planned[at].plan)
                 for planner, planned in plans.items()
             )
-            listing = Listing(rows.lines, tuple(range(len(rows.lines))), called, rows.begins[1:])
+            listing = Listing(rows.lines, tuple(range(len(rows.lines))), called, rows.barriers)
             scopes.append(ScopeMap(called, placements, listing, rows.notes))
     return tuple(scopes), left
 
@@ -84,6 +84,7 @@ class _Rows:
 
     lines: tuple[str, ...]
     begins: tuple[int, ...]  # The line with which each epoch begins
+    barriers: tuple[int, ...]  # Those of the lines above which a barrier stands
     notes: dict[str, BufferNote]
 
     def stretched(self, problem: Problem) -> Problem:
@@ -112,9 +113,17 @@ def _read(
     touched: dict[What, defaultdict[str, dict[int, None]]] = {
         what: defaultdict(dict) for what in What
     }
-    for number, epoch in enumerate(find_epochs(kernel)):
+    epochs = find_epochs(kernel)
+    barriers: list[int] = []
+    for number, epoch in enumerate(epochs):
+        if number and epoch.begin is epochs[number - 1].begin:
+            behind = "another way"
+        elif epoch.begin is None:
+            behind = "at the beginning"
+        else:
+            behind = f"behind {line(epoch.begin)}"
+            barriers.append(len(lines))
         begins.append(len(lines))
-        behind = "at the beginning" if epoch.begin is None else f"behind {line(epoch.begin)}"
         is_plain = epoch.following in ((), (number + 1,))
         then = "" if is_plain else f" (then {' or '.join(map(str, epoch.following))})"
         lines.append(f"epoch {number}{then}, {behind}")
@@ -136,4 +145,4 @@ def _read(
         )
         for name in buffers
     }
-    return _Rows(tuple(lines), tuple(begins), notes)
+    return _Rows(tuple(lines), tuple(begins), tuple(barriers), notes)

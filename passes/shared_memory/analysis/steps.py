@@ -286,13 +286,13 @@ class _Walk:
             yield from condition
             inside = here and self._uniform.is_uniform(op.condition)
             loop = self._loop(op.body, inside, True)
-            yield Loop((*loop.body, *condition))
+            yield Loop((*loop.body, *condition), is_uniform=inside)
         elif isinstance(op, IfThenElse):
             yield from self._events(op, uses_of([op.condition], self.names, self.access))
             inside = here and self._uniform.is_uniform(op.condition)
             arms = [op.then_case, *([] if op.else_case is None else [op.else_case])]
             taken = [tuple(self.steps(arm, inside)) for arm in arms]
-            yield Branch((*taken, *([] if op.else_case is not None else [()])))
+            yield Branch((*taken, *([] if op.else_case is not None else [()])), inside)
         elif isinstance(op, AllocBuffer):
             index = self.access.buffers[op.buffer.__chandle__()].root
             if index in self.names:
@@ -309,7 +309,7 @@ class _Walk:
         self._loops += 1
         steps = tuple(self.steps(body, here))
         self._loops -= 1
-        return Loop(steps, may_skip)
+        return Loop(steps, may_skip, here)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
         yield from self._events(op, uses_of([op.value], self.names, self.access))

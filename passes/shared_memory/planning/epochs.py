@@ -2,8 +2,10 @@
 """Epochs of a kernel, and the problem whose positions they are.
 
 An *epoch* is what may happen from one barrier to the next: all that a thread can reach from a
-barrier, or from the kernel's beginning, without passing another. Nothing orders what two threads do
-in one epoch, so two buffers may share bytes only if no epoch needs both. An epoch needs a buffer
+barrier, or from the kernel's beginning, without passing another. Where all threads take the same
+way, each way is an epoch of its own: none is in a loop's next round while another has left it.
+Nothing orders what two threads do in one epoch, so two buffers may share bytes only if no epoch
+needs both. An epoch needs a buffer
 
 - that is read or written in it,
 - in which a value waits at some point of it: something was written before, and may be read later,
@@ -14,7 +16,7 @@ A loop needs no rule of its own: what is reached behind a loop's last barrier go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -23,6 +25,9 @@ from passes.planning import Buffer, Problem
 from passes.planning.live_ranges import join_ranges
 from passes.shared_memory.planning.kernel import Event, Kernel, Loop, Step, What
 from target_hw.memory import MemoryScope
+
+MOST_WAYS = 16
+"""Ways from one barrier that are told apart, at most."""
 
 _Ages = dict[int, int]
 """Copies that may be on their way: by buffer, groups committed since, at least."""
@@ -37,6 +42,7 @@ class _Flow:
     events: list[Event] = field(default_factory=list)
     masks: list[int] = field(default_factory=list)  # The buffers of each event
     following: list[list[int]] = field(default_factory=list)
+    forks: set[int] = field(default_factory=set)  # Points behind which all threads go alike
 
     def add(self, event: Event, before: Iterable[int]) -> int:
         at = len(self.events)
@@ -44,7 +50,7 @@ class _Flow:
         known = [self.index[name] for name in event.buffers if name in self.index]
         self.masks.append(_union(1 << index for index in known))
         self.following.append([])
-        for other in before:
+        for other in dict.fromkeys(before):
             self.following[other].append(at)
         return at
 
@@ -61,9 +67,12 @@ class _Flow:
                 begins = list(self.following[first])
                 again = self.add(_NOTHING, last)
                 self.following[again] += begins
+                self.forks.update((first, again) if step.is_uniform else ())
                 ends = [first, again] if step.may_skip else [again]
             else:
-                ends = [end for arm in step.arms for end in self.add_all(arm, ends)]
+                fork = self.add(_NOTHING, ends)
+                self.forks.update((fork,) if step.is_uniform else ())
+                ends = [end for arm in step.arms for end in self.add_all(arm, [fork])]
         return list(dict.fromkeys(ends))
 
     def ends_epoch(self, at: int) -> bool:
@@ -71,7 +80,7 @@ class _Flow:
         return event.what is What.BARRIER or event.what is What.PLACE
 
 
-_NOTHING = Event(What.BEGIN)  # At the beginning of the kernel, and of a loop's rounds
+_NOTHING = Event(What.BEGIN)  # At the beginning of the kernel, of a loop's rounds, of a branch
 
 
 @dataclass(frozen=True)
@@ -86,15 +95,14 @@ class Epoch:
 def find_epochs(kernel: Kernel) -> tuple[Epoch, ...]:
     """Return the epochs, in the order of the kernel's text: the positions of its problem."""
     flow = _flow_of(kernel, ())
-    stretches = list(_stretches(flow))
-    numbers = {start: number for number, (start, _, _) in enumerate(stretches)}
+    ways = [way for way, _ in _needed_ways(flow)]
     return tuple(
         Epoch(
-            flow.events[start] if start else None,
-            tuple(flow.events[at] for at in sorted(points - {start})),
-            tuple(sorted(numbers[at] for at in ends)),
+            flow.events[way.start] if way.start else None,
+            tuple(flow.events[at] for at in sorted(way.points - {way.start})),
+            tuple(at for at, other in enumerate(ways) if other.start in way.ends),
         )
-        for start, points, ends in stretches
+        for way in ways
     )
 
 
@@ -107,8 +115,7 @@ def shared_memory_problem(
     in the first epoch, so that each buffer has a place.
     """
     flow = _flow_of(kernel, added)
-    here = _needed_at(flow)
-    needed = [_union(here[at] for at in points) for _, points, _ in _stretches(flow)]
+    needed = [mask for _, mask in _needed_ways(flow)]
     buffers = []
     for buffer in kernel.buffers:
         bit = 1 << flow.index[buffer.name]
@@ -124,29 +131,123 @@ def _flow_of(kernel: Kernel, added: Collection[int]) -> _Flow:
     index = {buffer.name: at for at, buffer in enumerate(kernel.buffers)}
     flow = _Flow(index, added)
     flow.add_all(kernel.steps, [flow.add(_NOTHING, ())])
+    # Where threads come by again without a barrier, they may be in several rounds.
+    flow.forks = {at for at in flow.forks if not _is_passed_again(flow, at)}
     return flow
 
 
-def _stretches(flow: _Flow) -> Iterator[tuple[int, set[int], set[int]]]:
-    """Yield for each epoch where it begins, all of its points, and the barriers that end it."""
+def _is_passed_again(flow: _Flow, fork: int) -> bool:
+    seen, rest = set[int](), [fork]
+    while rest:
+        for other in flow.following[rest.pop()]:
+            if other not in seen and not flow.ends_epoch(other):
+                seen.add(other)
+                rest.append(other)
+    return fork in seen
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What may happen from a barrier on, where all threads go alike one way."""
+
+    start: int  # The barrier, or the kernel's beginning
+    points: set[int]  # With the start
+    ends: set[int]  # The barriers at which it ends
+    chosen: dict[int, tuple[int, ...]]  # Behind each fork, what follows on this way
+
+
+def _ways(flow: _Flow, start: int) -> Iterator[_Way]:
+    """Yield the ways from a barrier; one for several where there are very many."""
+    rest: list[dict[int, tuple[int, ...]]] = [{}]
+    count = 0
+    while rest:
+        chosen = rest.pop()
+        way, fork = _way(flow, start, chosen)
+        if fork is None:
+            count += 1
+            yield way
+            continue
+        following = tuple(flow.following[fork])
+        if len(following) < 2 or count + len(rest) + len(following) > MOST_WAYS:
+            rest.append({**chosen, fork: following})
+        else:
+            rest += [{**chosen, fork: (one,)} for one in reversed(following)]
+
+
+def _way(flow: _Flow, start: int, chosen: dict[int, tuple[int, ...]]) -> tuple[_Way, int | None]:
+    """Return what may happen from a point on, and the first fork behind which nothing is chosen."""
+    points, ends, forks, rest = {start}, set[int](), set[int](), [start]
+    while rest:
+        at = rest.pop()
+        if at in flow.forks and at not in chosen:
+            forks.add(at)
+            continue
+        for other in chosen.get(at, flow.following[at]):
+            if flow.ends_epoch(other):
+                ends.add(other)
+            elif other not in points:
+                points.add(other)
+                rest.append(other)
+    return _Way(start, points, ends, chosen), min(forks, default=None)
+
+
+def _needed_ways(flow: _Flow) -> list[tuple[_Way, int]]:
+    """Return the epochs, each with the buffers that it needs, in the order of the kernel's text."""
+    facts = _facts(flow)
+    found: list[tuple[_Way, int]] = []
     for start in range(len(flow.events)):
         if start and not flow.ends_epoch(start):
             continue
-        points, rest, ends = {start}, [start], set()
-        while rest:
-            for at in flow.following[rest.pop()]:
-                if flow.ends_epoch(at):
-                    ends.add(at)
-                elif at not in points:
-                    points.add(at)
-                    rest.append(at)
-        yield start, points, ends
+        kept: list[tuple[_Way, int, set[int]]] = []
+        for way in _ways(flow, start):
+            mask = facts.needed_on(way, flow)
+            touched = {at for at in way.points if flow.masks[at]}
+            for other, more, also in kept:
+                if not mask & ~more and touched <= also:  # It says nothing more.
+                    other.ends.update(way.ends)
+                    break
+            else:
+                kept.append((way, mask, touched))
+        found += [(way, mask) for way, mask, _ in kept]
+    return found
 
 
-def _needed_at(flow: _Flow) -> list[int]:
-    """Return for each point what is used there, or waits or is on its way behind it."""
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of each point of a kernel: sets of buffers."""
+
+    begun: list[int]  # Those that hold nothing any more
+    writing: list[int]
+    reading: list[int]
+    written: list[int]  # Those into which something may have been written until behind the point
+    wanted: list[int]  # Those that may be read at the point or later
+    coming: list[int]  # Those to which copies may be on their way behind the point
+
+    def needed_on(self, way: _Way, flow: _Flow) -> int:
+        """Return what is used on a way, or waits or is on its way there."""
+        following = {at: way.chosen.get(at, flow.following[at]) for at in way.points}
+        inside = sorted(way.points - {way.start}, reverse=True)
+        # In front of what ends it, all that may be wanted is; in it, what is wanted on this way.
+        wanted = list(self.wanted)
+        for at in inside:
+            wanted[at] = 0
+        _fixpoint(wanted, inside, following, self._in_front)
+        return _union(
+            self.writing[at]
+            | self.reading[at]
+            | self.written[at] & _union(wanted[other] for other in following[at])
+            | self.coming[at]
+            for at in way.points
+        )
+
+    def _in_front(self, at: int, mask: int) -> int:
+        """Return what is wanted in front of a point; behind it, that is what others want."""
+        return mask & ~self.begun[at] | self.reading[at]
+
+
+def _facts(flow: _Flow) -> _Facts:
     points = range(len(flow.events))
-    preceding: list[list[int]] = [[] for _ in points]
+    preceding: dict[int, list[int]] = {at: [] for at in points}
     for at in points:
         for other in flow.following[at]:
             preceding[other].append(at)
@@ -155,26 +256,20 @@ def _needed_at(flow: _Flow) -> list[int]:
         [mask if kind in chosen else 0 for kind, mask in zip(kinds, flow.masks, strict=True)]
         for chosen in ((What.BEGIN,), (What.WRITE, What.COPY), (What.READ,))
     )
-    written = _fixpoint(points, preceding, lambda at, mask: mask & ~begun[at] | writing[at])
-    # What is wanted in front of a point; behind it, that is what those that follow want.
-    wanted = _fixpoint(
-        points[::-1], flow.following, lambda at, mask: mask & ~begun[at] | reading[at]
-    )
-    copies = _on_the_way(flow, preceding)
-    return [
-        writing[at]
-        | reading[at]
-        | written[at] & _union(wanted[other] for other in flow.following[at])
-        | _union(1 << buffer for buffer in copies[at])
-        for at in points
-    ]
+    copies = (_union(1 << buffer for buffer in ages) for ages in _on_the_way(flow, preceding))
+    facts = _Facts(begun, writing, reading, [0] * len(points), [0] * len(points), list(copies))
+    _fixpoint(facts.written, points, preceding, lambda at, mask: mask & ~begun[at] | writing[at])
+    _fixpoint(facts.wanted, points[::-1], dict(enumerate(flow.following)), facts._in_front)
+    return facts
 
 
 def _fixpoint(
-    points: Sequence[int], sources: Sequence[Sequence[int]], step: Callable[[int, int], int]
-) -> list[int]:
-    """Return the least sets of buffers of which each is what `step` makes of its sources' union."""
-    masks = [0] * len(points)
+    masks: list[int],
+    points: Sequence[int],
+    sources: Mapping[int, Sequence[int]],
+    step: Callable[[int, int], int],
+) -> None:
+    """Make the sets at points the least that are each what `step` makes of its sources' union."""
     changed = True
     while changed:
         changed = False
@@ -182,14 +277,13 @@ def _fixpoint(
             new = step(at, _union(masks[other] for other in sources[at]))
             changed |= new != masks[at]
             masks[at] = new
-    return masks
 
 
 def _union(masks: Iterable[int]) -> int:
     return reduce(or_, masks, 0)
 
 
-def _on_the_way(flow: _Flow, preceding: Sequence[Sequence[int]]) -> list[_Ages]:
+def _on_the_way(flow: _Flow, preceding: Mapping[int, Sequence[int]]) -> list[_Ages]:
     """Return for each point the copies that may be on their way behind it.
 
     A thread's groups of copies are done in the order of their commits, so one is done once a wait

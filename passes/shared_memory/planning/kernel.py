@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the threads of a block do with the memory that they share, as plain data.
 
-A kernel is a sequence of steps that each thread takes. A step is an event, a loop or a branch, and
-nothing is said of who takes which branch or how often a loop runs: what holds for all ways through
-the steps holds for each thread.
+A kernel is a sequence of steps that each thread takes. A step is an event, a loop or a branch. Who
+takes which branch and how often a loop runs is not said, only whether all threads do alike.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ class Loop:
 
     body: tuple[Step, ...]
     may_skip: bool = True  # Whether it may run not even once
+    is_uniform: bool = False  # Whether all threads come by together, and repeat it equally often
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Branch:
     """Steps of which a thread takes one arm."""
 
     arms: tuple[tuple[Step, ...], ...]
+    is_uniform: bool = False  # Whether all threads come by together, and take the same arm
 
 
 Step = Event | Loop | Branch
@@ -95,9 +96,11 @@ def _plain(steps: Sequence[Step]) -> list[Any]:
     plain: list[Any] = []
     for step in steps:
         if isinstance(step, Loop):
-            plain.append({"loop": _plain(step.body), "may_skip": step.may_skip})
+            facts = {"may_skip": step.may_skip, "is_uniform": step.is_uniform}
+            plain.append({"loop": _plain(step.body), **facts})
         elif isinstance(step, Branch):
-            plain.append({"branch": [_plain(arm) for arm in step.arms]})
+            arms = [_plain(arm) for arm in step.arms]
+            plain.append({"branch": arms, "is_uniform": step.is_uniform})
         else:
             numbers = [step.pending, step.number, step.loops]
             plain.append([step.what.value, list(step.buffers), *numbers])
@@ -108,9 +111,11 @@ def _steps(plain: Sequence[Any]) -> tuple[Step, ...]:
     steps: list[Step] = []
     for step in plain:
         if isinstance(step, Mapping) and "loop" in step:
-            steps.append(Loop(_steps(step["loop"]), bool(step.get("may_skip", True))))
+            facts = bool(step.get("may_skip", True)), bool(step.get("is_uniform", False))
+            steps.append(Loop(_steps(step["loop"]), *facts))
         elif isinstance(step, Mapping) and "branch" in step:
-            steps.append(Branch(tuple(map(_steps, step["branch"]))))
+            arms = tuple(map(_steps, step["branch"]))
+            steps.append(Branch(arms, bool(step.get("is_uniform", False))))
         elif isinstance(step, Sequence) and step and not isinstance(step, str):
             steps.append(Event(What(step[0]), tuple(step[1] if step[1:] else ()), *step[2:]))
         else:

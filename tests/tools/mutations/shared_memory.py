@@ -13,7 +13,17 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "shared memory: what an epoch needs",
         f"{_FEATURE}planning/epochs.py",
-        ("_stretches", "_needed_at", "_on_the_way", "_Flow.add_all", "_Flow.ends_epoch"),
+        (
+            "_ways",
+            "_way",
+            "_needed_ways",
+            "_Facts.needed_on",
+            "_Facts._in_front",
+            "_is_passed_again",
+            "_on_the_way",
+            "_Flow.add_all",
+            "_Flow.ends_epoch",
+        ),
         _EPOCHS,
     ),
     Fault(

@@ -72,20 +72,21 @@ def test_a_rule_stands_for_each_barrier(shown, lowered):
         lines, rules = scope.listing.lines, scope.listing.rules
         assert len(rules) == lowered.script().count("tvm_storage_sync")
         heads = [at for at, line in enumerate(lines) if line.startswith("epoch ")]
-        assert heads == [0, *rules]
+        assert set(heads) >= {0, *rules}
         assert all("tvm_storage_sync" in lines[at] for at in rules)
 
 
 def test_a_buffer_stands_in_whole_epochs_where_it_is_used(shown):
     shared = shown.scopes[0]
-    edges = {0, *shared.listing.rules, len(shared.listing.lines)}
+    lines = shared.listing.lines
+    edges = {at for at, line in enumerate(lines) if line.startswith("epoch ")} | {len(lines)}
     for buffer in shared.problem.buffers:
         assert edges.issuperset(edge for pair in buffer.live for edge in pair)
         note = shared.notes[buffer.name]
         assert note.writes
         assert note.reads
         for line in (*note.reads, *note.writes):
-            assert f"{buffer.name}[" in shared.listing.lines[line]
+            assert f"{buffer.name}[" in lines[line]
             assert any(begin <= line < end for begin, end in buffer.live)
     live = {buffer.name: buffer.live for buffer in shared.problem.buffers}
     assert not live_together(live["kept"], live["late"])
