@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import llvm_level
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         print_blob=True,
     )
     settings.load_profile("any machine")
+    llvm_level.set_level(llvm_level.SWEEP if sweeps else llvm_level.DEFAULT)
 
 
 CORPUS = (

@@ -37,7 +37,7 @@ TIGHTNESS = (1.0, 1.1, 1.25, 1.5, 2.0, 100.0)
 """Capacities to try, as multiples of what no plan needs less than."""
 BUDGET = Budget(nodes=1_500)
 # LLVM gets `b[(i + j) % 8 + k % 2 * 8]` wrong when it vectorizes, in programs without a plan, too.
-TARGET = {"kind": "llvm", "opt-level": 1}
+TARGET = "llvm"
 
 Options = dict[str, object]
 PLANS = st.fixed_dictionaries(

@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from llvm_level import at_level
 from prim_func_graphs import GRAPHS
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
@@ -59,7 +60,7 @@ def poisoned(func):
 def run(func, arrays, outputs):
     """Build a function and run it twice on inputs and new outputs; return the outputs."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    built = tirx.build(mod, target="llvm")
+    built = tirx.build(mod, target=at_level("llvm"))
     for _ in range(2):
         results = [tvm.runtime.tensor(np.full_like(out, np.nan)) for out in outputs]
         built["main"](*map(tvm.runtime.tensor, arrays), *results)

@@ -10,7 +10,7 @@ import written_kernels as written
 from fixed_groups import LANES, chip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llvm_level import at_level_2
+from llvm_level import at_level
 from operator_modules import arrays, call
 from tvm import relax
 
@@ -51,7 +51,7 @@ def grouped(mod, cut, keep):
 
 
 def built(mod):
-    return relax.VirtualMachine(tvm.compile(mod, target=at_level_2("llvm")), tvm.cpu())
+    return relax.VirtualMachine(tvm.compile(mod, target=at_level("llvm")), tvm.cpu())
 
 
 def check(kernels, cuts, keep=""):
