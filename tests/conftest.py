@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import traceback
@@ -28,6 +29,15 @@ _STARTED = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._g
 for _name in (*_EVALUATED, *_IMPORTING, *_STARTED):
     if _name.startswith("<"):
         inspect.modulesbyfile.setdefault(_name, "")
+
+
+# What lives long is hardly ever garbage: to look through it again and again costs a twentieth.
+gc.set_threshold(700, 10, 100)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage no more in what lives to the end: modules, syntax trees, the tests."""
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
