@@ -40,8 +40,9 @@ FORGET = """
 import sys
 if "passes.planning.planner" in sys.modules:
     planners = sys.modules["passes.planning.planner"]._PLANNERS
-    for name in [name for name, each in planners.items() if each.run.args[1].__module__ == "__main__"]:
-        del planners[name]
+    for name, each in list(planners.items()):
+        if each.run.args[1].__module__ == "__main__":
+            del planners[name]
 %reset -f
 """
 """What is run before a notebook: names and planners of the one before are forgotten."""

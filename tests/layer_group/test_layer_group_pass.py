@@ -55,7 +55,12 @@ def build(mod, target=CHIP, **options):
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+QUICK = ("residual", "skip over a scale", "transformer")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+)
 def test_a_network_built_with_groups_gives_the_same(name):
     mod = NETWORKS[name]()
     target = f"{TINY}-llvm"
