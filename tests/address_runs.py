@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from llvm_level import at_level_2, functions_at_level_2
+from llvm_level import at_level, functions_at_level
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential, module_pass
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, IntImm, SeqStmt, is_buffer_var
@@ -75,7 +75,8 @@ def num_arenas(mod: tvm.IRModule) -> int:
 
 def build(mod: tvm.IRModule, plan: Pass, target: Any = "llvm") -> Callable[..., None]:
     """Build a module with a pass in the place of `StorageRewrite`; lowered up to there or not."""
-    mod, target = functions_at_level_2(mod), at_level_2(target)
+    target = at_level(target)
+    mod = functions_at_level(mod, target)
     stock, rewrite = tirx.transform.LowerTVMBuiltin, tirx.transform.StorageRewrite
 
     def lower_tvm_builtin() -> Pass:

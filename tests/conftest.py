@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import llvm_level
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -29,6 +31,15 @@ for _name in (*_EVALUATED, *_IMPORTING, *_STARTED):
         inspect.modulesbyfile.setdefault(_name, "")
 
 
+# What lives long is hardly ever garbage: to look through it again and again costs a twentieth.
+gc.set_threshold(700, 10, 100)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage no more in what lives to the end: modules, syntax trees, the tests."""
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let each property test see the same sample in every default run, and others in the sweeps."""
     sweeps = str(config.option.markexpr) == "slow"
@@ -40,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         print_blob=True,
     )
     settings.load_profile("any machine")
+    llvm_level.set_level(llvm_level.SWEEP if sweeps else llvm_level.DEFAULT)
 
 
 CORPUS = (

@@ -87,14 +87,14 @@ def compiled(
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=50, deadline=None, print_blob=True)
+@settings(max_examples=25, deadline=None, print_blob=True)
 def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
     note(mod.script())
     replay(mod, planner)
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS), addressed=st.booleans())
-@settings(max_examples=20, deadline=None, print_blob=True)
+@settings(max_examples=10, deadline=None, print_blob=True)
 def test_a_plan_fits_and_is_right_or_is_refused(mod: tvm.IRModule, planner: str, addressed: bool):
     note(mod.script())
     options = tight(mod["main"], addressed)
@@ -144,7 +144,7 @@ def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch):
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS), in_front=st.booleans())
-@settings(max_examples=10, deadline=None, print_blob=True)
+@settings(max_examples=6, deadline=None, print_blob=True)
 def test_an_arena_computes_the_same_when_compiled(mod: tvm.IRModule, planner: str, in_front: bool):
     note(mod.script())
     np.testing.assert_equal(compiled(mod, planner, in_front=in_front), replay(mod, planner))

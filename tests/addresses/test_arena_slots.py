@@ -23,6 +23,8 @@ from tvm_ext.transform import PlanAddresses
 
 ROWS, WIDTH = 9, 64
 LEVELS = (0, 1, 2, 3)
+QUICK = (0, 3)
+"""What most tests build with, and what users do."""
 
 # Of the row's elements, the one that element i of the result is: as TIR, and in Python.
 READS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -98,7 +100,9 @@ def arenas(alignment: int = 1) -> Pass:
     return poisoned(PlanAddresses(form="arena", memory=memory))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LEVELS]
+)
 @pytest.mark.parametrize(
     ("slots", "size", "noalias"), [(2, 256, False), (2, 64, True), (3, 100, False), (4, 256, True)]
 )

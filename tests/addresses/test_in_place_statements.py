@@ -195,7 +195,7 @@ def judge(random: Random) -> tuple[bool, bool]:
 
 
 @given(random=st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=75, deadline=None, print_blob=True)
 def test_what_is_allowed_in_place_is_safe(random: Random):
     allowed, safe = judge(random)
     assert safe or not allowed

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tvm
 from address_runs import build, identity, poisoned
+from llvm_level import at_level
 from tvm import tirx
 from tvm.script import from_source
 
@@ -255,7 +256,7 @@ for i in range({extent}):
         mod = module(body.format(extent=extent), f"n: T.int32, {ARRAYS}")
         planned = PlanAddresses(form="arena", upper_bounds={"n": 16})(mod)
         asserted[extent] = "n is below 0" in planned.script()
-        run = tirx.build(planned, target="llvm")["main"]
+        run = tirx.build(planned, target=at_level("llvm"))["main"]
         x, y = (tvm.runtime.tensor(np.arange(64, dtype="int32")) for _ in range(2))
         run(-8, x, y) if extent == "n + 16" else None
         if asserted[extent]:
@@ -353,7 +354,7 @@ for p in T.{kind}(4):
     planned = PlanAddresses("bump", "arena")(mod)
     compacted = tvm.s_tir.transform.CompactBufferAllocation()(planned)
     assert sizes_allocated(compacted) == sizes_allocated(planned)
-    built = tirx.build(planned, target="llvm")
+    built = tirx.build(planned, target=at_level("llvm"))
     built["main"](tvm.runtime.tensor(given), result)
     expected = [given[(63 - i) * 4 + 3] * 3 + p for p in range(4) for i in range(64)]
     np.testing.assert_array_equal(result.numpy(), expected)

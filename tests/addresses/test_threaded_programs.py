@@ -56,7 +56,7 @@ def races_under(mod: tvm.IRModule, name: str) -> bool:
 
 
 @given(mod=threaded_programs())
-@settings(max_examples=20, deadline=None, print_blob=True)
+@settings(max_examples=10, deadline=None, print_blob=True)
 def test_no_thread_overwrites_what_another_has_still_to_read(mod: tvm.IRModule):
     note(mod.script())
     assert not races(with_barriers(mod)["main"], THREADS)

@@ -42,6 +42,11 @@ def lowered(name: str, size: workloads.ascend.Size) -> tvm.IRModule:
     return workloads.ascend_kernel(name, size).lower()
 
 
+@cache
+def planned(name: str, size: workloads.ascend.Size, search: str) -> AddressPlan:
+    return ascend_plan(lowered(name, size)[name], AscendOptions(search=search))
+
+
 def both_modes(**options) -> Pass:
     return Sequential([AscendPlanMemory(mode, **options) for mode in MODES])
 
@@ -65,7 +70,7 @@ def runs(name: str, size: workloads.ascend.Size, plan: Pass, seed: int = 0) -> N
 @pytest.mark.parametrize("size", PLANNED_SIZES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_address_is_within_its_memory(name: str, size: workloads.ascend.Size, search: str):
-    plan = ascend_plan(lowered(name, size)[name], AscendOptions(search=search))
+    plan = planned(name, size, search)
     assert plan.scopes
     for scope in plan.scopes:
         memory = MEMORY[scope.problem.memory.name]
@@ -108,9 +113,7 @@ def test_the_search_costs_no_more_than_the_original(name: str):
         costs = {
             search: [
                 (scope.problem.memory.name, scope.plan.penalty)
-                for scope in ascend_plan(
-                    lowered(name, size)[name], AscendOptions(search=search)
-                ).scopes
+                for scope in planned(name, size, search).scopes
             ]
             for search in SEARCHES
         }
@@ -195,5 +198,5 @@ def test_equal_to_numpy_at_every_level(name: str, size: workloads.ascend.Size, l
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_peak_is_between_the_bound_and_the_capacity(name: str):
-    for scope in ascend_plan(lowered(name, "reuse")[name], AscendOptions()).scopes:
+    for scope in planned(name, "reuse", "search").scopes:
         assert lower_bound(scope.problem) <= scope.plan.peak <= scope.problem.capacity

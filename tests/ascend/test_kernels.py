@@ -41,6 +41,10 @@ PIPES = {
 }
 
 
+QUICK = ("vector_add", "reduction", "matmul")
+SAMPLE = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+
+
 @cache
 def kernel(name: str, size: workloads.ascend.Size) -> workloads.AscendKernel:
     return workloads.ascend_kernel(name, size)
@@ -167,7 +171,7 @@ def test_slots_are_a_parameter(name: str):
         assert max(b.slots for attached in found for b in attached.problem.buffers) == slots
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_the_type_is_a_parameter(name: str):
     made = workloads.ascend_kernel(name, tiles=1, dtype="float32")
     inputs = made.inputs()
@@ -205,7 +209,7 @@ def test_building_twice_gives_the_same(name: str):
 # That they run
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_equal_to_numpy_as_written(name: str):
     runs(name, "fits", identity())
 

@@ -107,7 +107,7 @@ def test_the_search_is_optimal_with_upgrades_on_many(problem):
 
 
 @given(problem=st.one_of(pipelined(7), problems(most_buffers=7, most_slots=10)), data=st.data())
-@settings(max_examples=80, deadline=None, print_blob=True)
+@settings(max_examples=40, deadline=None, print_blob=True)
 def test_plans_are_right_with_every_option(problem, data):
     plan = plan_levels(
         problem,

@@ -14,7 +14,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["llama_layer", "gpt2_sequence", "translation"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama_layer",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt2_sequence", "translation")),
+    ],
+)
 def test_a_row_is_what_is_measured(name):
     network = saved.networks()[name]
     plans = [saved.measured(network, fuse) for fuse in (True, False)]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from llvm_level import at_level
 from relax_runs import flat
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
@@ -96,7 +97,7 @@ class GraphMachine:
     def __init__(self, lowered: tvm.IRModule, plan: Pass) -> None:
         behind = in_stages(relax_passes("llvm")).behind
         mod = rewritten(lowered, plan)
-        executable = tvm.compile(mod, target="llvm", relax_pipeline=Sequential(behind))
+        executable = tvm.compile(mod, target=at_level("llvm"), relax_pipeline=Sequential(behind))
         self.machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
         self.replays = 0
         self._kept: Any = None

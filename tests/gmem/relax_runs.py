@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from llvm_level import at_level
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
@@ -52,7 +53,7 @@ def compiled(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> 
     """Plan a lowered module and compile it, for any number of virtual machines."""
     behind = in_stages(relax_passes(target)).behind
     executable = tvm.compile(
-        planned(lowered, plan, target), target=target, relax_pipeline=Sequential(behind)
+        planned(lowered, plan, target), target=at_level(target), relax_pipeline=Sequential(behind)
     )
     return executable.jit()
 

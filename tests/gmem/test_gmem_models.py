@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -55,6 +56,11 @@ def test_models_compute_the_same_with_every_planner(name: str):
     check_equal(workloads.MODELS[name], {"stock": STOCK, **every})
 
 
+@cache
+def lowered_model(name: str, fuse: bool = True) -> tvm.IRModule:
+    return lower(workloads.model(name), fuse=fuse)
+
+
 def stock_bytes(lowered: tvm.IRModule) -> int:
     """Return the bytes of all storages that the stock pass makes of constant size."""
     total = 0
@@ -71,7 +77,7 @@ def stock_bytes(lowered: tvm.IRModule) -> int:
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("name", STATIC)
 def test_peaks_against_the_stock_pass_and_the_bound(name: str, fuse: bool):
-    lowered = lower(workloads.model(name), fuse=fuse)
+    lowered = lowered_model(name, fuse)
     peaks = {name: plan_gmem(lowered, name)[0] for name in planner_names()}
     every = sum(buffer.size for buffer in peaks["best"].memory.storages)
     assert lower_bound(peaks["best"].problem) == peaks["best"].plan.peak
@@ -81,7 +87,7 @@ def test_peaks_against_the_stock_pass_and_the_bound(name: str, fuse: bool):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_storage_at_the_entry_and_weights_by_name(name: str):
-    lowered = lower(workloads.model(name))
+    lowered = lowered_model(name)
     before = tvm.IRModule(dict(lowered.functions))
     ours = planned(lowered, allocate("rec_tbl", name))
     tvm.ir.assert_structural_equal(lowered, before)
@@ -111,7 +117,7 @@ def test_a_dimension_above_its_bound_is_an_error_when_the_model_runs():
 
 
 def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():
-    (found,) = plan_gmem(lower(workloads.model(DYNAMIC)))
+    (found,) = plan_gmem(lowered_model(DYNAMIC))
     main, *symbolic = found.memory.groups
     # Transposed weights are of a constant size.
     assert main.problem.buffers

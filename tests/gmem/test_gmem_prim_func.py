@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from llvm_level import at_level
 from prim_func_graphs import GRAPHS
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
@@ -59,7 +60,7 @@ def poisoned(func):
 def run(func, arrays, outputs):
     """Build a function and run it twice on inputs and new outputs; return the outputs."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    built = tirx.build(mod, target="llvm")
+    built = tirx.build(mod, target=at_level("llvm"))
     for _ in range(2):
         results = [tvm.runtime.tensor(np.full_like(out, np.nan)) for out in outputs]
         built["main"](*map(tvm.runtime.tensor, arrays), *results)
@@ -214,8 +215,15 @@ def test_a_result_that_is_never_read_ends_with_its_op():
 # That it runs
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-@pytest.mark.parametrize("name", GRAPHS)
+FULL = [(name, planner) for name in GRAPHS for planner in PLANNERS]
+# What differs from planner to planner are offsets, which are verified wherever one plans.
+SAMPLE = [pair for at, pair in enumerate(FULL) if pair[1] == "rec_tbl" or at % 5 == 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "planner"),
+    [pair if pair in SAMPLE else pytest.param(*pair, marks=pytest.mark.slow) for pair in FULL],
+)
 def test_every_plan_of_every_graph_computes_what_numpy_does(name, planner):
     func, expected = GRAPHS[name]()
     arrays, results = inputs(func, expected)
@@ -228,7 +236,7 @@ def test_every_plan_of_every_graph_computes_what_numpy_does(name, planner):
 
 
 @given(func=graphs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=8, deadline=None, print_blob=True)
+@settings(max_examples=5, deadline=None, print_blob=True)
 def test_random_graphs_compute_the_same_under_every_plan(func, planner):
     note(func.script())
     x = np.random.default_rng(0).integers(-3, 4, (4, 6)).astype("float32")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from llvm_level import at_level
 from relax_programs import parse
 from relax_runs import KEPT, build, build_together, lower, planned, run
 from small_modules import RESHAPES, module, read, weights_module
@@ -158,7 +159,9 @@ def test_planned_modules_build_and_run_in_tvms_pipeline():
     mod = parse(RESHAPES)
     for target in ("llvm", "sophgo/bm1684x-llvm", "sophgo/cv181x-llvm"):
         pipeline = tvm_ext.relax_pipeline(target)
-        vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=pipeline), tvm.cpu())
+        vm = relax.VirtualMachine(
+            tvm.compile(mod, at_level(target), relax_pipeline=pipeline), tvm.cpu()
+        )
         x = np.arange(32, dtype="float32").reshape(4, 8)
         for taken in (True, False):
             np.testing.assert_array_equal(run(vm, "main", [x, np.array(taken)])[0], x)

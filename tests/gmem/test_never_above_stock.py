@@ -144,7 +144,7 @@ def check_symbolic(source: str) -> None:
                 np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(symbolic_sources())
 def test_symbolic_programs_take_no_more_and_compute_the_same(source: str):
     check_symbolic(source)

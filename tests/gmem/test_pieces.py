@@ -82,7 +82,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=75, deadline=None, print_blob=True)
 def test_pieces_are_right_and_ask_for_no_more_than_slots_do(case):
     problem, returned = case
     plan = best(problem)
@@ -180,7 +180,7 @@ def test_functions_have_a_large_piece_in_common():
 
 
 @given(st.lists(cases(), min_size=2, max_size=4))
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_what_functions_have_in_common_is_right(drawn):
     by = 1 << 10
     problems = [

@@ -275,7 +275,7 @@ ALIGNMENTS = st.sampled_from([1, 2, 4])
 
 
 @given(graph=graphs(), alignment=ALIGNMENTS)
-@settings(max_examples=200, deadline=None, print_blob=True)
+@settings(max_examples=100, deadline=None, print_blob=True)
 @example(RESIDUAL, 4)
 @example(HAZARD, 4)
 def test_each_decision_is_that_of_the_table_scanned_from_the_front(graph, alignment):
@@ -309,7 +309,7 @@ def operands_of(graph, name):
 
 @pytest.mark.parametrize("planner", ["best", "first_fit", "rec_tbl"])
 @given(graph=graphs(), alignment=ALIGNMENTS)
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_no_operand_is_overwritten_before_it_is_read(planner, graph, alignment):
     problem = aligned(graph, alignment)
     plan = solve(problem, planner)
@@ -385,7 +385,7 @@ def test_pinned_and_reserved_bytes_are_stepped_over():
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None, print_blob=True)
+@settings(max_examples=100, deadline=None, print_blob=True)
 def test_the_first_that_is_large_enough_is_found(data):
     count = data.draw(st.integers(1, 12))
     records, free = [], set(range(3))

@@ -211,7 +211,7 @@ def check_dynamic(source: str) -> None:
     check(source, arguments, sizes, replays=False)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(relax_sources(keeps=False), st.sampled_from([1, 100]))
 def test_programs_with_branches_and_calls_take_no_more(source: str, by: int):
     check_static(source, by)

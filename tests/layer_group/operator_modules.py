@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from llvm_level import at_level_2
+from llvm_level import at_level
 from tvm import relax
 
 Shape = tuple[int, ...]
@@ -82,7 +82,7 @@ def arrays(mod: tvm.IRModule, seed: int = 0, name: str = "main") -> list[np.ndar
 
 def run(mod: tvm.IRModule, args: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
     """Build a module for the CPU with TVM's own pipeline, and call a function of it."""
-    executable = tvm.compile(mod, target=at_level_2("llvm"))
+    executable = tvm.compile(mod, target=at_level("llvm"))
     return call(relax.VirtualMachine(executable, tvm.cpu()), args, name)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from fixed_groups import chip
-from llvm_level import at_level_2
+from llvm_level import at_level
 from operator_modules import arrays, kernels, lowered, module, run
 from test_layer_group_pass import TINY
 from tvm import relax
@@ -177,7 +177,7 @@ def built():
     grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
     relax.analysis.well_formed(grouped)
     machines = [
-        relax.VirtualMachine(tvm.compile(m, target=at_level_2("llvm")), tvm.cpu())
+        relax.VirtualMachine(tvm.compile(m, target=at_level("llvm")), tvm.cpu())
         for m in (grouped, mod)
     ]
     return grouped, machines
@@ -221,7 +221,7 @@ def test_fields_of_a_parameter_are_loaded():
     assert [name for name in kernels(grouped) if "group" in name] == list(kernels(grouped))
     relax.analysis.well_formed(grouped)
     x = tvm.runtime.tensor(X)
-    vm = relax.VirtualMachine(tvm.compile(grouped, target=at_level_2("llvm")), tvm.cpu())
+    vm = relax.VirtualMachine(tvm.compile(grouped, target=at_level("llvm")), tvm.cpu())
     np.testing.assert_array_equal(flat(vm["main"]((x, (x, x))))[0], X * 0)
 
 

@@ -120,8 +120,18 @@ def check_cut(mod, cut, keep):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("keep", ["", "h"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "keep"),
+    [
+        ("chain", ""),
+        ("chain", "h"),
+        ("residual", "h"),
+        ("inception", ""),
+        ("skip over a scale", "h"),
+        ("transformer", ""),
+        ("depthwise", "h"),
+    ],
+)
 def test_all_layers_as_one_group(name, keep):
     mod = lowered(NETWORKS[name](), fuse=keep == "h")
     check_cut(mod, Cut(n=largest_batch(mod), h=4), keep)
@@ -138,7 +148,7 @@ def test_all_layers_as_one_group_in_many_cuts(name, fuse, keep):
             check_cut(mod, Cut(n=n, h=h), keep)
 
 
-@pytest.mark.parametrize("planner", ["bank_aware", "op_order", "bump", "best"])
+@pytest.mark.parametrize("planner", ["op_order", "best"])
 def test_any_planner_places_a_group(planner):
     mod, args, expected = chained()
     found = grouped(mod, {everything(mod): Cut(h=4)}, planner=planner)

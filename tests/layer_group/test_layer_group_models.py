@@ -8,6 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import tvm
+from llvm_level import at_level
 from network_inputs import inputs_of
 from operator_modules import call
 from tvm import relax
@@ -89,7 +90,7 @@ def test_most_of_a_network_is_grouped_where_it_fits():
 
 def built(mod, target, layer_group):
     pipeline = relax_pipeline(target, layer_group=layer_group)
-    executable = tvm.compile(mod, target=Target(target), relax_pipeline=pipeline)
+    executable = tvm.compile(mod, target=at_level(target), relax_pipeline=pipeline)
     return relax.VirtualMachine(executable, tvm.cpu())
 
 

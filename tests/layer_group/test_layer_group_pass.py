@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import pytest
 import tvm
+from llvm_level import at_level
 from operator_modules import arrays, call, kernels, lowered, module, run
 from test_group_kernels import NETWORKS, chain
 from tvm import relax
@@ -50,11 +51,16 @@ register_chip(
 
 def build(mod, target=CHIP, **options):
     pipeline = relax_pipeline(target, **options)
-    executable = tvm.compile(mod, target=Target(target), relax_pipeline=pipeline)
+    executable = tvm.compile(mod, target=at_level(target), relax_pipeline=pipeline)
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+QUICK = ("residual", "skip over a scale", "transformer")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+)
 def test_a_network_built_with_groups_gives_the_same(name):
     mod = NETWORKS[name]()
     target = f"{TINY}-llvm"

@@ -204,7 +204,7 @@ PLANNERS = st.sampled_from(("first_fit", "skyline", *STRATEGIES))
 
 
 @given(slices=sliced_groups(), planner=PLANNERS)
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_replay_finds_every_value(slices, planner):
     check_replay(planned(slices, planner))
 
@@ -234,7 +234,7 @@ def test_replay_finds_a_weight_that_is_overwritten():
 
 
 @given(slices=sliced_groups())
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_moving_items_apart_keeps_a_plan_right(slices):
     group = planned(slices, "first_fit")
     small = MemoryScope(
@@ -249,7 +249,7 @@ def test_moving_items_apart_keeps_a_plan_right(slices):
 
 
 @given(slices=sliced_groups())
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_items_that_are_spread_are_placed_right(slices):
     small = MemoryScope(
         "local.LMEM",

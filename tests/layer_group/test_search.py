@@ -78,7 +78,7 @@ def test_the_shortest_path_on_the_worked_costs():
         st.integers(1, 50),
     )
 )
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=150, deadline=None, print_blob=True)
 def test_the_shortest_path_is_the_best_of_all(costs):
     def total(parts):
         return sum(costs[part] for part in parts)
@@ -127,7 +127,7 @@ def check_groups(network, chip, found):
 @pytest.mark.parametrize("halo", HALOS)
 @pytest.mark.parametrize("search", SEARCHES)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=8, deadline=None, print_blob=True)
 def test_groups_of_random_networks(search, halo, data):
     random_groups(search, halo, data)
 
@@ -303,7 +303,7 @@ def test_estimated_cycles_are_close_to_those_of_the_plan():
 
 
 @given(network=random_networks())
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=8, deadline=None, print_blob=True)
 def test_the_cheapest_halo_is_at_least_as_good_as_either(network):
     index = NetworkIndex(network)
     chip = Chip(SMALL, MACHINE, "first_fit")

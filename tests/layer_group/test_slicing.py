@@ -149,7 +149,7 @@ def least(group: Group, letter: str) -> int:
 
 
 @given(slices=sliced_groups())
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=75, deadline=None, print_blob=True)
 def test_slices_cover_outputs_and_what_is_read(slices):
     check_slices(slices)
 
@@ -215,7 +215,7 @@ class Availability:
 
 
 @given(slices=sliced_groups())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_what_is_kept_is_made_once(slices):
     whole_keep = slice_group(slices.group, slices.cut, "h")
     for name, tensor in whole_keep.tensors.items():

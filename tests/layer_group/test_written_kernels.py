@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import tvm
@@ -10,7 +12,7 @@ import written_kernels as written
 from fixed_groups import LANES, chip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llvm_level import at_level_2
+from llvm_level import at_level
 from operator_modules import arrays, call
 from tvm import relax
 
@@ -32,6 +34,11 @@ CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6))
 KEEPS = st.sampled_from(["", "h"])
 
 
+@cache
+def parsed(kernels):
+    return written.module(kernels)
+
+
 def grouped(mod, cut, keep):
     """Make a group of each function whose layers can all be cut; return those functions too."""
     changes = []
@@ -51,12 +58,12 @@ def grouped(mod, cut, keep):
 
 
 def built(mod):
-    return relax.VirtualMachine(tvm.compile(mod, target=at_level_2("llvm")), tvm.cpu())
+    return relax.VirtualMachine(tvm.compile(mod, target=at_level("llvm")), tvm.cpu())
 
 
 def check(kernels, cuts, keep=""):
     """Compare kernels in groups with the same alone."""
-    mod = written.module(kernels)
+    mod = parsed(tuple(kernels))
     alone = built(mod)
     for cut in cuts:
         new, _ = grouped(mod, Cut(*cut), keep)
@@ -123,12 +130,13 @@ LEFT = {
 }
 
 
-def test_what_is_taken_and_why_the_rest_is_left():
-    mod = written.module([*TAKEN.values(), *(text for text, _ in LEFT.values())])
+@pytest.mark.parametrize(
+    "kernels", [{name: (text, "") for name, text in TAKEN.items()}, LEFT], ids=["taken", "left"]
+)
+def test_what_is_taken_and_why_the_rest_is_left(kernels):
+    mod = parsed(tuple(text for text, _ in kernels.values()))
     found = {block.network.name: block.network.layers for block in read_networks(mod)}
-    for at, (name, reason) in enumerate(
-        [*((name, "") for name in TAKEN), *((name, why) for name, (_, why) in LEFT.items())]
-    ):
+    for at, (name, (_, reason)) in enumerate(kernels.items()):
         before, middle, behind = found[f"main_{at}"]
         assert (before.reason, behind.reason) == ("", "")
         assert bool(middle.reason) == bool(reason), (name, middle.reason)

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import tvm
+from llvm_level import at_level
 from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from relax_runs import run
 from test_order_for_memory import LATE_READ, fused, ordered, planned_bytes
@@ -106,7 +107,7 @@ def check_run(mod: tvm.IRModule) -> None:
     results = []
     for order in (False, True):
         pipeline = tvm_ext.relax_pipeline("llvm", order=order)
-        executable = tvm.compile(mod, "llvm", relax_pipeline=pipeline)
+        executable = tvm.compile(mod, at_level("llvm"), relax_pipeline=pipeline)
         machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
         results.append(run(machine, "main", arrays))
     for mine, theirs in zip(*results, strict=True):

@@ -58,9 +58,8 @@ def with_penalties():
         return [json.loads(line) for line in stream]
 
 
-@pytest.mark.parametrize(
-    "number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 6))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6))
 def test_large_sets_with_penalties_cost_less_than_the_best_published(number):
     kernel = with_penalties()[number]
     (problem,) = kernel_problems(kernel)

@@ -149,7 +149,7 @@ def check(func: Any, steps: list[tuple[Any, ...]], rows: int, n: int) -> None:
     assert sizes["insert"] <= sizes["existing"]
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(), st.integers(0, 2))
 def test_random_kernels(program: tuple[Any, list[tuple[Any, ...]], int], n: int):
     check(*program, n)

@@ -44,7 +44,7 @@ def spread(program, times):
 
 
 @given(planned_kernels())
-@settings(max_examples=75, deadline=None, print_blob=True)
+@settings(max_examples=40, deadline=None, print_blob=True)
 def test_it_agrees_with_a_clock_that_ticks(kernel):
     program, problem, plan = kernel
     expected = ticked(program, problem, plan)
@@ -58,7 +58,7 @@ def test_it_agrees_with_a_clock_that_ticks(kernel):
 
 
 @given(planned_kernels(most_extent=3), st.integers(5, 40))
-@settings(max_examples=50, deadline=None, print_blob=True)
+@settings(max_examples=25, deadline=None, print_blob=True)
 def test_skipping_a_steady_state_changes_nothing(kernel, times):
     program, problem, plan = kernel
     program = spread(program, times)

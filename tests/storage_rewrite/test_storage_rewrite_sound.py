@@ -15,6 +15,7 @@ import pytest
 import tvm
 import tvm_ffi
 from corpus import Entry
+from llvm_level import at_level
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.tirx import AllocBuffer, Bind, BufferStore, DeclBuffer, Evaluate, For, IntImm, SeqStmt, Var
@@ -134,7 +135,7 @@ def compute(body: list[Any], replacement: Any, **config: bool) -> np.ndarray:
     """Build a program with a context in force and run it on 0, 1, 2, ..."""
     func = tirx.PrimFunc([A, B], SeqStmt(body)).with_attr("global_symbol", "main")
     with replacement, tvm.transform.PassContext(config=config):
-        lib = tvm.tirx.build(tvm.IRModule({"main": func}), target="llvm")
+        lib = tvm.tirx.build(tvm.IRModule({"main": func}), target=at_level("llvm"))
     result = tvm.runtime.tensor(np.full(SIZE, -7, "float32"))
     lib["main"](tvm.runtime.tensor(np.arange(SIZE, dtype="float32")), result)
     return result.numpy()
@@ -248,7 +249,7 @@ def test_wide_elements_are_packed_behind_odd_ones():
     with pytest.raises(ValueError, match="no multiple of its elements' 64 bits"):
         tvm_ext.transform.StorageRewrite()(mod)
     with tvm_ext.use_storage_rewrite(sound=True):
-        built = tirx.build(mod, "llvm")
+        built = tirx.build(mod, at_level("llvm"))
     y = tvm.runtime.tensor(np.zeros(4, "int64"))
     built["main"](tvm.runtime.tensor(np.array([5, 6, 7], "float32")), y)
     assert y.numpy().tolist() == [5, 9, 13, 16]

@@ -69,7 +69,11 @@ def test_cycles_decide_also_where_everything_fits_somehow():
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [TOO_LARGE, ("vector_add", "lowest"), ("flash_attention", "overflow")],
+    [
+        TOO_LARGE,
+        pytest.param("vector_add", "lowest", marks=pytest.mark.slow),
+        ("flash_attention", "overflow"),
+    ],
 )
 def test_the_kernel_computes_the_same(name: str, size: str):
     made = workloads.ascend_kernel(name, size)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from llvm_level import at_level
 
 pytest.importorskip("onnx", reason="the package onnx is not there")
 
@@ -53,7 +54,7 @@ def test_the_weights_are_parameters_and_the_network_computes(network):
     (func,) = (f for f in mod.functions.values() if isinstance(f, relax.Function))
     assert int(func.attrs["num_input"]) == 1
     assert len(func.params) == 1 + len(weights)
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, at_level("llvm")), tvm.cpu())
     image = np.random.default_rng(1).standard_normal((1, CHANNELS[0], SIZE, SIZE), dtype="float32")
     arrays = [image, *map(numpy_helper.to_array, weights)]
     out = machine["main"](*(tvm.runtime.tensor(np.array(a)) for a in arrays)).numpy()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from llvm_level import at_level
 from network_inputs import inputs_of
 from tvm import relax, tirx
 from tvm.script import tirx as T
@@ -124,16 +125,16 @@ def test_two_threads_do_not_leave_our_pass_behind():
 
 
 def compile_stock(mod: tvm.IRModule) -> relax.VMExecutable:
-    return tvm.compile(mod, target="llvm")
+    return tvm.compile(mod, target=at_level("llvm"))
 
 
 def compile_pipeline(mod: tvm.IRModule) -> relax.VMExecutable:
-    return tvm.compile(mod, target="llvm", tir_pipeline="tvm_ext")
+    return tvm.compile(mod, target=at_level("llvm"), tir_pipeline="tvm_ext")
 
 
 def compile_context(mod: tvm.IRModule) -> relax.VMExecutable:
     with tvm_ext.use_storage_rewrite():
-        return tvm.compile(mod, target="llvm")
+        return tvm.compile(mod, target=at_level("llvm"))
 
 
 def outputs(executable: relax.VMExecutable, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -242,7 +243,7 @@ def test_no_pipeline_allocates_more_than_the_stock_one():
         allocated = AllocatedBytes()
         with tvm.transform.PassContext(instruments=[allocated]):
             mod = tvm.IRModule({"main": a_row_each.with_attr("global_symbol", "main")})
-            library = tirx.build(mod, target="llvm", pipeline=pipeline)
+            library = tirx.build(mod, target=at_level("llvm"), pipeline=pipeline)
         x = np.arange(256, dtype="float32")
         y = tvm.runtime.tensor(np.zeros(256, "float32"))
         library["main"](tvm.runtime.tensor(x), y)

@@ -26,7 +26,7 @@ def live_at(problem, position):
 
 
 @given(problems(most_buffers=6))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_the_peak_is_where_the_plan_is_highest(problem):
     plan = solve(problem, "best")
     peak = Placement("best", problem, plan).peak()
