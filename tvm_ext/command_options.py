@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 from passes.planning import Budget, planner_names
-from tvm_ext.byte_sizes import parse_bytes
 from tvm_ext.named_planners import EVERY
+from tvm_ext.text import parse_bytes
 
 PROGRAM = (
     "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "

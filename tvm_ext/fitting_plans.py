@@ -20,9 +20,8 @@ from passes.driver import error_context, memory_of
 from passes.planning import Budget, lower_bound, solve
 from passes.planning.html_table import html_table
 from passes.planning.planner import as_budget
-from tvm_ext.columns import in_columns
-from tvm_ext.comparison.single_functions import split
-from tvm_ext.lowering import known_target
+from tvm_ext.lowering import known_target, split
+from tvm_ext.text import in_columns
 
 _COLUMNS = ("bytes", "cycles", "level", "penalty", "one slot for")
 

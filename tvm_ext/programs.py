@@ -12,8 +12,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_ext import workloads
-from tvm_ext.comparison.single_functions import split
-from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, target_for
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, split, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
 
 ASCEND = "ascend:"

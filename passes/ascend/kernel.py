@@ -22,9 +22,8 @@ from passes.ascend.analysis.problems import (
     without_pipelines,
 )
 from passes.ascend.degrade import simulated_cost, with_least_cycles
-from passes.ascend.planning.planner import Search, plan_levels
+from passes.ascend.planning.planner import Search, plan_levels, plan_workspace
 from passes.ascend.planning.slot_choice import Planner
-from passes.ascend.planning.workspace import plan_workspace
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.positions import compressed

@@ -22,8 +22,7 @@ from tvm_ext.comparison import (
     shared_memory_command,
 )
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.pass_results import Comparison, FunctionComparison
-from tvm_ext.comparison.storage_rewrite import compare_function
+from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
 from tvm_ext.named_planners import EVERY, planners_for
 from tvm_ext.programs import ASCEND, load_program
 

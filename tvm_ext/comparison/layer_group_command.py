@@ -15,8 +15,6 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
 from passes.layer_group.transform import LayerGroup
-from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.columns import in_columns
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     LayerGroupSummary,
@@ -26,6 +24,7 @@ from tvm_ext.layer_group_report import (
 from tvm_ext.lowering import has_relax, known_target
 from tvm_ext.programs import read_module
 from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.text import format_bytes, in_columns
 
 _DEFAULT_TARGET = "sophgo/bm1684x"
 

@@ -21,12 +21,17 @@ from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, lower_bound, planner_names
 from passes.relax.facts import TensorGroup
 from passes.relax.sizes import UPPER_BOUND, Sizes, product
-from tvm_ext.columns import Table
-from tvm_ext.comparison.plan_scope import SEARCH_NODES, end_of, plan_scope
-from tvm_ext.comparison.planner_results import ScopeResult, scope_table
+from tvm_ext.comparison.planner_results import (
+    SEARCH_NODES,
+    ScopeResult,
+    end_of,
+    plan_scope,
+    scope_table,
+)
 from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
+from tvm_ext.text import Table
 
 READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""

@@ -18,7 +18,6 @@ from passes.gmem.storages import FunctionPlan
 from passes.order.planning.search import NODES
 from passes.order.transform import with_orders
 from passes.planning import Budget
-from tvm_ext.columns import in_columns
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
@@ -28,6 +27,7 @@ from tvm_ext.lowering import (
     known_target,
 )
 from tvm_ext.programs import read_module
+from tvm_ext.text import in_columns
 
 
 @dataclass(frozen=True)

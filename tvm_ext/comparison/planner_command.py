@@ -14,7 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tvm_ext.command_options import add_planners
-from tvm_ext.comparison.many_programs import (
+from tvm_ext.comparison.planner_results import render_planners, summary
+from tvm_ext.comparison.planners import (
     TABLE,
     Failure,
     Outcome,
@@ -22,7 +23,6 @@ from tvm_ext.comparison.many_programs import (
     compare_planners,
     programs_in,
 )
-from tvm_ext.comparison.planner_results import render_planners, summary
 from tvm_ext.named_planners import known_planners
 
 

@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from passes.gmem.planning.gmem_layout import aligned
+from passes.planning import Budget, Plan, Problem, lower_bound
 from passes.planning.html_table import html_table
-from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.columns import Table, format_seconds
-from tvm_ext.planned_memory import PlannedMemory
+from tvm_ext.planned_memory import PlannedMemory, plan_memory
+from tvm_ext.text import Table, format_bytes, format_seconds
 
 _HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
 
@@ -202,3 +203,67 @@ def summary(comparisons: Sequence[PlannerComparison]) -> Table:
 def _bytes_of(planner: str, results: Sequence[ScopeResult]) -> int | None:
     found = [plan.nbytes for r in results for plan in r.plans if plan.planner == planner]
     return sum(found) if found and len(found) == len(results) else None
+
+
+SEARCH_NODES = 100_000
+"""Placements that a planner may try by default: an answer within seconds."""
+
+Placed = tuple[tuple[Problem, Plan], ...]
+
+
+def plan_scope(
+    function: str,
+    scope: str,
+    problems: Sequence[Problem],
+    planners: Sequence[str],
+    budget: Budget,
+    stock: int | None = None,
+) -> tuple[ScopeResult, dict[str, Placed]]:
+    """Plan the problems of one memory, one for each point of the function where there is memory.
+
+    `function` and `scope` are what the result calls them; bytes of several problems are added up.
+    `stock` is what the stock pass allocates in all. Returned are the result and, by planner, what
+    it made of each problem.
+    """
+    results, placed = [], {}
+    for name in planners:
+        result, plans = plan_memory(problems, name, budget)
+        results.append(result)
+        placed[name] = tuple(zip(problems, plans, strict=True))
+    buffers = [buffer for problem in problems for buffer in problem.buffers]
+    has_slots = any(buffer.slots > 1 for buffer in buffers)
+    whole = ScopeResult(
+        function,
+        scope,
+        len(buffers),
+        problems[0].capacity,
+        sum(end_of((problem,), _without_reuse(problem)) for problem in problems),
+        None if stock is None or has_slots else end_of(problems, stock),
+        tuple(results),
+        sum(map(lower_bound, problems)),
+        sum(end - begin for begin, end in problems[0].memory.reserved),
+    )
+    return whole, placed
+
+
+def _without_reuse(problem: Problem) -> int:
+    return sum(aligned(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
+
+
+def end_of(problems: Sequence[Problem], nbytes: int) -> int:
+    """Return where allocations end in a memory, as a plan's peak says it: above what is reserved.
+
+    The problems are those of one memory, and `nbytes` is what is allocated for all of them
+    together. Each but the last is taken to have as much of that as it needs at least.
+    """
+    total = 0
+    for number, problem in enumerate(problems, 1):
+        bound, part = lower_bound(problem), nbytes
+        if number < len(problems):
+            reserved = problem.memory.reserved
+            part = min(nbytes, bound - sum(max(0, min(bound, e) - b) for b, e in reserved))
+        nbytes -= part
+        for begin, end in problem.memory.reserved:
+            part += end - begin if begin < part else 0
+        total += part
+    return total

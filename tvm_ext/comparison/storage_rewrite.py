@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import tvm
@@ -17,15 +20,221 @@ from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ir.buffers import constant_shape, element_type
 from passes.storage_rewrite.transform import StorageRewrite
-from tvm_ext.comparison.pass_results import (
-    Allocations,
-    ByScope,
-    Comparison,
-    FunctionComparison,
-    sum_of,
-)
-from tvm_ext.comparison.single_functions import left_to_lower, not_lowered, prim_funcs, split
-from tvm_ext.lowering import first_line
+from tvm_ext.lowering import first_line, left_to_lower, not_lowered, prim_funcs, split
+from tvm_ext.text import Table, format_bytes, format_seconds
+
+_HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
+_LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """The allocations in one storage scope, as they stand in the IR.
+
+    Attributes
+    ----------
+    count : int
+        Allocations of constant size.
+    nbytes : int
+        Their bytes, each allocation rounded up to a whole byte. An allocation in a loop
+        or a thread counts once.
+    symbolic : int
+        Allocations of a size that only the running program knows; they are not in the others.
+    """
+
+    count: int = 0
+    nbytes: int = 0
+    symbolic: int = 0
+
+    def __add__(self, other: Allocations) -> Allocations:
+        """Count two groups as one."""
+        return Allocations(
+            self.count + other.count, self.nbytes + other.nbytes, self.symbolic + other.symbolic
+        )
+
+
+ByScope = Mapping[str, Allocations]
+
+
+@dataclass(frozen=True)
+class FunctionComparison:
+    """What both passes made of one function.
+
+    Attributes
+    ----------
+    name : str
+        The function's name in its module.
+    before, stock, ours : mapping from str to Allocations
+        By storage scope, in alphabetical order: in the input, after the stock pass, after ours.
+    difference : str or None
+        The first place where the two results differ, in words; None when they are
+        structurally equal.
+    stock_seconds, ours_seconds : float
+        Median time of a run on a module with this function only.
+    """
+
+    name: str
+    before: ByScope
+    stock: ByScope
+    ours: ByScope
+    difference: str | None
+    stock_seconds: float
+    ours_seconds: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether both passes give the same IR."""
+        return self.difference is None
+
+    @property
+    def ratio(self) -> float:
+        """Our time over the stock pass's."""
+        return self.ours_seconds / self.stock_seconds
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the functions of a comparison come to.
+
+    Attributes
+    ----------
+    functions, equal : int
+        How many functions there are, and for how many of them the results are equal.
+    before, stock, ours : mapping from str to Allocations
+        By storage scope, in alphabetical order.
+    stock_seconds, ours_seconds : float
+        Sums of the functions' times.
+    ratio : float
+        Ratio of the sums.
+    median_ratio : float
+        Median of the functions' ratios.
+    """
+
+    functions: int
+    equal: int
+    before: ByScope
+    stock: ByScope
+    ours: ByScope
+    stock_seconds: float
+    ours_seconds: float
+    ratio: float
+    median_ratio: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both passes on every PrimFunc of a module.
+
+    Attributes
+    ----------
+    functions : tuple of FunctionComparison
+        At least one, in alphabetical order of the names.
+    """
+
+    functions: tuple[FunctionComparison, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both passes give the same IR for every function."""
+        return all(function.equal for function in self.functions)
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the functions."""
+        rows = self.functions
+        stock_seconds = sum(row.stock_seconds for row in rows)
+        ours_seconds = sum(row.ours_seconds for row in rows)
+        return Totals(
+            functions=len(rows),
+            equal=sum(row.equal for row in rows),
+            before=sum_of(row.before for row in rows),
+            stock=sum_of(row.stock for row in rows),
+            ours=sum_of(row.ours for row in rows),
+            stock_seconds=stock_seconds,
+            ours_seconds=ours_seconds,
+            ratio=ours_seconds / stock_seconds,
+            median_ratio=statistics.median(row.ratio for row in rows),
+        )
+
+    def table(self, lowering_seconds: float | None = None) -> Table:
+        """Return a row for each function and scope, with the totals below.
+
+        Parameters
+        ----------
+        lowering_seconds : float, optional
+            Time that TVM took to lower the program up to the passes, to hold theirs against.
+        """
+        rows = [_HEADER, *(cells for function in self.functions for cells in _rows(function))]
+        return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=2)
+
+    def __str__(self) -> str:
+        """Return the table that the command ``compare`` prints."""
+        return "\n".join(self.table().text())
+
+    def _repr_html_(self) -> str:
+        """Return it for a notebook."""
+        return self.table().html()
+
+    def to_json(self) -> str:
+        """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
+
+        The keys are the names of the attributes. Bytes are exact, times are in seconds.
+        """
+        rows = [{**asdict(row), "equal": row.equal, "ratio": row.ratio} for row in self.functions]
+        return json.dumps({"functions": rows, "totals": asdict(self.totals)}, indent=2)
+
+
+def sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
+    """Add up allocations by scope, in alphabetical order."""
+    sums: dict[str, Allocations] = {}
+    for part in parts:
+        for scope, group in part.items():
+            sums[scope] = sums.get(scope, Allocations()) + group
+    return dict(sorted(sums.items()))
+
+
+def _rows(row: FunctionComparison) -> list[tuple[str, ...]]:
+    scopes = sorted({*row.before, *row.stock, *row.ours}) or [""]
+    rows: list[tuple[str, ...]] = []
+    for scope in scopes:
+        groups = [use.get(scope, Allocations()) for use in (row.before, row.stock, row.ours)]
+        first = scope == scopes[0]
+        rows.append(
+            (
+                row.name if first else "",
+                scope or "-",
+                _counts(groups),
+                format_bytes(*(group.nbytes for group in groups)),
+                ("yes" if row.equal else "NO") if first else "",
+                format_seconds(row.stock_seconds, row.ours_seconds) if first else "",
+            )
+        )
+    return rows
+
+
+def _counts(groups: Sequence[Allocations]) -> str:
+    """Write counts, with those of a size that is not constant behind a plus sign."""
+    return "/".join(
+        f"{group.count}+{group.symbolic}" if group.symbolic else str(group.count)
+        for group in groups
+    )
+
+
+def _total_lines(totals: Totals, lowering_seconds: float | None) -> list[str]:
+    different = totals.functions - totals.equal
+    lines = [f"{totals.functions} functions: {totals.equal} equal, {different} different"]
+    for scope in sorted({*totals.before, *totals.stock, *totals.ours}):
+        uses = (totals.before, totals.stock, totals.ours)
+        groups = [use.get(scope, Allocations()) for use in uses]
+        sizes = format_bytes(*(group.nbytes for group in groups))
+        lines.append(f"{scope}: {_counts(groups)} allocations, {sizes}")
+        if any(group.symbolic for group in groups):
+            lines.append("  n+m: n of constant size, and m whose size the running program knows")
+    times = f"time: {format_seconds(totals.stock_seconds, totals.ours_seconds)}"
+    if lowering_seconds:
+        part, whole = totals.ours_seconds / lowering_seconds, format_seconds(lowering_seconds)
+        times += f"; ours is {part:.1%} of the {whole} that the rest of lowering took"
+    return [*lines, times]
 
 
 def compare(
