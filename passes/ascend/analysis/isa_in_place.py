@@ -114,7 +114,8 @@ def isa_in_place(
             continue
         if destination in taken or other.size > one.size:
             continue
-        if one.slots < other.slots and _narrows(found, *indices):
+        bits = [found.access.allocs[index].element.bits for index in indices]
+        if one.slots < other.slots and bits[1] < bits[0]:
             continue
         statement = found.access.sequence[other.live[0][0]]
         stores = [
@@ -137,12 +138,6 @@ def isa_in_place(
         taken.add(destination)
         chains.join(source, destination)
     return InPlace(tuple(pairs), tuple(stalls))
-
-
-def _narrows(found: FunctionProblems, source: int, destination: int) -> bool:
-    """Whether elements become narrower from one allocation to another, by their indices."""
-    allocs = found.access.allocs
-    return bool(allocs[destination].element.bits < allocs[source].element.bits)
 
 
 class _Chains:
@@ -206,11 +201,10 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
         sources = [load for load in loads if load.source.same_as(source)]
         if any(load.ty.dtype.bits % bits for load in sources):
             return False
-        reads_source = bool(sources)
         if not inner:
-            return reads_source
+            return bool(sources)
         # What a later instruction reads must not be overwritten by an earlier one.
-        if reads_source or len(inner) > 1:
+        if sources or len(inner) > 1:
             return False
         (node,) = inner
 

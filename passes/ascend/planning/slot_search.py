@@ -89,31 +89,61 @@ class SlotSearch:
             largest_single = (1,) * count + self._requested[count:]
             if self._try(largest_single, Budget().nodes):
                 break
-        self._by_bound()
+        if not self._by_bound():
+            self._around_best()
         found = [(counts, choices) for counts, choices in self._found.items() if choices]
         found.sort(key=lambda one: min(map(_rank, one[1])))
         for counts, choices in found[:IMPROVED]:
             self._improve(counts, choices)
         return sorted((one for choices in self._found.values() for one in choices), key=_rank)
 
-    def _by_bound(self) -> None:
-        """Try sets in the order of their bounds, until none that is left can be better."""
+    def _by_bound(self) -> bool:
+        """Try sets in the order of their bounds; return whether none that is left can be better."""
         queue = [(self._bound(self._requested), 0, self._requested)]
         seen = {self._requested}
         planned = 0
         while queue and planned < MOST_PLANNED and self._meter.left:
-            bound, lost, counts = heapq.heappop(queue)
-            best = self._best
-            if best is not None and (bound, lost) >= (best.cycles, best.lost):
-                return
+            _, _, counts = heapq.heappop(queue)
+            if not self._may_be_better(counts):
+                return True
             if _may_fit(self._problem(counts)):
                 planned += 1
                 self._try(counts, SET_NODES)
-            for at, count in enumerate(counts):
-                fewer = (*counts[:at], count - 1, *counts[at + 1 :])
-                if count > 1 and fewer not in seen and len(seen) < MOST_LOOKED_AT:
+            for fewer in self._changed(counts, -1):
+                if fewer not in seen and len(seen) < MOST_LOOKED_AT:
                     seen.add(fewer)
                     heapq.heappush(queue, (self._bound(fewer), self._lost(fewer), fewer))
+        return not queue and len(seen) < MOST_LOOKED_AT
+
+    def _around_best(self) -> None:
+        """Try sets that differ from the best one in a slot or two, until none of them is better."""
+        planned, centre = 0, None
+        while self._best is not centre:
+            centre = self._best
+            assert centre is not None, "the search around it begins with a best one"
+            fewer = dict(centre.slots)
+            counts = tuple(
+                fewer.get(name, most)
+                for name, most in zip(self._memory.order, self._requested, strict=True)
+            )
+            swapped = (s for more in self._changed(counts, 1) for s in self._changed(more, -1))
+            for near in (*self._changed(counts, 1), *self._changed(counts, -1), *swapped):
+                if planned == MOST_PLANNED or not self._meter.left:
+                    return
+                may_fit = near not in self._found and _may_fit(self._problem(near))
+                if may_fit and self._may_be_better(near):
+                    planned += 1
+                    self._try(near, SET_NODES)
+
+    def _changed(self, counts: Counts, by: int) -> Iterator[Counts]:
+        """Yield the sets in which one buffer has `by` slots more."""
+        for at, (count, most) in enumerate(zip(counts, self._requested, strict=True)):
+            if 1 <= count + by <= most:
+                yield (*counts[:at], count + by, *counts[at + 1 :])
+
+    def _may_be_better(self, counts: Counts) -> bool:
+        best = self._best
+        return best is None or (self._bound(counts), self._lost(counts)) < (best.cycles, best.lost)
 
     def _lost(self, counts: Counts) -> int:
         return sum(self._requested) - sum(counts)
