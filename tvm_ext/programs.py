@@ -56,6 +56,14 @@ def read_module(what: str) -> IRModule:
     return workloads.model(what)
 
 
+def read_network(what: str, option: str) -> IRModule:
+    """Return the module of a file or workload; ValueError if it is no network."""
+    mod = read_module(what)
+    if not has_relax(mod):
+        raise ValueError(f"{what}: {option} needs a Relax network")
+    return mod
+
+
 def load_program(what: str, target: str | Target | None = None) -> Program:
     """Read and lower a program.
 

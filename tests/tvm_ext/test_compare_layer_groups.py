@@ -12,7 +12,7 @@ from tvm.target import Target
 import tvm_ext
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.layer_group_command import render, savings, to_json
+from tvm_ext.comparison.layer_group_command import plain, render, savings
 
 CHIP = "sophgo/bm1684x"
 
@@ -58,7 +58,7 @@ def test_an_estimate_is_said_once(caplog):
 
 
 def test_the_data_is_json(found):
-    data = json.loads(to_json(found))
+    data = json.loads(json.dumps(plain(found)))
     assert data["moved_after"] == found.report.moved_after
     assert [group["lmem_peak"] for group in data["groups"]] == [
         group.lmem_peak for group in found.report.groups

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 
 import tvm
@@ -15,14 +14,15 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
 from passes.layer_group.transform import LayerGroup
+from tvm_ext.command_options import write_json
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     LayerGroupSummary,
     check_local_memory,
     layer_groups,
 )
-from tvm_ext.lowering import has_relax, known_target
-from tvm_ext.programs import read_module
+from tvm_ext.lowering import known_target
+from tvm_ext.programs import read_network
 from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.text import format_bytes, in_columns
 
@@ -47,16 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_unused(arguments: argparse.Namespace) -> None:
-    """Refuse options that only ``--layer-group`` gives a meaning.
-
-    Raises ValueError when there is one.
-    """
-    for option in ("search", "halo"):
-        if getattr(arguments, option) is not None:
-            raise ValueError(f"--{option} needs --layer-group")
-
-
 @dataclass(frozen=True)
 class Savings:
     """What groups save of a network on a chip."""
@@ -72,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises ValueError on bad input.
     """
-    mod = _load(arguments.program)  # A file may register the target.
+    mod = read_network(arguments.program, "--layer-group")  # A file may register the target.
     target = known_target(arguments.target or _DEFAULT_TARGET)
     check_local_memory(target)
     found = savings(
@@ -81,17 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         search=arguments.search or "dynamic_programming",
         halo=arguments.halo or "cheapest",
     )
-    if arguments.json is not None:
-        arguments.json.write_text(to_json(found) + "\n", encoding="utf-8")
+    write_json(arguments.json, plain(found))
     print("\n".join(render(found)))
     return 0
-
-
-def _load(program: str) -> tvm.IRModule:
-    mod = read_module(program)
-    if not has_relax(mod):
-        raise ValueError(f"{program}: --layer-group needs a Relax network")
-    return mod
 
 
 def savings(mod: tvm.IRModule, target: Target, *, search: str, halo: str) -> Savings:
@@ -112,36 +94,12 @@ def savings(mod: tvm.IRModule, target: Target, *, search: str, halo: str) -> Sav
     return Savings(report, *sizes)
 
 
-def to_json(found: Savings) -> str:
-    """Write the data without the plans themselves."""
-    report = found.report
-    groups = [
-        {
-            name: getattr(group, name)
-            for name in LayerGroupSummary.__dataclass_fields__
-            if name != "planned"
-        }
-        for group in report.groups
-    ]
-    plain = {
-        "groups": groups,
-        "left": [left._asdict() for left in report.left],
-        **{
-            name: getattr(report, name)
-            for name in (
-                "moved_before",
-                "moved_after",
-                "folded_before",
-                "folded_after",
-                "moved_least",
-                "makespan_before",
-                "makespan_after",
-            )
-        },
-        "gmem_before": found.gmem_before,
-        "gmem_after": found.gmem_after,
-    }
-    return json.dumps(plain, indent=2)
+def plain(found: Savings) -> dict[str, object]:
+    """Return the data without the plans themselves."""
+    groups = [{k: v for k, v in vars(g).items() if k != "planned"} for g in found.report.groups]
+    left = [one._asdict() for one in found.report.left]
+    gmem = {"gmem_before": found.gmem_before, "gmem_after": found.gmem_after}
+    return {**vars(found.report), "groups": groups, "left": left, **gmem}
 
 
 _HEADER = ["group", "layers", "slices", "halo", "LMEM", "share", "banks", "moved", "twice"]

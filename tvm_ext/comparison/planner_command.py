@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -13,7 +12,7 @@ from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 
-from tvm_ext.command_options import add_planners
+from tvm_ext.command_options import add_planners, write_json
 from tvm_ext.comparison.planner_results import render_planners, summary
 from tvm_ext.comparison.planners import (
     TABLE,
@@ -41,10 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_unused(arguments: argparse.Namespace) -> None:
-    """Raise ValueError on an option that only ``--planners`` gives a meaning."""
-    for option in ("markdown", "jobs"):
-        if getattr(arguments, option):
-            raise ValueError(f"--{option} needs --planners")
+    """Raise ValueError on a program that only ``--planners`` can compare on."""
     what = arguments.program
     if Path(what).is_dir():
         raise ValueError(f"{what}: is a directory; add --planners all to compare on what is in it")
@@ -60,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--jobs must be at least 1, and is {arguments.jobs}")
     outcomes = _outcomes(arguments, known_planners(arguments.planners))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    if arguments.json is not None:
-        arguments.json.write_text(_to_json(outcomes) + "\n", encoding="utf-8")
+    plain = [asdict(outcome) for outcome in outcomes]
+    write_json(arguments.json, plain[0] if len(plain) == 1 else {"programs": plain})
     print("\n\n".join(_sections(outcomes, arguments.markdown)))
     for failure in failures:
         print(f"{arguments.prog}: error: {failure.program}: {failure.reason}", file=sys.stderr)
@@ -110,9 +106,3 @@ def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:
     if len(done) > 1:
         table = summary(done)
         yield "\n".join(table.markdown() if markdown else table.text())
-
-
-def _to_json(outcomes: list[Outcome]) -> str:
-    if len(outcomes) == 1:
-        return json.dumps(asdict(outcomes[0]), indent=2)
-    return json.dumps({"programs": [asdict(outcome) for outcome in outcomes]}, indent=2)
