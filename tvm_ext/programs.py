@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.planning.files.csv_format import read_problem
+from passes.planning.problem import Problem
+from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, split, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
+
+TABLE = ".csv"
+"""How the name of a table of buffers ends."""
 
 ASCEND = "ascend:"
 """How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
@@ -41,6 +48,14 @@ def is_file(what: str) -> bool:
     """Return whether a file is meant: by its ending, by a folder in it, or because it is one."""
     path, _ = split_name(what)
     return path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists()
+
+
+def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Problem:
+    """Return the problem of a table of buffers, called as its file or `name`."""
+    if not Path(what).is_file():
+        raise ValueError(f"{what}: no such file")
+    with open(what, encoding="utf-8-sig", newline="") as stream:
+        return read_problem(stream, name or what, memory)
 
 
 def read_module(what: str) -> IRModule:

@@ -15,7 +15,6 @@ from pathlib import Path
 from tvm_ext.command_options import add_planners, write_json
 from tvm_ext.comparison.planner_results import render_planners, summary
 from tvm_ext.comparison.planners import (
-    TABLE,
     Failure,
     Outcome,
     compare_many,
@@ -23,6 +22,7 @@ from tvm_ext.comparison.planners import (
     programs_in,
 )
 from tvm_ext.named_planners import known_planners
+from tvm_ext.programs import TABLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

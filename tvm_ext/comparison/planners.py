@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import NamedTuple
 
 import tvm
 from tvm import relax
@@ -23,7 +22,6 @@ from passes.ascend.cost import core_kernel
 from passes.driver import memory_of, target_of
 from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Problem
-from passes.planning.files.csv_format import read_problem
 from passes.planning.planner import as_budget
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -41,7 +39,7 @@ from tvm_ext.comparison.planner_results import (
 )
 from tvm_ext.named_planners import EVERY, known_planners, planners_for
 from tvm_ext.program_files import SUFFIXES
-from tvm_ext.programs import Program, load_program, program_of
+from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
 
 _FEW = 4
 """So many buffers are named where they are not planned."""
@@ -68,12 +66,12 @@ def compare_program(
         ((var, func),) = mod.functions.items()
         name = str(var.name_hint)
         try:
-            found = _function(name, mod, func, planners, budget)
+            results, cycles, alone = _function(name, mod, func, planners, budget)
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
-        scopes += found.scopes
-        makespans += found.makespans
-        left += [(name, note) for note in found.left]
+        scopes += results
+        makespans += cycles
+        left += [(name, note) for note in alone]
     notes = [program.assumed] if program.assumed else []
     notes += [f"{m.function}, {line}" for m in tensors for line in m.not_counted()]
     notes += _left_alone(left)
@@ -101,15 +99,6 @@ def _left_alone(left: Sequence[tuple[str, AllocationNote]]) -> Iterator[str]:
         yield f"not planned, {count} in {scope} of {where}{few}: {reason}"
 
 
-def compare_problem(
-    problem: Problem, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None
-) -> PlannerComparison:
-    """Plan one problem with every planner, as `compare_program` does."""
-    names, budget = planners_for(problem, planners), budget or Budget(SEARCH_NODES)
-    result, _ = plan_scope(problem.name, problem.memory.name, (problem,), names, budget)
-    return PlannerComparison(problem.name, (result,))
-
-
 def _tensors(
     program: Program, planners: Sequence[str], budget: Budget
 ) -> Iterator[ActivationMemory]:
@@ -123,18 +112,14 @@ def _tensors(
         )
 
 
-class _Function(NamedTuple):
-    """What is found of one function."""
-
-    scopes: list[ScopeResult]
-    makespans: list[Makespan]
-    left: tuple[AllocationNote, ...]
-
-
 def _function(
     name: str, mod: IRModule, func: PrimFunc, planners: Sequence[str], budget: Budget
-) -> _Function:
-    machine = _machine(target_of(func))
+) -> tuple[list[ScopeResult], list[Makespan], tuple[AllocationNote, ...]]:
+    """Return what each memory and the run of one function come to, and what is not planned."""
+    target = target_of(func)
+    machine = None
+    if target is not None and target.features.machine and target.features.memory:
+        machine = Machine.from_target(target)
     if machine is not None:
         kernel = core_kernel(func)
         found, problems, program = kernel.found, kernel.problems, kernel.program
@@ -158,13 +143,7 @@ def _function(
             if len(placed) == len(problems) and all(plan.fits for _, plan in placed):
                 cycles = simulate(program, placed, machine).makespan
                 makespans.append(Makespan(name, planner, cycles))
-    return _Function(results, makespans, found.left_alone)
-
-
-def _machine(target: Target | None) -> Machine | None:
-    if target is None or target.features.machine is None or target.features.memory is None:
-        return None
-    return Machine.from_target(target)
+    return results, makespans, found.left_alone
 
 
 def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
@@ -185,10 +164,6 @@ def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
     for func in tvm.tirx.transform.StorageRewrite()(mod).functions.values():
         structural_walk(func.body, (AllocBuffer, add))
     return total
-
-
-TABLE = ".csv"
-"""How the name of a table of buffers ends."""
 
 
 @dataclass(frozen=True)
@@ -240,18 +215,16 @@ def compare_planners(
     """
     budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
     planners = known_planners(planners)
+    if isinstance(what, str | PathLike):
+        what = fspath(what)
+        is_table = Path(what).suffix == TABLE
+        what = read_table(what, MemoryScope("global")) if is_table else load_program(what, target)
     if isinstance(what, Problem):
-        return compare_problem(what, planners, budget=budget)
-    if not isinstance(what, str | PathLike):
-        return compare_program(program_of(what, target, name="module"), planners, budget=budget)
-    what = fspath(what)
-    if Path(what).suffix != TABLE:
-        return compare_program(load_program(what, target), planners, budget=budget)
-    if not Path(what).is_file():
-        raise ValueError(f"{what}: no such file")
-    with open(what, encoding="utf-8-sig", newline="") as stream:
-        problem = read_problem(stream, what, MemoryScope("global"))
-    return compare_problem(problem, planners, budget=budget)
+        names = planners_for(what, planners)
+        result, _ = plan_scope(what.name, what.memory.name, (what,), names, budget)
+        return PlannerComparison(what.name, (result,))
+    program = what if isinstance(what, Program) else program_of(what, target, name="module")
+    return compare_program(program, planners, budget=budget)
 
 
 def programs_in(folder: Path) -> list[str]:
@@ -271,17 +244,16 @@ def compare_many(
     planners: Sequence[str] = (EVERY,),
     *,
     target: str | None = None,
-    budget: Budget | None = None,
     executor: Executor | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Outcome]:
     """Plan many programs with every planner; return what came of each, in their order.
 
-    Programs, planners, target and budget are as in `compare_planners`. With an executor, the
+    Programs, planners and target are as in `compare_planners`. With an executor, the
     comparisons run there: each is a call of a function of a module with plain arguments. `progress`
     is called with the number of programs that are done, each time that one is.
     """
-    run = partial(_outcome, planners=tuple(planners), target=target, budget=budget)
+    run = partial(_outcome, planners=tuple(planners), target=target)
     if executor is None:
         outcomes = []
         for program in programs:
@@ -294,11 +266,9 @@ def compare_many(
     return [_result(program, future) for program, future in zip(programs, futures, strict=True)]
 
 
-def _outcome(
-    what: str, planners: Sequence[str], target: str | None, budget: Budget | None
-) -> Outcome:
+def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
     try:
-        return compare_planners(what, planners, target=target, budget=budget)
+        return compare_planners(what, planners, target=target)
     except (ValueError, OSError) as error:
         return Failure(what, " ".join(str(error).split()))
 

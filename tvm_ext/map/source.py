@@ -16,7 +16,6 @@ from tvm.tirx import PrimFunc
 
 from passes.driver import memory_of
 from passes.planning import Budget, Problem, solve
-from passes.planning.files.csv_format import read_problem
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.sink_allocations import sink_allocations
 from target_hw.memory import MemoryScope
@@ -29,15 +28,13 @@ from tvm_ext.map.prim_func import scope_maps, stock_solver
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.stock import STOCK
 from tvm_ext.named_planners import known_planners, listed, planners_for
-from tvm_ext.programs import Program, load_program, program_of, read_module
+from tvm_ext.programs import TABLE, Program, load_program, program_of, read_module, read_table
 
 PLANNERS = ("best",)
 """Asked by default."""
 
 ASCEND_PLANNERS = ("three_level",)
 """Asked by default for a kernel of an Ascend core: what `AscendPlanMemory` does."""
-
-_TABLE = ".csv"
 
 
 @dataclass(frozen=True)
@@ -130,9 +127,10 @@ def memory_map_of(
         When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
     what, options = fspath(what), options or MapOptions()
-    if Path(what).suffix == _TABLE:
+    if Path(what).suffix == TABLE:
         memory = MemoryScope("global", capacity, alignment)
-        return _chosen(_of_table(Path(what), memory, options), options)
+        problem = read_table(what, memory, Path(what).name)
+        return _chosen(map_of_problem(problem, options=options), options)
     if capacity is not None or alignment != 1:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
@@ -199,13 +197,6 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
         for name in options.names(PLANNERS, problem)
     )
     return MemoryMap(problem.name, (ScopeMap(problem.name, placements),))
-
-
-def _of_table(path: Path, memory: MemoryScope, options: MapOptions) -> MemoryMap:
-    if not path.exists():
-        raise ValueError(f"{path}: no such file")
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        return map_of_problem(read_problem(stream, path.name, memory), options=options)
 
 
 def _of_program(program: Program, options: MapOptions) -> MemoryMap:
