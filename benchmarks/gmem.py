@@ -47,7 +47,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, ActivationMem
         for fuse in (True, False):
             for memory in activation_memory(
                 mod,
-                lowering.resolve_target(arguments.target),
+                lowering.known_target(arguments.target),
                 fuse=fuse,
                 names=arguments.planners.split(","),
                 budget=Budget(arguments.nodes),

@@ -59,23 +59,16 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def resolve_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name of `TARGETS`, a tag, or whatever else TVM understands, into a target."""
-    if isinstance(target, Target):
-        return target
-    named = TARGETS.get(target) if isinstance(target, str) else target
-    return Target(target if named is None else dict(named))
-
-
 def known_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name such as ``cuda``, a tag or a JSON object into a target, as `resolve_target` does.
+    """Turn a name of `TARGETS`, a tag, or whatever else TVM understands, into a target.
 
     Raises ValueError when TVM does not know it.
     """
     if isinstance(target, Target):
         return target
+    named = TARGETS.get(target) if isinstance(target, str) else target
     try:
-        return resolve_target(target)
+        return Target(target if named is None else dict(named))
     except Exception as error:  # TVM raises whatever it stumbles on
         raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
 
@@ -164,7 +157,7 @@ def capture(
     before it are the functions that Relax evaluates to fold constants. Raises ValueError if the
     lowering never gets there.
     """
-    target = resolve_target(target)
+    target = known_target(target)
     outer = tvm.transform.PassContext.current()
     recorder = _Capture()
     with tvm.transform.PassContext(
@@ -176,7 +169,11 @@ def capture(
     ):
         if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
-                mod = (relax_pipeline or _default_pipeline(target))(mod)
+                try:
+                    pipeline = relax_pipeline or relax.get_default_pipeline(target)
+                except ValueError as error:
+                    raise ValueError(no_relax_pipeline(target)) from error
+                mod = pipeline(mod)
         recorder.stop = True
         try:
             tvm.compile(mod, target, relax_pipeline=None)
@@ -192,13 +189,6 @@ def capture(
     return recorder.modules
 
 
-def _default_pipeline(target: Target) -> tvm.transform.Pass:
-    try:
-        return relax.get_default_pipeline(target)
-    except ValueError as error:
-        raise ValueError(no_relax_pipeline(target)) from error
-
-
 def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True) -> tvm.IRModule:
     """Lower a Relax module by the target's stock pipeline up to the planning of its memory.
 
@@ -207,7 +197,7 @@ def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True)
     """
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
-    target = resolve_target(target)
+    target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
     with target:
         return tvm.transform.Sequential([*stages.first, *stages.lower])(mod)
@@ -255,10 +245,17 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> li
     resolved = target_for(mod, target)
     if resolved is not None and has_relax(mod):
         functions = prim_funcs(_lowered(mod, resolved))
+    elif resolved is not None and any(map(left_to_lower, functions.values())):
+        functions = prim_funcs(_lowered(IRModule(functions), resolved))
     elif resolved is not None:
-        functions = _standing_before_storage_rewrite(functions, resolved)
+        functions = {
+            var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
+            for var, func in functions.items()
+        }
     if not functions:
-        raise ValueError(_nothing_there(mod))
+        others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
+        what = f"it has only other functions ({others})" if others else "it is empty"
+        raise ValueError(f"no PrimFunc in the module: {what}")
     for var, func in functions.items():
         if blocks := _blocks(func):
             raise ValueError(not_lowered(var.name_hint, blocks[0]))
@@ -280,17 +277,6 @@ def not_lowered(name: str, left: str) -> str:
     )
 
 
-def _standing_before_storage_rewrite(
-    functions: dict[Any, PrimFunc], resolved: Target
-) -> dict[Any, PrimFunc]:
-    if not any(left_to_lower(func) for func in functions.values()):
-        return {
-            var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
-            for var, func in functions.items()
-        }
-    return prim_funcs(_lowered(IRModule(functions), resolved))
-
-
 def _lowered(mod: IRModule, target: Target) -> IRModule:
     try:
         return capture(mod, target)[-1]
@@ -301,21 +287,10 @@ def _lowered(mod: IRModule, target: Target) -> IRModule:
         ) from error
 
 
-def _nothing_there(mod: IRModule) -> str:
-    others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
-    if not others:
-        return "no PrimFunc in the module: it is empty"
-    return f"no PrimFunc in the module: it has only other functions ({others})"
-
-
 def _blocks(func: PrimFunc) -> list[str]:
-    found: list[str] = []
-
-    def visit(block: SBlock) -> None:
-        found.append(f"it has the block {block.name_hint!r}")
-
-    tvm_ffi.structural_walk(func.body, ((SBlock, visit),))
-    return found
+    found: list[SBlock] = []
+    tvm_ffi.structural_walk(func.body, ((SBlock, found.append),))
+    return [f"it has the block {block.name_hint!r}" for block in found]
 
 
 def left_to_lower(func: PrimFunc) -> list[str]:

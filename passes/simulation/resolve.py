@@ -13,7 +13,7 @@ from itertools import count
 
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
-from passes.simulation.program import Loop, Statement, Step
+from passes.simulation.program import Loop, Statement, Step, statements_of
 from target_hw.machine import Machine
 
 
@@ -73,13 +73,11 @@ def resolve(
     memory = _Memory(placed)
     steps = tuple(_Resolver(program, memory, machine).steps(program, ()))
     used = {instruction.pipe for instruction in _instructions(steps)}
-    rows = (row for pipe in machine for row in _rows(pipe.name, machine) if row in used)
-    return Resolved(steps, tuple(rows), memory.overlaps, memory.owner)
-
-
-def _rows(pipe: str, machine: Machine) -> tuple[str, ...]:
-    """Return the rows of the timeline that a pipe can have: one, or one for each core."""
-    return (pipe, *(f"{pipe} {core}" for core, _ in machine.cores))
+    # A pipe can have one row of the timeline, or one for each core.
+    cores = ("", *(f" {core}" for core, _ in machine.cores))
+    rows = (pipe.name + core for pipe in machine for core in cores)
+    used_rows = tuple(row for row in rows if row in used)
+    return Resolved(steps, used_rows, memory.overlaps, memory.owner)
 
 
 class _Memory:
@@ -134,7 +132,7 @@ class _Resolver:
         self._index = count()
         self._numbers: set[int] = set()
         cores: dict[str, set[str]] = {}
-        for statement in _statements(program):
+        for statement in statements_of(program):
             core = self._core(statement)
             if core is not None:
                 cores.setdefault(statement.pipe, set()).add(core)
@@ -246,17 +244,6 @@ def _groups(
     for pipe in leader:
         groups.setdefault(find(pipe), []).append(pipe)
     return tuple(tuple(group) for group in groups.values())
-
-
-def _statements(steps: Sequence[Step]) -> Iterator[Statement]:
-    for step in steps:
-        if isinstance(step, Statement):
-            yield step
-        elif isinstance(step, Loop):
-            yield from _statements(step.body)
-        else:
-            yield from _statements(step.then)
-            yield from _statements(step.otherwise)
 
 
 def _instructions(steps: Sequence[TimedStatement | TimedLoop]) -> Iterator[TimedStatement]:
