@@ -7,7 +7,7 @@ where it writes none on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from passes.planning import Problem
@@ -159,9 +159,9 @@ def _draw(
     _draw_frame(ax, simulation, rows, end, title)
     for cause in Cause:
         boxes = [
-            _box(begin, begin + cycles, rows[run.pipe], 0.3)
+            _box(begin, end_of_wait, rows[run.pipe], 0.3)
             for run in runs
-            for found, begin, cycles in _gaps(run)
+            for found, begin, end_of_wait in gaps(run)
             if found is cause
         ]
         draw_boxes(
@@ -186,13 +186,12 @@ def _draw(
     _draw_names(ax, simulation, runs, rows, end)
 
 
-def _gaps(run: Run) -> list[tuple[Cause, int, int]]:
-    """Return the waits before a run: cause, begin and cycles."""
-    gaps, begin = [], run.begin - sum(cycles for _, cycles in run.waits)
+def gaps(run: Run) -> Iterator[tuple[Cause, int, int]]:
+    """Yield the waits before a run: cause, begin and end."""
+    begin = run.begin - sum(cycles for _, cycles in run.waits)
     for cause, cycles in run.waits:
-        gaps.append((cause, begin, cycles))
+        yield cause, begin, begin + cycles
         begin += cycles
-    return gaps
 
 
 def _box(begin: int, end: int, row: int, height: float) -> tuple[tuple[float, float], ...]:
