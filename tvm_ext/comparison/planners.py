@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, replace
@@ -15,8 +14,7 @@ import tvm
 from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, IntImm, PrimFunc
-from tvm_ffi import structural_walk
+from tvm.tirx import PrimFunc
 
 from passes.ascend.cost import core_kernel
 from passes.driver import memory_of, target_of
@@ -37,6 +35,7 @@ from tvm_ext.comparison.planner_results import (
     ScopeResult,
     plan_scope,
 )
+from tvm_ext.comparison.storage_rewrite import allocated_bits
 from tvm_ext.named_planners import EVERY, known_planners, planners_for
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
@@ -149,20 +148,10 @@ def _function(
 def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
     """Return what the stock pass allocates in some scopes, each allocation in whole units."""
     total = dict.fromkeys(units, 0)
-
-    def add(op: AllocBuffer) -> None:
-        ty = op.buffer.ty
-        scope = parse_storage_scope(str(ty.storage_scope))
-        extents = list(ty.shape)
-        if str(scope) not in total or not all(isinstance(extent, IntImm) for extent in extents):
-            return
-        dtype = ty.dtype.dtype
-        nbits = math.prod(int(extent) for extent in extents) * dtype.bits * dtype.lanes
-        if scope.tag or nbits > REGISTER_BITS:
+    for name, nbits in allocated_bits(tvm.tirx.transform.StorageRewrite()(mod)):
+        scope = parse_storage_scope(name)
+        if str(scope) in total and nbits is not None and (scope.tag or nbits > REGISTER_BITS):
             total[str(scope)] += aligned(-(-nbits // 8), units[str(scope)])
-
-    for func in tvm.tirx.transform.StorageRewrite()(mod).functions.values():
-        structural_walk(func.body, (AllocBuffer, add))
     return total
 
 

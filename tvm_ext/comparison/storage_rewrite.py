@@ -7,9 +7,8 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -159,10 +158,7 @@ class Comparison:
     def table(self, lowering_seconds: float | None = None) -> Table:
         """Return a row for each function and scope, with the totals below.
 
-        Parameters
-        ----------
-        lowering_seconds : float, optional
-            Time that TVM took to lower the program up to the passes, to hold theirs against.
+        The seconds that TVM took to lower the program up to the passes are held against theirs.
         """
         rows = [_HEADER, *(cells for function in self.functions for cells in _rows(function))]
         return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=2)
@@ -194,41 +190,33 @@ def sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
 
 
 def _rows(row: FunctionComparison) -> list[tuple[str, ...]]:
-    scopes = sorted({*row.before, *row.stock, *row.ours}) or [""]
-    rows: list[tuple[str, ...]] = []
-    for scope in scopes:
-        groups = [use.get(scope, Allocations()) for use in (row.before, row.stock, row.ours)]
-        first = scope == scopes[0]
-        rows.append(
-            (
-                row.name if first else "",
-                scope or "-",
-                _counts(groups),
-                format_bytes(*(group.nbytes for group in groups)),
-                ("yes" if row.equal else "NO") if first else "",
-                format_seconds(row.stock_seconds, row.ours_seconds) if first else "",
-            )
-        )
+    shown = list(_shown(row)) or [("-", "0/0/0", format_bytes(0, 0, 0), False)]
+    times = format_seconds(row.stock_seconds, row.ours_seconds)
+    rows: list[tuple[str, ...]] = [
+        ("", scope, counts, sizes, "", "") for scope, counts, sizes, _ in shown
+    ]
+    rows[0] = (row.name, *rows[0][1:4], "yes" if row.equal else "NO", times)
     return rows
 
 
-def _counts(groups: Sequence[Allocations]) -> str:
-    """Write counts, with those of a size that is not constant behind a plus sign."""
-    return "/".join(
-        f"{group.count}+{group.symbolic}" if group.symbolic else str(group.count)
-        for group in groups
-    )
+def _shown(row: FunctionComparison | Totals) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield scope, counts, sizes, and whether there are some of a size that is not constant.
+
+    Counts are before, after stock and after ours; those that are not constant behind a plus sign.
+    """
+    for scope in sorted({*row.before, *row.stock, *row.ours}):
+        groups = [use.get(scope, Allocations()) for use in (row.before, row.stock, row.ours)]
+        counts = (f"{g.count}+{g.symbolic}" if g.symbolic else str(g.count) for g in groups)
+        sizes = format_bytes(*(group.nbytes for group in groups))
+        yield scope, "/".join(counts), sizes, any(group.symbolic for group in groups)
 
 
 def _total_lines(totals: Totals, lowering_seconds: float | None) -> list[str]:
     different = totals.functions - totals.equal
     lines = [f"{totals.functions} functions: {totals.equal} equal, {different} different"]
-    for scope in sorted({*totals.before, *totals.stock, *totals.ours}):
-        uses = (totals.before, totals.stock, totals.ours)
-        groups = [use.get(scope, Allocations()) for use in uses]
-        sizes = format_bytes(*(group.nbytes for group in groups))
-        lines.append(f"{scope}: {_counts(groups)} allocations, {sizes}")
-        if any(group.symbolic for group in groups):
+    for scope, counts, sizes, is_symbolic in _shown(totals):
+        lines.append(f"{scope}: {counts} allocations, {sizes}")
+        if is_symbolic:
             lines.append("  n+m: n of constant size, and m whose size the running program knows")
     times = f"time: {format_seconds(totals.stock_seconds, totals.ours_seconds)}"
     if lowering_seconds:
@@ -303,25 +291,24 @@ def compare_function(
     )
 
 
+def allocated_bits(mod: IRModule) -> Iterator[tuple[str, int | None]]:
+    """Yield scope and bits of each allocation of a module's PrimFuncs; None if not constant."""
+    found: list[AllocBuffer] = []
+    for func in prim_funcs(mod).values():
+        tvm_ffi.structural_walk(func.body, ((AllocBuffer, found.append),))
+    for ty in (alloc.buffer.ty for alloc in found):
+        extents, element = constant_shape(ty.shape), element_type(ty.dtype)
+        is_constant = extents is not None and not element.is_scalable
+        nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None
+        yield str(ty.storage_scope) or "global", nbits
+
+
 def allocations(mod: IRModule) -> dict[str, Allocations]:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
-    found: list[ByScope] = []
-
-    def visit(stmt: AllocBuffer) -> None:
-        ty = stmt.buffer.ty
-        found.append({str(ty.storage_scope) or "global": _one_allocation(ty)})
-
-    for func in prim_funcs(mod).values():
-        tvm_ffi.structural_walk(func.body, ((AllocBuffer, visit),))
-    return sum_of(found)
-
-
-def _one_allocation(ty: Any) -> Allocations:
-    extents, element = constant_shape(ty.shape), element_type(ty.dtype)
-    if extents is None or element.is_scalable:
-        return Allocations(symbolic=1)
-    nbits = math.prod(extent for extent, _ in extents) * element.nbits
-    return Allocations(count=1, nbytes=-(-nbits // 8))
+    return sum_of(
+        {scope: Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8))}
+        for scope, nbits in allocated_bits(mod)
+    )
 
 
 def _difference(stock: IRModule, ours: IRModule) -> str | None:
