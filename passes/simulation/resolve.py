@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, Problem
+from passes.planning.problem import Problem
 from passes.simulation.program import Loop, Statement, Step, statements_of
 from target_hw.machine import Machine
 
@@ -93,13 +93,23 @@ class _Memory:
                 if buffer.name in self.scopes:
                     raise ValueError(f"{problem.name}: buffer {buffer.name!r} is in two problems")
                 self.scopes[buffer.name] = problem.memory.name
-                offsets = _offsets(problem, plan, buffer)
+                offsets = plan.offsets.get(buffer.name, ())
+                loop = None if buffer.use is None else buffer.use.loop
+                where = f"{problem.name}: buffer {buffer.name!r}"
+                if len(offsets) < buffer.slots:
+                    raise ValueError(
+                        f"{where} has {buffer.slots} slots, the plan has {len(offsets)} offsets "
+                        "for it"
+                    )
+                if len(offsets) > 1 and loop is None:
+                    raise ValueError(
+                        f"{where} has {len(offsets)} offsets, but no loop that takes turns"
+                    )
                 first = len(spans)
                 if buffer.size:
                     spans += [(problem.memory.name, o, o + buffer.size) for o in offsets]
                     owner += [buffer.name] * len(offsets)
                 cells = tuple(range(first, len(spans)))
-                loop = None if buffer.use is None else buffer.use.loop
                 self.operands[buffer.name] = Operand(buffer.name, cells, loop)
         self.owner = tuple(owner)
         self.overlaps = tuple(
@@ -110,18 +120,6 @@ class _Memory:
             )
             for span in spans
         )
-
-
-def _offsets(problem: Problem, plan: Plan, buffer: Buffer) -> tuple[int, ...]:
-    offsets = plan.offsets.get(buffer.name, ())
-    where = f"{problem.name}: buffer {buffer.name!r}"
-    if len(offsets) < buffer.slots:
-        raise ValueError(
-            f"{where} has {buffer.slots} slots, the plan has {len(offsets)} offsets for it"
-        )
-    if len(offsets) > 1 and (buffer.use is None or buffer.use.loop is None):
-        raise ValueError(f"{where} has {len(offsets)} offsets, but no loop that takes turns")
-    return offsets
 
 
 class _Resolver:
@@ -222,28 +220,20 @@ def _groups(
     instructions: Sequence[TimedStatement], overlaps: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[str, ...], ...]:
     """Return pipes in groups: together where one writes bytes that the other touches."""
-    leader = {instruction.pipe: instruction.pipe for instruction in instructions}
-
-    def find(pipe: str) -> str:
-        while leader[pipe] != pipe:
-            pipe = leader[pipe]
-        return pipe
-
     touched: dict[int, dict[str, None]] = {}
     for instruction in instructions:
         for operand in (*instruction.reads, *instruction.writes):
             for cell in operand.cells:
                 touched.setdefault(cell, {})[instruction.pipe] = None
+    group: dict[str, tuple[str, ...]] = {one.pipe: (one.pipe,) for one in instructions}
     for instruction in instructions:
-        for operand in instruction.writes:
-            for cell in operand.cells:
-                for other in overlaps[cell]:
-                    for pipe in touched.get(other, {}):
-                        leader[find(pipe)] = find(instruction.pipe)
-    groups: dict[str, list[str]] = {}
-    for pipe in leader:
-        groups.setdefault(find(pipe), []).append(pipe)
-    return tuple(tuple(group) for group in groups.values())
+        cells = (cell for operand in instruction.writes for cell in operand.cells)
+        for other in dict.fromkeys(other for cell in cells for other in overlaps[cell]):
+            for pipe in touched.get(other, {}):
+                one, two = group[pipe], group[instruction.pipe]
+                if one is not two:
+                    group |= dict.fromkeys((*one, *two), (*one, *two))
+    return tuple(dict.fromkeys(group.values()))
 
 
 def _instructions(steps: Sequence[TimedStatement | TimedLoop]) -> Iterator[TimedStatement]:

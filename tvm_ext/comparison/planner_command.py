@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -69,32 +70,25 @@ def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Ou
     if not path.is_dir():
         return [compare_planners(arguments.program, planners, target=arguments.target)]
     programs = programs_in(path)
-    with _executor(arguments.jobs) as executor, _progress(len(programs)) as progress:
-        return compare_many(
-            programs, planners, target=arguments.target, executor=executor, progress=progress
-        )
-
-
-@contextmanager
-def _executor(jobs: int | None) -> Iterator[Executor | None]:
-    if jobs is None or jobs == 1:
-        yield None
-        return
+    jobs = arguments.jobs or 1
     # New processes: a copy of one in which TVM has started threads may hang.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
-        yield executor
+    spawned = ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) if jobs > 1 else None
+    with spawned or nullcontext() as executor:
+        outcomes = compare_many(
+            programs,
+            planners,
+            target=arguments.target,
+            executor=executor,
+            progress=partial(_show, len(programs)),
+        )
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    return outcomes
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], object]]:
-    def show(count: int) -> None:
+def _show(total: int, count: int) -> None:
+    if sys.stderr.isatty():
         print(f"\r{count} of {total} programs", end="", file=sys.stderr, flush=True)
-
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    yield show
-    print("\r\033[K", end="", file=sys.stderr)
 
 
 def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:

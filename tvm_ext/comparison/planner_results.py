@@ -137,13 +137,13 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
         plans = [plan for result in results for plan in result.plans if plan.planner == planner]
         if len(plans) == len(results):
             penalty = sum(plan.penalty or 0 for plan in plans)
-            fits = "" if results[0].capacity is None else _count([plan.fits for plan in plans])
+            fits = _for_all(["yes" if plan.fits else "" for plan in plans])
             rows.append(
                 row(
                     planner,
                     sum(plan.nbytes for plan in plans),
-                    fits,
-                    _proofs([plan.proven for plan in plans]),
+                    "" if results[0].capacity is None else fits,
+                    _for_all([plan.proven for plan in plans]),
                     f"{penalty:,}" if penalty else "",
                     format_seconds(sum(plan.seconds for plan in plans)),
                 )
@@ -152,18 +152,11 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
     return Table(title, rows, notes)
 
 
-def _count(answers: Sequence[bool]) -> str:
-    """Say how many are true: ``yes``, ``no``, or ``3/7``."""
+def _for_all(answers: Sequence[str]) -> str:
+    """Return the answer where all are alike, ``no`` if it is empty; else how many are not."""
     if len(set(answers)) == 1:
-        return "yes" if answers[0] else "no"
-    return f"{sum(answers)}/{len(answers)}"
-
-
-def _proofs(proofs: Sequence[str]) -> str:
-    """Say what is proven of all, or of how many something is."""
-    if len(set(proofs)) == 1:
-        return proofs[0] or "no"
-    return f"{sum(map(bool, proofs))}/{len(proofs)}"
+        return answers[0] or "no"
+    return f"{sum(map(bool, answers))}/{len(answers)}"
 
 
 def _makespan_table(function: str, makespans: Sequence[Makespan]) -> Table:
@@ -237,17 +230,16 @@ def plan_scope(
         scope,
         len(buffers),
         problems[0].capacity,
-        sum(end_of((problem,), _without_reuse(problem)) for problem in problems),
+        sum(
+            end_of((p,), sum(aligned(b.size, p.alignment_of(b)) * b.slots for b in p.buffers))
+            for p in problems
+        ),
         None if stock is None or has_slots else end_of(problems, stock),
         tuple(results),
         sum(map(lower_bound, problems)),
         sum(end - begin for begin, end in problems[0].memory.reserved),
     )
     return whole, placed
-
-
-def _without_reuse(problem: Problem) -> int:
-    return sum(aligned(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
 
 
 def end_of(problems: Sequence[Problem], nbytes: int) -> int:
