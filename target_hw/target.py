@@ -90,24 +90,9 @@ def register_chip(
 
 
 def with_machine(target: Target | str | dict[str, Any], machine: Machine) -> Target:
-    """Return a copy of a target that carries other pipelines.
+    """Return a copy of a target that carries the pipelines of a machine and no others.
 
-    Parameters
-    ----------
-    target : Target or str or dict
-        Of any kind, or anything that makes a `Target`.
-    machine : Machine
-        Replaces all pipelines of the target.
-
-    Returns
-    -------
-    tvm.target.Target
-        With all its options spelled out, as from `with_memory`.
-
-    Raises
-    ------
-    TypeError
-        When `machine` is not a `Machine`.
+    All else is as in `with_memory`; TypeError is raised when `machine` is not a `Machine`.
     """
     if not isinstance(machine, Machine):
         raise TypeError(f"with_machine: needs a Machine, got {machine!r}")

@@ -15,7 +15,7 @@ from passes.ascend.degrade import memory_requests, simulated_cost
 from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
-from passes.ascend.planning.slot_choice import Cost, MemoryRequest, SlotChoice
+from passes.ascend.planning.slot_search import Cost, MemoryRequest, SlotChoice
 from passes.driver import error_context, memory_of
 from passes.planning import Budget, lower_bound, solve
 from passes.planning.html_table import html_table

@@ -23,7 +23,7 @@ from passes.ascend.analysis.problems import (
 )
 from passes.ascend.degrade import simulated_cost, with_least_cycles
 from passes.ascend.planning.planner import Search, plan_levels, plan_workspace
-from passes.ascend.planning.slot_choice import Planner
+from passes.ascend.planning.slot_search import Planner
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.positions import compressed

@@ -147,31 +147,17 @@ def map_of_module(
     title: str = "module",
     options: MapOptions | None = None,
 ) -> MemoryMap:
-    """Plan the memory of a module, and return each placement.
+    """Plan the memory of a module, and return each placement, as `memory_map_of` does.
 
     Parameters
     ----------
     mod : tvm.IRModule or a function of one
-        It stays as it is.
+        It stays as it is. Anything else is a TypeError.
     target : str or tvm.target.Target, optional
         What it is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs without a
         target have to stand right before ``StorageRewrite``.
     title : str
         What to call it.
-    options : MapOptions, optional
-        What to show.
-
-    Returns
-    -------
-    MemoryMap
-        Plans that do not fit are in it, too.
-
-    Raises
-    ------
-    TypeError
-        When `mod` is no module and no function.
-    ValueError
-        As `memory_map_of` does.
     """
     options = options or MapOptions()
     if options.layer_group:
@@ -180,15 +166,7 @@ def map_of_module(
 
 
 def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> MemoryMap:
-    """Plan one problem, and return each placement.
-
-    Parameters
-    ----------
-    problem : Problem
-        What to plan; it is called by its name.
-    options : MapOptions, optional
-        What to show.
-    """
+    """Plan one problem, and return each placement; the map is called by the problem's name."""
     options = options or MapOptions()
     if STOCK in options.planners:
         raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")

@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from passes.ascend.planning.slot_choice import (
+from passes.ascend.planning.slot_search import (
     Cost,
     CostModel,
     MemoryRequest,
     Placed,
     Planner,
     SlotChoice,
+    SlotSearch,
     front,
 )
-from passes.ascend.planning.slot_search import SlotSearch
 from passes.planning.bound import lower_bound
 from passes.planning.planner import Budget, BudgetTracker
 
