@@ -35,7 +35,7 @@ from tvm.ir.transform import Pass, Sequential
 from passes.planning import Budget, planner_names
 from tvm_ext import lowering, workloads
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.plan_scope import SEARCH_NODES
+from tvm_ext.comparison.planner_results import SEARCH_NODES
 from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate
 
@@ -47,7 +47,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, ActivationMem
         for fuse in (True, False):
             for memory in activation_memory(
                 mod,
-                lowering.resolve_target(arguments.target),
+                lowering.known_target(arguments.target),
                 fuse=fuse,
                 names=arguments.planners.split(","),
                 budget=Budget(arguments.nodes),

@@ -37,7 +37,7 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.planning import Budget, lower_bound
 from tvm_ext import workloads
 from tvm_ext.comparison.memory_comparison import allocated_memory
-from tvm_ext.lowering import capture_relax, resolve_target
+from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
 GRAPHS = {"relax.backend.use_cuda_graph": True}
@@ -117,16 +117,13 @@ def print_network(name: str) -> tuple[str, str]:
     """Return the two rows of a network."""
     lowered = capture_relax(workloads.model(name), "llvm")
     cuda, slots = (
-        plan_gmem(lowered, options=GMEMOptions(target=resolve_target(kind)))
+        plan_gmem(lowered, options=GMEMOptions(target=known_target(kind)))
         for kind in ("cuda", "opencl")
     )
-    moved = plan_gmem(lowered, options=GMEMOptions(target=resolve_target("opencl"), offsets=True))
+    moved = plan_gmem(lowered, options=GMEMOptions(target=known_target("opencl"), offsets=True))
     stock = sum(nbytes(f) for f in functions_of(STOCK(lowered)).values())
     written = [
-        sum(
-            nbytes(f)
-            for f in functions_of(GMEMAllocate(target=resolve_target(k))(lowered)).values()
-        )
+        sum(nbytes(f) for f in functions_of(GMEMAllocate(target=known_target(k))(lowered)).values())
         for k in ("cuda", "opencl")
     ]
     bounds = [
@@ -137,7 +134,7 @@ def print_network(name: str) -> tuple[str, str]:
     row = f"{name:16}{stock:13,}{written[0]:13,}{bounds[0]:13,}{written[1]:13,}{bounds[1]:13,}"
     row += f"{copied[0]:8,}{copied[1]:13,}"
     cells = []
-    for plan in (STOCK, GMEMAllocate(target=resolve_target("cuda"))):
+    for plan in (STOCK, GMEMAllocate(target=known_target("cuda"))):
         captured, every, regions, kept, most = graphs(lowered, plan)
         cells.append(f"{captured:6}/{every:<5}{regions:4}{kept:13,}{most:11,}")
     return row, f"{name:16}" + "  ".join(cells)
@@ -176,7 +173,7 @@ def print_server(name: str) -> None:
     shape = SHAPES[name]
     lowered = capture_relax(module_of(shape), "llvm")
     sizes = {"seq_len": shape.chunk, "batch_size": shape.batch}
-    ours = {kind: GMEMAllocate(target=resolve_target(kind)) for kind in ("cuda", "opencl")}
+    ours = {kind: GMEMAllocate(target=known_target(kind)) for kind in ("cuda", "opencl")}
     pool = [taken(plan(lowered), sizes) for plan in (STOCK, *ours.values())]
     print(f"{name:22}" + "".join(f"{one:15,}" for one in pool), end="")
     for plan in (STOCK, ours["cuda"]):

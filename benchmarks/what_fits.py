@@ -40,7 +40,7 @@ from passes.ascend.degrade import memory_requests, simulated_cost
 from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.level_limit import at_level
-from passes.ascend.planning.slot_choice import Cost, MemoryRequest, Placed
+from passes.ascend.planning.slot_search import Cost, MemoryRequest, Placed
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from target_hw import MemoryHierarchy
 from tvm_ext.workloads.ascend import CHIP, SIZES, ascend_kernel, ascend_kernels

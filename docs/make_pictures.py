@@ -32,7 +32,7 @@ from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.drawing.picture import save
 from tvm_ext.map import MapOptions, memory_map_of
-from tvm_ext.map.static import labels_of
+from tvm_ext.map.write import labels_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from corpus import Entry, iterate

@@ -83,20 +83,19 @@ class MemoryScope:
 
     def fact(self, name: str) -> int:
         """Return the fact called `name`; ValueError with the known names otherwise."""
-        for known, value in self.facts:
-            if known == name:
-                return value
-        known_names = ", ".join(known for known, _ in self.facts) or "none"
-        raise ValueError(f"memory scope {self.name!r}: no fact {name!r}; it has: {known_names}")
+        facts = dict(self.facts)
+        if name not in facts:
+            known = ", ".join(facts) or "none"
+            raise ValueError(f"memory scope {self.name!r}: no fact {name!r}; it has: {known}")
+        return facts[name]
 
     def to_feature(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, as plain lists, maps and integers."""
-        plain: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "name" or value == field.default:
-                continue
-            plain[field.name] = value
+        plain: dict[str, Any] = {
+            field.name: value
+            for field in fields(self)[1:]
+            if (value := getattr(self, field.name)) != field.default
+        }
         if self.reserved:
             plain["reserved"] = [list(byte_range) for byte_range in self.reserved]
         if self.facts:

@@ -68,8 +68,7 @@ def register_chip(
         keys are not a list of names, or when no memory is described. Then neither tag is
         registered.
     """
-    _check_chip(name, memory, kind)
-    _check_machine_and_keys(name, machine, keys)
+    _check_chip(name, memory, machine, kind, keys)
     described: dict[str, Any] = {_FEATURE: memory.to_feature(), "model": name}
     if machine is not None:
         described[_MACHINE] = machine.to_feature()
@@ -80,8 +79,11 @@ def register_chip(
     # TVM keeps a tag whose config makes no target, so they are made before either is registered.
     targets = {tag: Target(config) for tag, config in configs.items()}
     for tag, target in targets.items():
-        known = _find_tag(tag)
-        if known is not None and str(known) != str(target) and not override:
+        try:
+            known = Target(tag)
+        except ValueError:
+            continue
+        if str(known) != str(target) and not override:
             raise ValueError(f"chip {name!r}: the tag {tag!r} is taken; override=True replaces it")
     for tag, config in configs.items():
         register_tag(tag, config, override=True)
@@ -89,24 +91,9 @@ def register_chip(
 
 
 def with_machine(target: Target | str | dict[str, Any], machine: Machine) -> Target:
-    """Return a copy of a target that carries other pipelines.
+    """Return a copy of a target that carries the pipelines of a machine and no others.
 
-    Parameters
-    ----------
-    target : Target or str or dict
-        Of any kind, or anything that makes a `Target`.
-    machine : Machine
-        Replaces all pipelines of the target.
-
-    Returns
-    -------
-    tvm.target.Target
-        With all its options spelled out, as from `with_memory`.
-
-    Raises
-    ------
-    TypeError
-        When `machine` is not a `Machine`.
+    All else is as in `with_memory`; TypeError is raised when `machine` is not a `Machine`.
     """
     if not isinstance(machine, Machine):
         raise TypeError(f"with_machine: needs a Machine, got {machine!r}")
@@ -148,9 +135,11 @@ def _with_feature(
     return Target(config)
 
 
-def _check_chip(name: str, memory: MemoryHierarchy, kind: str) -> None:
+def _check_chip(name: str, memory: object, machine: object, kind: str, keys: object) -> None:
     if not isinstance(memory, MemoryHierarchy):
         raise TypeError(f"chip {name!r}: needs a MemoryHierarchy, got {memory!r}")
+    if machine is not None and not isinstance(machine, Machine):
+        raise TypeError(f"chip {name!r}: needs a Machine, got {machine!r}")
     is_tag = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)+", name, re.ASCII)
     if not is_tag or name.endswith(TWIN_SUFFIX):
         raise ValueError(
@@ -161,21 +150,9 @@ def _check_chip(name: str, memory: MemoryHierarchy, kind: str) -> None:
         raise ValueError(f"chip {name!r}: TVM has no target kind {kind!r}")
     if not memory:
         raise ValueError(f"chip {name!r}: no memory is described")
-
-
-def _check_machine_and_keys(name: str, machine: object, keys: object) -> None:
-    if machine is not None and not isinstance(machine, Machine):
-        raise TypeError(f"chip {name!r}: needs a Machine, got {machine!r}")
     names = keys if isinstance(keys, Sequence) and not isinstance(keys, str) else (None,)
     if not all(isinstance(key, str) and key for key in names):
         raise ValueError(f"chip {name!r}: keys must be a list of names, got {keys!r}")
-
-
-def _find_tag(tag: str) -> Target | None:
-    try:
-        return Target(tag)
-    except ValueError:
-        return None
 
 
 for _chips, _machines, _vendor in (

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 
 from passes.planning import Budget, planner_names
-from tvm_ext.byte_sizes import parse_bytes
 from tvm_ext.named_planners import EVERY
+from tvm_ext.text import parse_bytes
 
 PROGRAM = (
     "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "
@@ -65,6 +66,12 @@ def budget_of(arguments: argparse.Namespace) -> Budget:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", metavar="OUT", type=Path, help="write the data to this file too")
+
+
+def write_json(path: Path | None, data: object) -> None:
+    """Write plain data to the file that ``--json`` names, if it names one."""
+    if path is not None:
+        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def check_writable(path: Path | None) -> None:

@@ -15,14 +15,13 @@ from passes.ascend.degrade import memory_requests, simulated_cost
 from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
-from passes.ascend.planning.slot_choice import Cost, MemoryRequest, Placed, SlotChoice
+from passes.ascend.planning.slot_search import Cost, MemoryRequest, SlotChoice
 from passes.driver import error_context, memory_of
 from passes.planning import Budget, lower_bound, solve
 from passes.planning.html_table import html_table
 from passes.planning.planner import as_budget
-from tvm_ext.columns import in_columns
-from tvm_ext.comparison.single_functions import split
-from tvm_ext.lowering import known_target
+from tvm_ext.lowering import known_target, split
+from tvm_ext.text import in_columns
 
 _COLUMNS = ("bytes", "cycles", "level", "penalty", "one slot for")
 
@@ -96,20 +95,15 @@ class FittingMemory:
         """Return a table."""
         if not self.plans:
             return f"{self._title()}\n  {self._nothing()}"
-        marks = (" ", *("*" if plan.chosen else " " for plan in self.plans))
-        table = in_columns([_COLUMNS, *self._rows()], left=(4,))
-        lines = (f"{m} {line}" for m, line in zip(marks, table, strict=True))
-        return "\n".join([self._title(), *lines])
+        marks, *columns = zip(("", *_COLUMNS), *self._rows(), strict=True)
+        table = in_columns(list(zip(*columns, strict=True)), left=(4,))
+        return "\n".join([self._title(), *map("{:1} {}".format, marks, table)])
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook; the chosen plan is the one with a star."""
         if not self.plans:
             return html_table(self._title(), ("",), [(self._nothing(),)])
-        rows = (
-            ("*" if plan.chosen else "", *row)
-            for plan, row in zip(self.plans, self._rows(), strict=True)
-        )
-        return html_table(self._title(), ("", *_COLUMNS), rows)
+        return html_table(self._title(), ("", *_COLUMNS), self._rows())
 
     def _title(self) -> str:
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
@@ -123,6 +117,7 @@ class FittingMemory:
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
+                "*" if plan.chosen else "",
                 f"{plan.peak:,}",
                 "-" if plan.cycles is None else f"{plan.cycles:,}",
                 str(plan.level),
@@ -198,18 +193,12 @@ def what_fits(
             scopes = [scope.name for scope in kernel.memory if scope.name != WORKSPACE]
             requests = memory_requests(kernel, scopes)
             in_cycles = simulated_cost(kernel)
-            choices = choose(
-                requests, level_planner(options), in_cycles or _by_slots, limits, smaller=True
-            )
-        name = str(var.name_hint)
+            # Slots and bytes alone decide where nobody knows how long anything takes.
+            cost = in_cycles or (lambda _placed: Cost(0))
+            choices = choose(requests, level_planner(options), cost, limits, smaller=True)
         for request, ways in zip(requests, choices, strict=True):
-            found.append(_memory(name, request, ways, in_cycles is not None))
+            found.append(_memory(str(var.name_hint), request, ways, in_cycles is not None))
     return tuple(found)
-
-
-def _by_slots(_placed: Sequence[Placed]) -> Cost:
-    """Let slots and bytes alone decide, where nobody knows how long anything takes."""
-    return Cost(0)
 
 
 def _memory(
@@ -232,13 +221,7 @@ def _memory(
 
 
 def _plan(choice: SlotChoice, chosen: bool, in_cycles: bool) -> FittingPlan:
-    reuse = reuse_of(choice.problem, choice.plan.offsets)
+    reuse, plan = reuse_of(choice.problem, choice.plan.offsets), choice.plan
     level = min((one.level for one in reuse.values()), default=2)
-    return FittingPlan(
-        choice.slots,
-        choice.plan.peak,
-        choice.plan.penalty,
-        level,
-        choice.cycles if in_cycles else None,
-        chosen,
-    )
+    cycles = choice.cycles if in_cycles else None
+    return FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, chosen)

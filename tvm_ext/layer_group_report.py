@@ -29,9 +29,9 @@ from passes.layer_group.transform import (
 )
 from passes.planning.html_table import ROW_LIMIT, html_table
 from target_hw.memory import target_label
-from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.lowering import as_module, known_target
 from tvm_ext.tensor_names import named_by_modules, naming_passes
+from tvm_ext.text import format_bytes
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, s_tir, tirx
+from tvm.ir import IRModule, TensorLoad
 from tvm.ir.instrument import pass_instrument
+from tvm.s_tir import SBlock
 from tvm.target import Target
+from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
 from passes.gmem.options import GMEMOptions
@@ -56,23 +60,16 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def resolve_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name of `TARGETS`, a tag, or whatever else TVM understands, into a target."""
-    if isinstance(target, Target):
-        return target
-    named = TARGETS.get(target) if isinstance(target, str) else target
-    return Target(target if named is None else dict(named))
-
-
 def known_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name such as ``cuda``, a tag or a JSON object into a target, as `resolve_target` does.
+    """Turn a name of `TARGETS`, a tag, or whatever else TVM understands, into a target.
 
     Raises ValueError when TVM does not know it.
     """
     if isinstance(target, Target):
         return target
+    named = TARGETS.get(target) if isinstance(target, str) else target
     try:
-        return resolve_target(target)
+        return Target(target if named is None else dict(named))
     except Exception as error:  # TVM raises whatever it stumbles on
         raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
 
@@ -156,7 +153,7 @@ def capture(
     before it are the functions that Relax evaluates to fold constants. Raises ValueError if the
     lowering never gets there.
     """
-    target = resolve_target(target)
+    target = known_target(target)
     outer = tvm.transform.PassContext.current()
     recorder = _Capture()
     with tvm.transform.PassContext(
@@ -168,7 +165,11 @@ def capture(
     ):
         if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
-                mod = (relax_pipeline or _default_pipeline(target))(mod)
+                try:
+                    pipeline = relax_pipeline or relax.get_default_pipeline(target)
+                except ValueError as error:
+                    raise ValueError(no_relax_pipeline(target)) from error
+                mod = pipeline(mod)
         recorder.stop = True
         try:
             tvm.compile(mod, target, relax_pipeline=None)
@@ -182,13 +183,6 @@ def capture(
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
         )
     return recorder.modules
-
-
-def _default_pipeline(target: Target) -> tvm.transform.Pass:
-    try:
-        return relax.get_default_pipeline(target)
-    except ValueError as error:
-        raise ValueError(no_relax_pipeline(target)) from error
 
 
 def up_to_shared_memory() -> list[tvm.transform.Pass]:
@@ -216,7 +210,7 @@ def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True)
     """
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
-    target = resolve_target(target)
+    target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
     with target:
         return tvm.transform.Sequential([*stages.first, *stages.lower])(mod)
@@ -244,3 +238,95 @@ def behind_ordering(mod: tvm.IRModule, target: Target, *, fuse: bool = True) -> 
 def has_relax(mod: tvm.IRModule) -> bool:
     """Return whether a module has Relax functions."""
     return any(isinstance(function, relax.Function) for function in mod.functions.values())
+
+
+def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
+    """Give each PrimFunc of a module a module of its own, as it stands before ``StorageRewrite``.
+
+    They are in alphabetical order. Those of a Relax module are there once it is lowered; functions
+    of other kinds are left out. Without Relax functions and without a target, every function has to
+    stand where the pass does: flat, with blocks and vectorized loops lowered. Otherwise the whole
+    module is lowered for the target by the stock pipeline, one with Relax functions by default for
+    `DEFAULT_TARGET`. Where all stand there, the target is noted on the functions that name none.
+
+    Raises ValueError when there is no PrimFunc, a function has blocks and there is no target to
+    lower them for, TVM does not know the target, or the lowering fails; TypeError on what is no
+    module and no function.
+    """
+    mod = as_module(mod)
+    functions = prim_funcs(mod)
+    resolved = target_for(mod, target)
+    if resolved is not None and has_relax(mod):
+        functions = prim_funcs(_lowered(mod, resolved))
+    elif resolved is not None and any(map(left_to_lower, functions.values())):
+        functions = prim_funcs(_lowered(IRModule(functions), resolved))
+    elif resolved is not None:
+        functions = {
+            var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
+            for var, func in functions.items()
+        }
+    if not functions:
+        others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
+        what = f"it has only other functions ({others})" if others else "it is empty"
+        raise ValueError(f"no PrimFunc in the module: {what}")
+    for var, func in functions.items():
+        if blocks := _blocks(func):
+            raise ValueError(not_lowered(var.name_hint, blocks[0]))
+    return [
+        IRModule({var: functions[var]}) for var in sorted(functions, key=lambda var: var.name_hint)
+    ]
+
+
+def prim_funcs(mod: IRModule) -> dict[Any, PrimFunc]:
+    """Return the functions of a module that are PrimFuncs, by their variables."""
+    return {var: func for var, func in mod.functions.items() if isinstance(func, PrimFunc)}
+
+
+def not_lowered(name: str, left: str) -> str:
+    """Say that a function does not stand before ``StorageRewrite``, and what it still has."""
+    return (
+        f"function {name!r} is not lowered as far as StorageRewrite: {left}; "
+        "name a target to have it lowered"
+    )
+
+
+def _lowered(mod: IRModule, target: Target) -> IRModule:
+    try:
+        return capture(mod, target)[-1]
+    except Exception as error:  # any pass of the pipeline may raise anything
+        names = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
+        raise ValueError(
+            f"cannot lower {names} for target kind {target.kind.name!r}: {first_line(error)}"
+        ) from error
+
+
+def _blocks(func: PrimFunc) -> list[str]:
+    found: list[SBlock] = []
+    tvm_ffi.structural_walk(func.body, ((SBlock, found.append),))
+    return [f"it has the block {block.name_hint!r}" for block in found]
+
+
+def left_to_lower(func: PrimFunc) -> list[str]:
+    """List what the stock pipeline lowers before ``StorageRewrite`` and is still there."""
+    found = _blocks(func)
+
+    def visit_buffer(buffer: Any, rank: int) -> None:
+        if rank != 1:
+            found.append(f"buffer {buffer.name!r} is not flat, it has {rank} dimensions")
+
+    def visit_loop(loop: For) -> None:
+        if loop.kind == ForKind.VECTORIZED:
+            found.append(f"loop {loop.loop_var.name!r} is vectorized")
+        elif loop.kind == ForKind.THREAD_BINDING:
+            found.append(f"loop {loop.loop_var.name!r} is bound to a thread")
+
+    tvm_ffi.structural_walk(
+        func.body,
+        (
+            (For, visit_loop),
+            (AllocBuffer, lambda op: visit_buffer(op.buffer, len(op.buffer.ty.shape))),
+            (BufferStore, lambda op: visit_buffer(op.buffer, len(op.indices))),
+            (TensorLoad, lambda op: visit_buffer(op.source, len(op.indices))),
+        ),
+    )
+    return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from passes.planning import planner_names, register
@@ -63,11 +62,13 @@ def known_planner(name: str) -> str:
             "one of your own is named as module:function"
         )
     module, _, function = name.partition(":")
-    with _working_directory():
-        try:
-            run = getattr(importlib.import_module(module), function, None)
-        except ImportError as error:
-            raise ValueError(f"planner {name!r}: cannot import {module!r}: {error}") from error
+    sys.path.append(str(Path.cwd()))
+    try:
+        run = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise ValueError(f"planner {name!r}: cannot import {module!r}: {error}") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
     if not callable(run):
         raise ValueError(f"planner {name!r}: module {module!r} has no function {function!r}")
     register(name)(run)
@@ -89,13 +90,3 @@ def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False)
         left_out.update(_FOR_GRAPHS)
     made = [name for name in planner_names() if name not in left_out]
     return list(listed([*made, *(known_planner(name) for name in asked if name != EVERY)]))
-
-
-@contextmanager
-def _working_directory() -> Iterator[None]:
-    """Let Python look for modules in the working directory last."""
-    sys.path.append(str(Path.cwd()))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(Path.cwd()))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict, replace
@@ -14,7 +13,14 @@ from passes.planning import Plan, Problem, lower_bound
 from passes.planning.files.csv_format import read_problem, write_plan
 from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
-from tvm_ext.command_options import add_json, add_limits, add_planners, budget_of, check_writable
+from tvm_ext.command_options import (
+    add_json,
+    add_limits,
+    add_planners,
+    budget_of,
+    check_writable,
+    write_json,
+)
 from tvm_ext.named_planners import known_planners, planners_for
 from tvm_ext.planned_memory import plan_memory, verdict
 
@@ -54,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if the plan fits, 1 if not."""
-    if arguments.output is not None and _is_same_file(arguments.table, arguments.output):
+    written = arguments.output and Path(arguments.output)
+    if written and written.exists() and written.samefile(arguments.table):
         raise ValueError(f"--output would overwrite the input, {arguments.table}")
     check_writable(arguments.json)
     budget = budget_of(arguments)
@@ -74,14 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
     if best.fits and arguments.output is not None:
         with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
             write_plan(stream, problem, best)
-    if arguments.json is not None:
-        data = {
-            "table": arguments.table,
-            "capacity": arguments.capacity,
-            "lower_bound": lower_bound(problem),
-            "plans": [asdict(summary) for summary, _ in found],
-        }
-        arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    data = {
+        "table": arguments.table,
+        "capacity": arguments.capacity,
+        "lower_bound": lower_bound(problem),
+        "plans": [asdict(summary) for summary, _ in found],
+    }
+    write_json(arguments.json, data)
     if not best.fits:
         print(f"does not fit: {does_not_fit(problem, best)}")
     for name, plan in zip(names, plans, strict=True):
@@ -95,10 +101,6 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return FITS if best.fits else DOES_NOT_FIT
-
-
-def _is_same_file(first: str, second: str) -> bool:
-    return Path(first).exists() and Path(second).exists() and Path(first).samefile(second)
 
 
 def _report(problem: Problem, asked: str, plan: Plan) -> str:

@@ -9,9 +9,10 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import tvm
@@ -26,7 +27,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
 from passes.ir.errors import first_line
-from tvm_ext.onnx_names import with_onnx_names
+from tvm_ext.tensor_names import Names, bindings_of, variables_read, with_names
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)
@@ -237,6 +238,58 @@ def _read_onnx(path: Path) -> IRModule:
         raise ValueError(f"{path}: not a network that TVM reads: {first_line(error)}") from error
     mod, _ = relax.frontend.detach_params(mod)
     return mod
+
+
+_onnx_lock = Lock()
+
+
+def with_onnx_names(importer: Any, read: Callable[[], IRModule]) -> IRModule:
+    """Call `read`, TVM's frontend, and name the tensors of the network by the nodes that make them.
+
+    The importer is TVM's ``ONNXGraphImporter``, which drops the names; meanwhile it notes them.
+    """
+    convert = importer._convert_operator
+    made: list[tuple[str, Any]] = []
+
+    def noting(self: Any, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        result = convert(self, op_name, inputs, attrs, opset)
+        made.append((str(attrs["tvm_custom"]["name"]), result))
+        return result
+
+    with _onnx_lock:
+        importer._convert_operator = noting
+        try:
+            mod = read()
+        finally:
+            importer._convert_operator = convert
+    node_of: Names = {}
+    for name, result in made:
+        if name:  # A node without an operator of its own hands on the result of another.
+            node_of.setdefault(result.__chandle__(), name)
+    return with_names(mod, lambda _variable, func: _from_nodes(func, node_of))
+
+
+def _from_nodes(func: relax.Function, node_of: Mapping[int, str]) -> Names:
+    """Name what a node makes by the node, and the operators that it needs before that as well."""
+    found: Names = {}
+    bindings = list(bindings_of(func.body))
+    for binding in reversed(bindings):
+        own = binding.var.__chandle__()
+        name = node_of.get(binding.value.__chandle__()) or found.get(own)
+        if name is not None and isinstance(binding.value, relax.Call):
+            found[own] = name
+            for read in variables_read(binding.value):
+                found.setdefault(read.__chandle__(), name)
+    names: Names = {}
+    for binding in bindings:
+        own, value = binding.var.__chandle__(), binding.value
+        if isinstance(value, relax.TupleGetItem):
+            whole = names.get(value.tuple_value.__chandle__())
+            if whole is not None:
+                names[own] = f"{whole}.{value.index}"
+        elif own in found:
+            names[own] = found[own]
+    return names
 
 
 SCRIPT, ONNX = ".py", ".onnx"

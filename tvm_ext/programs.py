@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.planning.files.csv_format import read_problem
+from passes.planning.problem import Problem
+from target_hw.memory import MemoryScope
 from tvm_ext import workloads
-from tvm_ext.comparison.single_functions import split
-from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, target_for
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, split, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
+
+TABLE = ".csv"
+"""How the name of a table of buffers ends."""
 
 ASCEND = "ascend:"
 """How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
@@ -44,6 +50,14 @@ def is_file(what: str) -> bool:
     return path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists()
 
 
+def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Problem:
+    """Return the problem of a table of buffers, called as its file or `name`."""
+    if not Path(what).is_file():
+        raise ValueError(f"{what}: no such file")
+    with open(what, encoding="utf-8-sig", newline="") as stream:
+        return read_problem(stream, name or what, memory)
+
+
 def read_module(what: str) -> IRModule:
     """Return the module of a file, or of a network that is a workload, as it stands there.
 
@@ -55,6 +69,14 @@ def read_module(what: str) -> IRModule:
     if what.startswith(ASCEND):
         raise ValueError(f"{what}: is a kernel, and no network")
     return workloads.model(what)
+
+
+def read_network(what: str, option: str) -> IRModule:
+    """Return the module of a file or workload; ValueError if it is no network."""
+    mod = read_module(what)
+    if not has_relax(mod):
+        raise ValueError(f"{what}: {option} needs a Relax network")
+    return mod
 
 
 def load_program(what: str, target: str | Target | None = None) -> Program:

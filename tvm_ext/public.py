@@ -24,20 +24,20 @@ from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip, with_machine, with_memory
 from tvm_ext import transform
-from tvm_ext.comparison.many_programs import compare_planners
 from tvm_ext.comparison.memory_comparison import (
     ActivationMemory,
     AllocatedMemory,
     activation_memory,
 )
-from tvm_ext.comparison.pass_results import (
+from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
+from tvm_ext.comparison.planners import compare_planners
+from tvm_ext.comparison.storage_rewrite import (
     Allocations,
     Comparison,
     FunctionComparison,
     Totals,
+    compare,
 )
-from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
-from tvm_ext.comparison.storage_rewrite import compare
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines

@@ -154,13 +154,12 @@ def named_by_modules(legalized: IRModule, mod: IRModule) -> IRModule:
         if _is_graph(func)
         for handle, name in _from_modules(func).items()
     }
-    return with_names(legalized, lambda _variable, func: _own(func, names))
 
+    def own(_variable: GlobalVar, func: relax.Function) -> Names:
+        handles = (binding.var.__chandle__() for binding in bindings_of(func.body))
+        return {handle: names[handle] for handle in handles if handle in names}
 
-def _own(func: relax.Function, names: Names) -> Names:
-    """Return the names of a function's own variables."""
-    handles = (binding.var.__chandle__() for binding in bindings_of(func.body))
-    return {handle: names[handle] for handle in handles if handle in names}
+    return with_names(legalized, own)
 
 
 def _from_modules(func: relax.Function) -> Names:
@@ -185,17 +184,13 @@ def _from_modules(func: relax.Function) -> Names:
             continue
         span = binding.value.span
         if modules:
-            name = _of_module(modules, operator)
+            within = _shared(f"{module}." for module in modules)
+            name = (within or f"{modules[0]}.") + operator
         else:
             name = operator if span is None else f"{operator}:{span.line}"
         if name and (modules or _NUMBERED.fullmatch(own)):
             names[binding.var.__chandle__()] = name
     return names
-
-
-def _of_module(modules: list[str], operator: str) -> str:
-    within = _shared(f"{module}." for module in modules)
-    return (within or f"{modules[0]}.") + operator
 
 
 def _same_tensor(binding: Any, names: Names) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from passes.ascend.analysis.problems import CoreKernel
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
-from passes.ascend.planning.slot_choice import Cost, CostModel, MemoryRequest, Placed, Planner
+from passes.ascend.planning.slot_search import Cost, CostModel, MemoryRequest, Placed, Planner
 from passes.driver import Solver, target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.prim_func.function_problems import AttachedProblem

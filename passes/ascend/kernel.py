@@ -22,14 +22,12 @@ from passes.ascend.analysis.problems import (
     without_pipelines,
 )
 from passes.ascend.degrade import simulated_cost, with_least_cycles
-from passes.ascend.planning.planner import Search, plan_levels
-from passes.ascend.planning.slot_choice import Planner
-from passes.ascend.planning.workspace import plan_workspace
+from passes.ascend.planning.planner import Search, plan_levels, plan_workspace
+from passes.ascend.planning.slot_search import Planner
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.positions import compressed
 from passes.planning.overflow import Cost, Overflow, does_not_fit
-from passes.prim_func.function_problems import AttachedProblem
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import Lines
@@ -123,17 +121,13 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
 
 def level_planner(options: AscendOptions) -> Planner:
     """Return what plans a memory on the chip by levels of reuse."""
-
-    def planner(problem: Problem, budget: Budget) -> Plan:
-        return plan_levels(
-            compressed(problem),
-            budget,
-            search=options.search,
-            strategy=options.strategy,
-            cross_loop=options.cross_loop,
-        )
-
-    return planner
+    chosen = partial(
+        plan_levels,
+        search=options.search,
+        strategy=options.strategy,
+        cross_loop=options.cross_loop,
+    )
+    return lambda problem, budget: chosen(compressed(problem), budget)
 
 
 def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
@@ -141,11 +135,12 @@ def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[s
     solver: Solver = lambda problem: planner(problem, budget)  # noqa: E731
     if options.degrade:
         kernel, solver = with_least_cycles(kernel, planner, scopes, budget, options.cross_loop)
-
-    def is_local(attached: AttachedProblem) -> bool:
-        return attached.problem.memory.name in scopes
-
-    return place_function(kernel.found, solver, overflow=_overflow(kernel), where=is_local)
+    return place_function(
+        kernel.found,
+        solver,
+        overflow=_overflow(kernel),
+        where=lambda attached: attached.problem.memory.name in scopes,
+    )
 
 
 def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
@@ -182,19 +177,14 @@ def _overflow(kernel: CoreKernel) -> Overflow:
             f"{printed(name)} overflow, requires {needed * 8} bits while {capacity * 8} "
             f"bits available! ({_REASON})"
         )
-        places, cost = Lines(kernel.func, kernel.found), _cost(kernel)
+        places, cost_model = Lines(kernel.func, kernel.found), simulated_cost(kernel)
+        cost: Cost | None = None
+        if cost_model is not None:
+            cost = lambda changed, plan: (  # noqa: E731
+                f"{cost_model([(changed, plan)]).cycles} cycles in simulation, where memory "
+                f"without end would give {cost_model([]).cycles}"
+            )
         explained = does_not_fit(problem, plan, base, places=places, rules=RULES, cost=cost)
         return f"{first}\n  {explained}"
 
     return overflow
-
-
-def _cost(kernel: CoreKernel) -> Cost | None:
-    """Return how to price a change in one memory; None where pipelines are not described."""
-    cost_model = simulated_cost(kernel)
-    if cost_model is None:
-        return None
-    return lambda changed, plan: (
-        f"{cost_model([(changed, plan)]).cycles} cycles in simulation, where memory without end "
-        f"would give {cost_model([]).cycles}"
-    )

@@ -6,6 +6,7 @@ Plain data; buffers are known by the names that they have in the kernel's proble
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,3 +45,14 @@ class Branch:
 
 
 Step: TypeAlias = "Statement | Loop | Branch"
+
+
+def statements_of(steps: Sequence[Step]) -> Iterator[Statement]:
+    """Yield the statements in program order, those of both sides of a branch."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from statements_of(step.body)
+        elif isinstance(step, Branch):
+            yield from statements_of((*step.then, *step.otherwise))
+        else:
+            yield step

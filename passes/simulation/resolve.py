@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, Problem
-from passes.simulation.program import Loop, Statement, Step
+from passes.planning.problem import Problem
+from passes.simulation.program import Loop, Statement, Step, statements_of
 from target_hw.machine import Machine
 
 
@@ -73,13 +73,11 @@ def resolve(
     memory = _Memory(placed)
     steps = tuple(_Resolver(program, memory, machine).steps(program, ()))
     used = {instruction.pipe for instruction in _instructions(steps)}
-    rows = (row for pipe in machine for row in _rows(pipe.name, machine) if row in used)
-    return Resolved(steps, tuple(rows), memory.overlaps, memory.owner)
-
-
-def _rows(pipe: str, machine: Machine) -> tuple[str, ...]:
-    """Return the rows of the timeline that a pipe can have: one, or one for each core."""
-    return (pipe, *(f"{pipe} {core}" for core, _ in machine.cores))
+    # A pipe can have one row of the timeline, or one for each core.
+    cores = ("", *(f" {core}" for core, _ in machine.cores))
+    rows = (pipe.name + core for pipe in machine for core in cores)
+    used_rows = tuple(row for row in rows if row in used)
+    return Resolved(steps, used_rows, memory.overlaps, memory.owner)
 
 
 class _Memory:
@@ -95,13 +93,23 @@ class _Memory:
                 if buffer.name in self.scopes:
                     raise ValueError(f"{problem.name}: buffer {buffer.name!r} is in two problems")
                 self.scopes[buffer.name] = problem.memory.name
-                offsets = _offsets(problem, plan, buffer)
+                offsets = plan.offsets.get(buffer.name, ())
+                loop = None if buffer.use is None else buffer.use.loop
+                where = f"{problem.name}: buffer {buffer.name!r}"
+                if len(offsets) < buffer.slots:
+                    raise ValueError(
+                        f"{where} has {buffer.slots} slots, the plan has {len(offsets)} offsets "
+                        "for it"
+                    )
+                if len(offsets) > 1 and loop is None:
+                    raise ValueError(
+                        f"{where} has {len(offsets)} offsets, but no loop that takes turns"
+                    )
                 first = len(spans)
                 if buffer.size:
                     spans += [(problem.memory.name, o, o + buffer.size) for o in offsets]
                     owner += [buffer.name] * len(offsets)
                 cells = tuple(range(first, len(spans)))
-                loop = None if buffer.use is None else buffer.use.loop
                 self.operands[buffer.name] = Operand(buffer.name, cells, loop)
         self.owner = tuple(owner)
         self.overlaps = tuple(
@@ -114,18 +122,6 @@ class _Memory:
         )
 
 
-def _offsets(problem: Problem, plan: Plan, buffer: Buffer) -> tuple[int, ...]:
-    offsets = plan.offsets.get(buffer.name, ())
-    where = f"{problem.name}: buffer {buffer.name!r}"
-    if len(offsets) < buffer.slots:
-        raise ValueError(
-            f"{where} has {buffer.slots} slots, the plan has {len(offsets)} offsets for it"
-        )
-    if len(offsets) > 1 and (buffer.use is None or buffer.use.loop is None):
-        raise ValueError(f"{where} has {len(offsets)} offsets, but no loop that takes turns")
-    return offsets
-
-
 class _Resolver:
     """Puts statements on their rows of the timeline, and loops around them."""
 
@@ -134,7 +130,7 @@ class _Resolver:
         self._index = count()
         self._numbers: set[int] = set()
         cores: dict[str, set[str]] = {}
-        for statement in _statements(program):
+        for statement in statements_of(program):
             core = self._core(statement)
             if core is not None:
                 cores.setdefault(statement.pipe, set()).add(core)
@@ -224,39 +220,20 @@ def _groups(
     instructions: Sequence[TimedStatement], overlaps: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[str, ...], ...]:
     """Return pipes in groups: together where one writes bytes that the other touches."""
-    leader = {instruction.pipe: instruction.pipe for instruction in instructions}
-
-    def find(pipe: str) -> str:
-        while leader[pipe] != pipe:
-            pipe = leader[pipe]
-        return pipe
-
     touched: dict[int, dict[str, None]] = {}
     for instruction in instructions:
         for operand in (*instruction.reads, *instruction.writes):
             for cell in operand.cells:
                 touched.setdefault(cell, {})[instruction.pipe] = None
+    group: dict[str, tuple[str, ...]] = {one.pipe: (one.pipe,) for one in instructions}
     for instruction in instructions:
-        for operand in instruction.writes:
-            for cell in operand.cells:
-                for other in overlaps[cell]:
-                    for pipe in touched.get(other, {}):
-                        leader[find(pipe)] = find(instruction.pipe)
-    groups: dict[str, list[str]] = {}
-    for pipe in leader:
-        groups.setdefault(find(pipe), []).append(pipe)
-    return tuple(tuple(group) for group in groups.values())
-
-
-def _statements(steps: Sequence[Step]) -> Iterator[Statement]:
-    for step in steps:
-        if isinstance(step, Statement):
-            yield step
-        elif isinstance(step, Loop):
-            yield from _statements(step.body)
-        else:
-            yield from _statements(step.then)
-            yield from _statements(step.otherwise)
+        cells = (cell for operand in instruction.writes for cell in operand.cells)
+        for other in dict.fromkeys(other for cell in cells for other in overlaps[cell]):
+            for pipe in touched.get(other, {}):
+                one, two = group[pipe], group[instruction.pipe]
+                if one is not two:
+                    group |= dict.fromkeys((*one, *two), (*one, *two))
+    return tuple(dict.fromkeys(group.values()))
 
 
 def _instructions(steps: Sequence[TimedStatement | TimedLoop]) -> Iterator[TimedStatement]:

@@ -12,7 +12,7 @@ from slot_kernels import Kernel, fewest_cycles, random_kernel
 
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.planner import plan_levels
-from passes.ascend.planning.slot_choice import Cost, MemoryRequest, front
+from passes.ascend.planning.slot_search import Cost, MemoryRequest, front
 from passes.planning import Budget, Buffer, PipelineUse, Problem, check
 from target_hw.memory import MemoryScope
 

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_ext.lowering import capture, resolve_target
+from tvm_ext.lowering import capture, known_target
 
 from .families import WORKLOADS, Workload
 
@@ -80,14 +80,14 @@ def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
 def load(name: str) -> tvm.IRModule:
     """Lower a workload for its first target, with its first options, as one module."""
     workload = WORKLOADS[name]
-    target = resolve_target(workload.targets[0])
+    target = known_target(workload.targets[0])
     return capture(workload.build(target), target, config=workload.configs[0])[-1]
 
 
 def _entries(workload: Workload) -> Iterator[Entry]:
     for name in workload.targets:
         for config in workload.configs:
-            target = resolve_target(name)
+            target = known_target(name)
             lowered = capture(workload.build(target), target, config=config)[-1]
             options = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in config.items()]
             for variable in sorted(lowered.get_global_vars(), key=lambda v: v.name_hint):

@@ -18,7 +18,7 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from tvm_ext import workloads
-from tvm_ext.lowering import capture_relax, resolve_target
+from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
 STOCK = relax.transform.StaticPlanBlockMemory()
@@ -165,7 +165,7 @@ def test_a_piece_is_no_larger_than_a_kernel_may_see():
 
 def opencl(mod: tvm.IRModule) -> str:
     """Return the OpenCL source of a module's kernels."""
-    target = Target(resolve_target("opencl"), host="llvm")
+    target = Target(known_target("opencl"), host="llvm")
     kernels = {
         v: f.with_attr("global_symbol", str(v.name_hint))
         for v, f in mod.functions.items()
@@ -191,7 +191,7 @@ WIDE = re.compile(r"vload\d|vstore\d|float4|half4|\blong\b")
 
 def check_sources(name: str) -> None:
     lowered = capture_relax(workloads.model(name), "opencl")
-    ours = GMEMAllocate(target=resolve_target("opencl"), offsets="kernel")(lowered)
+    ours = GMEMAllocate(target=known_target("opencl"), offsets="kernel")(lowered)
     assert "ensure_zero_offset" not in ours["forward"].script()
     before, behind = opencl(lowered), opencl(ours)
     assert len(behind) <= 1.4 * len(before)
@@ -215,7 +215,7 @@ def test_sources_have_the_same_loads_and_index_widths():
 def test_sources_of_networks_have_the_same_loads_and_index_widths(name: str):
     if name == "mobilenet_v2":  # Its variants would have 1.6 times the source: slots are planned.
         lowered = capture_relax(workloads.model(name), "opencl")
-        ours = GMEMAllocate(target=resolve_target("opencl"), offsets="kernel")(lowered)
+        ours = GMEMAllocate(target=known_target("opencl"), offsets="kernel")(lowered)
         assert "_at_offsets" not in ours["forward"].script()
         return
     check_sources(name)

@@ -12,7 +12,7 @@ import tvm
 from relax_runs import lower
 from tvm import relax
 
-from tvm_ext.lowering import resolve_target
+from tvm_ext.lowering import known_target
 from tvm_ext.transform import GMEMAllocate
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -39,7 +39,7 @@ SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("metal", "
 @pytest.mark.parametrize("kind", ["cuda", "vulkan", *SLOW_KINDS])
 def test_all_functions_together_take_no_more_than_with_the_stock_plan(server, kind: str):
     shape, lowered = server
-    ours, stock = GMEMAllocate(target=resolve_target(kind))(lowered), STOCK(lowered)
+    ours, stock = GMEMAllocate(target=known_target(kind))(lowered), STOCK(lowered)
     text = "\n".join(func.script() for func in functions_of(ours).values())
     assert kind == "cuda" or "ensure_zero_offset" not in text
     for length, batch in ((shape.chunk, shape.batch), (1, 1), (7, 3)):
@@ -51,7 +51,7 @@ def test_kernels_are_captured_as_with_the_stock_plan(server):
     _, lowered = server
     stock = graphs(lowered, STOCK)
     captured, every, regions, kept, most = graphs(
-        lowered, GMEMAllocate(target=resolve_target("cuda"))
+        lowered, GMEMAllocate(target=known_target("cuda"))
     )
     assert captured >= stock[0] > 0
     assert every == stock[1]
@@ -63,7 +63,7 @@ def test_kernels_are_captured_as_with_the_stock_plan(server):
 @pytest.mark.parametrize("kind", ["cuda", "opencl"])
 def test_tvm_estimates_what_is_counted_here(server, kind: str):
     _, lowered = server
-    ours = GMEMAllocate(target=resolve_target(kind))(lowered)
+    ours = GMEMAllocate(target=known_target(kind))(lowered)
     said = relax.analysis.estimate_memory_usage(ours)
     parts = re.findall(
         r"Function (\w+):(?:.|\n)*?With memory planning.*total size ([\d.e-]+) GB", said

@@ -17,7 +17,7 @@ from planning_oracles import best_by_brute_force, blocks_of, may_stand, offsets_
 
 from passes.ascend.planning.level_limit import plan_at_level
 from passes.ascend.planning.levels import with_level_penalties
-from passes.ascend.planning.workspace import plan_workspace
+from passes.ascend.planning.planner import plan_workspace
 from passes.planning import (
     Buffer,
     Penalty,

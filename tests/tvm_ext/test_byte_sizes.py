@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_ext.byte_sizes import format_bytes, parse_bytes
+from tvm_ext.text import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

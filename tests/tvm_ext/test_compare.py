@@ -15,8 +15,8 @@ from tvm.target import Target
 
 import tvm_ext
 from tvm_ext import Allocations, workloads
-from tvm_ext.comparison.single_functions import split
 from tvm_ext.comparison.storage_rewrite import allocations
+from tvm_ext.lowering import split
 from tvm_ext.transform import StorageRewrite
 
 chain = tvm.script.from_source(CHAIN)

@@ -14,7 +14,7 @@ import tvm_ext
 from passes.layer_group.transform import LayerGroupOptions
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.layer_group_command import render, savings, to_json
+from tvm_ext.comparison.layer_group_command import plain, render, savings
 from tvm_ext.comparison.progress_line import progress_line
 
 CHIP = "sophgo/bm1684x"
@@ -87,7 +87,7 @@ def test_an_estimate_is_said_once(caplog):
 
 def test_the_data_is_json(planned):
     _, found, _ = planned
-    data = json.loads(to_json(found))
+    data = json.loads(json.dumps(plain(found)))
     assert data["moved_after"] == found.report.moved_after
     assert [group["lmem_peak"] for group in data["groups"]] == [
         group.lmem_peak for group in found.report.groups

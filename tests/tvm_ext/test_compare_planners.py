@@ -18,9 +18,8 @@ import tvm_ext
 from passes.planning import Buffer, Problem, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.many_programs import Failure, compare_many, programs_in
 from tvm_ext.comparison.planner_results import Makespan, PlannerComparison, ScopeResult, summary
-from tvm_ext.comparison.planners import compare_program
+from tvm_ext.comparison.planners import Failure, compare_many, compare_program, programs_in
 from tvm_ext.planned_memory import PlannedMemory
 from tvm_ext.programs import load_program, program_of
 

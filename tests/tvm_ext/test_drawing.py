@@ -22,7 +22,6 @@ from matplotlib.text import Annotation, Text
 import tvm_ext
 from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.panel import ROLE_COLOURS, Role, Slot, gathered, role_finder
 from tvm_ext.drawing.picture import (
@@ -34,6 +33,7 @@ from tvm_ext.drawing.picture import (
     RASTER_SLOTS,
     save,
 )
+from tvm_ext.text import format_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 import tvm_ext
 from passes.planning import Buffer, Problem
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.plan_scope import end_of
+from tvm_ext.comparison.planner_results import end_of
 from tvm_ext.map import MapOptions
 
 CHIP = """

@@ -182,7 +182,7 @@ def test_capture_leaves_its_input_alone():
 
 
 def test_capture_uses_the_options_in_force():
-    unscheduled = functions.WORKLOADS["matmul_tiled"].build(lowering.resolve_target("llvm"))
+    unscheduled = functions.WORKLOADS["matmul_tiled"].build(lowering.known_target("llvm"))
     config = {"tirx.disable_vectorize": True}
     given = lowering.capture(unscheduled, "llvm", config=config)[-1]
     with tvm.transform.PassContext(config=config):
@@ -194,7 +194,7 @@ def test_capture_uses_the_options_in_force():
 def test_capture_says_when_there_is_nothing_to_capture():
     with pytest.raises(ValueError, match=r"never ran tirx\.StorageRewrite"):
         lowering.capture(
-            functions.WORKLOADS["branches"].build(lowering.resolve_target("llvm")),
+            functions.WORKLOADS["branches"].build(lowering.known_target("llvm")),
             "llvm",
             config={"tirx.disable_storage_rewrite": True},
         )
@@ -279,7 +279,7 @@ def test_capture_relax_is_what_the_stock_pipeline_plans(target: str):
     """The stock pass, run on what was captured, gives what the whole pipeline gives."""
     mod = workloads.model("bert_layer")
     text = mod.script()
-    resolved = lowering.resolve_target(target)
+    resolved = lowering.known_target(target)
     planned: list[tvm.IRModule] = []
 
     @tvm.ir.instrument.pass_instrument

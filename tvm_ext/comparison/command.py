@@ -9,12 +9,13 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tvm.ir import IRModule
 
 from passes.planning import Problem
-from tvm_ext.command_options import PROGRAM, TARGET, add_json, check_writable
+from tvm_ext.command_options import PROGRAM, TARGET, add_json, check_writable, write_json
 from tvm_ext.comparison import (
     layer_group_command,
     order_command,
@@ -22,12 +23,25 @@ from tvm_ext.comparison import (
     shared_memory_command,
 )
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.pass_results import Comparison, FunctionComparison
-from tvm_ext.comparison.storage_rewrite import compare_function
+from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
 from tvm_ext.named_planners import EVERY, planners_for
 from tvm_ext.programs import ASCEND, load_program
 
 _DEFAULT_WORKLOAD = "resnet18"
+_COMMANDS: Mapping[str, Any] = {
+    "--planners": planner_command,
+    "--layer-group": layer_group_command,
+    "--shared-memory": shared_memory_command,
+    "--order": order_command,
+}
+"""Modules by the option that makes a command of its own of ``compare``."""
+_NEED = {
+    "search": "--layer-group",
+    "halo": "--layer-group",
+    "markdown": "--planners",
+    "jobs": "--planners",
+}
+"""Options that mean something with one of these only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,10 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="stop at the first function that differs and print the difference in full",
     )
-    planner_command.add_arguments(parser)
-    layer_group_command.add_arguments(parser)
-    shared_memory_command.add_arguments(parser)
-    order_command.add_arguments(parser)
+    for command in _COMMANDS.values():
+        command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,27 +87,16 @@ def run(args: argparse.Namespace) -> int:
         _print_workloads()
         return 0
     check_writable(args.json)
-    commands = [
-        option
-        for option, is_given in (
-            ("--layer-group", args.layer_group),
-            ("--order", args.order),
-            ("--planners", args.planners is not None),
-            ("--shared-memory", args.shared_memory),
-        )
-        if is_given
-    ]
+    given = {name for name, value in vars(args).items() if value not in (None, False)}
+    commands = [option for option in sorted(_COMMANDS) if option[2:].replace("-", "_") in given]
     if len(commands) > 1:
         raise ValueError(f"{' and '.join(commands)} are commands of their own; give one of them")
-    if args.shared_memory:
-        return shared_memory_command.run(args)
-    if args.layer_group:
-        return layer_group_command.run(args)
-    layer_group_command.check_unused(args)
-    if args.order:
-        return order_command.run(args)
-    if args.planners is not None:
-        return planner_command.run(args)
+    for option, command in _NEED.items():
+        if option in given and command not in commands:
+            raise ValueError(f"--{option} needs {command}")
+    if commands:
+        status: int = _COMMANDS[commands[0]].run(args)
+        return status
     planner_command.check_unused(args)
     begin = time.perf_counter()
     program = load_program(args.program, args.target)
@@ -114,8 +115,10 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise ValueError(f"{args.program}: {error}") from error
     comparison = Comparison(tuple(rows))
-    if args.json is not None:
-        args.json.write_text(_to_json(comparison, memories) + "\n", encoding="utf-8")
+    data = json.loads(comparison.to_json())
+    if memories:
+        data["activation_memory"] = [memory.to_dict() for memory in memories]
+    write_json(args.json, data)
     width = shutil.get_terminal_size().columns
     if program.assumed:
         print(f"{program.title}\n")
@@ -125,13 +128,6 @@ def run(args: argparse.Namespace) -> int:
     if args.fail_on_difference and not comparison.equal:
         print(f"\nthe first function that differs: {rows[-1].name}\n{rows[-1].difference}")
     return 0 if comparison.equal else 1
-
-
-def _to_json(comparison: Comparison, memories: Sequence[ActivationMemory]) -> str:
-    data = json.loads(comparison.to_json())
-    if memories:
-        data["activation_memory"] = [memory.to_dict() for memory in memories]
-    return json.dumps(data, indent=2)
 
 
 def _progress(modules: Sequence[IRModule]) -> Iterable[IRModule]:

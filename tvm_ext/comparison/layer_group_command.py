@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 
 import tvm
@@ -21,8 +20,7 @@ from passes.layer_group.transform import (
     plan_groups,
     with_groups,
 )
-from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.columns import in_columns
+from tvm_ext.command_options import write_json
 from tvm_ext.comparison.progress_line import progress_line
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
@@ -30,9 +28,10 @@ from tvm_ext.layer_group_report import (
     check_local_memory,
     report_of,
 )
-from tvm_ext.lowering import DEFAULT_TARGET, has_relax, known_target
-from tvm_ext.programs import read_module
+from tvm_ext.lowering import DEFAULT_TARGET, known_target
+from tvm_ext.programs import read_network
 from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.text import format_bytes, in_columns
 
 _DEFAULT_CHIP = "sophgo/bm1684x"
 
@@ -55,16 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_unused(arguments: argparse.Namespace) -> None:
-    """Refuse options that only ``--layer-group`` gives a meaning.
-
-    Raises ValueError when there is one.
-    """
-    for option in ("search", "halo"):
-        if getattr(arguments, option) is not None:
-            raise ValueError(f"--{option} needs --layer-group")
-
-
 @dataclass(frozen=True)
 class Savings:
     """What groups save of a network on a chip."""
@@ -80,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises ValueError on bad input.
     """
-    mod = _load(arguments.program)  # A file may register the target.
+    mod = read_network(arguments.program, "--layer-group")  # A file may register the target.
     target = known_target(arguments.target or _DEFAULT_CHIP)
     check_local_memory(target)
     options = LayerGroupOptions(
@@ -91,17 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with progress_line("layers") as progress:
         found = savings(mod, checked_options(options), progress)
-    if arguments.json is not None:
-        arguments.json.write_text(to_json(found) + "\n", encoding="utf-8")
+    write_json(arguments.json, plain(found))
     print("\n".join(render(found)))
     return 0
-
-
-def _load(program: str) -> tvm.IRModule:
-    mod = read_module(program)
-    if not has_relax(mod):
-        raise ValueError(f"{program}: --layer-group needs a Relax network")
-    return mod
 
 
 def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = silent) -> Savings:
@@ -122,36 +103,12 @@ def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = 
     return Savings(report_of(blocks, options), *sizes)
 
 
-def to_json(found: Savings) -> str:
-    """Write the data without the plans themselves."""
-    report = found.report
-    groups = [
-        {
-            name: getattr(group, name)
-            for name in LayerGroupSummary.__dataclass_fields__
-            if name != "planned"
-        }
-        for group in report.groups
-    ]
-    plain = {
-        "groups": groups,
-        "left": [left._asdict() for left in report.left],
-        **{
-            name: getattr(report, name)
-            for name in (
-                "moved_before",
-                "moved_after",
-                "folded_before",
-                "folded_after",
-                "moved_least",
-                "makespan_before",
-                "makespan_after",
-            )
-        },
-        "gmem_before": found.gmem_before,
-        "gmem_after": found.gmem_after,
-    }
-    return json.dumps(plain, indent=2)
+def plain(found: Savings) -> dict[str, object]:
+    """Return the data without the plans themselves."""
+    groups = [{k: v for k, v in vars(g).items() if k != "planned"} for g in found.report.groups]
+    left = [one._asdict() for one in found.report.left]
+    gmem = {"gmem_before": found.gmem_before, "gmem_after": found.gmem_after}
+    return {**vars(found.report), "groups": groups, "left": left, **gmem}
 
 
 _HEADER = ["group", "layers", "slices", "halo", "LMEM", "share", "banks", "moved", "twice"]

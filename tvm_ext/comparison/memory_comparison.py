@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import add
 from time import perf_counter
 from typing import Any
 
@@ -21,12 +23,17 @@ from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, lower_bound, planner_names
 from passes.relax.facts import TensorGroup
 from passes.relax.sizes import UPPER_BOUND, Sizes, product
-from tvm_ext.columns import Table
-from tvm_ext.comparison.plan_scope import SEARCH_NODES, end_of, plan_scope
-from tvm_ext.comparison.planner_results import ScopeResult, scope_table
+from tvm_ext.comparison.planner_results import (
+    SEARCH_NODES,
+    ScopeResult,
+    end_of,
+    plan_scope,
+    scope_table,
+)
 from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
+from tvm_ext.text import Table
 
 READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
@@ -56,19 +63,12 @@ class AllocatedMemory:
     symbolic: int = 0
     units: tuple[tuple[str, int], ...] = ()
 
-    def then(self, other: AllocatedMemory) -> AllocatedMemory:
-        """Return what both allocate together."""
-        return self._joined(other, lambda a, b: a + b)
-
-    def instead(self, other: AllocatedMemory) -> AllocatedMemory:
-        """Return what one of the two allocates at most."""
-        return self._joined(other, max)
-
     def bytes_per(self, unit: str) -> int:
         """Return the bytes of storages for each of a product of symbolic dimensions."""
         return dict(self.units).get(unit, 0)
 
-    def _joined(self, other: AllocatedMemory, join: Callable[[int, int], int]) -> AllocatedMemory:
+    def joined(self, other: AllocatedMemory, join: Callable[[int, int], int]) -> AllocatedMemory:
+        """Return what `join` makes of each number of the two."""
         units = sorted({unit for unit, _ in (*self.units, *other.units)})
         return AllocatedMemory(
             join(self.nbytes, other.nbytes),
@@ -284,8 +284,12 @@ def _row(
         stock.nbytes,
     )
     if not found.form.offsets:
-        slots, bound = _slots(found, budget)
-        planned = replace(planned, plans=(slots,), lower_bound=bound)
+        begin = perf_counter()
+        slots = plan_slots(found.problem, budget)
+        seconds, plan = perf_counter() - begin, slots.plan
+        proven = "lowest peak" if plan.peak == slots.bound else ""
+        whole = PlannedMemory("slots", plan.peak, plan.fits, proven, None, seconds)
+        planned = replace(planned, plans=(whole,), lower_bound=slots.bound)
     weights = found.layout.weights
     return ActivationMemory(
         planned,
@@ -298,16 +302,6 @@ def _row(
         str(found.form),
         found.copied,
     )
-
-
-def _slots(found: FunctionPlan, budget: Budget) -> tuple[PlannedMemory, int]:
-    """Return what whole slots take, and at least take."""
-    begin = perf_counter()
-    slots = plan_slots(found.problem, budget)
-    seconds = perf_counter() - begin
-    plan = slots.plan
-    proven = "lowest peak" if plan.peak == slots.bound else ""
-    return PlannedMemory("slots", plan.peak, plan.fits, proven, None, seconds), slots.bound
 
 
 def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicMemory]:
@@ -340,25 +334,19 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
     return _allocated(func.body, Sizes(func, {}))
 
 
-_ALLOCATIONS = (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR)
-
-
-def _allocated(body: relax.Expr, sizes: Sizes) -> AllocatedMemory:
-    total = AllocatedMemory()
-    if isinstance(body, relax.SeqExpr):
-        for block in body.blocks:
-            for binding in block.bindings:
-                total = total.then(_allocated_by(binding.value, sizes))
-    return total
-
-
-def _allocated_by(value: relax.Expr, sizes: Sizes) -> AllocatedMemory:
+def _allocated(value: relax.Expr, sizes: Sizes) -> AllocatedMemory:
+    if isinstance(value, relax.SeqExpr):
+        bindings = (binding for block in value.blocks for binding in block.bindings)
+        parts = (_allocated(binding.value, sizes) for binding in bindings)
+        return reduce(lambda one, two: one.joined(two, add), parts, AllocatedMemory())
     if isinstance(value, relax.If):
-        one, other = (_allocated(side, sizes) for side in (value.true_branch, value.false_branch))
-        return one.instead(other)
-    if not isinstance(value, relax.Call) or operator_name(value.op) not in _ALLOCATIONS:
+        return _allocated(value.true_branch, sizes).joined(
+            _allocated(value.false_branch, sizes), max
+        )
+    operator = operator_name(value.op) if isinstance(value, relax.Call) else None
+    if operator not in (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR):
         return AllocatedMemory()
-    is_storage = operator_name(value.op) == ALLOC_PLANNED_STORAGE
+    is_storage = operator == ALLOC_PLANNED_STORAGE
     dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
     size = sizes.of(value.args[0].values, dtype)
     if is_storage and size.factors:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
@@ -18,16 +17,16 @@ from passes.gmem.storages import FunctionPlan
 from passes.order.planning.search import NODES
 from passes.order.transform import with_orders
 from passes.planning import Budget
-from tvm_ext.columns import in_columns
+from tvm_ext.command_options import write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
     behind_ordering,
     find_orders,
-    has_relax,
     known_target,
 )
-from tvm_ext.programs import read_module
+from tvm_ext.programs import read_network
+from tvm_ext.text import in_columns
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,11 @@ class OrderSavings:
         """Whether no plan of any order takes less."""
         return 0 < self.found <= self.bound
 
+    @property
+    def name(self) -> str:
+        """The function, and whether operators were fused."""
+        return f"{self.function}, {'fused' if self.fused else 'not fused'}"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the option to the parser of ``compare``."""
@@ -65,21 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; the exit status is 0.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
-    mod = read_module(arguments.program)  # A file may register the target.
-    if not has_relax(mod):
-        raise ValueError(f"{arguments.program}: --order needs a Relax network")
+    """Run the command; the exit status is 0. Raises ValueError on bad input."""
+    mod = read_network(arguments.program, "--order")  # A file may register the target.
     target = known_target(arguments.target or DEFAULT_TARGET)
     found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
-    if arguments.json is not None:
-        plain = [{**asdict(row), "proven": row.proven} for row in found]
-        arguments.json.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+    write_json(arguments.json, [{**asdict(row), "proven": row.proven} for row in found])
     print("\n".join(render(found)))
     return 0
 
@@ -94,10 +88,7 @@ def order_savings(
 ) -> tuple[OrderSavings, ...]:
     """Return what other orders save of each Relax function with something to plan.
 
-    Raises
-    ------
-    ValueError
-        As `OrderForMemory` and `GMEMAllocate` do.
+    Raises ValueError as `OrderForMemory` and `GMEMAllocate` do.
     """
     options = GMEMOptions(target=target, upper_bounds=upper_bounds or {})
     budget = budget or Budget(NODES)
@@ -158,10 +149,9 @@ def render(found: list[OrderSavings]) -> list[str]:
     """Write what orders save as a table, and below it why no more."""
     rows = [("function", "order", "operators", "moved", "stock", "best", "bound", "proven")]
     for one in found:
-        name = f"{one.function}, {'fused' if one.fused else 'not fused'}"
         proven = "lowest of any order" if one.proven else "no"
         stock, given = f"{one.stock_given:,}", f"{one.given:,}"
-        rows.append((name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
+        rows.append((one.name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
         stock, best = f"{one.stock_found:,}", f"{one.found:,}"
         rows.append(("", "found", "", f"{len(one.moved):,}", stock, best, f"{one.bound:,}", proven))
     return [*in_columns(rows, left=(0, 1, 7)), "", *_notes(found)]
@@ -169,14 +159,13 @@ def render(found: list[OrderSavings]) -> list[str]:
 
 def _notes(found: list[OrderSavings]) -> Iterator[str]:
     for one in found:
-        name = f"{one.function}, {'fused' if one.fused else 'not fused'}"
         if one.moved:
             share = 100 * (one.given - one.found) / one.given
-            yield f"{name}: {one.given - one.found:,} bytes less ({share:.1f}%)"
+            yield f"{one.name}: {one.given - one.found:,} bytes less ({share:.1f}%)"
         if one.reason:
-            yield f"{name}: {one.reason}"
+            yield f"{one.name}: {one.reason}"
         if one.folded:
             yield (
-                f"{name}: folded before the run: {one.folded:,} bytes less; "
+                f"{one.name}: folded before the run: {one.folded:,} bytes less; "
                 "relax.transform.LiftTransformParams computes once what weights alone decide"
             )

@@ -4,27 +4,26 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 
-from tvm_ext.command_options import add_planners
-from tvm_ext.comparison.many_programs import (
-    TABLE,
+from tvm_ext.command_options import add_planners, write_json
+from tvm_ext.comparison.planner_results import render_planners, summary
+from tvm_ext.comparison.planners import (
     Failure,
     Outcome,
     compare_many,
     compare_planners,
     programs_in,
 )
-from tvm_ext.comparison.planner_results import render_planners, summary
 from tvm_ext.comparison.progress_line import progress_line
 from tvm_ext.named_planners import known_planners
+from tvm_ext.programs import TABLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_unused(arguments: argparse.Namespace) -> None:
-    """Raise ValueError on an option that only ``--planners`` gives a meaning."""
-    for option in ("markdown", "jobs"):
-        if getattr(arguments, option):
-            raise ValueError(f"--{option} needs --planners")
+    """Raise ValueError on a program that only ``--planners`` can compare on."""
     what = arguments.program
     if Path(what).is_dir():
         raise ValueError(f"{what}: is a directory; add --planners all to compare on what is in it")
@@ -61,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--jobs must be at least 1, and is {arguments.jobs}")
     outcomes = _outcomes(arguments, known_planners(arguments.planners))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    if arguments.json is not None:
-        arguments.json.write_text(_to_json(outcomes) + "\n", encoding="utf-8")
+    plain = [asdict(outcome) for outcome in outcomes]
+    write_json(arguments.json, plain[0] if len(plain) == 1 else {"programs": plain})
     print("\n\n".join(_sections(outcomes, arguments.markdown)))
     for failure in failures:
         print(f"{arguments.prog}: error: {failure.program}: {failure.reason}", file=sys.stderr)
@@ -74,7 +70,10 @@ def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Ou
     if not path.is_dir():
         return [compare_planners(arguments.program, planners, target=arguments.target)]
     programs = programs_in(path)
-    with _executor(arguments.jobs) as executor, progress_line("programs") as show:
+    jobs = arguments.jobs or 1
+    # New processes: a copy of one in which TVM has started threads may hang.
+    spawned = ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) if jobs > 1 else None
+    with spawned or nullcontext() as executor, progress_line("programs") as show:
         return compare_many(
             programs,
             planners,
@@ -82,16 +81,6 @@ def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Ou
             executor=executor,
             progress=lambda count: show(count, len(programs)),
         )
-
-
-@contextmanager
-def _executor(jobs: int | None) -> Iterator[Executor | None]:
-    if jobs is None or jobs == 1:
-        yield None
-        return
-    # New processes: a copy of one in which TVM has started threads may hang.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
-        yield executor
 
 
 def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:
@@ -103,9 +92,3 @@ def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:
     if len(done) > 1:
         table = summary(done)
         yield "\n".join(table.markdown() if markdown else table.text())
-
-
-def _to_json(outcomes: list[Outcome]) -> str:
-    if len(outcomes) == 1:
-        return json.dumps(asdict(outcomes[0]), indent=2)
-    return json.dumps({"programs": [asdict(outcome) for outcome in outcomes]}, indent=2)

@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from passes.gmem.planning.gmem_layout import aligned
+from passes.planning import Budget, Plan, Problem, lower_bound
 from passes.planning.html_table import html_table
-from tvm_ext.byte_sizes import format_bytes
-from tvm_ext.columns import Table, format_seconds
-from tvm_ext.planned_memory import PlannedMemory
+from tvm_ext.planned_memory import PlannedMemory, plan_memory
+from tvm_ext.text import Table, format_bytes, format_seconds
 
 _HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
 
@@ -136,13 +137,13 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
         plans = [plan for result in results for plan in result.plans if plan.planner == planner]
         if len(plans) == len(results):
             penalty = sum(plan.penalty or 0 for plan in plans)
-            fits = "" if results[0].capacity is None else _count([plan.fits for plan in plans])
+            fits = _for_all(["yes" if plan.fits else "" for plan in plans])
             rows.append(
                 row(
                     planner,
                     sum(plan.nbytes for plan in plans),
-                    fits,
-                    _proofs([plan.proven for plan in plans]),
+                    "" if results[0].capacity is None else fits,
+                    _for_all([plan.proven for plan in plans]),
                     f"{penalty:,}" if penalty else "",
                     format_seconds(sum(plan.seconds for plan in plans)),
                 )
@@ -151,18 +152,11 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
     return Table(title, rows, notes)
 
 
-def _count(answers: Sequence[bool]) -> str:
-    """Say how many are true: ``yes``, ``no``, or ``3/7``."""
+def _for_all(answers: Sequence[str]) -> str:
+    """Return the answer where all are alike, ``no`` if it is empty; else how many are not."""
     if len(set(answers)) == 1:
-        return "yes" if answers[0] else "no"
-    return f"{sum(answers)}/{len(answers)}"
-
-
-def _proofs(proofs: Sequence[str]) -> str:
-    """Say what is proven of all, or of how many something is."""
-    if len(set(proofs)) == 1:
-        return proofs[0] or "no"
-    return f"{sum(map(bool, proofs))}/{len(proofs)}"
+        return answers[0] or "no"
+    return f"{sum(map(bool, answers))}/{len(answers)}"
 
 
 def _makespan_table(function: str, makespans: Sequence[Makespan]) -> Table:
@@ -202,3 +196,66 @@ def summary(comparisons: Sequence[PlannerComparison]) -> Table:
 def _bytes_of(planner: str, results: Sequence[ScopeResult]) -> int | None:
     found = [plan.nbytes for r in results for plan in r.plans if plan.planner == planner]
     return sum(found) if found and len(found) == len(results) else None
+
+
+SEARCH_NODES = 100_000
+"""Placements that a planner may try by default: an answer within seconds."""
+
+Placed = tuple[tuple[Problem, Plan], ...]
+
+
+def plan_scope(
+    function: str,
+    scope: str,
+    problems: Sequence[Problem],
+    planners: Sequence[str],
+    budget: Budget,
+    stock: int | None = None,
+) -> tuple[ScopeResult, dict[str, Placed]]:
+    """Plan the problems of one memory, one for each point of the function where there is memory.
+
+    `function` and `scope` are what the result calls them; bytes of several problems are added up.
+    `stock` is what the stock pass allocates in all. Returned are the result and, by planner, what
+    it made of each problem.
+    """
+    results, placed = [], {}
+    for name in planners:
+        result, plans = plan_memory(problems, name, budget)
+        results.append(result)
+        placed[name] = tuple(zip(problems, plans, strict=True))
+    buffers = [buffer for problem in problems for buffer in problem.buffers]
+    has_slots = any(buffer.slots > 1 for buffer in buffers)
+    whole = ScopeResult(
+        function,
+        scope,
+        len(buffers),
+        problems[0].capacity,
+        sum(
+            end_of((p,), sum(aligned(b.size, p.alignment_of(b)) * b.slots for b in p.buffers))
+            for p in problems
+        ),
+        None if stock is None or has_slots else end_of(problems, stock),
+        tuple(results),
+        sum(map(lower_bound, problems)),
+        sum(end - begin for begin, end in problems[0].memory.reserved),
+    )
+    return whole, placed
+
+
+def end_of(problems: Sequence[Problem], nbytes: int) -> int:
+    """Return where allocations end in a memory, as a plan's peak says it: above what is reserved.
+
+    The problems are those of one memory, and `nbytes` is what is allocated for all of them
+    together. Each but the last is taken to have as much of that as it needs at least.
+    """
+    total = 0
+    for number, problem in enumerate(problems, 1):
+        bound, part = lower_bound(problem), nbytes
+        if number < len(problems):
+            reserved = problem.memory.reserved
+            part = min(nbytes, bound - sum(max(0, min(bound, e) - b) for b, e in reserved))
+        nbytes -= part
+        for begin, end in problem.memory.reserved:
+            part += end - begin if begin < part else 0
+        total += part
+    return total

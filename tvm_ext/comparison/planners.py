@@ -3,31 +3,42 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
 
 import tvm
+from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, IntImm, PrimFunc
-from tvm_ffi import structural_walk
+from tvm.tirx import PrimFunc
 
 from passes.ascend.cost import core_kernel
 from passes.driver import memory_of, target_of
 from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Problem
+from passes.planning.planner import as_budget
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import simulate
 from target_hw.machine import Machine
+from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.plan_scope import SEARCH_NODES, plan_scope
-from tvm_ext.comparison.planner_results import Makespan, PlannerComparison, ScopeResult
-from tvm_ext.named_planners import EVERY, planners_for
-from tvm_ext.programs import Program
+from tvm_ext.comparison.planner_results import (
+    SEARCH_NODES,
+    Makespan,
+    PlannerComparison,
+    ScopeResult,
+    plan_scope,
+)
+from tvm_ext.comparison.storage_rewrite import allocated_bits
+from tvm_ext.named_planners import EVERY, known_planners, planners_for
+from tvm_ext.program_files import SUFFIXES
+from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
 
 _FEW = 4
 """So many buffers are named where they are not planned."""
@@ -56,12 +67,12 @@ def compare_program(
         ((var, func),) = mod.functions.items()
         name = str(var.name_hint)
         try:
-            found = _function(name, mod, func, planners, budget)
+            results, cycles, alone = _function(name, mod, func, planners, budget)
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
-        scopes += found.scopes
-        makespans += found.makespans
-        left += [(name, note) for note in found.left]
+        scopes += results
+        makespans += cycles
+        left += [(name, note) for note in alone]
     notes = [program.assumed] if program.assumed else []
     notes += [f"{m.function}, {line}" for m in tensors for line in m.not_counted()]
     notes += _left_alone(left)
@@ -98,15 +109,6 @@ def _left_alone(left: Sequence[tuple[str, AllocationNote]]) -> Iterator[str]:
         yield f"not planned, {count} in {scope} of {where}{few}: {reason}"
 
 
-def compare_problem(
-    problem: Problem, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None
-) -> PlannerComparison:
-    """Plan one problem with every planner, as `compare_program` does."""
-    names, budget = planners_for(problem, planners), budget or Budget(SEARCH_NODES)
-    result, _ = plan_scope(problem.name, problem.memory.name, (problem,), names, budget)
-    return PlannerComparison(problem.name, (result,))
-
-
 def _tensors(
     program: Program, planners: Sequence[str], budget: Budget
 ) -> Iterator[ActivationMemory]:
@@ -120,18 +122,14 @@ def _tensors(
         )
 
 
-class _Function(NamedTuple):
-    """What is found of one function."""
-
-    scopes: list[ScopeResult]
-    makespans: list[Makespan]
-    left: tuple[AllocationNote, ...]
-
-
 def _function(
     name: str, mod: IRModule, func: PrimFunc, planners: Sequence[str], budget: Budget
-) -> _Function:
-    machine = _machine(target_of(func))
+) -> tuple[list[ScopeResult], list[Makespan], tuple[AllocationNote, ...]]:
+    """Return what each memory and the run of one function come to, and what is not planned."""
+    target = target_of(func)
+    machine = None
+    if target is not None and target.features.machine and target.features.memory:
+        machine = Machine.from_target(target)
     if machine is not None:
         kernel = core_kernel(func)
         found, problems, program = kernel.found, kernel.problems, kernel.program
@@ -155,30 +153,129 @@ def _function(
             if len(placed) == len(problems) and all(plan.fits for _, plan in placed):
                 cycles = simulate(program, placed, machine).makespan
                 makespans.append(Makespan(name, planner, cycles))
-    return _Function(results, makespans, found.left_alone)
-
-
-def _machine(target: Target | None) -> Machine | None:
-    if target is None or target.features.machine is None or target.features.memory is None:
-        return None
-    return Machine.from_target(target)
+    return results, makespans, found.left_alone
 
 
 def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
     """Return what the stock pass allocates in some scopes, each allocation in whole units."""
     total = dict.fromkeys(units, 0)
-
-    def add(op: AllocBuffer) -> None:
-        ty = op.buffer.ty
-        scope = parse_storage_scope(str(ty.storage_scope))
-        extents = list(ty.shape)
-        if str(scope) not in total or not all(isinstance(extent, IntImm) for extent in extents):
-            return
-        dtype = ty.dtype.dtype
-        nbits = math.prod(int(extent) for extent in extents) * dtype.bits * dtype.lanes
-        if scope.tag or nbits > REGISTER_BITS:
+    for name, nbits in allocated_bits(tvm.tirx.transform.StorageRewrite()(mod)):
+        scope = parse_storage_scope(name)
+        if str(scope) in total and nbits is not None and (scope.tag or nbits > REGISTER_BITS):
             total[str(scope)] += aligned(-(-nbits // 8), units[str(scope)])
-
-    for func in tvm.tirx.transform.StorageRewrite()(mod).functions.values():
-        structural_walk(func.body, (AllocBuffer, add))
     return total
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that could not be compared, and why."""
+
+    program: str
+    reason: str
+
+
+Outcome = PlannerComparison | Failure
+
+
+def compare_planners(
+    what: str | PathLike[str] | IRModule | PrimFunc | relax.Function | Problem,
+    planners: str | Sequence[str] = EVERY,
+    *,
+    target: str | Target | None = None,
+    budget: Budget | int | None = None,
+) -> PlannerComparison:
+    """Plan every memory of a program with every planner.
+
+    Every plan that fits is verified.
+
+    Parameters
+    ----------
+    what : str or path or tvm.IRModule or a function of one or Problem
+        A module, a problem, or what a user calls a program: the name of a workload,
+        ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``), or a
+        table of buffers (``.csv``).
+    planners : str or sequence of str
+        Their names; ``module:function`` for one of the user's own; ``all`` stands for those that
+        are made for each problem.
+    target : str or tvm.target.Target, optional
+        What a program is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs
+        without one have to stand right before ``StorageRewrite``.
+    budget : Budget or int, optional
+        What each planner may spend on a problem; by default `SEARCH_NODES` placements.
+
+    Returns
+    -------
+    PlannerComparison
+        `render_planners` writes it as tables.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be read, lowered or planned.
+    """
+    budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
+    planners = known_planners(planners)
+    if isinstance(what, str | PathLike):
+        what = fspath(what)
+        is_table = Path(what).suffix == TABLE
+        what = read_table(what, MemoryScope("global")) if is_table else load_program(what, target)
+    if isinstance(what, Problem):
+        names = planners_for(what, planners)
+        result, _ = plan_scope(what.name, what.memory.name, (what,), names, budget)
+        return PlannerComparison(what.name, (result,))
+    program = what if isinstance(what, Program) else program_of(what, target, name="module")
+    return compare_program(program, planners, budget=budget)
+
+
+def programs_in(folder: Path) -> list[str]:
+    """List the programs and tables of a folder and of the folders in it, in alphabetical order.
+
+    Raises ValueError when there is none.
+    """
+    endings = (*SUFFIXES, TABLE)
+    found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
+    if not found:
+        raise ValueError(f"{folder}: there is no file that ends in {', '.join(endings)}")
+    return found
+
+
+def compare_many(
+    programs: Sequence[str],
+    planners: Sequence[str] = (EVERY,),
+    *,
+    target: str | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> list[Outcome]:
+    """Plan many programs with every planner; return what came of each, in their order.
+
+    Programs, planners and target are as in `compare_planners`. With an executor, the
+    comparisons run there: each is a call of a function of a module with plain arguments. `progress`
+    is called with the number of programs that are done, each time that one is.
+    """
+    run = partial(_outcome, planners=tuple(planners), target=target)
+    if executor is None:
+        outcomes = []
+        for program in programs:
+            outcomes.append(run(program))
+            progress(len(outcomes))
+        return outcomes
+    futures = [executor.submit(run, program) for program in programs]
+    for count, _ in enumerate(as_completed(futures), 1):
+        progress(count)
+    return [_result(program, future) for program, future in zip(programs, futures, strict=True)]
+
+
+def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
+    try:
+        return compare_planners(what, planners, target=target)
+    except (ValueError, OSError) as error:
+        return Failure(what, " ".join(str(error).split()))
+
+
+def _result(program: str, future: Future[Outcome]) -> Outcome:
+    """Return what a worker gave. If a worker's process ends, its executor gives up all the rest."""
+    error = future.exception()
+    if error is not None:
+        return Failure(program, f"{type(error).__name__}: {error}")
+    return future.result()

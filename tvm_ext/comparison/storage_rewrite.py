@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 
 import tvm
 import tvm_ffi
@@ -18,14 +20,210 @@ from tvm.tirx import AllocBuffer, PrimFunc
 from passes.ir.buffers import constant_shape, element_type
 from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
-from tvm_ext.comparison.pass_results import (
-    Allocations,
-    ByScope,
-    Comparison,
-    FunctionComparison,
-    sum_of,
-)
-from tvm_ext.comparison.single_functions import left_to_lower, not_lowered, prim_funcs, split
+from tvm_ext.lowering import left_to_lower, not_lowered, prim_funcs, split
+from tvm_ext.text import Table, format_bytes, format_seconds
+
+_HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
+_LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """The allocations in one storage scope, as they stand in the IR.
+
+    Attributes
+    ----------
+    count : int
+        Allocations of constant size.
+    nbytes : int
+        Their bytes, each allocation rounded up to a whole byte. An allocation in a loop
+        or a thread counts once.
+    symbolic : int
+        Allocations of a size that only the running program knows; they are not in the others.
+    """
+
+    count: int = 0
+    nbytes: int = 0
+    symbolic: int = 0
+
+    def __add__(self, other: Allocations) -> Allocations:
+        """Count two groups as one."""
+        return Allocations(
+            self.count + other.count, self.nbytes + other.nbytes, self.symbolic + other.symbolic
+        )
+
+
+ByScope = Mapping[str, Allocations]
+
+
+@dataclass(frozen=True)
+class FunctionComparison:
+    """What both passes made of one function.
+
+    Attributes
+    ----------
+    name : str
+        The function's name in its module.
+    before, stock, ours : mapping from str to Allocations
+        By storage scope, in alphabetical order: in the input, after the stock pass, after ours.
+    difference : str or None
+        The first place where the two results differ, in words; None when they are
+        structurally equal.
+    stock_seconds, ours_seconds : float
+        Median time of a run on a module with this function only.
+    """
+
+    name: str
+    before: ByScope
+    stock: ByScope
+    ours: ByScope
+    difference: str | None
+    stock_seconds: float
+    ours_seconds: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether both passes give the same IR."""
+        return self.difference is None
+
+    @property
+    def ratio(self) -> float:
+        """Our time over the stock pass's."""
+        return self.ours_seconds / self.stock_seconds
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the functions of a comparison come to.
+
+    Attributes
+    ----------
+    functions, equal : int
+        How many functions there are, and for how many of them the results are equal.
+    before, stock, ours : mapping from str to Allocations
+        By storage scope, in alphabetical order.
+    stock_seconds, ours_seconds : float
+        Sums of the functions' times.
+    ratio : float
+        Ratio of the sums.
+    median_ratio : float
+        Median of the functions' ratios.
+    """
+
+    functions: int
+    equal: int
+    before: ByScope
+    stock: ByScope
+    ours: ByScope
+    stock_seconds: float
+    ours_seconds: float
+    ratio: float
+    median_ratio: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both passes on every PrimFunc of a module.
+
+    Attributes
+    ----------
+    functions : tuple of FunctionComparison
+        At least one, in alphabetical order of the names.
+    """
+
+    functions: tuple[FunctionComparison, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both passes give the same IR for every function."""
+        return all(function.equal for function in self.functions)
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the functions."""
+        rows = self.functions
+        stock_seconds = sum(row.stock_seconds for row in rows)
+        ours_seconds = sum(row.ours_seconds for row in rows)
+        return Totals(
+            functions=len(rows),
+            equal=sum(row.equal for row in rows),
+            before=sum_of(row.before for row in rows),
+            stock=sum_of(row.stock for row in rows),
+            ours=sum_of(row.ours for row in rows),
+            stock_seconds=stock_seconds,
+            ours_seconds=ours_seconds,
+            ratio=ours_seconds / stock_seconds,
+            median_ratio=statistics.median(row.ratio for row in rows),
+        )
+
+    def table(self, lowering_seconds: float | None = None) -> Table:
+        """Return a row for each function and scope, with the totals below.
+
+        The seconds that TVM took to lower the program up to the passes are held against theirs.
+        """
+        rows = [_HEADER, *(cells for function in self.functions for cells in _rows(function))]
+        return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=2)
+
+    def __str__(self) -> str:
+        """Return the table that the command ``compare`` prints."""
+        return "\n".join(self.table().text())
+
+    def _repr_html_(self) -> str:
+        """Return it for a notebook."""
+        return self.table().html()
+
+    def to_json(self) -> str:
+        """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
+
+        The keys are the names of the attributes. Bytes are exact, times are in seconds.
+        """
+        rows = [{**asdict(row), "equal": row.equal, "ratio": row.ratio} for row in self.functions]
+        return json.dumps({"functions": rows, "totals": asdict(self.totals)}, indent=2)
+
+
+def sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
+    """Add up allocations by scope, in alphabetical order."""
+    sums: dict[str, Allocations] = {}
+    for part in parts:
+        for scope, group in part.items():
+            sums[scope] = sums.get(scope, Allocations()) + group
+    return dict(sorted(sums.items()))
+
+
+def _rows(row: FunctionComparison) -> list[tuple[str, ...]]:
+    shown = list(_shown(row)) or [("-", "0/0/0", format_bytes(0, 0, 0), False)]
+    times = format_seconds(row.stock_seconds, row.ours_seconds)
+    rows: list[tuple[str, ...]] = [
+        ("", scope, counts, sizes, "", "") for scope, counts, sizes, _ in shown
+    ]
+    rows[0] = (row.name, *rows[0][1:4], "yes" if row.equal else "NO", times)
+    return rows
+
+
+def _shown(row: FunctionComparison | Totals) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield scope, counts, sizes, and whether there are some of a size that is not constant.
+
+    Counts are before, after stock and after ours; those that are not constant behind a plus sign.
+    """
+    for scope in sorted({*row.before, *row.stock, *row.ours}):
+        groups = [use.get(scope, Allocations()) for use in (row.before, row.stock, row.ours)]
+        counts = (f"{g.count}+{g.symbolic}" if g.symbolic else str(g.count) for g in groups)
+        sizes = format_bytes(*(group.nbytes for group in groups))
+        yield scope, "/".join(counts), sizes, any(group.symbolic for group in groups)
+
+
+def _total_lines(totals: Totals, lowering_seconds: float | None) -> list[str]:
+    different = totals.functions - totals.equal
+    lines = [f"{totals.functions} functions: {totals.equal} equal, {different} different"]
+    for scope, counts, sizes, is_symbolic in _shown(totals):
+        lines.append(f"{scope}: {counts} allocations, {sizes}")
+        if is_symbolic:
+            lines.append("  n+m: n of constant size, and m whose size the running program knows")
+    times = f"time: {format_seconds(totals.stock_seconds, totals.ours_seconds)}"
+    if lowering_seconds:
+        part, whole = totals.ours_seconds / lowering_seconds, format_seconds(lowering_seconds)
+        times += f"; ours is {part:.1%} of the {whole} that the rest of lowering took"
+    return [*lines, times]
 
 
 def compare(
@@ -94,25 +292,24 @@ def compare_function(
     )
 
 
+def allocated_bits(mod: IRModule) -> Iterator[tuple[str, int | None]]:
+    """Yield scope and bits of each allocation of a module's PrimFuncs; None if not constant."""
+    found: list[AllocBuffer] = []
+    for func in prim_funcs(mod).values():
+        tvm_ffi.structural_walk(func.body, ((AllocBuffer, found.append),))
+    for ty in (alloc.buffer.ty for alloc in found):
+        extents, element = constant_shape(ty.shape), element_type(ty.dtype)
+        is_constant = extents is not None and not element.is_scalable
+        nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None
+        yield str(ty.storage_scope) or "global", nbits
+
+
 def allocations(mod: IRModule) -> dict[str, Allocations]:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
-    found: list[ByScope] = []
-
-    def visit(stmt: AllocBuffer) -> None:
-        ty = stmt.buffer.ty
-        found.append({str(ty.storage_scope) or "global": _one_allocation(ty)})
-
-    for func in prim_funcs(mod).values():
-        tvm_ffi.structural_walk(func.body, ((AllocBuffer, visit),))
-    return sum_of(found)
-
-
-def _one_allocation(ty: Any) -> Allocations:
-    extents, element = constant_shape(ty.shape), element_type(ty.dtype)
-    if extents is None or element.is_scalable:
-        return Allocations(symbolic=1)
-    nbits = math.prod(extent for extent, _ in extents) * element.nbits
-    return Allocations(count=1, nbytes=-(-nbits // 8))
+    return sum_of(
+        {scope: Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8))}
+        for scope, nbits in allocated_bits(mod)
+    )
 
 
 def _difference(stock: IRModule, ours: IRModule) -> str | None:

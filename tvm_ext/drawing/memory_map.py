@@ -89,26 +89,14 @@ def memory_map(
 def memory_maps(
     maps: Iterable[tuple[str | None, Problem, Plan]], *, labels: Mapping[str, str] | None = None
 ) -> Figure:
-    """Draw several plans side by side on the same scales.
+    """Draw several plans side by side on the same scales; all else is as in `memory_map`.
 
     Parameters
     ----------
     maps : iterable of (str or None, Problem, Plan)
-        Title, problem and plan of each map, from left to right; see `memory_map`.
+        Title, problem and plan of each map, from left to right; at least one.
     labels : mapping of str to str, optional
         What to call a buffer, by its name, on all maps; by default its name.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        A figure with one map each. `save` writes it to a file.
-
-    Raises
-    ------
-    ImportError
-        If there is no matplotlib.
-    ValueError
-        If there is nothing to draw, or a plan lacks an offset for a slot.
     """
     need_matplotlib()
     panels = [Panel(problem, plan, title, labels) for title, problem, plan in maps]

@@ -11,9 +11,9 @@ from enum import Enum
 from itertools import pairwise
 
 from passes.planning import Plan, Problem, live_bytes, lower_bound
-from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.picture import BOUND_INK, INK, PEAK_INK
 from tvm_ext.planned_memory import verdict
+from tvm_ext.text import format_bytes
 
 
 class Role(Enum):

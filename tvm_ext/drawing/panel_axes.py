@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, gathered, uncovered
 from tvm_ext.drawing.picture import (
     EDGE,
@@ -22,6 +21,7 @@ from tvm_ext.drawing.picture import (
     text_width,
     write_above,
 )
+from tvm_ext.text import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ where it writes none on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from passes.planning import Problem
@@ -57,31 +57,15 @@ def pipeline_timeline(
     """Draw a simulation: cycles across, a row for each pipe, a box for each run.
 
     Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Beside
-    each row stands for how much of the makespan the pipe is idle.
+    each row stands for how much of the makespan the pipe is idle. All else is as in
+    `pipeline_timelines`.
 
     Parameters
     ----------
     simulation : Simulation
         What is drawn of it is its timeline, which may end before the makespan.
-    problems : iterable of Problem
-        Those of the kernel: the buffers take colours in their order. Without them colours follow
-        from the order in which buffers appear.
     title : str, optional
         Above the rows.
-    until : int, optional
-        The cycle at which the picture ends; by default the end of the timeline.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        `tvm_ext.save_picture` writes it to a file.
-
-    Raises
-    ------
-    ImportError
-        If there is no matplotlib.
-    ValueError
-        If there is nothing to draw.
     """
     return pipeline_timelines([(title, simulation)], problems, until=until)
 
@@ -99,14 +83,15 @@ def pipeline_timelines(
     simulations : iterable of (str or None, Simulation)
         Title and simulation of each panel, from the top down; see `pipeline_timeline`.
     problems : iterable of Problem
-        Those of the kernel that all of them run.
+        Those of the kernel that all of them run: the buffers take colours in their order. Without
+        them colours follow from the order in which buffers appear.
     until : int, optional
         The cycle at which the picture ends; by default the end of the longest timeline.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A figure with one panel each.
+        A figure with one panel each; `tvm_ext.save_picture` writes it to a file.
 
     Raises
     ------
@@ -159,9 +144,9 @@ def _draw(
     _draw_frame(ax, simulation, rows, end, title)
     for cause in Cause:
         boxes = [
-            _box(begin, begin + cycles, rows[run.pipe], 0.3)
+            _box(begin, end_of_wait, rows[run.pipe], 0.3)
             for run in runs
-            for found, begin, cycles in _gaps(run)
+            for found, begin, end_of_wait in gaps(run)
             if found is cause
         ]
         draw_boxes(
@@ -186,13 +171,12 @@ def _draw(
     _draw_names(ax, simulation, runs, rows, end)
 
 
-def _gaps(run: Run) -> list[tuple[Cause, int, int]]:
-    """Return the waits before a run: cause, begin and cycles."""
-    gaps, begin = [], run.begin - sum(cycles for _, cycles in run.waits)
+def gaps(run: Run) -> Iterator[tuple[Cause, int, int]]:
+    """Yield the waits before a run: cause, begin and end."""
+    begin = run.begin - sum(cycles for _, cycles in run.waits)
     for cause, cycles in run.waits:
-        gaps.append((cause, begin, cycles))
+        yield cause, begin, begin + cycles
         begin += cycles
-    return gaps
 
 
 def _box(begin: int, end: int, row: int, height: float) -> tuple[tuple[float, float], ...]:

@@ -8,18 +8,18 @@ simulated on the chip's pipelines.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tvm.tirx import PrimFunc
 
 from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions
-from passes.ascend.planning.workspace import plan_workspace
+from passes.ascend.planning.planner import plan_workspace
 from passes.driver import target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.engine.positions import compressed
 from passes.simulation import simulate
-from passes.simulation.program import Branch, Loop, Statement, Step
+from passes.simulation.program import Step, statements_of
 from target_hw.machine import Machine
 from tvm_ext.map.model import PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver
@@ -86,17 +86,7 @@ def _solver(planner: str, budget: Budget | None) -> Solver:
 def _pipes(program: Sequence[Step]) -> dict[str, list[str]]:
     """Return the pipelines that touch each buffer, sorted."""
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for statement in _statements(program):
+    for statement in statements_of(program):
         for buffer in (*statement.reads, *statement.writes):
             found[buffer].add(statement.pipe)
     return {buffer: sorted(pipes) for buffer, pipes in found.items()}
-
-
-def _statements(steps: Sequence[Step]) -> Iterator[Statement]:
-    for step in steps:
-        if isinstance(step, Loop):
-            yield from _statements(step.body)
-        elif isinstance(step, Branch):
-            yield from _statements((*step.then, *step.otherwise))
-        else:
-            yield step

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tvm_ext.byte_sizes import format_bytes
 from tvm_ext.command_options import (
     PROGRAM,
     TARGET,
@@ -19,6 +18,7 @@ from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.source import MapOptions, memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
 from tvm_ext.planned_memory import verdict
+from tvm_ext.text import format_bytes
 
 FITS, DOES_NOT_FIT = 0, 1
 

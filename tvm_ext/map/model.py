@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from passes.planning import Buffer, Plan, Problem, lower_bound
+from passes.planning.live_ranges import live_together
 from passes.planning.overflow import TextPlaces, does_not_fit
 from passes.simulation import Simulation
 from tvm_ext.map.stock import STOCK
@@ -73,19 +74,13 @@ class Placement:
 
     def peak(self) -> Peak:
         """Find where the plan is at its highest."""
-        steps = [
-            (at, used, highest or self.planner == STOCK)
-            for at, used, highest in _bytes_in_use(self.problem, self.plan)
-        ]
+        steps = list(_bytes_in_use(self.problem, self.plan, everywhere=self.planner == STOCK))
         most = max((used for _, used, highest in steps if highest), default=0)
         places = tuple(at for at, used, highest in steps if highest and used == most) or (0,)
         others = ((at, used) for at, used, highest in steps if not (highest and used == most))
         at, below = max(others, key=lambda step: step[1], default=(0, 0))
-        live = [
-            b
-            for b in self.problem.buffers
-            if any(begin <= places[0] < end for begin, end in b.live)
-        ]
+        here = (places[0], places[0] + 1)
+        live = [b for b in self.problem.buffers if live_together(b.live, (here,))]
         live.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
         names = tuple(b.name for b in live)
         return Peak(places[0], names, most, places, (below, at) if below else None)
@@ -157,10 +152,13 @@ class PlannedRun:
     simulation: Simulation  # How it runs
 
 
-def _bytes_in_use(problem: Problem, plan: Plan) -> Iterator[tuple[int, int, bool]]:
+def _bytes_in_use(
+    problem: Problem, plan: Plan, everywhere: bool
+) -> Iterator[tuple[int, int, bool]]:
     """Yield each position at which other buffers are live than before, and what holds from there.
 
-    That is the bytes that are in use, and whether one of the buffers that end highest is live.
+    That is the bytes that are in use, and whether one of the buffers that end highest is live, or
+    that counts `everywhere`.
     """
     paired = {name for pair in problem.in_place for name in pair}
     changes: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)
@@ -181,7 +179,7 @@ def _bytes_in_use(problem: Problem, plan: Plan) -> Iterator[tuple[int, int, bool
                 together[buffer.name] = buffer
             else:
                 del together[buffer.name]
-        yield position, apart + _union(plan, together), highest > 0
+        yield position, apart + _union(plan, together), everywhere or highest > 0
 
 
 def _union(plan: Plan, buffers: Mapping[str, Buffer]) -> int:

@@ -43,17 +43,19 @@ def scope_maps(
     listing, uses = Listing(text.lines, text.line_of, name), _uses(func, text.begins)
     placements = [_placements(found.problems, *planner) for planner in solvers.items()]
     maps = []
-    for at, attached in enumerate(found.problems):
+    for attached, *placed in zip(found.problems, *placements, strict=True):
+        scope = attached.problem.memory.name
         notes = {
             buffer: _note(
-                _short(buffer, attached.problem.memory.name),
+                # Without the name of its memory, which says nothing on a map of that memory.
+                buffer.removesuffix(f"_{scope}").removesuffix(f".{scope}") or buffer,
                 uses,
                 allocation.statement,
                 (pipes or {}).get(buffer, ()),
             )
             for buffer, allocation in attached.allocations.items()
         }
-        maps.append(ScopeMap(name, tuple(placed[at] for placed in placements), listing, notes))
+        maps.append(ScopeMap(name, tuple(placed), listing, notes))
     return tuple(maps)
 
 
@@ -117,14 +119,6 @@ class _Uses:
     allocated: dict[int, int] = field(default_factory=dict)
     reads: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     writes: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
-
-
-def _short(name: str, scope: str) -> str:
-    """Return the name without that of its memory, which says nothing on a map of that memory."""
-    for tail in (f"_{scope}", f".{scope}"):
-        if name.endswith(tail) and name != tail:
-            return name[: -len(tail)]
-    return name
 
 
 def _note(label: str, uses: _Uses, statement: AllocBuffer, pipes: Sequence[str]) -> BufferNote:

@@ -92,9 +92,8 @@ def _lowered(
 
 def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
     if planner == STOCK:
-        return stock_plan(
-            found.problem, static_plan_pieces(found), "StaticPlanBlockMemory", found.memory.name
-        )
+        pieces = static_plan_pieces(found)
+        return stock_plan(found.problem, pieces, "StaticPlanBlockMemory", found.memory.name)
     return found.plan if planner == SLOTS else solve(found.problem, planner, budget)
 
 
@@ -139,9 +138,8 @@ def _read(found: FunctionPlan, moved: Sequence[str]) -> tuple[Listing, dict[str,
     for binding in bindings:
         line = max(line, *at.get(binding.__chandle__(), (line,)))
         line_of.append(line)
-    return Listing(lines, tuple(line_of), found.memory.name), _notes(
-        found, bindings, line_of, moved
-    )
+    listing = Listing(lines, tuple(line_of), found.memory.name)
+    return listing, _notes(found, bindings, line_of, moved)
 
 
 def _notes(
@@ -169,24 +167,19 @@ def _notes(
                     reads[name].append(line)
         elif named and not isinstance(binding.value, relax.If):
             buffer_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
-    return {
-        buffer.name: BufferNote(
-            "",
-            (f"made by {made_by[buffer.name]}" if buffer.name in made_by else "")
-            + (", moved" if not moved_names.isdisjoint(tensors.get(buffer.name, ())) else ""),
-            allocated.get(buffer.name),
-            tuple(dict.fromkeys(reads[buffer.name])),
-            tuple(dict.fromkeys(writes[buffer.name])),
-        )
-        for buffer in found.memory.storages
-    }
+    notes = {}
+    for name in (buffer.name for buffer in found.memory.storages):
+        made = f"made by {made_by[name]}" if name in made_by else ""
+        here = "" if moved_names.isdisjoint(tensors.get(name, ())) else ", moved"
+        read, written = (tuple(dict.fromkeys(lines[name])) for lines in (reads, writes))
+        notes[name] = BufferNote("", made + here, allocated.get(name), read, written)
+    return notes
 
 
 def _named(value: Any, buffer_of: dict[int, str]) -> list[str]:
     """Return the buffers that an expression names, each once."""
     variables: list[Any] = []
-    if isinstance(value, relax.If):
-        value = value.cond
-    structural_walk(value, ((relax.Var, variables.append),))
+    named = value.cond if isinstance(value, relax.If) else value
+    structural_walk(named, ((relax.Var, variables.append),))
     names = (buffer_of.get(variable.__chandle__()) for variable in variables)
     return list(dict.fromkeys(name for name in names if name is not None))

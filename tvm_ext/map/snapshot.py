@@ -58,27 +58,17 @@ def _segment_size(placement: Placement) -> int:
 
 
 def _segment(device: int, scope: ScopeMap, placement: Placement) -> Entry:
-    size = _segment_size(placement)
+    address, size = placement.problem.memory.base, _segment_size(placement)
+    free = {"address": address, "size": size, "requested_size": 0, "frames": []}
     return {
         "device": device,
-        "address": placement.problem.memory.base,
+        "address": address,
         "total_size": size,
-        "allocated_size": 0,
-        "active_size": 0,
-        "requested_size": 0,
+        **dict.fromkeys(("allocated_size", "active_size", "requested_size"), 0),
         "stream": _STREAM,
         "segment_type": "large",
         "frames": [_frame(_device(scope, placement), scope.function, 0)],
-        # At the end everything is free again.
-        "blocks": [
-            {
-                "address": placement.problem.memory.base,
-                "size": size,
-                "requested_size": 0,
-                "state": "inactive",
-                "frames": [],
-            }
-        ],
+        "blocks": [{**free, "state": "inactive"}],  # At the end everything is free again.
     }
 
 
@@ -93,14 +83,16 @@ class _Event(NamedTuple):
 
 def _trace(device: int, scope: ScopeMap, placement: Placement) -> list[Entry]:
     base, buffers = placement.problem.memory.base, placement.problem.buffers
-    size = _segment_size(placement)
-    entries = [_entry("segment_alloc", device, base, size, [], scope.ends()[0])]
+    where = {"device": device, "stream": _STREAM}
+    begin: Entry = {"addr": base, "size": _segment_size(placement), "frames": []}
+    entries = [{"action": "segment_alloc", **begin, "time_us": scope.ends()[0], **where}]
     for position, begins, at, slot in _shown_events(placement):
         buffer = buffers[at]
         address = base + placement.plan.offsets[buffer.name][slot]
         frames = _frames(scope, placement, buffer, slot)
+        entry = {"addr": address, "size": buffer.size, "frames": frames, "time_us": position}
         for action in ("alloc",) if begins else ("free_requested", "free_completed"):
-            entries.append(_entry(action, device, address, buffer.size, frames, position))
+            entries.append({"action": action, **entry, **where})
     return entries
 
 
@@ -148,17 +140,3 @@ def _frames(scope: ScopeMap, placement: Placement, buffer: Buffer, slot: int) ->
 def _frame(name: str, filename: str, line: int) -> Entry:
     # TVM's own strings would be pickled as objects.
     return {"name": "".join(name), "filename": "".join(filename), "line": line}
-
-
-def _entry(
-    action: str, device: int, address: int, size: int, frames: list[Entry], position: int
-) -> Entry:
-    return {
-        "action": action,
-        "device": device,
-        "addr": address,
-        "size": size,
-        "stream": _STREAM,
-        "frames": frames,
-        "time_us": position,
-    }

@@ -16,7 +16,6 @@ from tvm.tirx import PrimFunc
 
 from passes.driver import memory_of
 from passes.planning import Budget, Problem, solve
-from passes.planning.files.csv_format import read_problem
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.sink_allocations import sink_allocations
 from target_hw.memory import MemoryScope
@@ -30,15 +29,13 @@ from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.map.stock import STOCK
 from tvm_ext.named_planners import known_planners, listed, planners_for
-from tvm_ext.programs import Program, load_program, program_of, read_module
+from tvm_ext.programs import TABLE, Program, load_program, program_of, read_module, read_table
 
 PLANNERS = ("best",)
 """Asked by default."""
 
 ASCEND_PLANNERS = ("three_level",)
 """Asked by default for a kernel of an Ascend core: what `AscendPlanMemory` does."""
-
-_TABLE = ".csv"
 
 
 @dataclass(frozen=True)
@@ -137,9 +134,10 @@ def memory_map_of(
         When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
     what, options = fspath(what), options or MapOptions()
-    if Path(what).suffix == _TABLE:
+    if Path(what).suffix == TABLE:
         memory = MemoryScope("global", capacity, alignment)
-        return _chosen(_of_table(Path(what), memory, options), options)
+        problem = read_table(what, memory, Path(what).name)
+        return _chosen(map_of_problem(problem, options=options), options)
     if capacity is not None or alignment != 1:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
@@ -156,31 +154,17 @@ def map_of_module(
     title: str = "module",
     options: MapOptions | None = None,
 ) -> MemoryMap:
-    """Plan the memory of a module, and return each placement.
+    """Plan the memory of a module, and return each placement, as `memory_map_of` does.
 
     Parameters
     ----------
     mod : tvm.IRModule or a function of one
-        It stays as it is.
+        It stays as it is. Anything else is a TypeError.
     target : str or tvm.target.Target, optional
         What it is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs without a
         target have to stand right before ``StorageRewrite``.
     title : str
         What to call it.
-    options : MapOptions, optional
-        What to show.
-
-    Returns
-    -------
-    MemoryMap
-        Plans that do not fit are in it, too.
-
-    Raises
-    ------
-    TypeError
-        When `mod` is no module and no function.
-    ValueError
-        As `memory_map_of` does.
     """
     options = options or MapOptions()
     if options.layer_group:
@@ -189,15 +173,7 @@ def map_of_module(
 
 
 def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> MemoryMap:
-    """Plan one problem, and return each placement.
-
-    Parameters
-    ----------
-    problem : Problem
-        What to plan; it is called by its name.
-    options : MapOptions, optional
-        What to show.
-    """
+    """Plan one problem, and return each placement; the map is called by the problem's name."""
     options = options or MapOptions()
     if STOCK in options.planners:
         raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")
@@ -206,13 +182,6 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
         for name in options.names(PLANNERS, problem)
     )
     return MemoryMap(problem.name, (ScopeMap(problem.name, placements),))
-
-
-def _of_table(path: Path, memory: MemoryScope, options: MapOptions) -> MemoryMap:
-    if not path.exists():
-        raise ValueError(f"{path}: no such file")
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        return map_of_problem(read_problem(stream, path.name, memory), options=options)
 
 
 def _of_program(program: Program, options: MapOptions) -> MemoryMap:

@@ -62,12 +62,9 @@ def remark(problem: Problem, plan: Plan) -> str:
 
     Its status says whether it fits.
     """
-    found = verify(problem, replace(plan, peak=_highest(problem, plan)))
+    # An allocation may end above all that is shown of it.
+    highest = max((plan.offsets[b.name][0] + b.size for b in problem.buffers), default=0)
+    found = verify(problem, replace(plan, peak=highest))
     broken = [one.message for one in found if one.kind != "capacity"]
     text = "TVM's allocations, one after another"
     return f"{text}; {broken[0]}" if broken else text
-
-
-def _highest(problem: Problem, plan: Plan) -> int:
-    """Return the highest end of a buffer: an allocation may end above all that is shown of it."""
-    return max((plan.offsets[b.name][0] + b.size for b in problem.buffers), default=0)

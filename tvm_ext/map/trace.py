@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from passes.planning import live_bytes
-from passes.simulation import Cause, Run, Stall
-from tvm_ext.drawing.timeline import WAIT_NAMES
+from passes.simulation import Stall
+from tvm_ext.drawing.timeline import WAIT_NAMES, gaps
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
 
@@ -109,15 +109,10 @@ def _tracks(placement: Placement) -> Iterator[tuple[int, int, int, Any, int]]:
     )
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    tracks = 0
     for begin, end, index, slot in spans:
         while busy and busy[0][0] <= begin:
             heapq.heappush(free, heapq.heappop(busy)[1])
-        if free:
-            track = heapq.heappop(free)
-        else:
-            tracks += 1
-            track = tracks
+        track = heapq.heappop(free) if free else len(busy) + 1
         heapq.heappush(busy, (end, track))
         yield track, begin, end, placement.problem.buffers[index], slot
 
@@ -131,30 +126,21 @@ def _pipelines(process: int, run: PlannedRun) -> Iterator[Event]:
         yield _named("thread_name", process, time.pipe, tracks[time.pipe])
     for ran in simulation.timeline:
         track = tracks[ran.pipe]
-        begin = ran.begin - sum(cycles for _, cycles in ran.waits)
-        for cause, cycles in ran.waits:
-            found = _stalls(simulation.stalls, ran, cause)
+        for cause, begin, end in gaps(ran):
+            # What the statement waits for at some time or other, for this cause.
+            here = (ran.pipe, ran.statement, cause)
+            found = [s for s in simulation.stalls if (s.pipe, s.statement, s.cause) == here]
             waited: Event = {"statement": ran.statement, "for": [_why(stall) for stall in found]}
             label = WAIT_NAMES[cause]
             if found and len(found) <= _MOST_NAMED:
                 label += ": " + " or ".join(_why(stall) for stall in found)
-            yield _complete(process, track, label, "stall", begin, begin + cycles, waited)
-            begin += cycles
+            yield _complete(process, track, label, "stall", begin, end, waited)
         args: Event = {
             "iteration": list(ran.iteration),
             "reads": [f"{buffer} [{slot}]" for buffer, slot in ran.reads],
             "writes": [f"{buffer} [{slot}]" for buffer, slot in ran.writes],
         }
         yield _complete(process, track, ran.statement, "run", ran.begin, ran.end, args)
-
-
-def _stalls(stalls: tuple[Stall, ...], ran: Run, cause: Cause) -> list[Stall]:
-    """Return what a statement waits for at some time or other, for one cause."""
-    return [
-        stall
-        for stall in stalls
-        if (stall.pipe, stall.statement, stall.cause) == (ran.pipe, ran.statement, cause)
-    ]
 
 
 def _why(stall: Stall) -> str:

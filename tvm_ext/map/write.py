@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory maps in files: what a file is follows from the end of its name."""
+"""Memory maps in files: what a file is follows from the end of its name.
+
+A picture has a row for each memory, and a column for each plan.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tvm_ext.drawing.picture import save
+from tvm_ext.drawing.memory_map import figure_of
+from tvm_ext.drawing.panel import Panel
+from tvm_ext.drawing.picture import INK, need_matplotlib, save
 from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.model import Placement, ScopeMap
 from tvm_ext.map.snapshot import write_snapshot
-from tvm_ext.map.static import picture
 from tvm_ext.map.trace import write_trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def write_map(shown: MemoryMap, path: str | Path) -> None:
@@ -45,15 +54,45 @@ def known_suffix(path: str | Path) -> str:
     return suffix
 
 
-def _picture(shown: MemoryMap, path: Path) -> None:
+def picture(shown: MemoryMap) -> Figure:
+    """Draw a memory map with matplotlib; raise ImportError if that is not there."""
+    need_matplotlib()
+    rows = [
+        [
+            Panel(p.problem, p.plan, _title(shown, scope, p), labels_of(scope))
+            for p in scope.placements
+        ]
+        for scope in shown.scopes
+    ]
+    figure = figure_of(rows, shown.title if len(rows) > 1 else None)
+    scopes = [scope for scope in shown.scopes for _ in scope.placements]
+    for axes, scope in zip(figure.axes, scopes, strict=True):
+        for line in scope.listing.rules if scope.listing else ():
+            axes.axvline(line, color=INK, linewidth=0.8, zorder=5)
+    return figure
+
+
+def labels_of(scope: ScopeMap) -> dict[str, str]:
+    """Return what a picture calls each buffer, by its name, where its notes have a label."""
+    return {name: note.label for name, note in scope.notes.items() if note.label}
+
+
+def _title(shown: MemoryMap, scope: ScopeMap, placement: Placement) -> str:
+    if len(shown.scopes) == 1:
+        return f"{shown.title}, {scope.name}: {placement.label}"
+    several = len({one.function for one in shown.scopes}) > 1
+    return f"{scope.function + ' ' if several else ''}{scope.name}: {placement.label}"
+
+
+def _save_picture(shown: MemoryMap, path: Path) -> None:
     save(picture(shown), path)
 
 
 _WRITERS: dict[str, Callable[[MemoryMap, Path], object]] = {
     ".html": lambda shown, path: path.write_text(shown.page(), encoding="utf-8"),
-    ".svg": _picture,
-    ".png": _picture,
-    ".pdf": _picture,
+    ".svg": _save_picture,
+    ".png": _save_picture,
+    ".pdf": _save_picture,
     ".pickle": lambda shown, path: path.write_bytes(write_snapshot(shown)),
     ".json": lambda shown, path: path.write_text(write_trace(shown), encoding="utf-8"),
 }

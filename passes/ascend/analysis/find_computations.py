@@ -43,7 +43,6 @@ from passes.ascend.analysis.computations import (
     union,
 )
 from passes.ascend.analysis.scalar_loops import needs_scalar_loop
-from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_tvm_access_ptr
 from passes.ir.statements import (
     Alloc,
@@ -62,7 +61,7 @@ from passes.ir.statements import (
     WhileLoop,
     post_order,
 )
-from passes.ir.symbolic_bounds import Bound
+from passes.prim_func.function_problems import FunctionProblems
 
 UNKNOWN_TRIPS = 2
 """How often a loop is taken to run when that is not known: the fewest that has a next iteration."""
@@ -77,49 +76,45 @@ _PIPE = "pipe"
 _READS, _WRITES = 1, 2  # The bits of a pointer's access mask.
 
 
-Route = Callable[[Computation], str]
-"""The pipe on which a computation would run by itself."""
-
-
 def find_computations(
-    statements: Records,
-    access: LinearAccess,
-    planned: Collection[int],
-    route: Route,
-    bounds: Sequence[Bound] = (),
+    found: FunctionProblems, planned: Collection[int], route: Callable[[Computation], str]
 ) -> tuple[Node, ...]:
     """Find the computations of a function and the loops and branches around them, in order.
 
-    Allocations are planned by index; loops of symbolic extent run within the bounds of variables.
-    ValueError is raised when one named pipe stands inside of another, or is no name.
+    Allocations are planned by index; `route` gives the pipe on which a computation would run by
+    itself. ValueError is raised when one named pipe stands inside of another, or is no name.
     """
-    return _Finder(access, planned, route, bounds).nodes(statements)
+    return _Finder(found, planned, route).nodes(found.statements)
 
 
 class _Finder:
     def __init__(
         self,
-        access: LinearAccess,
+        found: FunctionProblems,
         planned: Collection[int],
-        route: Route,
-        bounds: Sequence[Bound],
+        route: Callable[[Computation], str],
     ) -> None:
-        self._access = access
+        self._access = found.access
         self._planned = frozenset(planned)
         self._route = route
         self._analyzer = Analyzer()
         self._bounded: set[int] = set()  # The variables of which more is known than their type.
-        for bound in bounds:
+        for bound in found.bounds:
             self._bound(bound.variable, bound.lower, bound.upper)
         self._made = 0
         self._pipe: str | None = None
         self._visitors: Mapping[type, Callable[[Any], Sequence[Node]]] = {
             Alloc: self._visit_alloc,
             Assert: lambda check: self._value(check.condition),
-            Attribute: self._visit_attribute,
+            Attribute: lambda attribute: self._named(
+                attribute.op.value if attribute.op.attr_key == _PIPE else None,
+                lambda: self.nodes(attribute.body),
+            ),
             Branch: self._visit_branch,
             Declare: lambda _declare: (),
-            ForLoop: self._visit_loop,
+            ForLoop: lambda loop: self._named(
+                loop.op.annotations.get(_PIPE), lambda: self._loop(loop)
+            ),
             Other: lambda other: self._opaque(other.parts),
             Store: self._visit_store,
             Value: self._visit_value,
@@ -233,13 +228,10 @@ class _Finder:
 
     # Statements with a body
 
-    def _visit_attribute(self, attribute: Attribute) -> Sequence[Node]:
-        if attribute.op.attr_key == _PIPE:
-            return self._named(attribute.op.value, lambda: self.nodes(attribute.body))
-        return self.nodes(attribute.body)
-
     def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
-        """Return one computation of all that stands under a pipe's name."""
+        """Return one computation of all that stands under a pipe's name, if one is given."""
+        if value is None:
+            return inside()
         name = getattr(value, "value", value)
         if not isinstance(name, str):
             raise ValueError(f"a pipe is named by a string, got {value}")
@@ -247,21 +239,16 @@ class _Finder:
         if outer is not None and outer != str(name):
             raise ValueError(f"pipe {str(name)!r} is named inside of pipe {outer!r}")
         self._pipe = str(name)
-        nodes = inside()
+        whole = flattened(inside())
         self._pipe = outer
-        whole = flattened(nodes)
         if whole is None:
             return ()
         return [replace(whole, pipe=str(name), starts=False, is_plain=False, is_value=False)]
 
-    def _visit_loop(self, loop: ForLoop) -> Sequence[Node]:
-        if _PIPE in loop.op.annotations:
-            return self._named(loop.op.annotations[_PIPE], lambda: self._loop(loop))
-        return self._loop(loop)
-
     def _loop(self, loop: ForLoop) -> Sequence[Node]:
         op, trips = loop.op, self._trips(loop.op)
-        self._bound(op.loop_var, *self._range(op))
+        (least, low), (_, extent) = self._limits(op.min), self._limits(op.extent)
+        self._bound(op.loop_var, least, max(low + extent - 1, least))
         before = [node for bound in loop.bounds for node in self._value(bound)]
         made = self._made
         body = self.nodes(loop.body)
@@ -316,17 +303,14 @@ class _Finder:
         parts = [part for part in parts if not part.is_value]
         if not parts or (len(parts) > 1 and not self._are_one(parts)):
             return None
-        whole = in_sequence(parts)
-        work = counted(parts)
-        whole = replace(
+        whole, work = in_sequence(parts), counted(parts)
+        return replace(
             whole,
+            reads=union(*(value.reads for value in values), whole.reads),
             elements=sum(part.elements for part in work),
             moved_bits=sum(part.moved_bits for part in work),
+            starts=whole.starts and not values,
         )
-        if not values:
-            return whole
-        reads = union(*(value.reads for value in values), whole.reads)
-        return replace(whole, reads=reads, starts=False)
 
     def _are_one(self, parts: Sequence[Computation]) -> bool:
         if any(part.pipe is not None or not part.stores for part in parts):
@@ -344,10 +328,6 @@ class _Finder:
             return UNKNOWN_TRIPS
         step = getattr(op.step, "value", 1) if op.step is not None else 1
         return max(-(-most // max(step, 1)), 0)
-
-    def _range(self, op: For) -> tuple[int, int]:
-        (least, low), (_, extent) = self._limits(op.min), self._limits(op.extent)
-        return least, max(low + extent - 1, least)
 
     def _bound(self, var: Var, least: int, most: int) -> None:
         least, most = max(least, -_INFINITE), min(most, _INFINITE)

@@ -60,10 +60,10 @@ class _Walk:
             Conditional: self._visit_choice,
             Declare: lambda _declare: None,
             Load: self._visit_load,
-            ForLoop: self._visit_loop,
+            ForLoop: lambda loop: self._visit_loop(loop, loop.bounds, (loop.body,)),
             # Stores and loads do not come here: the address is handed on.
             Name: lambda name: self._write(name.key),
-            WhileLoop: self._visit_repeat,
+            WhileLoop: lambda loop: self._visit_loop(loop, (), parts_of(loop)),
             Store: self._visit_store,
         }
 
@@ -76,21 +76,18 @@ class _Walk:
         for part in parts_of(record):
             self.visit(part)
 
-    def _index(self, key: int) -> int | None:
-        """Return the allocation behind a name, if nothing has written it yet."""
-        entry = self._access.buffers.get(key)
-        return entry.root if entry is not None and entry.root in self._unwritten else None
-
     def _write(self, key: int) -> None:
-        index = self._index(key)
-        if index is not None:
-            self._unwritten.discard(index)
+        entry = self._access.buffers.get(key)
+        if entry is not None:
+            self._unwritten.discard(entry.root)
 
     def _read(self, key: int) -> None:
-        index = self._index(key)
-        if index is None or (self._conditions and self._is_carried(index)):
+        entry = self._access.buffers.get(key)
+        if entry is None or entry.root not in self._unwritten:
             return
-        alloc = self._access.allocs[index]
+        if self._conditions and self._is_carried(entry.root):
+            return
+        alloc = self._access.allocs[entry.root]
         raise ValueError(f"buffer {alloc.name!r} in {alloc.scope}: error: read before first write")
 
     def _is_carried(self, index: int) -> bool:
@@ -108,16 +105,14 @@ class _Walk:
         self._visit_parts(store)
         self._write(store.key)
 
-    def _visit_loop(self, loop: ForLoop) -> None:
-        for bound in loop.bounds:
-            self.visit(bound)
+    def _visit_loop(
+        self, loop: ForLoop | WhileLoop, before: Sequence[Records], repeated: Sequence[Records]
+    ) -> None:
+        for part in before:
+            self.visit(part)
         self._loops.append(loop.key)
-        self.visit(loop.body)
-        self._loops.pop()
-
-    def _visit_repeat(self, repeat: WhileLoop) -> None:
-        self._loops.append(repeat.key)
-        self._visit_parts(repeat)
+        for part in repeated:
+            self.visit(part)
         self._loops.pop()
 
     # Expressions

@@ -114,7 +114,8 @@ def isa_in_place(
             continue
         if destination in taken or other.size > one.size:
             continue
-        if one.slots < other.slots and _narrows(found, *indices):
+        bits = [found.access.allocs[index].element.bits for index in indices]
+        if one.slots < other.slots and bits[1] < bits[0]:
             continue
         statement = found.access.sequence[other.live[0][0]]
         stores = [
@@ -127,8 +128,7 @@ def isa_in_place(
         context = pipelines.stores.get(store.__chandle__())
         if context is None or not context.is_elementwise or context.stores != 1:
             continue
-        source_buffer = allocations[source].statement.buffer
-        if not may_write_over(store, source_buffer, restrict):
+        if not may_write_over(store, allocations[source].statement.buffer, restrict):
             continue
         pairs.append((source, destination))
         if chains.stall(source, destination):
@@ -137,12 +137,6 @@ def isa_in_place(
         taken.add(destination)
         chains.join(source, destination)
     return InPlace(tuple(pairs), tuple(stalls))
-
-
-def _narrows(found: FunctionProblems, source: int, destination: int) -> bool:
-    """Whether elements become narrower from one allocation to another, by their indices."""
-    allocs = found.access.allocs
-    return bool(allocs[destination].element.bits < allocs[source].element.bits)
 
 
 class _Chains:
@@ -154,10 +148,8 @@ class _Chains:
         buffers: Mapping[str, Buffer],
         pipelines: Pipelines,
     ) -> None:
-        self._pipelines = pipelines
-        self._index = {name: a.index for name, a in allocations.items()}
-        self._slots = {name: buffer.slots for name, buffer in buffers.items()}
-        self._partners: dict[str, list[str]] = {name: [] for name in self._index}
+        self._pipelines, self._allocations, self._buffers = pipelines, allocations, buffers
+        self._partners: dict[str, list[str]] = {name: [] for name in allocations}
 
     def join(self, source: str, destination: str) -> None:
         """Note that two buffers are in one place."""
@@ -174,14 +166,14 @@ class _Chains:
         )
 
     def _is_multi_buffered(self, name: str) -> bool:
-        return any(self._slots[other] > 1 for other in (name, *self._partners[name]))
+        return any(self._buffers[other].slots > 1 for other in (name, *self._partners[name]))
 
     def _any(self, name: str, pipes: Mapping[int, frozenset[str]], pipe: str) -> bool:
         """Whether a pipe is among those of a buffer's whole chain."""
         chain = [name]
         for other in chain:
             chain += [partner for partner in self._partners[other] if partner not in chain]
-        return any(pipe in pipes[self._index[other]] for other in chain)
+        return any(pipe in pipes[self._allocations[other].index] for other in chain)
 
 
 def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> bool:
@@ -206,11 +198,10 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
         sources = [load for load in loads if load.source.same_as(source)]
         if any(load.ty.dtype.bits % bits for load in sources):
             return False
-        reads_source = bool(sources)
         if not inner:
-            return reads_source
+            return bool(sources)
         # What a later instruction reads must not be overwritten by an earlier one.
-        if reads_source or len(inner) > 1:
+        if sources or len(inner) > 1:
             return False
         (node,) = inner
 

@@ -62,7 +62,10 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
     storage scopes, of which ``global`` stands for all of that rank. Registers do not count among
     `reads`, nor does what is written and only added to.
     """
-    sources, targets = ({_GM if _is_global(s) else s for s in scopes} for scopes in (reads, writes))
+    sources, targets = (
+        {_GM if scope.startswith(f"{_GM}.") else scope for scope in scopes}
+        for scopes in (reads, writes)
+    )
     sources -= {_REGISTER}
     if targets <= {_REGISTER}:
         return "S"
@@ -84,10 +87,6 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
     if target == _L1 and not sources:
         return FILLS_FROM_GLOBAL
     return None
-
-
-def _is_global(scope: str) -> bool:
-    return scope == _GM or scope.startswith(f"{_GM}.")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
         for attached in found.problems
         for name, allocation in attached.allocations.items()
     }
-    nodes = find_computations(found.statements, found.access, names, _route, found.bounds)
+    nodes = find_computations(found, names, _route)
     return _Builder(names, found).build(nodes)
 
 
@@ -176,8 +175,9 @@ class _Seen:
     """The statements that touch one allocation."""
 
     runs: int = 1
-    reads: dict[str, None] = field(default_factory=dict)
-    writes: dict[str, None] = field(default_factory=dict)
+    # The pipes on which they read it, and write it.
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
 
 
 class _Builder:
@@ -221,14 +221,14 @@ class _Builder:
         is_elementwise = pipe == "V" or (node.scalar_loop and _by_scopes(node) == "V")
         for store in node.stores:
             self._stores[store.__chandle__()] = StoreContext(pipe, len(node.stores), is_elementwise)
+        planned = False
         for memories, is_read in ((node.reads, True), (node.writes, False)):
             for memory in memories:
-                seen = None if memory.index is None else self._seen.get(memory.index)
-                if seen is not None:
+                if memory.index in self._seen:
+                    planned, seen = True, self._seen[memory.index]
                     seen.runs = max(seen.runs, runs)
-                    (seen.reads if is_read else seen.writes)[pipe] = None
-        is_planned = any(memory.index in self._seen for memory in (*node.reads, *node.writes))
-        if is_planned and node.pipe is None and node.elements > 1 and _by_scopes(node) is None:
+                    (seen.reads if is_read else seen.writes).add(pipe)
+        if planned and node.pipe is None and node.elements > 1 and _by_scopes(node) is None:
             self._guesses.append(_described(node))
         return Statement(
             _described(node),
@@ -240,8 +240,8 @@ class _Builder:
         )
 
     def _named(self, memories: Sequence[Memory]) -> tuple[str, ...]:
-        names = (None if m.index is None else self._names.get(m.index) for m in memories)
-        return tuple(name for name in names if name is not None)
+        indices = (m.index for m in memories if m.index is not None)
+        return tuple(self._names[index] for index in indices if index in self._names)
 
     def _is_unique(self, index: int) -> bool:
         value = self._found.access.alloc_stmts[index].annotations.get(_UNIQUE, False)

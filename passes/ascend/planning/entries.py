@@ -82,13 +82,10 @@ def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -
     """
     begins = sorted(problem.buffers, key=lambda buffer: buffer.live[0][0])
     pairs = problem.sharing.pairs if pairs is None else pairs
-    groups = merged_groups(problem, begins, pairs)
-    return [_entry(members) for members in groups.values()]
-
-
-def _entry(members: Sequence[Buffer]) -> Entry:
-    size = max(member.size for member in members)
-    return Entry(tuple(members), size, max(member.slots for member in members))
+    return [
+        Entry(tuple(members), max(m.size for m in members), max(m.slots for m in members))
+        for members in merged_groups(problem, begins, pairs).values()
+    ]
 
 
 def sequence(entries: Sequence[Entry]) -> list[Item]:
@@ -111,22 +108,18 @@ def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> lis
     if problem.memory.name != _REORDERED:
         return sequence(entries)
 
-    alone = _separated_from_all(problem)
+    separated = Counter(name for pair in problem.separations for name in pair)
+    others = len(problem.buffers) - 1
 
     def key(number: int) -> tuple[int, int]:
         entry = entries[number]
-        kind = 0 if entry.members[0].name in alone else entry.kind
+        alone = 0 < others == separated[entry.members[0].name]
+        kind = 0 if alone else entry.kind
         by_size = strategy == "largest-first" and kind > 0
         return kind, -entry.size if by_size else 0
 
     numbers = sorted(range(len(entries)), key=key)
     return [Item(number, slot) for number in numbers for slot in range(entries[number].slots)]
-
-
-def _separated_from_all(problem: Problem) -> set[str]:
-    """Return the buffers that share bytes with no other one, whatever their live ranges."""
-    others = Counter(name for pair in problem.separations for name in pair)
-    return {name for name, count in others.items() if count == len(problem.buffers) - 1}
 
 
 def granule(problem: Problem) -> int:

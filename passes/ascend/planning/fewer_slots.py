@@ -12,19 +12,19 @@ as they stand, until none changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from passes.ascend.planning.slot_choice import (
+from passes.ascend.planning.slot_search import (
     Cost,
     CostModel,
     MemoryRequest,
     Placed,
     Planner,
     SlotChoice,
+    SlotSearch,
     front,
 )
-from passes.ascend.planning.slot_search import SlotSearch
 from passes.planning.bound import lower_bound
 from passes.planning.planner import Budget, BudgetTracker
 
@@ -71,20 +71,17 @@ def choose(
     if smaller:
         meter = BudgetTracker(budget)
         for at, memory in enumerate(memories):
-            for capacity in _smaller_capacities(memory, found[at]):
+            if not found[at]:
+                continue
+            # Down to what one slot each needs.
+            peak, least = found[at][0].plan.peak, lower_bound(memory.single())
+            for capacity in range(least, peak, max(-(-(peak - least) // RUNGS), 1)):
                 if meter.left:
                     search = SlotSearch(memory, planner, meter, capacity)
                     found[at] += search.search(beside_others(at))
     return tuple(
         _worth_a_look(memory, found[at], beside_others(at)) for at, memory in enumerate(memories)
     )
-
-
-def _smaller_capacities(memory: MemoryRequest, choices: Sequence[SlotChoice]) -> Iterator[int]:
-    """Yield capacities below the chosen plan's peak, down to what one slot each needs."""
-    if choices:
-        peak, least = choices[0].plan.peak, lower_bound(memory.single())
-        yield from range(least, peak, max(-(-(peak - least) // RUNGS), 1))
 
 
 def _worth_a_look(

@@ -138,16 +138,12 @@ def _level(
 def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether two buffers rotate through several offsets and meet in equal slots only."""
     count = len(offsets[one.name])
-    return count > 1 and count == len(offsets[two.name]) and not _crossed(one, two, offsets)
-
-
-def _crossed(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -> bool:
     slots = product(enumerate(offsets[one.name]), enumerate(offsets[two.name]))
-    return any(a != b and _meet(low, one, high, two) for (a, low), (b, high) in slots)
-
-
-def _meet(low: int, one: Buffer, high: int, two: Buffer) -> bool:
-    return max(low, high) < min(low + one.size, high + two.size)
+    crossed = any(
+        a != b and max(low, high) < min(low + one.size, high + two.size)
+        for (a, low), (b, high) in slots
+    )
+    return 1 < count == len(offsets[two.name]) and not crossed
 
 
 def _sharing(

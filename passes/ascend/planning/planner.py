@@ -24,7 +24,7 @@ from passes.ascend.planning.levels import pipes_conflict, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget, BudgetTracker, register
+from passes.planning.planner import Budget, BudgetTracker, register, solve
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
 from passes.planning.planners.portfolio import bump_or_best
 from passes.planning.problem import Problem, widest_alignment
@@ -109,3 +109,24 @@ def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
     """
     free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
     return [entries_of(problem, ()), entries_of(problem, free)]
+
+
+def plan_workspace(
+    problem: Problem, budget: Budget | None = None, *, reuse: bool = False, search: str = "search"
+) -> Plan:
+    """Lay buffers out one after the other; with `reuse` those not live together may share bytes.
+
+    Then "search" looks for the lowest peak, and "mirror" is the original: first fit. A capacity of
+    the memory is not looked at.
+    """
+    problem = replace(problem, memory=replace(problem.memory, capacity=None))
+    if reuse and search == "search":
+        return solve(problem, "best", budget)
+    if granule(problem) > widest_alignment(problem):
+        # Nothing can stand at multiples of all alignments at once.
+        return solve(problem, "bump")
+    entries, block_list = entries_of(problem), BlockList(problem)
+    if not reuse:
+        return block_list.plan_of(by_buffer(entries, sequential(problem, entries)), "sequential")
+    placed = mirror(problem, entries, BudgetTracker(budget or Budget()))
+    return block_list.plan_of(by_buffer(entries, placed.offsets), "three_level_mirror")

@@ -14,12 +14,11 @@ first, and the problem is planned again: penalties guide the planners, cycles de
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from passes.ascend.planning.level_limit import LEVELS, plan_at_level
-from passes.ascend.planning.slot_choice import Cost, MemoryRequest, Placed, Planner, SlotChoice
 from passes.planning.bound import lower_bound
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
@@ -53,6 +52,86 @@ Counts = tuple[int, ...]
 Pairs = frozenset[frozenset[str]]
 
 _rank = attrgetter("rank")
+
+
+Placed = tuple[Problem, Plan]
+Slots = tuple[tuple[str, int], ...]
+"""Buffers that have fewer slots than they ask for, and how many, in `MemoryRequest.order`."""
+Planner = Callable[[Problem, Budget], Plan]
+"""From a problem to a complete plan, also when that does not fit."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What plans for the memories of a kernel cost."""
+
+    cycles: int  # What the kernel takes
+    # Pairs of buffers of which one waits for bytes that the other still uses, the longest wait
+    # first.
+    waits: tuple[tuple[str, str], ...] = ()
+
+
+CostModel = Callable[[Sequence[Placed]], Cost]
+"""From plans for some memories of a kernel to their cost, as if the other memories had no end.
+
+To share fewer bytes never costs more.
+"""
+
+
+@dataclass(frozen=True)
+class MemoryRequest:
+    """One memory as a kernel requests it."""
+
+    problem: Problem  # With all slots
+    # From slots by name to the problem in which these buffers have so many; what may be in place
+    # can depend on slots.
+    with_slots: Callable[[Mapping[str, int]], Problem]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The buffers that can lose slots, those first that free the most bytes."""
+        several = [b for b in self.problem.buffers if b.slots > 1 and b.pinned is None]
+        several.sort(key=lambda b: (-b.size * (b.slots - 1), b.name))
+        return tuple(buffer.name for buffer in several)
+
+    def single(self) -> Problem:
+        """Return the problem in which each buffer that can has one slot."""
+        return self.with_slots(dict.fromkeys(self.order, 1))
+
+
+@dataclass(frozen=True)
+class SlotChoice:
+    """Slots for the buffers of one memory, with a plan that fits."""
+
+    slots: Slots  # Buffers that have fewer slots than they ask for, and how many
+    lost: int  # Slots that they lost in all
+    problem: Problem  # With these slots
+    plan: Plan  # Verified, and within the capacity
+    cost: Cost  # Of this plan beside those that are chosen for the other memories
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        """The buffers that lost slots."""
+        return tuple(name for name, _ in self.slots)
+
+    @property
+    def cycles(self) -> int:
+        """What the kernel takes."""
+        return self.cost.cycles
+
+    @property
+    def rank(self) -> tuple[int, int, int, Slots]:
+        """What is minimised: cycles, then slots lost, then bytes."""
+        return (self.cycles, self.lost, self.plan.peak, self.slots)
+
+
+def front(choices: Sequence[SlotChoice]) -> tuple[SlotChoice, ...]:
+    """Return the choices to which none is better in both bytes and cycles, fewest bytes first."""
+    kept: list[SlotChoice] = []
+    for choice in sorted(choices, key=lambda c: (c.plan.peak, c.rank)):
+        if not kept or choice.cycles < kept[-1].cycles:
+            kept.append(choice)
+    return tuple(kept)
 
 
 class SlotSearch:
@@ -89,31 +168,61 @@ class SlotSearch:
             largest_single = (1,) * count + self._requested[count:]
             if self._try(largest_single, Budget().nodes):
                 break
-        self._by_bound()
+        if not self._by_bound():
+            self._around_best()
         found = [(counts, choices) for counts, choices in self._found.items() if choices]
         found.sort(key=lambda one: min(map(_rank, one[1])))
         for counts, choices in found[:IMPROVED]:
             self._improve(counts, choices)
         return sorted((one for choices in self._found.values() for one in choices), key=_rank)
 
-    def _by_bound(self) -> None:
-        """Try sets in the order of their bounds, until none that is left can be better."""
+    def _by_bound(self) -> bool:
+        """Try sets in the order of their bounds; return whether none that is left can be better."""
         queue = [(self._bound(self._requested), 0, self._requested)]
         seen = {self._requested}
         planned = 0
         while queue and planned < MOST_PLANNED and self._meter.left:
-            bound, lost, counts = heapq.heappop(queue)
-            best = self._best
-            if best is not None and (bound, lost) >= (best.cycles, best.lost):
-                return
+            _, _, counts = heapq.heappop(queue)
+            if not self._may_be_better(counts):
+                return True
             if _may_fit(self._problem(counts)):
                 planned += 1
                 self._try(counts, SET_NODES)
-            for at, count in enumerate(counts):
-                fewer = (*counts[:at], count - 1, *counts[at + 1 :])
-                if count > 1 and fewer not in seen and len(seen) < MOST_LOOKED_AT:
+            for fewer in self._changed(counts, -1):
+                if fewer not in seen and len(seen) < MOST_LOOKED_AT:
                     seen.add(fewer)
                     heapq.heappush(queue, (self._bound(fewer), self._lost(fewer), fewer))
+        return not queue and len(seen) < MOST_LOOKED_AT
+
+    def _around_best(self) -> None:
+        """Try sets that differ from the best one in a slot or two, until none of them is better."""
+        planned, centre = 0, None
+        while self._best is not centre:
+            centre = self._best
+            assert centre is not None, "the search around it begins with a best one"
+            fewer = dict(centre.slots)
+            counts = tuple(
+                fewer.get(name, most)
+                for name, most in zip(self._memory.order, self._requested, strict=True)
+            )
+            swapped = (s for more in self._changed(counts, 1) for s in self._changed(more, -1))
+            for near in (*self._changed(counts, 1), *self._changed(counts, -1), *swapped):
+                if planned == MOST_PLANNED or not self._meter.left:
+                    return
+                may_fit = near not in self._found and _may_fit(self._problem(near))
+                if may_fit and self._may_be_better(near):
+                    planned += 1
+                    self._try(near, SET_NODES)
+
+    def _changed(self, counts: Counts, by: int) -> Iterator[Counts]:
+        """Yield the sets in which one buffer has `by` slots more."""
+        for at, (count, most) in enumerate(zip(counts, self._requested, strict=True)):
+            if 1 <= count + by <= most:
+                yield (*counts[:at], count + by, *counts[at + 1 :])
+
+    def _may_be_better(self, counts: Counts) -> bool:
+        best = self._best
+        return best is None or (self._bound(counts), self._lost(counts)) < (best.cycles, best.lost)
 
     def _lost(self, counts: Counts) -> int:
         return sum(self._requested) - sum(counts)

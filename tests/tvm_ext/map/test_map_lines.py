@@ -14,7 +14,7 @@ from tvm_ffi import structural_equal
 from passes.planning import solve
 from passes.prim_func.problems import ProblemOptions, find_problems
 from tvm_ext import workloads
-from tvm_ext.comparison.single_functions import split
+from tvm_ext.lowering import split
 from tvm_ext.map import map_of_module, memory_map_of
 from tvm_ext.map.prim_func import scope_maps
 

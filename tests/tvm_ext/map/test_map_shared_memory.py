@@ -15,7 +15,7 @@ from passes.planning.live_ranges import live_together
 from passes.shared_memory.analysis.steps import allocated_bytes
 from tvm_ext.__main__ import main
 from tvm_ext.map import MapOptions, map_of_module
-from tvm_ext.map.static import picture
+from tvm_ext.map.write import picture
 
 SCRIPT = """
 @T.prim_func(s_tir=True)

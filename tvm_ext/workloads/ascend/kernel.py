@@ -78,15 +78,8 @@ class AscendKernel:
         return self._program.reference(*inputs).astype(str(dtype))
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A kernel in all its sizes."""
-
-    build: Callable[..., Program]
-    sizes: Mapping[Size, Parameters]
-
-
-_KERNELS: dict[str, _Entry] = {}
+_KERNELS: dict[str, tuple[Callable[..., Program], Mapping[str, Parameters]]] = {}
+"""By name: what builds a kernel, and with which arguments in each size."""
 
 
 def ascend(**sizes: Parameters) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
@@ -95,7 +88,7 @@ def ascend(**sizes: Parameters) -> Callable[[Callable[..., Program]], Callable[.
         raise ValueError(f"ascend: needs the sizes {', '.join(SIZES)}, got {', '.join(sizes)}")
 
     def add(build: Callable[..., Program]) -> Callable[..., Program]:
-        _KERNELS[build.__name__] = _Entry(build, {size: sizes[size] for size in SIZES})
+        _KERNELS[build.__name__] = build, sizes
         return build
 
     return add
@@ -120,8 +113,8 @@ def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> As
         raise ValueError(f"unknown kernel {name!r}; the kernels are {', '.join(_KERNELS)}")
     if size not in SIZES:
         raise ValueError(f"kernel {name!r}: size must be one of {', '.join(SIZES)}, got {size!r}")
-    entry = _KERNELS[name]
-    chosen = {**entry.sizes[size], **parameters}
+    build, sizes = _KERNELS[name]
+    chosen = {**sizes[size], **parameters}
     for what, value in chosen.items():
         if what == "dtype" and value not in DTYPES:
             raise ValueError(
@@ -129,11 +122,11 @@ def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> As
             )
         if what != "dtype" and (type(value) is not int or value < 1):
             raise ValueError(f"kernel {name!r}: {what} must be a positive integer, got {value!r}")
-    program = entry.build(**chosen)
+    program = build(**chosen)
     function = program.function.with_attr("global_symbol", name)
     return AscendKernel(
         name=name,
-        description=(entry.build.__doc__ or "").partition("\n")[0].rstrip("."),
+        description=(build.__doc__ or "").partition("\n")[0].rstrip("."),
         size=size,
         parameters=chosen,
         mod=tvm.IRModule({name: function}),

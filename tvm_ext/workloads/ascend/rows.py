@@ -21,22 +21,21 @@ def softmax(
     rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
 ) -> Program:
     """Softmax of rows, computed in float32."""
-    loaded = {"multi_buffer": slots}
-    stored = {"multi_buffer": slots}
+    turns = {"multi_buffer": slots}
 
     @T.prim_func(s_tir=True)
     def function(
         x: T.Buffer((tiles * rows, columns), dtype), y: T.Buffer((tiles * rows, columns), dtype)
     ):
         for tile in range(tiles):
-            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=loaded)
+            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
             wide = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             most = T.alloc_buffer((rows,), "float32", scope="local.UB")
             shifted = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             power = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             total = T.alloc_buffer((rows,), "float32", scope="local.UB")
             share = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=stored)
+            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
             for i, j in T.grid(rows, columns):
                 row[i, j] = x[tile * rows + i, j]
             for i, j in T.grid(rows, columns):
@@ -80,8 +79,7 @@ def layer_norm(
     rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
 ) -> Program:
     """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
-    loaded = {"multi_buffer": slots}
-    stored = {"multi_buffer": slots}
+    turns = {"multi_buffer": slots}
 
     @T.prim_func(s_tir=True)
     def function(
@@ -97,7 +95,7 @@ def layer_norm(
         for j in range(columns):
             beta[j] = bias[j]
         for tile in range(tiles):
-            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=loaded)
+            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
             wide = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             mean = T.alloc_buffer((rows,), "float32", scope="local.UB")
             centred = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
@@ -107,7 +105,7 @@ def layer_norm(
             normed = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             scaled = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             moved = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=stored)
+            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
             for i, j in T.grid(rows, columns):
                 row[i, j] = x[tile * rows + i, j]
             for i, j in T.grid(rows, columns):
@@ -163,7 +161,7 @@ def reduction(
     """Mean step between consecutive rows: a sum, and the row before, that a loop carries on."""
     if rows < 2:
         raise ValueError(f"kernel 'reduction': rows must be at least 2, got {rows}")
-    loaded = {"multi_buffer": slots}
+    turns = {"multi_buffer": slots}
 
     @T.prim_func(s_tir=True)
     def function(
@@ -182,7 +180,7 @@ def reduction(
             for j in range(columns):
                 total[j] = T.float32(0)
             for i in range(rows - 1):
-                row = T.alloc_buffer((columns,), dtype, scope="local.UB", annotations=loaded)
+                row = T.alloc_buffer((columns,), dtype, scope="local.UB", annotations=turns)
                 wide = T.alloc_buffer((columns,), "float32", scope="local.UB")
                 step = T.alloc_buffer((columns,), "float32", scope="local.UB")
                 distance = T.alloc_buffer((columns,), "float32", scope="local.UB")

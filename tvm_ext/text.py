@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of cells as a table: lines of text, Markdown or HTML."""
+"""Numbers and tables as people read and write them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,9 +82,13 @@ def _shortened(text: str, width: int) -> str:
     return f"{text[: width - 2 - tail]}..{text[len(text) - tail :]}"
 
 
-def format_sizes(*nbytes: int) -> str:
-    """Write numbers of bytes in the one unit that suits the largest: ``1.5/2/0 MiB``."""
-    return _scaled(nbytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)")
+
+
+def format_bytes(*nbytes: int) -> str:
+    """Write numbers of bytes, rounded, in the one unit that suits the largest: ``1.5/2/0 MiB``."""
+    return _scaled(nbytes, 1024, _UNITS)
 
 
 def format_seconds(*seconds: float) -> str:
@@ -92,8 +97,29 @@ def format_seconds(*seconds: float) -> str:
 
 
 def _scaled(values: Sequence[float], step: int, units: Sequence[str]) -> str:
+    def written(value: float, power: int) -> str:
+        scaled = value / step**power
+        return f"{scaled:.0f}" if scaled >= 100 else f"{scaled:.3g}"  # Three digits say enough.
+
     power = 0
-    while max(values) >= step ** (power + 1) and power + 1 < len(units):
+    while float(written(max(values), power)) >= step and power + 1 < len(units):
         power += 1
-    scaled = [value / step**power for value in values]
-    return "/".join(f"{v:.0f}" if v >= 1000 else f"{v:.3g}" for v in scaled) + f" {units[power]}"
+    return f"{'/'.join(written(value, power) for value in values)} {units[power]}"
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes: ``4096``, ``192KiB``, ``1.5 MiB``; case does not count.
+
+    Raises ValueError when it is none, or no whole number of bytes.
+    """
+    units = {unit.lower(): 1 << 10 * power for power, unit in enumerate(_UNITS)}
+    found = _SIZE.fullmatch(text.strip())
+    unit = units.get(found[3].lower() or "b") if found else None
+    if found is None or unit is None:
+        raise ValueError(f"expected bytes such as 4096, 192KiB or 1.5MiB, got {text!r}")
+    whole, part = found[1], found[2] or ""
+    tenths: int = 10 ** len(part)
+    count, rest = divmod(int(whole + part) * unit, tenths)
+    if rest:
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_ext.columns import Table, format_seconds, format_sizes
+from tvm_ext.text import Table, format_bytes, format_seconds
 
 ROWS = (("", "bytes", "nothing", "a|b"), ("first", "1", "", "x y"), ("second", "22", "", "z"))
 TABLE = Table("title", ROWS, notes=("a note",))
@@ -48,7 +48,7 @@ def test_what_is_too_long_keeps_both_ends():
     [((1023, 0), "1023/0 B"), ((1023 << 10, 0), "1023/0 KiB"), ((1024, 512), "1/0.5 KiB")],
 )
 def test_sizes_have_one_unit(nbytes, text):
-    assert format_sizes(*nbytes) == text
+    assert format_bytes(*nbytes) == text
 
 
 @pytest.mark.parametrize(
