@@ -83,7 +83,8 @@ class GroupSearch:
         self.index = index
         self.chip = chip
         self.keeps = KEEPS[halo]
-        self.parts = (0, chip.capacity // PARTS)
+        most = chip.capacity // PARTS
+        self.parts = (Cut(), Cut(part_bytes=most), Cut(part_bytes=most, passing=True))
         self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
         # While groups are compared it is enough that they fit; the portfolio is for the result.
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
@@ -145,16 +146,16 @@ class GroupSearch:
         """Whether a group was planned, or found not to fit."""
         return (estimate.first, estimate.last, estimate.cut, estimate.keep) in self._planned
 
-    def ending_with(self, last: int, first: int, parts: Sequence[int]) -> Iterator[Estimate]:
+    def ending_with(self, last: int, first: int, parts: Sequence[Cut]) -> Iterator[Estimate]:
         """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
 
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
-        the rows, until more slices win nothing. `parts` are the values of `Cut.part_bytes`.
+        the rows, until more slices win nothing. `parts` say what comes in parts.
         """
-        for keep, part_bytes in product(self.keeps, parts):
+        for keep, uncut in product(self.keeps, parts):
             best: dict[int, int] = {}
             vain = 0
-            for cut in self._cuts(last, part_bytes):
+            for cut in self._cuts(last, uncut):
                 # Columns are cut where no rows make a group of two layers fit.
                 fits = min(best, default=last) < last or not self._able(last)
                 if vain == PATIENCE and (cut.w == 1 or fits):
@@ -174,17 +175,20 @@ class GroupSearch:
                         break  # Fewer slices do for all groups, in fewer cycles.
                 vain = 0 if won or not best else vain + 1
 
-    def _cuts(self, last: int, part_bytes: int) -> list[Cut]:
+    def _cuts(self, last: int, uncut: Cut) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
+        if uncut.passing:
+            return [uncut]
         output = self.index.tensors[self.index.network.layers[last].output]
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self.chip.lanes.batch_unit(output.bits)
         batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
-        by_batch = [Cut(n=count, part_bytes=part_bytes) for count in counts(batch)]
-        cuts = [Cut(batch, count, part_bytes=part_bytes) for count in counts(rows)[1:]]
+        by_batch = [replace(uncut, n=count) for count in counts(batch)]
+        cuts = [replace(uncut, n=batch, h=count) for count in counts(rows)[1:]]
         columns = counts(sizes.get("w", 1))[1:]
         tall = [count for count in counts(rows) if 8 * count >= rows]
-        return [*by_batch, *cuts, *(Cut(batch, h, w, part_bytes) for w in columns for h in tall)]
+        both = [replace(uncut, n=batch, h=h, w=w) for w in columns for h in tall]
+        return [*by_batch, *cuts, *both]
 
     def _able(self, last: int) -> bool:
         """Whether a layer and the one before can be cut in columns."""
@@ -222,7 +226,7 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     while end >= first:
         estimates = [
             e
-            for e in search.ending_with(end, max(first, end + 1 - MOST_LAYERS), (0,))
+            for e in search.ending_with(end, max(first, end + 1 - MOST_LAYERS), (Cut(),))
             if e.first < end
         ]
         estimates.sort(key=lambda estimate: estimate.first)

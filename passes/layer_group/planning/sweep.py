@@ -185,7 +185,9 @@ class Sweep:
                 self._beside(self.index.tensors[name], other, number, 1)
         inside = [r for r in readers if r <= self.last]
         stream = self.facts.stream(number, self.cut.part_bytes)
-        parts = None if stream is None or inside else (stream.axis, stream)
+        parts = None
+        if stream is not None and self.cut.passing and not inside:
+            parts = (stream.axis, stream)
         measure, made = self._measure(tensor, needs, parts=parts)
         self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
         if stream is not None and stream.loads:
@@ -237,8 +239,8 @@ class Sweep:
             tensor = self.index.tensors[name]
             old = self._loaded.get(name)
             last_reader, parts = number, None
-            if old is None and stream is not None:
-                axis = passing_axis(self.index, number, stream, name, self.cut.letters)
+            if old is None and stream is not None and self.cut.passing:
+                axis = passing_axis(self.index, number, stream, name)
                 parts = None if axis is None else (axis, stream)
             elif old is not None:
                 last_reader = old.last_reader
@@ -374,8 +376,8 @@ class Sweep:
             kept = kept or (letter in keep and new.total < window[1].total)
         for made_by in sizes.values():
             elements *= int(made_by.sum())
-        for letter in self.cut.letters:
-            if letter in sizes:
+        for letter in LETTERS:
+            if letter in sizes or self.cut.count(letter) == 1:
                 continue
             if letter in keep:
                 kept = True
