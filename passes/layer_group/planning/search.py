@@ -83,7 +83,7 @@ class GroupSearch:
         self.index = index
         self.chip = chip
         self.keeps = KEEPS[halo]
-        most = chip.capacity // PARTS
+        self._most = most = chip.capacity // PARTS
         self.parts = (Cut(), Cut(part_bytes=most), Cut(part_bytes=most, passing=True))
         self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
         # While groups are compared it is enough that they fit; the portfolio is for the result.
@@ -152,7 +152,10 @@ class GroupSearch:
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
         the rows, until more slices win nothing. `parts` say what comes in parts.
         """
+        made_in_parts = any(self._facts.stream(n, self._most) for n in range(first, last + 1))
         for keep, uncut in product(self.keeps, parts):
+            if uncut.part_bytes and not made_in_parts:
+                continue  # The groups are those without parts.
             best: dict[int, int] = {}
             vain = 0
             for cut in self._cuts(last, uncut):
