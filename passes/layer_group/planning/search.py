@@ -152,12 +152,16 @@ class GroupSearch:
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
         the rows, until more slices win nothing. `parts` say what comes in parts.
         """
+        reached: dict[Cut, int] = {}  # The first layer that was looked at.
         made_in_parts = any(self._facts.stream(n, self._most) for n in range(first, last + 1))
         for keep, uncut in product(self.keeps, parts):
             if uncut.part_bytes and not made_in_parts:
                 continue  # The groups are those without parts.
+            if keep and self.keeps[0] != keep and not self._repeats(reached[uncut], last):
+                continue  # The groups are those whose halos are made again.
             best: dict[int, int] = {}
             vain = 0
+            reached[uncut] = last
             for cut in self._cuts(last, uncut):
                 # Columns are cut where no rows make a group of two layers fit.
                 fits = min(best, default=last) < last or not self._able(last)
@@ -166,7 +170,8 @@ class GroupSearch:
                 if cut.h == 1 and keep != self.keeps[0]:
                     continue  # Without cut rows there is nothing to keep.
                 won, worse, all_fit = False, 0, min(best, default=last) == first
-                for estimate in Sweep(self._facts, last, cut, keep).run(first):
+                sweep = Sweep(self._facts, last, cut, keep)
+                for estimate in sweep.run(first):
                     known = best.get(estimate.first)
                     worse += 1
                     if known is None or estimate.price < known:
@@ -176,7 +181,12 @@ class GroupSearch:
                     yield estimate
                     if all_fit and worse == PATIENCE:
                         break  # Fewer slices do for all groups, in fewer cycles.
+                reached[uncut] = min(reached[uncut], sweep.first)
                 vain = 0 if won or not best else vain + 1
+
+    def _repeats(self, first: int, last: int) -> bool:
+        """Whether slices of any of these layers may need the same rows."""
+        return any(self._facts.repeats_rows(number) for number in range(first, last + 1))
 
     def _cuts(self, last: int, uncut: Cut) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""

@@ -31,6 +31,11 @@ class Stream:
     stores: bool = False  # Whether the result is stored in parts
 
     @property
+    def count(self) -> int:
+        """How many parts there are."""
+        return -(-self.extent // self.chunk)
+
+    @property
     def ranges(self) -> tuple[Range, ...]:
         """What each part makes of the axis."""
         begins = range(0, self.extent, self.chunk)
