@@ -62,7 +62,7 @@ def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
             if stream is None or not (stream.loads or stream.stores):
                 program.append(Statement(layer.name, LANES, reads, writes, cycles))
                 continue
-            count = len(stream.ranges)
+            count = stream.count
             stored = -(-_elements(slices.tensors[layer.output].made(indices[at])) // count)
             stored = -(-stored * planned.group.tensor(layer.output).bits // 8)
             for part in range(count + 2):

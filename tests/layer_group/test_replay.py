@@ -190,5 +190,7 @@ def run_random_group(network, h, w, data):
     outputs = [group.tensor(name).shape for name in group.outputs]
     cut = Cut(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
     keep = data.draw(st.sampled_from(("", "h")))
-    streams = streams_of(group, LANES, cut.letters, data.draw(st.sampled_from((0, 1, 100))))
+    part_bytes = data.draw(st.sampled_from((0, 1, 100)))
+    cut = replace(cut, part_bytes=part_bytes, passing=cut.steps == 1 and data.draw(st.booleans()))
+    streams = streams_of(group, LANES, cut.part_bytes, cut.passing)
     check_replay(plan(slice_group(group, cut, keep, streams=streams)))

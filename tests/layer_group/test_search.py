@@ -41,7 +41,8 @@ LONG = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))
         h=st.integers(1, 6),
         w=st.integers(1, 3),
         part_bytes=st.sampled_from((0, 1, 100)),
-    ),
+    )
+    | st.builds(Cut, part_bytes=st.sampled_from((1, 100)), passing=st.booleans()),
     keep=st.sampled_from(("", "h")),
 )
 @settings(max_examples=100, deadline=None, print_blob=True)
@@ -51,7 +52,7 @@ def test_a_sweep_finds_what_slices_and_time_steps_say(network, cut, keep):
     last = len(network.layers) - 1
     for estimate in Sweep(LayerFacts(index, chip), last, cut, keep).run(0):
         group = index.group(tuple(range(estimate.first, last + 1)))
-        streams = streams_of(group, chip.lanes, cut.letters, cut.part_bytes)
+        streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
         slices = slice_group(group, cut, keep, streams=streams)
         steps = pipeline(nearest(group, slices.streamed))
         local_bytes = item_bytes(slices, chip.lanes)
@@ -309,7 +310,7 @@ def test_the_cheapest_halo_is_at_least_as_good_as_either(network):
     chip = Chip(SMALL, MACHINE, "first_fit")
     search = GroupSearch(index, chip, "cheapest")
     last = len(network.layers) - 1
-    for estimate in list(search.ending_with(last, 0, (0,)))[:6]:
+    for estimate in list(search.ending_with(last, 0, (Cut(),)))[:6]:
         planned = search.plan(estimate)
         if planned is not None:
             best = search.settle(planned)

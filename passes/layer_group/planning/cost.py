@@ -104,7 +104,7 @@ def group_cost(
             continue
         loaded = sum(moved_bytes(slices, name, LOAD) for name, _ in stream.loads)
         stored = bytes_of(group.tensor(layer.output)) if stream.stores else 0
-        parts = len(stream.ranges)
+        parts = stream.count
         each = sum(pipe.cycles(-(-n // (parts * count))) for n in (loaded, stored) if n)
         computing[at], streaming[at] = computing[at] + each, each * parts
         streamed += loaded + stored

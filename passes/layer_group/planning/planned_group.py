@@ -179,7 +179,7 @@ def plan_group(
         return None
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return None
-    streams = streams_of(group, chip.lanes, cut.letters, cut.part_bytes)
+    streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
     slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)
     steps = pipeline(nearest(group, slices.streamed))

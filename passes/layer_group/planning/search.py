@@ -94,7 +94,8 @@ class GroupSearch:
         self.chip = chip
         self.keeps = KEEPS[halo]
         self._progress = progress
-        self.parts = (0, chip.capacity // PARTS)
+        self._most = most = chip.capacity // PARTS
+        self.parts = (Cut(), Cut(part_bytes=most), Cut(part_bytes=most, passing=True))
         self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
         # While groups are compared it is enough that they fit; the portfolio is for the result.
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
@@ -156,17 +157,24 @@ class GroupSearch:
         """Whether a group was planned, or found not to fit."""
         return (estimate.first, estimate.last, estimate.cut, estimate.keep) in self._planned
 
-    def ending_with(self, last: int, first: int, parts: Sequence[int]) -> Iterator[Estimate]:
+    def ending_with(self, last: int, first: int, parts: Sequence[Cut]) -> Iterator[Estimate]:
         """Yield the groups of layers from `first` or later to `last`, cut by cut, as they fit.
 
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
-        the rows, until more slices win nothing. `parts` are the values of `Cut.part_bytes`.
+        the rows, until more slices win nothing. `parts` say what comes in parts.
         """
         self._progress(last + 1, len(self.index.network.layers))
-        for keep, part_bytes in product(self.keeps, parts):
+        reached: dict[Cut, int] = {}  # The first layer that was looked at.
+        made_in_parts = any(self._facts.stream(n, self._most) for n in range(first, last + 1))
+        for keep, uncut in product(self.keeps, parts):
+            if uncut.part_bytes and not made_in_parts:
+                continue  # The groups are those without parts.
+            if keep and self.keeps[0] != keep and not self._repeats(reached[uncut], last):
+                continue  # The groups are those whose halos are made again.
             best: dict[int, int] = {}
             vain = 0
-            for cut in self._cuts(last, part_bytes):
+            reached[uncut] = last
+            for cut in self._cuts(last, uncut):
                 # Columns are cut where no rows make a group of two layers fit.
                 fits = min(best, default=last) < last or not self._able(last)
                 if vain == PATIENCE and (cut.w == 1 or fits):
@@ -174,7 +182,8 @@ class GroupSearch:
                 if cut.h == 1 and keep != self.keeps[0]:
                     continue  # Without cut rows there is nothing to keep.
                 won, worse, all_fit = False, 0, min(best, default=last) == first
-                for estimate in Sweep(self._facts, last, cut, keep).run(first):
+                sweep = Sweep(self._facts, last, cut, keep)
+                for estimate in sweep.run(first):
                     known = best.get(estimate.first)
                     worse += 1
                     if known is None or estimate.price < known:
@@ -184,20 +193,28 @@ class GroupSearch:
                     yield estimate
                     if all_fit and worse == PATIENCE:
                         break  # Fewer slices do for all groups, in fewer cycles.
+                reached[uncut] = min(reached[uncut], sweep.first)
                 alone = min(best, default=last) == last > first
                 vain = 0 if won or alone else vain + 1
 
-    def _cuts(self, last: int, part_bytes: int) -> list[Cut]:
+    def _repeats(self, first: int, last: int) -> bool:
+        """Whether slices of any of these layers may need the same rows."""
+        return any(self._facts.repeats_rows(number) for number in range(first, last + 1))
+
+    def _cuts(self, last: int, uncut: Cut) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
+        if uncut.passing:
+            return [uncut]
         output = self.index.tensors[self.index.network.layers[last].output]
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self.chip.lanes.batch_unit(output.bits)
         batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
-        by_batch = [Cut(n=count, part_bytes=part_bytes) for count in counts(batch)]
-        cuts = [Cut(batch, count, part_bytes=part_bytes) for count in counts(rows)[1:]]
+        by_batch = [replace(uncut, n=count) for count in counts(batch)]
+        cuts = [replace(uncut, n=batch, h=count) for count in counts(rows)[1:]]
         columns = counts(sizes.get("w", 1))[1:]
         tall = [count for count in counts(rows) if 8 * count >= rows]
-        return [*by_batch, *cuts, *(Cut(batch, h, w, part_bytes) for w in columns for h in tall)]
+        both = [replace(uncut, n=batch, h=h, w=w) for w in columns for h in tall]
+        return [*by_batch, *cuts, *both]
 
     def _able(self, last: int) -> bool:
         """Whether a layer and the one before can be cut in columns."""
@@ -235,7 +252,7 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     while end >= first:
         estimates = [
             e
-            for e in search.ending_with(end, max(first, end + 1 - MOST_LAYERS), (0,))
+            for e in search.ending_with(end, max(first, end + 1 - MOST_LAYERS), (Cut(),))
             if e.first < end
         ]
         estimates.sort(key=lambda estimate: estimate.first)

@@ -46,16 +46,18 @@ class Cut:
     w: int = 1
     # A layer whose weights take more bytes a lane is made in parts (see `streams`); zero: none is.
     part_bytes: int = 0
+    # Whether what such a layer adds to its sums, and what it makes for others outside of the
+    # group, comes and goes in the same parts; in one slice only.
+    passing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.passing and self.steps > 1:
+            raise ValueError("only what is made in one slice can pass by in parts")
 
     @property
     def steps(self) -> int:
         """Number of slices in all."""
         return self.n * self.h * self.w
-
-    @property
-    def letters(self) -> str:
-        """Letters of the axes that have more than one slice."""
-        return "".join(letter for letter in LETTERS if self.count(letter) > 1)
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""

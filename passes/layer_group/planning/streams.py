@@ -31,6 +31,11 @@ class Stream:
     stores: bool = False  # Whether the result is stored in parts
 
     @property
+    def count(self) -> int:
+        """How many parts there are."""
+        return -(-self.extent // self.chunk)
+
+    @property
     def ranges(self) -> tuple[Range, ...]:
         """What each part makes of the axis."""
         begins = range(0, self.extent, self.chunk)
@@ -91,21 +96,24 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
     return Stream(axis, extent, chunk, tuple(weights)) if chunk < extent else None
 
 
-def streams_of(group: Group, lanes: Lanes, letters: str, most: int) -> dict[str, Stream]:
+def streams_of(group: Group, lanes: Lanes, most: int, passing: bool) -> dict[str, Stream]:
     """Return the layers of a group that are made in parts, by name.
 
-    `letters` are those of the axes that are cut, and `most` is as in `stream_of`.
+    `most` is as in `stream_of`; operands and results come in parts, too, where `passing`.
     """
     found = {}
     for position, (layer, number) in enumerate(zip(group.layers, group.numbers, strict=True)):
         stream = stream_of(group.index, lanes, number, most)
         if stream is None:
             continue
+        if not passing:
+            found[layer.name] = stream
+            continue
         others = [
             (name, axis)
             for name in group.inputs
             if group.readers(name) == (position,)
-            for axis in [passing_axis(group.index, number, stream, name, letters)]
+            for axis in [passing_axis(group.index, number, stream, name)]
             if axis is not None
         ]
         stores = not group.readers(layer.output)
@@ -113,21 +121,13 @@ def streams_of(group: Group, lanes: Lanes, letters: str, most: int) -> dict[str,
     return found
 
 
-def passing_axis(
-    index: NetworkIndex, number: int, stream: Stream, name: str, letters: str
-) -> int | None:
-    """Return the axis of an activation along which its only reader can load it in parts.
-
-    None if there is none, or if the activation does not follow all cuts, so that it may stay.
-    """
+def passing_axis(index: NetworkIndex, number: int, stream: Stream, name: str) -> int | None:
+    """Return the axis of an activation along which its only reader can load it in parts."""
     layer = index.network.layers[number]
-    tensor, output = index.tensors[name], index.tensors[layer.output]
+    tensor = index.tensors[name]
     if tensor.kind is not Kind.ACTIVATION or layer.inputs.count(name) != 1:
         return None
     maps = layer.maps[layer.inputs.index(name)]
-    followed = {m.axis for m in maps if m is not None}
-    if any(output.axes.find(letter) not in followed for letter in letters):
-        return None
     found = [axis for axis, m in enumerate(maps) if m is not None and m.axis == stream.axis]
     if len(found) != 1 or maps[found[0]] != AxisMap(stream.axis):
         return None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from passes.layer_group.planning.cost import LANES, TRANSFERS
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.in_place import lie_alike
-from passes.layer_group.planning.network import Kind, Layer, Tensor
+from passes.layer_group.planning.network import AxisMap, Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.slicing import LETTERS, Cut
 from passes.layer_group.planning.spans import (
@@ -56,6 +56,7 @@ class LayerFacts:
         lanes = chip.lanes
         self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
+        self._repeats: dict[int, bool] = {}
         self._streams: dict[tuple[int, int], Stream | None] = {}
         self._lanes_pipe = chip.machine[LANES]
         self._transfer_pipe = chip.machine[TRANSFERS]
@@ -91,6 +92,28 @@ class LayerFacts:
         if key not in self._streams:
             self._streams[key] = stream_of(self.index, self.chip.lanes, number, part_bytes)
         return self._streams[key]
+
+    def repeats_rows(self, number: int) -> bool:
+        """Whether slices of a layer's rows may need rows, or whole tensors, that others need."""
+        if number not in self._repeats:
+            self._repeats[number] = self._may_repeat(self.index.network.layers[number])
+        return self._repeats[number]
+
+    def _may_repeat(self, layer: Layer) -> bool:
+        output = self.index.tensors[layer.output]
+        rows = output.axes.find("h")
+        for name, maps in zip(layer.inputs, layer.maps, strict=True):
+            tensor = self.index.tensors[name]
+            at = tensor.axes.find("h")
+            letters = {output.axes[m.axis] for m in maps if m is not None}
+            if tensor.kind is Kind.WEIGHT and not letters & set(LETTERS):
+                continue
+            follows = [axis for axis, m in enumerate(maps) if m is not None and m.axis == rows]
+            if follows != [at] or maps[at] != AxisMap(rows):
+                return True
+            if tensor.shape[at] != output.shape[rows]:
+                return True
+        return False
 
     def compute_cycles(self, number: int, elements: float) -> float:
         """Return the cycles in which a layer makes so many elements of its output."""
@@ -140,7 +163,7 @@ class Sweep:
         self.facts = facts
         self.index = facts.index
         self.layers = facts.index.network.layers
-        self.last = last
+        self.last = self.first = last  # The first layer is the one that was looked at last.
         self.cut = cut
         self.keep = keep
         self._needs: dict[str, AxisSpans] = {}
@@ -163,6 +186,7 @@ class Sweep:
         """
         capacity = self.facts.chip.capacity
         for number in range(self.last, first - 1, -1):
+            self.first = number
             if not self._extend(number):
                 return
             if self._floor(number) > capacity:
@@ -198,7 +222,9 @@ class Sweep:
                 self._beside(self.index.tensors[name], other, number, 1)
         inside = [r for r in readers if r <= self.last]
         stream = self.facts.stream(number, self.cut.part_bytes)
-        parts = None if stream is None or inside else (stream.axis, stream)
+        parts = None
+        if stream is not None and self.cut.passing and not inside:
+            parts = (stream.axis, stream)
         measure, made = self._measure(tensor, needs, parts=parts)
         self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
         if stream is not None and stream.loads:
@@ -264,9 +290,9 @@ class Sweep:
 
     def _pass_by(self, number: int, nbytes: float, stream: Stream, sign: int) -> None:
         """Add or take away a transfer part by part, of which the layer waits for one part."""
-        cycles = sign * self.facts.transfer_cycles(nbytes / len(stream.ranges))
+        cycles = sign * self.facts.transfer_cycles(nbytes / stream.count)
         self._compute[self._at(number)] += cycles
-        self._move[self._at(number)] += cycles * len(stream.ranges)
+        self._move[self._at(number)] += cycles * stream.count
 
     def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> None:
         """Note what the layer needs of its inputs, loaded as long as nothing makes them."""
@@ -280,8 +306,8 @@ class Sweep:
             tensor = self.index.tensors[name]
             old = self._loaded.get(name)
             last_reader, parts = number, None
-            if old is None and stream is not None:
-                axis = passing_axis(self.index, number, stream, name, self.cut.letters)
+            if old is None and stream is not None and self.cut.passing:
+                axis = passing_axis(self.index, number, stream, name)
                 parts = None if axis is None else (axis, stream)
             elif old is not None:
                 last_reader = old.last_reader
@@ -420,8 +446,8 @@ class Sweep:
             kept = kept or (letter in keep and new.total < window[1].total)
         for made_by in sizes.values():
             elements *= int(made_by.sum())
-        for letter in self.cut.letters:
-            if letter in sizes:
+        for letter in LETTERS:
+            if letter in sizes or self.cut.count(letter) == 1:
                 continue
             if letter in keep:
                 kept = True

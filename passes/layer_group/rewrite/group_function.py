@@ -203,7 +203,7 @@ class _Writer:
         # A part is loaded in the turn before it is computed, and stored in the one after.
         turn, count, ahead = (
             Var("part", PrimType(INDEX)),
-            len(stream.ranges),
+            stream.count,
             int(bool(stream.loads)),
         )
 
