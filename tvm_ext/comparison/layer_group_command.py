@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import tvm
 from tvm.ir.transform import Sequential
@@ -125,33 +126,18 @@ def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = 
 def to_json(found: Savings) -> str:
     """Write the data without the plans themselves."""
     report = found.report
-    groups = [
-        {
-            name: getattr(group, name)
-            for name in LayerGroupSummary.__dataclass_fields__
-            if name != "planned"
-        }
-        for group in report.groups
-    ]
     plain = {
-        "groups": groups,
+        **_fields(report, "groups", "left"),
+        "groups": [_fields(group, "planned") for group in report.groups],
         "left": [left._asdict() for left in report.left],
-        **{
-            name: getattr(report, name)
-            for name in (
-                "moved_before",
-                "moved_after",
-                "folded_before",
-                "folded_after",
-                "moved_least",
-                "makespan_before",
-                "makespan_after",
-            )
-        },
         "gmem_before": found.gmem_before,
         "gmem_after": found.gmem_after,
     }
     return json.dumps(plain, indent=2)
+
+
+def _fields(of: Any, *without: str) -> dict[str, Any]:
+    return {one.name: getattr(of, one.name) for one in fields(of) if one.name not in without}
 
 
 _HEADER = ["group", "layers", "slices", "halo", "LMEM", "share", "banks", "moved", "twice"]
