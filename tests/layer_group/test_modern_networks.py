@@ -16,10 +16,7 @@ from passes.layer_group.planning.layer_groups import SEARCHES
 from target_hw.sophgo import CHIPS
 from tvm_ext.layer_group_report import layer_groups
 
-BY_DEFAULT = (
-    ("detector", TINY, "dynamic_programming"),
-    ("window attention", "sophgo/cv181x", "tail_to_head"),
-)
+BY_DEFAULT = ("detector", TINY, "dynamic_programming")
 
 
 @cache
@@ -33,7 +30,7 @@ def expected(name):
 @pytest.mark.parametrize(
     ("name", "chip", "search"),
     [
-        pytest.param(*case, marks=() if case in BY_DEFAULT else pytest.mark.slow)
+        pytest.param(*case, marks=() if case == BY_DEFAULT else pytest.mark.slow)
         for case in product(NETWORKS, (TINY, *CHIPS), SEARCHES)
     ],
 )

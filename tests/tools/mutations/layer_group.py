@@ -11,6 +11,7 @@ _REWRITE = "passes/layer_group/rewrite"
 
 _TAKEN = "tests/layer_group/test_written_kernels.py::test_what_is_taken_and_why_the_rest_is_left"
 _GAPS = "tests/layer_group/test_written_kernels.py::test_rows_that_nobody_asks_for_are_known_too"
+_PARTS = "tests/layer_group/test_backward.py::test_tensors_of_a_concatenation_have_their_rows"
 _SAME = "tests/layer_group/test_written_kernels.py::test_each_gives_the_same_in_a_group"
 _BOUNDARIES = "tests/layer_group/test_boundaries.py"
 _VIEWS = ("whose_begin_is_computed_is_left_alone", "is_read_where_it_begins")
@@ -72,7 +73,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup halo: what a kernel reads",
         f"{_ANALYSIS}/regions.py",
         (),
-        (_GAPS, _SAME),
+        (_GAPS, _PARTS, _SAME),
     ),
     Rule(
         "LayerGroup halo: tables of what is read",
