@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import combinations
 from typing import Any, Literal, get_args
 
 import tvm_ffi
@@ -28,6 +29,7 @@ from passes.driver import (
 )
 from passes.ir.script_lines import printed
 from passes.planning import Plan, Problem, solve
+from passes.planning.live_ranges import live_together
 from passes.planning.overflow import Places, does_not_fit
 from passes.planning.planner import get_planner
 from passes.prim_func.arena import Arena, write_arenas
@@ -210,7 +212,7 @@ def _with_barriers(
                 solver(shared_memory_problem(kernel, any_size, numbers)).peak
                 for numbers in ((), added)
             )
-            text = "function %r: %d barriers are added, for %d bytes of %s rather than %d"
+            text = "function %r: barriers added: %d, for %d bytes of %s rather than %d"
             LOGGER.info(text, name_of(func), len(added), after, scope, before)
     return add_barriers(func, scope, places) if places else func
 
@@ -243,17 +245,24 @@ def place_shared_memory(
     for scope, kernel in memory.kernels.items():
         limit = limits.get(scope)
         if limit is not None and limit <= taken:
-            raise ValueError(f"scope {scope!r} has {limit} bytes, and {taken} of them are taken")
+            rest = f"the kernel takes {taken} of the same memory before"
+            raise ValueError(f"scope {scope!r} has {limit} bytes, and {rest}")
         capacity = None if limit is None else limit - taken
         problem = shared_memory_problem(kernel, MemoryScope(scope, capacity=capacity))
-        overflow = partial(does_not_fit, places=EpochPlaces(func, memory, kernel))
-        plan = placed(problem, overflow=overflow)
+        plan = placed(problem, overflow=partial(_overflow, EpochPlaces(func, memory, kernel)))
         taken += plan.peak
         most = None if own is None or scope != "shared" else own.attrs.get(_STOCK_LIMIT)
         if own is not None and most is not None and taken > int(most):
             text = "function %r: it needs %d bytes of %s, and %s is said to have %d a block"
             LOGGER.warning(text, name_of(func), taken, scope, own.kind.name, int(most))
         yield SharedMemoryPlan(memory, kernel, problem, plan)
+
+
+def _overflow(places: Places, problem: Problem, plan: Plan, base: int) -> str:
+    """Say what does not fit. One thread may read while another writes, so none is in place."""
+    pairs = combinations(problem.buffers, 2)
+    apart = ((a.name, b.name) for a, b in pairs if live_together(a.live, b.live))
+    return does_not_fit(replace(problem, separations=tuple(apart)), plan, base, places=places)
 
 
 def _limits(chip: Target) -> dict[str, int]:

@@ -264,17 +264,47 @@ STEPS = st.recursive(
 )
 
 
-def alike(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Return steps that all threads take alike, so that each takes them as one does."""
+def some_alike(steps: Sequence[Step], chosen: Iterator[bool], here: bool) -> tuple[Step, ...]:
+    """Return steps of which all threads take the chosen ones alike, and come by each barrier."""
     made: list[Step] = []
     for step in steps:
+        if isinstance(step, Event):
+            made += [step] if here or step.what is not What.BARRIER else []
+            continue
+        inside = here and next(chosen)
         if isinstance(step, Loop):
-            made.append(Loop(alike(step.body), step.may_skip, is_uniform=True))
-        elif isinstance(step, Branch):
-            made.append(Branch(tuple(map(alike, step.arms)), is_uniform=True))
+            body = some_alike(step.body, chosen, inside)
+            made.append(Loop(body, step.may_skip, is_uniform=inside))
         else:
-            made.append(step)
+            arms = tuple(some_alike(arm, chosen, inside) for arm in step.arms)
+            made.append(Branch(arms, is_uniform=inside))
     return tuple(made)
+
+
+Run = tuple[list[Event], list[Event]]
+
+
+def runs(steps: Sequence[Step]) -> Iterator[Run]:
+    """Yield what two threads do, who choose for themselves where threads do not go alike."""
+    if not steps:
+        yield [], []
+        return
+    first, rest = steps[0], steps[1:]
+    heads: Any
+    if isinstance(first, Event):
+        heads = [([first], [first])]
+    elif not first.is_uniform:
+        heads = itertools.product(list(itertools.islice(ways([first]), 8)), repeat=2)
+    elif isinstance(first, Branch):
+        heads = itertools.chain.from_iterable(map(runs, first.arms))
+    else:
+        once = list(itertools.islice(runs(first.body), 8))
+        twice = ((a + c, b + d) for (a, b), (c, d) in itertools.product(once, repeat=2))
+        heads = [([], []), *once, *twice]
+    tails = list(itertools.islice(runs(rest), 8))
+    for one, other in itertools.islice(heads, 40):
+        for tail, other_tail in tails:
+            yield one + tail, other + other_tail
 
 
 def ways(steps: Sequence[Step]) -> Iterator[list[Event]]:
@@ -296,49 +326,85 @@ def ways(steps: Sequence[Step]) -> Iterator[list[Event]]:
             yield head + tail
 
 
-def needs(way: list[Event]) -> list[set[str]]:
+def needs(run: Run) -> list[set[str]]:
     """Return for each epoch of a run what is touched or holds a value that is read later."""
-    needed: list[set[str]] = [set()]
-    for at, event in enumerate(way):
+    threads = [split(way) for way in run]
+    epochs = itertools.zip_longest(*threads, fillvalue=[])
+    touched = [
+        {name for event in one + other if event.what is not What.BEGIN for name in event.buffers}
+        for one, other in epochs
+    ]
+    for name in NAMES:
+        for begin, end in (*own_values(run, name), *values_of_others(threads, name)):
+            for number in range(begin, end + 1):
+                touched[number].add(name)
+    return touched
+
+
+def own_values(run: Run, name: str) -> Iterator[tuple[int, int]]:
+    """Yield the epochs of a write and of the last read behind it, by one thread."""
+    for way in run:
+        kinds = [
+            (number, event.what)
+            for number, events in enumerate(split(way))
+            for event in events
+            if name in event.buffers
+        ]
+        for at, (begin, what) in enumerate(kinds):
+            later = itertools.takewhile(lambda one: one[1] is not What.BEGIN, kinds[at + 1 :])
+            ends = [number for number, kind in later if kind is What.READ]
+            if what is What.WRITE and ends:
+                yield begin, ends[-1]
+
+
+def values_of_others(threads: Sequence[list[list[Event]]], name: str) -> Iterator[tuple[int, int]]:
+    """Yield the epochs of a write and of another thread's read, where the buffer stays as it is."""
+
+    def epochs_of(thread: list[list[Event]], what: What) -> list[int]:
+        return [n for n, events in enumerate(thread) if Event(what, (name,)) in events]
+
+    begun = {n for thread in threads for n in epochs_of(thread, What.BEGIN)}
+    for writer, reader in itertools.permutations(threads, 2):
+        pairs = itertools.product(epochs_of(writer, What.WRITE), epochs_of(reader, What.READ))
+        for begin, end in pairs:
+            if begin <= end and begun.isdisjoint(range(begin, end + 1)):
+                yield begin, end
+
+
+def split(way: Sequence[Event]) -> list[list[Event]]:
+    """Return what a thread does in each epoch."""
+    found: list[list[Event]] = [[]]
+    for event in way:
         if event.what is What.BARRIER:
-            needed.append(set())
-        elif event.what is not What.BEGIN:
-            needed[-1].update(event.buffers)
-        for name in NAMES:
-            if holds(name, way[: at + 1]) and is_read(name, way[at + 1 :]):
-                needed[-1].add(name)
-    return needed
+            found.append([])
+        else:
+            found[-1].append(event)
+    return found
 
 
-def holds(name: str, before: Sequence[Event]) -> bool:
-    kinds = [event.what for event in before if name in event.buffers]
-    last = max((i for i, kind in enumerate(kinds) if kind is What.BEGIN), default=-1)
-    return What.WRITE in kinds[last + 1 :]
-
-
-def is_read(name: str, after: Sequence[Event]) -> bool:
-    kinds = [event.what for event in after if name in event.buffers]
-    return What.READ in itertools.takewhile(lambda kind: kind is not What.BEGIN, kinds)
-
-
-@settings(max_examples=40)
-@given(STEPS)
-def test_what_any_run_needs_is_kept_apart(steps: list[Step]):
-    given_kernel = kernel(*steps)
-    apart = together(given_kernel) & together(kernel(*alike(steps)))
-    for way in itertools.islice(ways(steps), 60):
-        for needed in needs(way):
+def check(steps: Sequence[Step], chosen: Sequence[bool], most: int) -> None:
+    mixed = some_alike(steps, itertools.cycle(chosen), True)
+    given_kernel = kernel(*mixed)
+    apart = together(given_kernel)
+    for run in itertools.islice(runs(mixed), most):
+        for needed in needs(run):
             for one, two in itertools.combinations(sorted(needed), 2):
-                assert one + two in apart, (one, two, way)
+                assert one + two in apart, (one, two, run)
     problem = shared_memory_problem(given_kernel, MEMORY)
     assert verify(problem, solve(problem)) == ()
 
 
+CHOSEN = st.lists(st.booleans(), min_size=1, max_size=6)
+
+
+@settings(max_examples=40)
+@given(STEPS, CHOSEN)
+def test_what_any_run_needs_is_kept_apart(steps: list[Step], chosen: list[bool]):
+    check(steps, chosen, 60)
+
+
 @pytest.mark.slow
 @settings(max_examples=2000)
-@given(STEPS)
-def test_what_any_run_needs_is_kept_apart_sweep(steps: list[Step]):
-    apart = together(kernel(*steps)) & together(kernel(*alike(steps)))
-    for way in itertools.islice(ways(steps), 300):
-        for needed in needs(way):
-            assert {a + b for a, b in itertools.combinations(sorted(needed), 2)} <= apart, way
+@given(STEPS, CHOSEN)
+def test_what_any_run_needs_is_kept_apart_sweep(steps: list[Step], chosen: list[bool]):
+    check(steps, chosen, 300)

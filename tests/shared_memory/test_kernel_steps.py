@@ -273,6 +273,14 @@ def test_what_does_not_fit_says_what_is_in_the_way():
         assert part in str(caught.value)
 
 
+def test_nothing_goes_in_place_of_what_another_thread_reads():
+    chip = Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 500})
+    func = two_phases(f"{SYNC}\nsecond[tx] = first[63 - tx]\n{SYNC}")
+    with pytest.raises(ValueError, match="no plan needs less than 512 bytes") as caught:
+        planned(func, target=chip)
+    assert "in place" not in str(caught.value)
+
+
 def test_both_scopes_are_one_memory():
     @T.prim_func(s_tir=True)
     def func(x: T.Buffer((64,), "float32")):
