@@ -44,7 +44,13 @@ def masked(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
         y[i] = c[i] + a[63 - i]
 
 
-@pytest.mark.parametrize("planner", planner_names())
+QUICK = ("best", "first_fit", "storage_rewrite")
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in planner_names()],
+)
 def test_masked_accesses_move_with_their_buffer(planner: str):
     assert_same_results(lowered(masked), planner=planner)
 

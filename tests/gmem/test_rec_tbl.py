@@ -347,7 +347,7 @@ def random_graph(rng, count):
     return Graph(tuple(ops))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_both_ways_agree_on_larger_graphs(seed):
     graph = random_graph(random.Random(seed), 400)
     naive = NaiveTable(graph, 0, 8, by_value=False).run()
