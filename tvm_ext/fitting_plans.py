@@ -28,33 +28,22 @@ _COLUMNS = ("bytes", "cycles", "level", "penalty", "one slot for")
 
 @dataclass(frozen=True)
 class FittingPlan:
-    """One way to fit a memory.
-
-    Parameters
-    ----------
-    slots : tuple of (str, int)
-        Buffers that have fewer slots than they ask for, and how many.
-    peak : int
-        Bytes.
-    penalty : int
-        What it costs by the penalties of the reuse levels.
-    level : int
-        The lowest reuse level of a buffer; 2 where no buffer waits for another pipeline's bytes.
-    cycles : int or None
-        What the kernel takes in simulation, with the best plan that fits in each other memory; None
-        where the target does not describe its pipelines.
-    chosen : bool
-        Whether it is the best: of the fewest cycles, which ``AscendPlanMemory(degrade=True)``
-        takes; without cycles, the one that gives up the fewest slots, and then takes the fewest
-        bytes.
-    """
+    """One way to fit a memory."""
 
     slots: tuple[tuple[str, int], ...]
+    """Buffers that have fewer slots than they ask for, and how many."""
     peak: int
+    """Bytes."""
     penalty: int
+    """What it costs by the penalties of the reuse levels."""
     level: int
+    """The lowest reuse level of a buffer; 2 where no buffer waits for another pipeline's bytes."""
     cycles: int | None
+    """What the kernel takes in simulation, with the best plan that fits in each other memory; None
+    where the target does not describe its pipelines."""
     chosen: bool
+    """Whether it is the best: of the fewest cycles, which ``AscendPlanMemory(degrade=True)`` takes;
+    without cycles, the one that gives up the fewest slots, and then takes the fewest bytes."""
 
     @property
     def given_up(self) -> tuple[str, ...]:
@@ -64,32 +53,22 @@ class FittingPlan:
 
 @dataclass(frozen=True)
 class FittingMemory:
-    """The ways to fit one memory of a function.
-
-    Parameters
-    ----------
-    function, scope : str
-        Where it is.
-    capacity : int or None
-        Bytes.
-    asked : int
-        The least bytes of any plan with all slots, as far as is proven.
-    least : int
-        The same with one slot for each buffer.
-    lowest : int
-        The bytes of the lowest plan that was found, with one slot for each buffer.
-    plans : tuple of FittingPlan
-        The chosen one, and those to which no other is better in both bytes and cycles, fewest bytes
-        first; empty where no plan that was found fits.
-    """
+    """The ways to fit one memory of a function."""
 
     function: str
     scope: str
+    """Where it is."""
     capacity: int | None
+    """Bytes."""
     asked: int
+    """The least bytes of any plan with all slots, as far as is proven."""
     least: int
+    """The same with one slot for each buffer."""
     lowest: int
+    """The bytes of the lowest plan that was found, with one slot for each buffer."""
     plans: tuple[FittingPlan, ...]
+    """The chosen one, and those to which no other is better in both bytes and cycles, fewest bytes
+    first; empty where no plan that was found fits."""
 
     def __str__(self) -> str:
         """Return a table."""

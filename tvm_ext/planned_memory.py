@@ -12,30 +12,20 @@ from passes.planning import Budget, Plan, Problem, Status, check, lower_bound, s
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """What one planner made of the buffers that compete for a memory.
-
-    Attributes
-    ----------
-    planner : str
-        Its name.
-    nbytes : int
-        The peak of its plan; bytes below it that the memory reserves are among them.
-    fits : bool
-        Whether the plan is within the memory's capacity.
-    proven : str
-        What no plan is better in, as `what_is_proven` says it.
-    penalty : int or None
-        What the sharing of bytes costs, in cycles on an Ascend core; None where nothing does.
-    seconds : float
-        Time that the planner took.
-    """
+    """What one planner made of the buffers that compete for a memory."""
 
     planner: str
+    """Its name."""
     nbytes: int
+    """The peak of its plan; bytes below it that the memory reserves are among them."""
     fits: bool
+    """Whether the plan is within the memory's capacity."""
     proven: str
+    """What no plan is better in, as `what_is_proven` says it."""
     penalty: int | None
+    """What the sharing of bytes costs, in cycles on an Ascend core; None where nothing does."""
     seconds: float
+    """Time that the planner took."""
 
 
 def plan_memory(

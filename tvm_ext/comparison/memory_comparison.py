@@ -41,27 +41,18 @@ READER = "best"
 
 @dataclass(frozen=True)
 class AllocatedMemory:
-    """What a call of a Relax function allocates.
-
-    Attributes
-    ----------
-    nbytes : int
-        Bytes of the storages of constant size.
-    left : int
-        Tensors that are not in one: the runtime allocates each by itself.
-    left_bytes : int
-        Bytes of those of constant size.
-    symbolic : int
-        Storages of a size that only the running program knows.
-    units : tuple of (str, int)
-        What those take: for each product of symbolic dimensions, the bytes for each of it.
-    """
+    """What a call of a Relax function allocates."""
 
     nbytes: int = 0
+    """Bytes of the storages of constant size."""
     left: int = 0
+    """Tensors that are not in one: the runtime allocates each by itself."""
     left_bytes: int = 0
+    """Bytes of those of constant size."""
     symbolic: int = 0
+    """Storages of a size that only the running program knows."""
     units: tuple[tuple[str, int], ...] = ()
+    """What those take: for each product of symbolic dimensions, the bytes for each of it."""
 
     def bytes_per(self, unit: str) -> int:
         """Return the bytes of storages for each of a product of symbolic dimensions."""
@@ -98,41 +89,28 @@ class SymbolicMemory:
 
 @dataclass(frozen=True)
 class ActivationMemory:
-    """The memory of one Relax function.
-
-    Attributes
-    ----------
-    planned : ScopeResult
-        What the tensors take, planned in every way. A tensor and a reshape of it are one.
-    fused : bool
-        Whether operators were fused before.
-    left : int
-        Tensors that are left to the runtime: the caller gets them, or their size is not known.
-    stock : AllocatedMemory
-        What there is after ``StaticPlanBlockMemory``. Bytes that the memory reserves below count
-        as in the others.
-    weights : int
-        Parameters and constants that lie in the region of weights.
-    weight_bytes : int
-        The size of that region.
-    symbolic : tuple of SymbolicMemory
-        The tensors whose sizes are known at run time only; none of them is in the numbers above.
-    form : str
-        Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
-        has one, ``slots``, and `lower_bound` is theirs.
-    copied : int
-        Bytes that a call copies, because tensors stand at offsets that the target does not take.
-    """
+    """The memory of one Relax function."""
 
     planned: ScopeResult
+    """What the tensors take, planned in every way. A tensor and a reshape of it are one."""
     fused: bool
+    """Whether operators were fused before."""
     left: int
+    """Tensors that are left to the runtime: the caller gets them, or their size is not known."""
     stock: AllocatedMemory
+    """What there is after ``StaticPlanBlockMemory``. Bytes that the memory reserves below count as
+    in the others."""
     weights: int
+    """Parameters and constants that lie in the region of weights."""
     weight_bytes: int
+    """The size of that region."""
     symbolic: tuple[SymbolicMemory, ...] = ()
+    """The tensors whose sizes are known at run time only; none of them is in the numbers above."""
     form: str = ""
+    """Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
+    has one, ``slots``, and `lower_bound` is theirs."""
     copied: int = 0
+    """Bytes that a call copies, because tensors stand at offsets that the target does not take."""
 
     @property
     def function(self) -> str:

@@ -50,24 +50,16 @@ class Makespan:
 
 @dataclass(frozen=True)
 class PlannerComparison:
-    """All planners on one program.
-
-    Attributes
-    ----------
-    program : str
-        What it is called.
-    scopes : tuple of ScopeResult
-        In the order of the functions' names; the tensors of a network come first.
-    makespans : tuple of Makespan
-        Of the functions whose target describes its pipelines, for planners whose plans fit.
-    notes : tuple of str
-        What was assumed, and what the numbers leave out: a line each.
-    """
+    """All planners on one program."""
 
     program: str
+    """What it is called."""
     scopes: tuple[ScopeResult, ...]
+    """In the order of the functions' names; the tensors of a network come first."""
     makespans: tuple[Makespan, ...] = ()
+    """Of the functions whose target describes its pipelines, for planners whose plans fit."""
     notes: tuple[str, ...] = ()
+    """What was assumed, and what the numbers leave out: a line each."""
 
     def tables(self) -> list[Table]:
         """Return one for each memory, over all functions, and one for what each kernel costs."""

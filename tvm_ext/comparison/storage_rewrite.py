@@ -29,22 +29,15 @@ _LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
 
 @dataclass(frozen=True)
 class Allocations:
-    """The allocations in one storage scope, as they stand in the IR.
-
-    Attributes
-    ----------
-    count : int
-        Allocations of constant size.
-    nbytes : int
-        Their bytes, each allocation rounded up to a whole byte. An allocation in a loop
-        or a thread counts once.
-    symbolic : int
-        Allocations of a size that only the running program knows; they are not in the others.
-    """
+    """The allocations in one storage scope, as they stand in the IR."""
 
     count: int = 0
+    """Allocations of constant size."""
     nbytes: int = 0
+    """Their bytes, each allocation rounded up to a whole byte. An allocation in a loop or a thread
+    counts once."""
     symbolic: int = 0
+    """Allocations of a size that only the running program knows; they are not in the others."""
 
     def __add__(self, other: Allocations) -> Allocations:
         """Count two groups as one."""
@@ -58,28 +51,20 @@ ByScope = Mapping[str, Allocations]
 
 @dataclass(frozen=True)
 class FunctionComparison:
-    """What both passes made of one function.
-
-    Attributes
-    ----------
-    name : str
-        The function's name in its module.
-    before, stock, ours : mapping from str to Allocations
-        By storage scope, in alphabetical order: in the input, after the stock pass, after ours.
-    difference : str or None
-        The first place where the two results differ, in words; None when they are
-        structurally equal.
-    stock_seconds, ours_seconds : float
-        Median time of a run on a module with this function only.
-    """
+    """What both passes made of one function."""
 
     name: str
+    """The function's name in its module."""
     before: ByScope
     stock: ByScope
     ours: ByScope
+    """By storage scope, in alphabetical order: in the input, after the stock pass, after ours."""
     difference: str | None
+    """The first place where the two results differ, in words; None when they are structurally
+    equal."""
     stock_seconds: float
     ours_seconds: float
+    """Median time of a run on a module with this function only."""
 
     @property
     def equal(self) -> bool:
@@ -94,44 +79,30 @@ class FunctionComparison:
 
 @dataclass(frozen=True)
 class Totals:
-    """What the functions of a comparison come to.
-
-    Attributes
-    ----------
-    functions, equal : int
-        How many functions there are, and for how many of them the results are equal.
-    before, stock, ours : mapping from str to Allocations
-        By storage scope, in alphabetical order.
-    stock_seconds, ours_seconds : float
-        Sums of the functions' times.
-    ratio : float
-        Ratio of the sums.
-    median_ratio : float
-        Median of the functions' ratios.
-    """
+    """What the functions of a comparison come to."""
 
     functions: int
     equal: int
+    """How many functions there are, and for how many of them the results are equal."""
     before: ByScope
     stock: ByScope
     ours: ByScope
+    """By storage scope, in alphabetical order."""
     stock_seconds: float
     ours_seconds: float
+    """Sums of the functions' times."""
     ratio: float
+    """Ratio of the sums."""
     median_ratio: float
+    """Median of the functions' ratios."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both passes on every PrimFunc of a module.
-
-    Attributes
-    ----------
-    functions : tuple of FunctionComparison
-        At least one, in alphabetical order of the names.
-    """
+    """Both passes on every PrimFunc of a module."""
 
     functions: tuple[FunctionComparison, ...]
+    """At least one, in alphabetical order of the names."""
 
     @property
     def equal(self) -> bool:

@@ -65,14 +65,9 @@ class Slot:
     """The name in its problem, which no other buffer has; labels may be the same."""
 
     @property
-    def corners(self) -> tuple[tuple[int, int], ...]:
-        """Position and byte of each corner, around the rectangle."""
-        return (
-            (self.begin, self.low),
-            (self.end, self.low),
-            (self.end, self.high),
-            (self.begin, self.high),
-        )
+    def box(self) -> tuple[int, int, int, int]:
+        """The rectangle: positions across, bytes up."""
+        return self.begin, self.low, self.end, self.high
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from tvm_ext.drawing.picture import (
     INK,
     RASTER_SLOTS,
     draw_boxes,
+    draw_spines,
     text_width,
     write_above,
+    write_inside,
 )
 from tvm_ext.text import format_bytes
 
@@ -79,20 +81,16 @@ def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
     ax.yaxis.set_major_locator(MultipleLocator(step))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
-    ax.tick_params(labelsize=FONT_SIZE, colors=INK)
-    for side, spine in ax.spines.items():
-        spine.set_color(INK)
-        spine.set_visible(side in ("left", "bottom"))
+    draw_spines(ax, "left", "bottom")
     write_above(ax, title, 22, fontsize=11, fontweight="bold", color=INK, parse_math=False)
     write_above(ax, summary, 9, fontsize=FONT_SIZE, color=FAINT)
 
 
 def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) -> None:
-    ranges = [Slot("", scale.begin, scale.end, low, high) for low, high in reserved]
-    if ranges:
+    if reserved:
         draw_boxes(
             ax,
-            [r.corners for r in ranges],
+            [(scale.begin, low, scale.end, high) for low, high in reserved],
             facecolor="none",
             edgecolor=FAINT,
             hatch="////",
@@ -107,7 +105,7 @@ def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
     width = min(0.7, 8 / math.sqrt(1 + len(slots)))
     draw_boxes(
         ax,
-        [slot.corners for slot in slots],
+        [slot.box for slot in slots],
         facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
         edgecolors="none" if many else EDGE,
         # The edges of a rectangle without an inside would be all that is seen of it.
@@ -128,8 +126,8 @@ def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None
             continue  # So many of them on top of each other can be seen.
         least = max(float(high - low), MARK / up)
         base = min(max((low + high - least) / 2, 0), scale.top - least)
-        left, right = group[0].begin, max(slot.end for slot in group)
-        marks.append([(left, base), (right, base), (right, base + least), (left, base + least)])
+        right = max(slot.end for slot in group)
+        marks.append((group[0].begin, base, right, base + least))
     if marks:
         draw_boxes(
             ax, marks, facecolor=TINY_COLOUR, edgecolor="none", label="too low to be seen", zorder=3
@@ -141,7 +139,7 @@ def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
         return
     draw_boxes(
         ax,
-        [place.corners for place in shared],
+        [place.box for place in shared],
         facecolor="none",
         edgecolor=EDGE,
         hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
@@ -173,19 +171,8 @@ def _draw_names(ax: Axes, slots: Sequence[Slot]) -> None:
         found = _fitting(slot.label, size, across, up)
         if found is not None:
             text, rotation, font = found
-            ax.text(
-                (slot.begin + slot.end) / 2,
-                (slot.low + slot.high) / 2,
-                text,
-                rotation=rotation,
-                ha="center",
-                va="center",
-                fontsize=font,
-                color="black",
-                parse_math=False,
-                clip_on=True,
-                zorder=6,
-            )
+            style = {"rotation": rotation, "fontsize": font, "clip_on": True, "zorder": 6}
+            write_inside(ax, slot.box, text, **style)
 
 
 def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int, float] | None:

@@ -7,7 +7,7 @@ so nothing global changes and no window opens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top."""
 
 PALETTE = (
     "#77aadd",
@@ -95,11 +98,27 @@ def write_above(ax: Axes, text: str, points: float, **style: Any) -> None:
     )
 
 
-def draw_boxes(ax: Axes, corners: Sequence[Sequence[tuple[float, float]]], **style: Any) -> None:
-    """Draw rectangles by their corners as one collection, which does not change the scale."""
+def draw_boxes(ax: Axes, boxes: Iterable[Box], **style: Any) -> None:
+    """Draw rectangles as one collection, which does not change the scale."""
     from matplotlib.collections import PolyCollection
 
+    corners = [((x, y), (end, y), (end, top), (x, top)) for x, y, end, top in boxes]
     ax.add_collection(PolyCollection(corners, **style), autolim=False)
+
+
+def write_inside(ax: Axes, box: Box, text: str, **style: Any) -> None:
+    """Write a text into the middle of a rectangle."""
+    left, bottom, right, top = box
+    middle = (left + right) / 2, (bottom + top) / 2
+    ax.text(*middle, text, ha="center", va="center", color="black", parse_math=False, **style)
+
+
+def draw_spines(ax: Axes, *sides: str) -> None:
+    """Show the lines of the axes on some sides only, quietly."""
+    ax.tick_params(labelsize=FONT_SIZE, colors=INK)
+    for side, spine in ax.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(side in sides)
 
 
 @cache

@@ -19,10 +19,13 @@ from tvm_ext.drawing.picture import (
     INK,
     PALETTE,
     RASTER_SLOTS,
+    Box,
     draw_boxes,
+    draw_spines,
     need_matplotlib,
     text_width,
     write_above,
+    write_inside,
 )
 
 if TYPE_CHECKING:
@@ -179,9 +182,8 @@ def gaps(run: Run) -> Iterator[tuple[Cause, int, int]]:
         begin += cycles
 
 
-def _box(begin: int, end: int, row: int, height: float) -> tuple[tuple[float, float], ...]:
-    low, high = row - height / 2, row + height / 2
-    return (begin, low), (end, low), (end, high), (begin, high)
+def _box(begin: int, end: int, row: int, height: float) -> Box:
+    return begin, row - height / 2, end, row + height / 2
 
 
 def _buffer(run: Run) -> tuple[str, int]:
@@ -199,11 +201,8 @@ def _draw_frame(
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.set_yticks(list(rows.values()), list(rows))
-    ax.tick_params(labelsize=FONT_SIZE, colors=INK)
+    draw_spines(ax, "bottom")
     ax.tick_params(axis="y", length=0)
-    for side, spine in ax.spines.items():
-        spine.set_color(INK)
-        spine.set_visible(side == "bottom")
     if title is not None:
         write_above(ax, title, 19, fontsize=10, fontweight="bold", color=INK, parse_math=False)
     shown = sum(run.begin < end for run in simulation.timeline)
@@ -242,18 +241,8 @@ def _draw_names(
             if text not in widths:
                 widths[text] = text_width(text)
             if widths[text] <= room:
-                ax.text(
-                    (run.begin + min(run.end, end)) / 2,
-                    rows[run.pipe],
-                    text,
-                    ha="center",
-                    va="center",
-                    fontsize=FONT_SIZE,
-                    color="black",
-                    parse_math=False,
-                    clip_on=True,
-                    zorder=3,
-                )
+                box = _box(run.begin, min(run.end, end), rows[run.pipe], _BAR)
+                write_inside(ax, box, text, fontsize=FONT_SIZE, clip_on=True, zorder=3)
                 break
 
 

@@ -14,17 +14,6 @@ from tvm_ext.map.model import PlannedRun, ScopeMap
 class MemoryMap:
     """All that is shown of a program's memory.
 
-    Parameters
-    ----------
-    title : str
-        What the program is called.
-    scopes : tuple of ScopeMap
-        At least one.
-    runs : tuple of PlannedRun
-        Simulations, for chips whose pipelines are described.
-    left : tuple of str
-        One line for each allocation that is not planned: which and why.
-
     Raises
     ------
     ValueError
@@ -32,9 +21,13 @@ class MemoryMap:
     """
 
     title: str
+    """What the program is called."""
     scopes: tuple[ScopeMap, ...]
+    """At least one."""
     runs: tuple[PlannedRun, ...] = ()
+    """Simulations, for chips whose pipelines are described."""
     left: tuple[str, ...] = ()
+    """One line for each allocation that is not planned: which and why."""
 
     def __post_init__(self) -> None:
         if not self.scopes:
