@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +26,6 @@ from passes.ir.statements import (
     Attribute,
     Branch,
     Call,
-    Conditional,
     Declare,
     ForLoop,
     Let,
@@ -35,10 +33,10 @@ from passes.ir.statements import (
     Name,
     Other,
     Records,
+    RecordVisitor,
     Store,
     Value,
     WhileLoop,
-    parts_of,
     read_statements,
 )
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
@@ -112,7 +110,7 @@ def find_linear_access(func: PrimFunc) -> LinearAccess:
     return LinearAccessPatternFinder(func.params)(read_statements(func.body))
 
 
-class LinearAccessPatternFinder:
+class LinearAccessPatternFinder(RecordVisitor):
     """Goes through the statements of a function and lists its accesses in program order.
 
     The rules are those of the class of the same name in TVM's StorageRewrite.
@@ -124,6 +122,7 @@ class LinearAccessPatternFinder:
     """
 
     def __init__(self, params: Any) -> None:
+        super().__init__()
         self._found = LinearAccess(())
         self._has_opaque = self._has_unclear_types = False
         # What has been touched so far in each open scope, outermost first.
@@ -131,23 +130,6 @@ class LinearAccessPatternFinder:
         self._store: BufferStore | None = None
         self._index_depth = 0
         self._in_thread_env = False
-        self._visitors: dict[type, Callable[[Any], None]] = {
-            Alloc: self._visit_alloc,
-            Assert: lambda record: self._visit_nest(record, StmtKind.OPAQUE),
-            Attribute: self._visit_attribute,
-            Branch: lambda record: self._visit_nest(record, StmtKind.NEST),
-            Call: self._visit_call,
-            Conditional: self._visit_parts,
-            Declare: self._visit_declare,
-            ForLoop: self._visit_for,
-            Let: self._visit_let,
-            Load: self._visit_load,
-            Name: self._visit_name,
-            Other: self._visit_other,
-            Store: self._visit_store,
-            Value: self._visit_value,
-            WhileLoop: lambda record: self._visit_nest(record, StmtKind.NEST),
-        }
         for position in range(len(params)):
             param = array_get(params, position)
             if is_buffer_var(param):
@@ -162,14 +144,6 @@ class LinearAccessPatternFinder:
             has_opaque=self._has_opaque,
             has_unclear_types=self._has_unclear_types,
         )
-
-    def _visit(self, records: Records) -> None:
-        for record in records:
-            self._visitors[type(record)](record)
-
-    def _visit_parts(self, record: Any) -> None:
-        for part in parts_of(record):
-            self._visit(part)
 
     # Definitions
 
@@ -389,7 +363,15 @@ class LinearAccessPatternFinder:
         touched = self._scopes.pop()
         found.sequence.append(StmtEntry(before.key, kind, touched, first, last, -offset))
 
-    def _visit_for(self, loop: ForLoop) -> None:
+    def _visit_assert(self, record: Assert) -> None:
+        self._visit_nest(record, StmtKind.OPAQUE)
+
+    def _visit_branch(self, record: Branch | WhileLoop) -> None:
+        self._visit_nest(record, StmtKind.NEST)
+
+    _visit_whileloop = _visit_branch
+
+    def _visit_forloop(self, loop: ForLoop) -> None:
         kind = loop.op.kind
         if kind == _VECTORIZED_LOOP:
             raise ValueError(

@@ -374,3 +374,26 @@ def post_order(records: Records) -> Iterator[Any]:
         for part in parts_of(record):
             yield from post_order(part)
         yield record
+
+
+class RecordVisitor:
+    """Goes through records in the order of the program.
+
+    A method ``_visit_<kind>``, named after the class of a record, owns the descent into such
+    records; where there is none, all that is inside of them is visited.
+    """
+
+    def __init__(self) -> None:
+        self._visitors: dict[type, Callable[[Any], None]] = {}
+
+    def _visit(self, records: Records) -> None:
+        for record in records:
+            kind = type(record)
+            if kind not in self._visitors:
+                name = f"_visit_{kind.__name__.lower()}"
+                self._visitors[kind] = getattr(self, name, self._visit_parts)
+            self._visitors[kind](record)
+
+    def _visit_parts(self, record: Any) -> None:
+        for part in parts_of(record):
+            self._visit(part)

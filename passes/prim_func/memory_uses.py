@@ -7,7 +7,6 @@ pointers to it are kept beyond the statement that makes them, and where exactly 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +19,7 @@ from passes.ir.statements import (
     Alloc,
     Assert,
     Attribute,
-    Branch,
     Call,
-    Conditional,
     Declare,
     ForLoop,
     Let,
@@ -30,10 +27,10 @@ from passes.ir.statements import (
     Name,
     Other,
     Records,
+    RecordVisitor,
     Store,
     Value,
     WhileLoop,
-    parts_of,
 )
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
@@ -110,8 +107,9 @@ def find_memory_uses(
     return _Walk(access, lasting)(statements)
 
 
-class _Walk:
+class _Walk(RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
+        super().__init__()
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
         self._buffers = access.buffers
@@ -123,35 +121,10 @@ class _Walk:
         self._keeper: str | None = None
         self._told = 0
         self._is_asynchronous = False
-        self._visitors: dict[type, Callable[[Any], None]] = {
-            Alloc: self._visit_alloc,
-            Assert: lambda record: self._visit_kept(record, None),
-            Attribute: self._visit_attribute,
-            Branch: self._visit_body,
-            Call: self._visit_call,
-            Conditional: self._visit_parts,
-            Declare: self._visit_declare,
-            Let: self._visit_let,
-            Load: self._visit_load,
-            ForLoop: self._visit_loop,
-            Name: lambda name: self._hand_on(name.key),
-            Other: lambda other: self._visit_kept(other, type(other.op).__name__),
-            WhileLoop: self._visit_body,
-            Store: self._visit_store,
-            Value: self._visit_value,
-        }
 
     def __call__(self, statements: Records) -> tuple[AllocationUses, ...]:
         self._visit(statements)
         return tuple(replace(uses, by_threads=uses.owner in self._threaded) for uses in self._of)
-
-    def _visit(self, records: Records) -> None:
-        for record in records:
-            self._visitors[type(record)](record)
-
-    def _visit_parts(self, record: Any) -> None:
-        for part in parts_of(record):
-            self._visit(part)
 
     def _visit_kept(self, record: Any, keeper: str | None) -> None:
         """Visit what is inside of a record, where an address may be kept by something."""
@@ -212,7 +185,9 @@ class _Walk:
         self._visit_kept(record, None)
         self._around.pop()
 
-    def _visit_loop(self, loop: ForLoop) -> None:
+    _visit_branch = _visit_whileloop = _visit_body
+
+    def _visit_forloop(self, loop: ForLoop) -> None:
         is_owner = loop.op.kind == _PARALLEL_LOOP
         if is_owner:
             if self._owners and self._owners[-1] in self._threaded:
@@ -247,6 +222,12 @@ class _Walk:
         self._keeper, self._in_thread_env, self._is_asynchronous = before
 
     # Leaf statements
+
+    def _visit_assert(self, record: Assert) -> None:
+        self._visit_kept(record, None)
+
+    def _visit_other(self, other: Other) -> None:
+        self._visit_kept(other, type(other.op).__name__)
 
     def _visit_value(self, value: Value) -> None:
         op = value.op
@@ -299,6 +280,9 @@ class _Walk:
                 self._told = source.__chandle__()
         self._visit_parts(call)
         self._keeper, self._told = keeper, told
+
+    def _visit_name(self, name: Name) -> None:
+        self._hand_on(name.key)
 
     def _hand_on(self, key: int) -> None:
         """Note that the address of a buffer's memory is an operand."""
