@@ -128,11 +128,8 @@ def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) ->
 
 def _below(skylines: Skylines, cut: int) -> Ints:
     """Return the offsets of the blocks that begin below a cut, all others `UNPLACED`."""
-    block_list = skylines.block_list
-    kept: Ints = np.where(skylines.offsets < cut, skylines.offsets, UNPLACED)
-    for block, offset in block_list.pinned.items():
-        kept[block] = offset
-    kept[block_list.size_array == 0] = 0
+    is_kept = (skylines.offsets < cut) | (skylines.start != UNPLACED)
+    kept: Ints = np.where(is_kept, skylines.offsets, UNPLACED)
     return kept
 
 
@@ -162,7 +159,7 @@ class Skylines:
         self._begins, self._ends = begins, ends
         sizes = block_list.size_array.astype(np.float64)
         self._size = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
-        self._start = self.offsets.copy()
+        self.start = self.offsets.copy()  # Pinned blocks, and those of zero bytes
         self._meter = tracker
         self._seconds = 0.0
 
@@ -206,7 +203,7 @@ class Skylines:
     ) -> Ints:
         """Make a skyline, and keep it if it is the lowest."""
         before = self._meter.rest().seconds
-        start: Ints = self._start if kept is None else kept
+        start: Ints = self.start if kept is None else kept
         floor = 0 if kept is None else self._floor(kept)
         found = place_by_skyline(self.block_list, order, self._meter, start, floor, shallow)
         self._meter.spend(NODES_EACH + len(order) // PLACED_A_NODE)
