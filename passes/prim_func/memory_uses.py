@@ -211,7 +211,9 @@ class _Walk(RecordVisitor):
         if is_owner:
             self._owners.append(attribute.key)
         if name == "virtual_thread" or (
-            name == "thread_extent" and not str(op.node.thread_tag).startswith("blockIdx.")
+            # What names no thread may be any.
+            name == "thread_extent"
+            and not str(getattr(op.node, "thread_tag", "")).startswith("blockIdx.")
         ):
             self._threaded.update(self._owners)
         self._around.append(attribute)
