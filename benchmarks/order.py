@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import tvm
 from measured_memory import allocated_at, vm_bytes
+from order_checks import verify_order
 from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from tvm import relax
 from tvm.ir import GlobalVar
@@ -36,7 +37,7 @@ from passes.gmem.options import GMEMOptions
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.memory import blocks_of, read_function
 from passes.order.functions import FunctionOrder, order_function
-from passes.order.planning.graph import OrderProblem, Tensor, peak_of, verify_order
+from passes.order.planning.graph import OrderProblem, Tensor, peak_of
 from passes.order.planning.search import NODES, find_order
 from passes.planning import Budget
 from tvm_ext import workloads

@@ -15,18 +15,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tvm.ir import IRModule
+from tvm.ir import IRModule, StringImm
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
-from tvm.tirx import PrimFunc
+from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
 
+from passes.ir.structural import with_body
+from passes.ir.symbolic_bounds import NO_LOWER, Bound
+from passes.ir.whole_numbers import does_not_wrap
 from passes.planning import Plan, Problem, check
 from passes.planning.live_ranges import join_ranges, live_together
 from passes.planning.overflow import Overflow, does_not_fit
 from passes.planning.planner import Solver as Solver
 from passes.prim_func.address import write_addresses
 from passes.prim_func.arena import Arena, write_arenas
-from passes.prim_func.bounds import assert_bounds
 from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
 from passes.prim_func.module_calls import Callers, CallGraph, call_sites, find_calls
 from target_hw.memory import ByteRange, MemoryHierarchy
@@ -246,8 +248,8 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     if form == "address":
         func = write_addresses(func, _addresses(plan))
     else:
-        func = write_arenas(func, plan.found.access, plan.found.uses, tuple(_arenas(plan)))
-    return assert_bounds(func, plan.found.bounds)
+        func = write_arenas(func, plan.found.uses, tuple(_arenas(plan)))
+    return _with_asserts(func, plan.found.bounds)
 
 
 def taken_around(attached: AttachedProblem, around: Sequence[tuple[Problem, Plan]]) -> int:
@@ -285,23 +287,38 @@ def above(problem: Problem, taken: int) -> tuple[Problem, int]:
 
 def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
     for scope in plan.scopes:
-        start = scope.problem.memory.base
-        _check_start(scope.problem)
+        problem, start = scope.problem, scope.problem.memory.base
+        for buffer in problem.buffers:
+            alignment = problem.alignment_of(buffer)
+            if start % alignment:
+                raise ValueError(
+                    f"{problem.name}: buffer {buffer.name!r} needs an address that is a multiple "
+                    f"of {alignment}, but its memory {problem.memory.name!r} begins at {start}"
+                )
         for name, allocation in scope.attached.allocations.items():
             offsets = scope.plan.offsets[name]
             yield allocation.statement, [start + offset for offset in offsets]
 
 
-def _check_start(problem: Problem) -> None:
-    """Refuse a memory that begins where multiples of a buffer's alignment are none as addresses."""
-    start = problem.memory.base
-    for buffer in problem.buffers:
-        alignment = problem.alignment_of(buffer)
-        if start % alignment:
-            raise ValueError(
-                f"{problem.name}: buffer {buffer.name!r} needs an address that is a multiple of "
-                f"{alignment}, but its memory {problem.memory.name!r} begins at {start}"
-            )
+def _with_asserts(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
+    """Assert at the start of a function that variables, which have a value there, are in bounds."""
+    checks = []
+    for bound in bounds:
+        name, value = bound.variable.name, bound.variable
+        if not does_not_wrap(value.ty.dtype):
+            value = value.astype("int64")  # A bound may be above what the type can hold.
+        checks.append(
+            _check(value <= IntImm(value.ty, bound.upper), f"{name} is above {bound.upper}")
+        )
+        if bound.lower > NO_LOWER:
+            above = value >= IntImm(value.ty, bound.lower)
+            checks.append(_check(above, f"{name} is below {bound.lower}"))
+    return with_body(func, SeqStmt([*checks, func.body])) if checks else func
+
+
+def _check(holds: Any, otherwise: str) -> AssertStmt:
+    message = StringImm(f"{otherwise}, for which the memory was planned")
+    return AssertStmt(holds, StringImm("ValueError"), [message])
 
 
 def _arenas(plan: AddressPlan) -> Iterator[Arena]:

@@ -83,7 +83,6 @@ READERS = (
     "passes.storage_rewrite.vector_access",
 )
 WRITERS = (
-    "passes.addresses.hoist",
     "passes.gmem.relax_memory",
     "passes.layer_group.rewrite",
     "passes.prim_func.address",

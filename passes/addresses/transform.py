@@ -12,10 +12,10 @@ from typing import Any
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
 from tvm.target import Target
-from tvm.tirx import PrimFunc
+from tvm.tirx import AllocBuffer, Evaluate, For, IfThenElse, IntImm, PrimFunc, SeqStmt, While
+from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.transform import prim_func_pass
 
-from passes.addresses.hoist import hoist_allocations
 from passes.driver import (
     FORMS,
     AddressPlan,
@@ -27,6 +27,7 @@ from passes.driver import (
     place_function,
     write_address_plan,
 )
+from passes.ir.structural import structural_mutate, structural_visit, with_body
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, solve
 from passes.planning.overflow import does_not_fit
@@ -129,7 +130,18 @@ def PlanAddresses(  # noqa: N802
         )
 
     def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, AddressPlan]:
-        return plan_function(func, planner, replace(options, callers=callers), limits)
+        memory = memory_of(func) if options.memory is None else options.memory
+        mine = replace(options, callers=callers, memory=memory)
+        sunk = sink_allocations(func)
+        plan = plan_addresses(sunk, planner, mine, limits)
+        where = f"PlanAddresses: function {name_of(func)!r}"
+        for note in plan.found.left_alone:
+            level = logging.WARNING if _is_missed(note, mine) else logging.INFO
+            LOGGER.log(level, "%s: left alone: %s", where, note)
+        for note in plan.found.remarks:
+            LOGGER.info("%s: %s", where, note)
+        # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
+        return write_address_plan(sunk if form == "arena" else func, plan, form), plan
 
     return per_function("PlanAddresses", transform, form)
 
@@ -150,37 +162,53 @@ def DropAddresses() -> Pass:  # noqa: N802
     """
 
     def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
-        return hoist_allocations(drop_addresses(func))
+        return _hoist_allocations(drop_addresses(func))
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.DropAddresses")
 
 
-def plan_function(
-    func: PrimFunc,
-    planner: str = "best",
-    options: ProblemOptions | None = None,
-    budget: Budget | None = None,
-) -> tuple[PrimFunc, AddressPlan]:
-    """Plan a flat function and write the plan into it; ``options.addressed`` chooses the form.
+def _hoist_allocations(func: PrimFunc) -> PrimFunc:
+    """Put allocations in front of the outermost ``while`` or ``if`` around them.
 
-    ValueError is raised as by `plan_addresses`, and when the form cannot hold what the function
-    does with its memory.
+    `LowerTVMBuiltin` takes memory where an allocation stands and returns it at the end of the loop,
+    or of the function, around it. Out of a ``while`` or an ``if`` that is a place which control can
+    reach without passing the allocation, and LLVM refuses it: "Instruction does not dominate all
+    uses".
+
+    Those whose size is not constant stay, and so do those in a loop within, or in an attribute's
+    body, which may be one iteration's or thread's own. Memory that is made outside of a loop may
+    hold what an iteration before has written; a program that reads what it has not written is none.
     """
-    options = options or ProblemOptions()
-    if options.memory is None:
-        options = replace(options, memory=memory_of(func))
-    sunk = sink_allocations(func)
-    plan = plan_addresses(sunk, planner, options, budget)
-    where = f"PlanAddresses: function {name_of(func)!r}"
-    for note in plan.found.left_alone:
-        level = logging.WARNING if _is_missed(note, options) else logging.INFO
-        LOGGER.log(level, "%s: left alone: %s", where, note)
-    for note in plan.found.remarks:
-        LOGGER.info("%s: %s", where, note)
-    if options.addressed:
-        # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
-        return write_address_plan(func, plan, "address"), plan
-    return write_address_plan(sunk, plan, "arena"), plan
+    return with_body(func, structural_mutate(func.body, [(IfThenElse, _hoist), (While, _hoist)]))
+
+
+def _hoist(op: Any, mutator: Any) -> Any:
+    """Return a statement with the allocations inside it in front of it."""
+    found = _allocations(op)
+    if not found:
+        return mutator.default_mutate(op)
+    handles = {allocation.__chandle__() for allocation in found}
+
+    def take_out(allocation: AllocBuffer, _mutator: Any) -> Any:
+        return Evaluate(0) if allocation.__chandle__() in handles else allocation
+
+    inner = structural_mutate(op, [(AllocBuffer, take_out)])
+    return SeqStmt([*found, mutator.default_mutate(inner)])
+
+
+def _allocations(op: Any) -> list[AllocBuffer]:
+    """Return the allocations of constant size in a statement that no loop within it owns."""
+    found: dict[int, AllocBuffer] = {}
+
+    def note(allocation: AllocBuffer, _visitor: Any) -> None:
+        if all(isinstance(extent, IntImm) for extent in allocation.buffer.ty.shape):
+            found[allocation.__chandle__()] = allocation
+
+    def skip(_op: Any, _visitor: Any) -> None:
+        """Leave out what has memory of its own."""
+
+    structural_visit(op, [(AllocBuffer, note), (For, skip), (AttrStmt, skip)])
+    return list(found.values())
 
 
 def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from passes.gmem.names import SCOPE
-from target_hw.memory import MemoryHierarchy
+from passes.relax.facts import SCOPE
+from target_hw.memory import MemoryHierarchy, MemoryScope
 
 OFFSETS_FACT = "offsets"
 """What a target says of its ``global`` memory in ``feature.memory``, under ``facts``: 1 where a
@@ -67,13 +67,22 @@ def form_for(target: Target | None, offsets: bool | str | None) -> Form:
         return Form(bool(offsets), "as asked for")
     if target is None:
         return _CPU
-    if target.features.memory is not None:
-        memories = MemoryHierarchy.from_target(target)
-        facts = dict(memories[SCOPE].facts) if SCOPE in memories else {}
-        if OFFSETS_FACT in facts:
-            return Form(bool(facts[OFFSETS_FACT]), "the target's description says so")
+    described = described_memory(target)
+    facts = {} if described is None else dict(described.facts)
+    if OFFSETS_FACT in facts:
+        return Form(bool(facts[OFFSETS_FACT]), "the target's description says so")
     kind = str(target.kind.name)
     return _BY_KIND.get(kind, Form(False, f"nothing is known of targets of kind {kind!r}"))
+
+
+def described_memory(target: Target | None) -> MemoryScope | None:
+    """Return what a target says of its global memory, if it says anything."""
+    if target is None or target.features.memory is None:
+        return None
+    memories = MemoryHierarchy.from_target(target)
+    if SCOPE not in memories:
+        return None
+    return memories[SCOPE]
 
 
 def _in_kernels(target: Target | None) -> Form:

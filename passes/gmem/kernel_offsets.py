@@ -16,9 +16,9 @@ from tvm.ir import GlobalVar, IRModule, Var
 from tvm.tirx import IntImm, PrimFunc, decl_buffer
 from tvm_ffi import structural_walk
 
-from passes.gmem.planning.piece import Cut, Piece
+from passes.gmem.planning.pieces import Cut, Piece
 from passes.ir.buffers import element_type
-from passes.ir.structural import structural_mutate, type_index
+from passes.ir.structural import structural_mutate
 from passes.ir.unique_names import unique_name
 from passes.relax.facts import KernelUses
 
@@ -66,7 +66,7 @@ class KernelVariants:
             new = relax.Call(kernel, call.args, call.attrs, call.ty_args, call.span, call.ty)
             return relax.VarBinding(binding.var, new, binding.span)
 
-        return structural_mutate(func, [(type_index(relax.VarBinding), rewrite)])
+        return structural_mutate(func, [(relax.VarBinding, rewrite)])
 
     def _variant(self, kernel: GlobalVar, offsets: tuple[int, ...]) -> GlobalVar:
         key = str(kernel.name_hint), offsets
@@ -113,4 +113,4 @@ def _at_offsets(func: PrimFunc, offsets: tuple[int, ...]) -> PrimFunc:
     def swap(variable: Any, _mutator: Any) -> Any:
         return new.get(variable.__chandle__(), variable)
 
-    return structural_mutate(func, [(type_index(Var), swap)])
+    return structural_mutate(func, [(Var, swap)])

@@ -19,6 +19,7 @@ were right. Our plans take its place where none of the runs takes more.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -36,7 +37,7 @@ from passes.gmem.planning.machine import (
     paths,
     pooled,
 )
-from passes.gmem.planning.piece import PAGE
+from passes.gmem.planning.pieces import PAGE
 
 MOST_PATHS = 128
 """Paths through one function that are followed; one with more keeps the stock pass's sharing."""
@@ -212,7 +213,7 @@ def _values(extents: Sequence[Extent]) -> list[int]:
     found = {1}
     symbolic = {}
     for extent in extents:
-        looks = tuple(extent(_Everywhere(value)) for value in (1, 2, 3, _LARGE))
+        looks = tuple(extent(_everywhere(value)) for value in (1, 2, 3, _LARGE))
         if looks[0] != looks[-1]:
             symbolic[looks] = extent
     for nbytes in symbolic.values():
@@ -220,7 +221,7 @@ def _values(extents: Sequence[Extent]) -> list[int]:
             low, high = 1, _LARGE
             while low < high:
                 middle = (low + high) // 2
-                if nbytes(_Everywhere(middle)) > pages * PAGE:
+                if nbytes(_everywhere(middle)) > pages * PAGE:
                     high = middle
                 else:
                     low = middle + 1
@@ -228,15 +229,9 @@ def _values(extents: Sequence[Extent]) -> list[int]:
     return sorted(found | {_LARGE}) if symbolic else [1]
 
 
-class _Everywhere(dict[int, int]):
-    """The same value for each symbolic dimension."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__()
-        self._value = value
-
-    def __missing__(self, key: int) -> int:
-        return self._value
+def _everywhere(value: int) -> dict[int, int]:
+    """Return the same value for each symbolic dimension."""
+    return defaultdict(lambda: value)
 
 
 def _allocations(body: Body) -> list[Allocate]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,22 +13,28 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from passes.driver import Solver, error_context
-from passes.gmem.forms import IN_KERNELS, TEXTURES, Form, form_for
-from passes.gmem.names import LOGGER, PASS, SCOPE
+from passes.gmem.forms import IN_KERNELS, TEXTURES, Form, described_memory, form_for
 from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.planning.slots import in_slots
 from passes.planning import Budget, Plan, Problem, solve
-from passes.relax.facts import RelaxMemory, TensorGroup
+from passes.relax.facts import SCOPE, RelaxMemory, TensorGroup
 from passes.relax.graph import read_relax_memory
-from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.memory import MemoryScope
+
+PASS = "GMEMAllocate"
+"""What users call the pass."""
+
+ATTRIBUTE = "tvm_ext.gmem"
+"""The function attribute that holds the placement, as plain data."""
+
+LOGGER = logging.getLogger(f"tvm_ext.{PASS}")
+"""Says at level INFO which tensors are not placed, and why."""
 
 RUNTIME_ALIGNMENT = 64
-"""Bytes: TVM's ``kAllocAlignment``. The Relax VM hands kernels a pointer to a tensor at an offset
-that is a multiple of this; at any other offset it would hand them a copy."""
-
-DEFAULT_ALIGNMENT = RUNTIME_ALIGNMENT
-"""Bytes: what placed tensors are aligned to where no chip is described."""
+"""Bytes: TVM's ``kAllocAlignment``, to which tensors are aligned where no chip is described. The
+Relax VM hands kernels a pointer to a tensor at an offset that is a multiple of this; at any other
+offset it would hand them a copy."""
 
 HOST_KINDS = ("llvm", "c")
 """Targets on which the virtual machine and its tensors have one memory."""
@@ -73,14 +80,16 @@ class GMEMOptions:
 
     def short_solver(self) -> Solver:
         """Return what asks for a second plan, which has to pay off soon."""
-        budget = self.budget or Budget()
-        budget = replace(budget, nodes=min(budget.nodes, SHORT_NODES))
+        budget = self._at_most(SHORT_NODES)
         return lambda problem: solve(problem, BEST, budget)
+
+    def _at_most(self, nodes: int) -> Budget:
+        budget = self.budget or Budget()
+        return replace(budget, nodes=min(budget.nodes, nodes))
 
     def slot_solver(self, planner: str) -> Solver:
         """Return what plans whole slots: the planner, where its plan is of that form."""
-        budget = self.budget or Budget()
-        budget = replace(budget, nodes=min(budget.nodes, SLOT_NODES))
+        budget = self._at_most(SLOT_NODES)
 
         def solver(problem: Problem) -> Plan:
             if planner != BEST:
@@ -114,7 +123,7 @@ class GMEMOptions:
         Then the activations stand in one region. Elsewhere the run time finds memory for them, in
         one piece or several.
         """
-        return self._described() is not None or self.base is not None
+        return described_memory(self._target()) is not None or self.base is not None
 
     def target_kind(self) -> str:
         """Return the kind of target that tensors are on; a CPU where none is named."""
@@ -124,20 +133,10 @@ class GMEMOptions:
     def _target(self) -> Target | None:
         return self.target or Target.current(allow_none=True)
 
-    def _described(self) -> MemoryScope | None:
-        """Return what the target says of its global memory, if it says anything."""
-        target = self._target()
-        if target is None or target.features.memory is None:
-            return None
-        memories = MemoryHierarchy.from_target(target)
-        if SCOPE not in memories:
-            return None
-        return memories[SCOPE]
-
     def gmem(self) -> GMEM:
         """Return the global memory that the options and the target describe."""
         target = self._target()
-        scope = self._described() or MemoryScope(SCOPE, alignment=DEFAULT_ALIGNMENT)
+        scope = described_memory(target) or MemoryScope(SCOPE, alignment=RUNTIME_ALIGNMENT)
         alignment = scope.alignment if self.alignment is None else self.alignment
         runs_on_tvm = target is None or target.kind.name != "ext_dev"
         facts = dict(scope.facts)

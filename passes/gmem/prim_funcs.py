@@ -8,24 +8,38 @@ and its allocations in ``global`` are the tensors between them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from tvm.tirx import AllocBuffer, PrimFunc, Var, is_buffer_var
+from tvm import s_tir, tirx
+from tvm.ir import IRModule
+from tvm.ir.transform import Sequential
+from tvm.tirx import AllocBuffer, For, ForKind, PrimFunc, Var, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.driver import AddressPlan, Solver, error_context, place_function, write_address_plan
 from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
-from passes.gmem.names import ATTRIBUTE, LOGGER, PASS, SCOPE
-from passes.gmem.options import check_bound_names
-from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
-from passes.gmem.planning.regions import PlacedTensor, Region
+from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
+from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
 from passes.planning.overflow import does_not_fit
-from passes.prim_func.lower_blocks import lower_blocks
 from passes.prim_func.module_calls import Callers, call_sites, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.statement_lines import Lines
+from passes.relax.facts import SCOPE
 from target_hw.memory import MemoryHierarchy
+
+_TAKE_BLOCKS_AWAY = Sequential(
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+    ]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,20 +71,20 @@ def plan_prim_funcs(
     weights: dict[str, WeightParameters] = {}
     for name, func in functions.items():
         with error_context(PASS, name):
-            flat[name] = lower_blocks(func)
+            flat[name] = _lower_blocks(func)
             weights[name] = find_weights(flat[name])
     with error_context(PASS):
-        regions = _place_weights(weights, gmem)
+        regions = gmem.place_all_weights(
+            {name: [(w, size, None) for w, size in own.sizes] for name, own in weights.items()}
+        )
         check_bound_names(upper_bounds or {}, [v for f in flat.values() for v in _variables(f)])
     bounds = tuple(sorted((upper_bounds or {}).items()))
     plans: dict[str, PrimFuncPlan] = {}
     graph, at_once = find_calls(flat), set[str]()
     for name in graph.order:
         with error_context(PASS, name):
-            first = gmem.activation_start(regions[name])
             around = [p.layout.activations for c, p in plans.items() if c in graph.callers[name]]
-            start = max((aligned(region.end, gmem.alignment) for region in around), default=first)
-            scope = gmem.memory_from(start, regions[name].size + start - first)
+            start, scope = gmem.memory_behind(regions[name], around)
             accesses = [p.plan.found.access for c, p in plans.items() if name in graph.calls[c]]
             if any(by_several for a in accesses for _, by_several in call_sites(a, graph, (name,))):
                 at_once |= {name, *(callee for callee in flat if name in graph.callers[callee])}
@@ -97,6 +111,28 @@ def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
     return result.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 
+def _lower_blocks(func: PrimFunc) -> PrimFunc:
+    """Return a function without blocks and with flat buffers: itself if it has none.
+
+    The passes are those of TVM that take blocks away, in the order of its own pipeline. ValueError
+    is raised when the function has blocks and a schedule, whose marks TVM must follow before.
+    """
+    blocks: list[Any] = []
+    structural_walk(func.body, (s_tir.SBlock, blocks.append))
+    if not blocks:
+        return func
+
+    def refuse_schedule(loop: For) -> None:
+        if loop.kind == ForKind.THREAD_BINDING or len(loop.annotations):
+            raise ValueError(
+                f"it has blocks, and loop {loop.loop_var.name!r} is bound to threads or annotated; "
+                "lower it first, as far as TVM does before it runs StorageRewrite"
+            )
+
+    structural_walk(func.body, (For, refuse_schedule))
+    return _TAKE_BLOCKS_AWAY(IRModule({"main": func}))["main"]
+
+
 def _variables(func: PrimFunc) -> set[str]:
     """Return the names of the variables that sizes in a function can rest on."""
     names = {str(param.name) for param in func.params if not is_buffer_var(param)}
@@ -109,16 +145,6 @@ def _variables(func: PrimFunc) -> set[str]:
     for shape in shapes:
         structural_walk(shape, (Var, lambda variable: names.add(str(variable.name))))
     return names
-
-
-def _place_weights(weights: Mapping[str, WeightParameters], gmem: GMEM) -> dict[str, Region]:
-    """Place the weights of all functions; return for each the whole region with its own in it."""
-    owned = [(name, weight) for name, found in weights.items() for weight in found.sizes]
-    region = gmem.place_weights([(f"{name}.{weight}", size) for name, (weight, size) in owned])
-    own: dict[str, list[PlacedTensor]] = {name: [] for name in weights}
-    for (name, (weight, _)), placed in zip(owned, region.tensors, strict=True):
-        own[name].append(replace(placed, name=weight))
-    return {name: replace(region, tensors=tuple(tensors)) for name, tensors in own.items()}
 
 
 def _activations(plan: AddressPlan, start: int) -> Region:

@@ -15,14 +15,13 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from passes.driver import error_context, place
-from passes.gmem.names import ATTRIBUTE, PASS
-from passes.gmem.options import BEST, GMEMOptions, check_bound_names
-from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, aligned
-from passes.gmem.planning.regions import PlacedTensor, Region
+from passes.gmem.options import ATTRIBUTE, BEST, PASS, GMEMOptions, check_bound_names
+from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.storages import FunctionPlan, cut_plans
 from passes.planning import Plan, Problem
 from passes.planning.overflow import Bindings, does_not_fit
+from passes.prim_func.module_calls import callers_of
 from passes.relax.bindings import functions_in_order
 from passes.relax.facts import RelaxMemory
 
@@ -33,17 +32,19 @@ def plan_gmem(
     """Decide where the weights and activations of a module's Relax functions live."""
     options = options or GMEMOptions()
     gmem = options.gmem()
-    read = _read(mod, options)
+    read = []
+    for variable, _ in functions_in_order(mod):
+        with error_context(PASS, str(variable.name_hint)):
+            read.append(options.read(mod, variable))
     _check_lowered(read)
     with error_context(PASS):
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
-    whole = {memory.name: memory for memory in read}
     if options.keeps_storages:
         # What is kept for one function is kept for all, so nothing of a caller may be in it.
         reason = "its function is called by others, and storages are kept for all of them together"
         read = [memory.all_left(reason) if callers[memory.name] else memory for memory in read]
-        whole = {memory.name: memory for memory in read}
+    whole = {memory.name: memory for memory in read}
     read = [
         memory.all_left("its function may be called again while it runs")
         if memory.name in callers[memory.name]
@@ -51,15 +52,15 @@ def plan_gmem(
         for memory in read
     ]
     with error_context(PASS):
-        weights = _place_weights(read, gmem)
+        weights = gmem.place_all_weights(
+            {m.name: [(one.name, one.size, one.data) for one in m.weights] for m in read}
+        )
     planned: dict[str, FunctionPlan] = {}
     for memory in sorted(read, key=lambda memory: (len(callers[memory.name]), memory.name)):
         name = memory.name
         with error_context(PASS, name):
             behind = [p.layout.activations for c, p in planned.items() if c in callers[name]]
-            first = gmem.activation_start(weights[name])
-            start = max((aligned(region.end, gmem.alignment) for region in behind), default=first)
-            scope = gmem.memory_from(start, weights[name].size + start - first)
+            start, scope = gmem.memory_behind(weights[name], behind)
             problem = replace(memory.main.problem, memory=scope)
             overflow = partial(does_not_fit, places=Bindings(memory.bindings))
             form = options.form(mod, memory.main)
@@ -81,14 +82,6 @@ def write_function(planned: FunctionPlan) -> relax.Function:
         return func
     written = write_storages(planned.written, planned.cut)
     return written.with_attr(ATTRIBUTE, planned.layout.to_plain())
-
-
-def _read(mod: IRModule, options: GMEMOptions) -> list[RelaxMemory]:
-    read = []
-    for variable, _ in functions_in_order(mod):
-        with error_context(PASS, str(variable.name_hint)):
-            read.append(options.read(mod, variable))
-    return read
 
 
 def _check_lowered(read: Sequence[RelaxMemory]) -> None:
@@ -114,51 +107,16 @@ def _activations(problem: Problem, plan: Plan, start: int) -> Region:
     return Region(start, plan.peak, tuple(placed))
 
 
-def _callers(read: Sequence[RelaxMemory]) -> dict[str, set[str]]:
+def _callers(read: Sequence[RelaxMemory]) -> dict[str, frozenset[str]]:
     """Return for each function all that may be waiting for it to return.
 
     A function that is handed on as a value may be called by whatever calls something unknown.
     """
     handed_on = {name for memory in read for name in memory.hands_on}
-    callees = {
-        memory.name: set(memory.calls) | (handed_on if memory.calls_unknown else set())
-        for memory in read
-    }
-    callers: dict[str, set[str]] = {memory.name: set() for memory in read}
-    for name in callees:
-        reached: set[str] = set()
-        pending = [name]
-        while pending:
-            new = (callees[pending.pop()] & callees.keys()) - reached
-            reached |= new
-            pending += sorted(new)
-        for callee in reached:
-            callers[callee].add(name)
-    return callers
-
-
-def _place_weights(read: Sequence[RelaxMemory], gmem: GMEM) -> dict[str, Region]:
-    """Place the weights of all functions; return for each the whole region with its own in it."""
-    sizes: list[tuple[str, int]] = []
-    index_of: dict[tuple[str, str], int] = {}
-    of_data: dict[int, int] = {}
-    for memory in read:
-        for weight in memory.weights:
-            index = len(sizes)
-            if weight.data is not None:
-                index = of_data.setdefault(weight.data, index)
-            index_of[memory.name, weight.name] = index
-            if index == len(sizes):
-                sizes.append((f"{memory.name}.{weight.name}", weight.size))
-    region = gmem.place_weights(sizes)
-    placed = [tensor.address for tensor in region.tensors]
-    return {
-        memory.name: replace(
-            region,
-            tensors=tuple(
-                PlacedTensor(weight.name, placed[index_of[memory.name, weight.name]], weight.size)
-                for weight in memory.weights
-            ),
-        )
-        for memory in read
-    }
+    known = {memory.name for memory in read}
+    return callers_of(
+        {
+            memory.name: known & {*memory.calls, *(handed_on if memory.calls_unknown else ())}
+            for memory in read
+        }
+    )

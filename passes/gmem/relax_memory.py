@@ -12,12 +12,10 @@ from tvm import relax, tirx
 from tvm.ir import StringImm
 from tvm.tirx import IntImm
 
-from passes.gmem.planning.piece import Cut, checked
-from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.gmem.planning.pieces import Cut, checked
+from passes.ir.structural import Callbacks, structural_mutate
 from passes.ir.symbolic_bounds import Bound
 from passes.relax.facts import RelaxMemory
-
-_BLOCKS = (type_index(relax.DataflowBlock), type_index(relax.BindingBlock))
 
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
@@ -90,7 +88,7 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
                 bindings.append(binding)
         return type(block)(bindings) if changed else block
 
-    callbacks: list[tuple[int, Callback]] = [(index, rewrite) for index in _BLOCKS]
+    callbacks: Callbacks = [(relax.DataflowBlock, rewrite), (relax.BindingBlock, rewrite)]
     first += _checks(memory.bounds, memory.name, typed)
     return _entered(structural_mutate(func, callbacks), first, typed)
 

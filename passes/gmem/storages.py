@@ -17,16 +17,26 @@ from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.analysis.stock_sharing import stock_sharing
 from passes.gmem.forms import IN_KERNELS, Form
 from passes.gmem.kernel_offsets import MOST_GROWTH, growth
-from passes.gmem.names import LOGGER, PASS
 from passes.gmem.never_above import Candidates, choose
-from passes.gmem.options import BEST, HOST_KINDS, GMEMOptions
-from passes.gmem.planning.common import with_common_sizes
+from passes.gmem.options import BEST, HOST_KINDS, LOGGER, PASS, GMEMOptions
+from passes.gmem.planning.cuts import (
+    divided,
+    in_fewer,
+    in_one_piece,
+    ways_to_cut,
+    with_common_sizes,
+)
 from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Blocks, Function, block, pooled
-from passes.gmem.planning.piece import PAGE, Cut, Piece
-from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
-from passes.gmem.planning.pool import allocations, bytes_taken, cost, least_taken
-from passes.gmem.planning.ranges import divided
+from passes.gmem.planning.pieces import (
+    PAGE,
+    Cut,
+    Piece,
+    allocations,
+    bytes_taken,
+    cost,
+    least_taken,
+)
 from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.gmem.relax_memory import write_storages
 from passes.planning import Buffer, Plan, Problem
@@ -55,7 +65,7 @@ class FunctionPlan:
 
 def cut_plans(
     plans: Sequence[FunctionPlan],
-    callers: Mapping[str, set[str]],
+    callers: Mapping[str, frozenset[str]],
     planner: str,
     options: GMEMOptions,
 ) -> tuple[FunctionPlan, ...]:
@@ -188,7 +198,9 @@ def _kernel_ways(
     return ways if planner == BEST else ways[:1]
 
 
-def _choose(ways: Sequence[_Ways], callers: Mapping[str, set[str]], options: GMEMOptions) -> None:
+def _choose(
+    ways: Sequence[_Ways], callers: Mapping[str, frozenset[str]], options: GMEMOptions
+) -> None:
     """Choose for each function the best of the ways that take no more than the stock pass's."""
     if options.keeps_storages:
         _choose_kept(ways, options)

@@ -18,8 +18,7 @@ from tvm.target import Target
 from passes.driver import error_context, prim_funcs
 from passes.gmem.forms import IN_KERNELS
 from passes.gmem.kernel_offsets import KernelVariants
-from passes.gmem.names import LOGGER, PASS
-from passes.gmem.options import BEST, GMEMOptions
+from passes.gmem.options import BEST, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function

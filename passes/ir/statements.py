@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import tvm_ffi
 from tvm.ir import StringImm, TensorLoad, Var
 from tvm.ir.expr import Call as CallExpr
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
     AllocBuffer,
     AssertStmt,
@@ -30,17 +30,15 @@ from tvm.tirx import (
     Return,
     Select,
     SeqStmt,
-    TilePrimitiveCall,
+    Stmt,
     While,
 )
 from tvm.tirx import Let as LetExpr
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.node_visitor import NodeVisitor
 from passes.ir.operators import is_if_then_else
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import prepared, structural_visit
 
-_VAR, _SELECT = type_index(Var), type_index(Select)
 _CONSTANTS = (IntImm, FloatImm, StringImm)
 
 Records = Sequence[Any]
@@ -188,7 +186,7 @@ def _uses_nothing(part: Any) -> bool:
     return kind in _CONSTANTS or (kind is Var and type(part.ty) is not BufferType)
 
 
-class _Reader(NodeVisitor):
+class _Reader:
     """Adds a record of each node to the list of what encloses it.
 
     What is inside of a node is read later, from a list of what there is to do, so that no depth of
@@ -196,21 +194,39 @@ class _Reader(NodeVisitor):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._records: list[Any] = []
         self._waiting: list[tuple[Sequence[Any], list[Any]]] = []
-        others = ((_VAR, self._visit_var), (_SELECT, self._visit_select))
-        self._callbacks = tvm_ffi.convert(self.callbacks(*others))
+        self._callbacks = prepared(
+            [
+                (TensorLoad, self._visit_load),
+                (Stmt, self._visit_stmt),  # One for all: a node is tried against each callback.
+                (CallExpr, self._visit_call),
+                (LetExpr, self._visit_let),
+                (Var, self._visit_var),
+                (Select, self._visit_select),
+            ]
+        )
         # What needs no search for what is inside; most parts are of these.
         self._direct: dict[type, Callable[[Any, Any], None]] = {
-            **self.methods,
+            AllocBuffer: self._visit_alloc,
+            AssertStmt: self._visit_assert,
+            AttrStmt: self._visit_attr,
+            Bind: self._visit_value,
+            BufferStore: self._visit_store,
             CallExpr: self._visit_call,
+            DeclBuffer: self._visit_decl,
+            Evaluate: self._visit_value,
+            For: self._visit_for,
+            IfThenElse: self._visit_if,
             LetExpr: self._visit_let,
+            Return: self._visit_value,
+            SBlock: _refuse_block,
+            SBlockRealize: _refuse_block,
             Select: self._visit_select,
             TensorLoad: self._visit_load,
             Var: self._visit_var,
+            While: self._visit_while,
         }
-        del self._direct[TilePrimitiveCall]
 
     def read(self, body: Any) -> Records:
         """Return the records of a body."""
@@ -241,6 +257,18 @@ class _Reader(NodeVisitor):
 
     # Statements
 
+    def _visit_stmt(self, op: Any, visitor: Any) -> None:
+        visit = self._direct.get(type(op))
+        if visit is not None:
+            visit(op, visitor)
+        elif type(op) is SeqStmt:
+            visitor.default_visit(op)
+        else:
+            outer, self._records = self._records, []
+            visitor.default_visit(op)
+            parts, self._records = self._records, outer
+            self._records.append(Other(op, parts))
+
     def _visit_alloc(self, op: AllocBuffer, _visitor: Any) -> None:
         shape = self._within(*op.buffer.ty.shape)
         self._records.append(Alloc(op, op.buffer.__chandle__(), shape))
@@ -255,18 +283,8 @@ class _Reader(NodeVisitor):
     def _visit_value(self, op: Evaluate | Bind | Return, _visitor: Any) -> None:
         self._records.append(Value(op, self._within(op.value)))
 
-    _visit_bind = _visit_value
-
     def _visit_assert(self, op: AssertStmt, _visitor: Any) -> None:
         self._records.append(Assert(op, self._within(op.condition)))
-
-    def _visit_other(self, op: Any, visitor: Any) -> None:
-        outer, self._records = self._records, []
-        visitor.default_visit(op)
-        parts, self._records = self._records, outer
-        self._records.append(Other(op, parts))
-
-    _visit_tile_primitive = _visit_other
 
     def _visit_for(self, op: For, _visitor: Any) -> None:
         bounds = [bound for bound in (op.min, op.extent, op.step) if bound is not None]
@@ -311,6 +329,13 @@ class _Reader(NodeVisitor):
             self._records.append(Name(op, op.__chandle__()))
 
 
+def _refuse_block(_op: Any, _visitor: Any) -> None:
+    raise ValueError(
+        "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
+        "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
+    )
+
+
 def parts_of(record: Any) -> tuple[Records, ...]:
     """Return the lists of records inside of a record, in the order of the program."""
     match record:
@@ -349,3 +374,43 @@ def post_order(records: Records) -> Iterator[Any]:
         for part in parts_of(record):
             yield from post_order(part)
         yield record
+
+
+class RecordVisitor:
+    """Goes through records in the order of the program.
+
+    A method ``_visit_<kind>``, named after the class of a record, owns the descent into such
+    records; where there is none, all that is inside of them is visited.
+    """
+
+    def __init__(self) -> None:
+        self._visitors: dict[type, Callable[[Any], None] | None] = {}
+
+    def _visit(self, records: Records) -> None:
+        for record in records:
+            visit = self._visitor(type(record))
+            if visit is None:
+                self._visit_parts(record)
+            else:
+                visit(record)
+
+    def _visit_parts(self, record: Any) -> None:
+        # Without recursion: conditions nest as deep as a concatenation has tensors.
+        waiting = _inside(record)
+        while waiting:
+            inner = waiting.pop()
+            visit = self._visitor(type(inner))
+            if visit is None:
+                waiting += _inside(inner)
+            else:
+                visit(inner)
+
+    def _visitor(self, kind: type) -> Callable[[Any], None] | None:
+        if kind not in self._visitors:
+            self._visitors[kind] = getattr(self, f"_visit_{kind.__name__.lower()}", None)
+        return self._visitors[kind]
+
+
+def _inside(record: Any) -> list[Any]:
+    """Return what is inside of a record, the first at the end."""
+    return [inner for part in parts_of(record) for inner in part][::-1]

@@ -10,7 +10,7 @@ same on callbacks whose types were looked up once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import tvm_ffi
@@ -21,30 +21,43 @@ _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 Callback = Callable[[Any, Any], Any]
 
+Callbacks = list[tuple[Any, Callback]]
+"""What to do with nodes, by their class or its `type_index`."""
 
+
+@cache
 def type_index(node_type: Any) -> int:
     """Return the number by which TVM knows a class of nodes; another process may give another."""
     return int(node_type.__tvm_ffi_type_info__.type_index)
 
 
-_STMT = type_index(Stmt)
+def _index(kind: Any) -> int:
+    return kind if type(kind) is int else type_index(kind)
 
 
-def structural_visit(root: Any, callbacks: list[tuple[int, Callback]]) -> Any:
+def prepared(callbacks: Callbacks) -> Any:
+    """Return callbacks for many visits: they are handed to TVM once."""
+    return tvm_ffi.convert([(_index(kind), callback) for kind, callback in callbacks])
+
+
+def structural_visit(root: Any, callbacks: Any) -> Any:
     """Visit an IR; the first callback whose type matches owns the descent into a node.
 
-    Callbacks stand by their `type_index`, and get the node and a ``tvm_ffi.StructuralVisitor``.
+    Callbacks get the node and a ``tvm_ffi.StructuralVisitor``; they may be `prepared`.
     """
+    if type(callbacks) is list:
+        callbacks = [(_index(kind), callback) for kind, callback in callbacks]
     return _structural_visit(root, callbacks)
 
 
-def structural_mutate(root: Any, callbacks: list[tuple[int, Callback]]) -> Any:
+def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
     """Return a changed copy of an IR; the first callback whose type matches makes the new node.
 
-    Callbacks stand by their `type_index`, and get the node and a ``tvm_ffi.StructuralMutator``. The
-    result is `root` itself when nothing changed.
+    Callbacks get the node and a ``tvm_ffi.StructuralMutator``. The result is `root` itself when
+    nothing changed.
     """
-    return _structural_mutate(root, [(index, callback, False) for index, callback in callbacks])
+    indexed = [(_index(kind), callback, False) for kind, callback in callbacks]
+    return _structural_mutate(root, indexed)
 
 
 def with_body(func: PrimFunc, body: Any) -> PrimFunc:
@@ -52,14 +65,4 @@ def with_body(func: PrimFunc, body: Any) -> PrimFunc:
 
     ``PrimFunc.with_body`` does the same, but its constructor walks the whole body.
     """
-    return structural_mutate(func, [(_STMT, lambda _stmt, _mutator: body)])
-
-
-def on_a_fresh_stack(step: Callable[[], Any]) -> Any:
-    """Do a step on a thread of its own and wait for it.
-
-    TVM's walks end the process where a callback is at Python's limit of recursion, or at the end
-    of its thread's stack. A callback that descends can go on here after some hundred levels.
-    """
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(step).result()
+    return structural_mutate(func, [(Stmt, lambda _stmt, _mutator: body)])

@@ -13,7 +13,7 @@ from tvm.ir import GlobalVar, IRModule
 
 from passes.driver import Solver, place
 from passes.gmem.options import BEST, GMEMOptions
-from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.ir.structural import structural_mutate
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.memory import Block, FunctionMemory, Unit, blocks_of, read_function
 from passes.order.planning.graph import FoundOrder, peak_of
@@ -64,10 +64,7 @@ def order_function(
 ) -> FunctionOrder:
     """Find an order of the bindings of a function's dataflow blocks.
 
-    Raises
-    ------
-    ValueError
-        When what its bindings become is not found, or as `read_relax_memory` says.
+    ValueError is raised when what its bindings become is not found, or by `read_relax_memory`.
     """
     name, func = str(variable.name_hint), mod[variable]
     counts = [len(block.bindings) for block in blocks_of(func)]
@@ -76,19 +73,20 @@ def order_function(
         return FunctionOrder(name, func, sum(counts), reason)
     search = _Search(variable, options, budget)
     written = ordered = search.read(mod)
-    steps = []
+    said = []  # Of each kind of memory; the main one is the first
     for kind in written.live:
-        ordered, step = search.step(ordered, kind)
-        steps.append(step)
+        said.append(search.step(ordered, kind))
+        ordered = said[-1][0]
+    _, bound, needs, reason = said[0]
     return FunctionOrder(
         name,
         ordered.mod[variable],
         sum(counts),
-        steps[0].reason if ordered is written else "",
+        reason if ordered is written else "",
         written.live[MAIN],
         ordered.live[MAIN],
-        steps[0].bound,
-        steps[0].needs,
+        bound,
+        needs,
         _moved(func, ordered.mod[variable]),
     )
 
@@ -129,15 +127,6 @@ class _Ordered:
         )
 
 
-@dataclass(frozen=True)
-class _Step:
-    """What is known of the orders of one function, for one kind of memory."""
-
-    bound: int  # Bytes that no order has less than
-    needs: str  # A binding that needs as many by itself, where one does
-    reason: str  # Why the order is as it was, where it is
-
-
 @dataclass(frozen=True, eq=False)
 class _Search:
     variable: GlobalVar
@@ -162,8 +151,12 @@ class _Search:
         }
         return _Ordered(mod, read, live, buffers, memory, solvers)
 
-    def step(self, given: _Ordered, kind: Kind) -> tuple[_Ordered, _Step]:
-        """Look for an order that needs less of one kind of memory, and more of none."""
+    def step(self, given: _Ordered, kind: Kind) -> tuple[_Ordered, int, str, str]:
+        """Look for an order that needs less of one kind of memory, and more of none.
+
+        Return with it the bytes that no order has less than, a binding that needs as many by
+        itself, where one does, and why the order is as it was, where it is.
+        """
         mod, read = given.mod, given.read
         buffers, alignment = given.buffers[kind], given.memory.alignment
         blocks, reason = _reorderable(mod[self.variable], read)
@@ -197,7 +190,7 @@ class _Search:
                 reason = "no lower order was found"
             if any(one.order != tuple(sorted(one.order)) for one in found.values()):
                 reason = "the plan of a lower order is not lower"
-        return best, _Step(floor, needs, reason)
+        return best, floor, needs, reason
 
 
 def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
@@ -234,8 +227,7 @@ def with_block_orders(
         return relax.DataflowBlock([bindings[number] for number in order], block.span)
 
     result = mod.clone()
-    callbacks: list[tuple[int, Callback]] = [(type_index(relax.DataflowBlock), reorder)]
-    result.update_func(variable, structural_mutate(mod[variable], callbacks))
+    result.update_func(variable, structural_mutate(mod[variable], [(relax.DataflowBlock, reorder)]))
     return result
 
 

@@ -95,10 +95,7 @@ def order_functions(
 ) -> tuple[FunctionOrder, ...]:
     """Find an order for each Relax function of a module, sorted by name; each is logged.
 
-    Raises
-    ------
-    ValueError
-        For an upper bound of a dimension that no function has.
+    ValueError is raised for an upper bound of a dimension that no function has.
     """
     functions = functions_in_order(mod)
     with error_context(PASS):

@@ -234,26 +234,18 @@ def _enemies(problem: Problem) -> dict[int, set[int]]:
     for first, second in problem.separations:
         enemies[problem.index[first]].add(problem.index[second])
         enemies[problem.index[second]].add(problem.index[first])
-    near = set(enemies)
-    for low, high in _live_pairs(problem, near):
-        if problem.sharing.pair(problem.buffers[low], problem.buffers[high]) is None:
+    buffers, near = problem.buffers, list(enemies)
+    around = {
+        other
+        for other, buffer in enumerate(buffers)
+        if any(live_together(buffer.live, buffers[index].live) for index in near)
+    }
+    for low, high in combinations(sorted(around | enemies.keys()), 2):
+        one, two = buffers[low], buffers[high]
+        if live_together(one.live, two.live) and problem.sharing.pair(one, two) is None:
             enemies[low].add(high)
             enemies[high].add(low)
     return enemies
-
-
-def _live_pairs(problem: Problem, near: set[int]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of buffers that are live together, around the buffers in `near`."""
-    buffers = problem.buffers
-    around = {
-        other
-        for index in near
-        for other, buffer in enumerate(buffers)
-        if live_together(buffer.live, buffers[index].live)
-    }
-    for low, high in combinations(sorted(around | near), 2):
-        if live_together(buffers[low].live, buffers[high].live):
-            yield low, high
 
 
 def _with_reserved(problem: Problem, needed: int, unit: int) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import islice
 
@@ -34,10 +34,9 @@ def html_table(
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(_cells(tag, cells))}</tr>"
-
-
-def _cells(tag: str, cells: Sequence[str]) -> Iterator[str]:
-    for column, cell in enumerate(cells):
-        side = "right" if column else "left"
-        yield f'<{tag} style="text-align:{side};white-space:pre-wrap">{escape(cell)}</{tag}>'
+    sides = ("right" if column else "left" for column in range(len(cells)))
+    shown = (
+        f'<{tag} style="text-align:{side};white-space:pre-wrap">{escape(cell)}</{tag}>'
+        for side, cell in zip(sides, cells, strict=True)
+    )
+    return f"<tr>{''.join(shown)}</tr>"

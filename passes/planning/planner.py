@@ -64,21 +64,14 @@ class BudgetTracker:
     def share(self, part: int, at_most: int | None = None) -> BudgetTracker:
         """Return a tracker of one `part`-th of the nodes and time left; it spends them here too."""
         nodes, seconds = -(-self.left // part), self.rest().seconds
-        return BudgetTracker(
-            Budget(
-                nodes if at_most is None else min(nodes, at_most),
-                None if seconds is None else seconds / part,
-            ),
-            self,
-        )
+        nodes = nodes if at_most is None else min(nodes, at_most)
+        return BudgetTracker(Budget(nodes, None if seconds is None else seconds / part), self)
 
     def reserve(self, part: int) -> BudgetTracker:
         """Return a tracker of all that is left but one `part`-th; it spends here, too."""
-        nodes, seconds = self.left, self.rest().seconds
-        return BudgetTracker(
-            Budget(nodes - nodes // part, None if seconds is None else seconds - seconds / part),
-            self,
-        )
+        nodes, seconds = self.left - self.left // part, self.rest().seconds
+        seconds = None if seconds is None else seconds - seconds / part
+        return BudgetTracker(Budget(nodes, seconds), self)
 
     def rest(self) -> Budget:
         """Return what is left as a budget of its own."""
@@ -212,15 +205,7 @@ def solve(problem: Problem, planner: str = "best", budget: Budget | int | None =
 def as_budget(budget: Budget | int | None) -> Budget:
     """Return a budget: the default one for None, a number of placements for an integer.
 
-    Parameters
-    ----------
-    budget : Budget or int, optional
-        What a user gave.
-
-    Raises
-    ------
-    ValueError
-        If it is something else.
+    ValueError is raised for anything else that is no budget.
     """
     if budget is None:
         return Budget()
@@ -238,31 +223,17 @@ def _run(
     problem: Problem,
     budget: Budget,
 ) -> Plan:
-    """Ask a planner, and say which one it was if it fails."""
-    try:
-        answer = run(problem, budget)
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{problem.name}: planner {planner!r} raised {said}") from error
-    return _completed(problem, planner, answer)
+    """Return a planner's plan; of mere offsets, the plan that has its peak, penalty and status.
 
-
-def _judged(problem: Problem, plan: Plan) -> Plan:
-    """Return a plan as optimal if it costs nothing and is as low as the lower bound."""
-    from passes.planning.bound import lower_bound  # it needs numpy
-
-    if plan.status is Status.FEASIBLE and not plan.penalty and plan.peak == lower_bound(problem):
-        return replace(plan, status=Status.OPTIMAL)
-    return plan
-
-
-def _completed(problem: Problem, planner: str, answer: object) -> Plan:
-    """Return a planner's plan; of mere offsets, the plan that has its peak, penalty and status."""
+    Errors say which planner it was.
+    """
     where = f"{problem.name}: planner {planner!r}"
+    try:
+        answer: object = run(problem, budget)
+    except Exception as error:
+        raise ValueError(f"{where} raised {type(error).__name__}: {error}") from error
     if isinstance(answer, Plan):
-        if not isinstance(answer.status, Status):
-            raise ValueError(f"{where}: a plan's status must be a Status, got {answer.status!r}")
-        return answer if planner in _MODULES else _judged(problem, answer)
+        return answer if planner in _MODULES else _judged(problem, answer, where)
     if not isinstance(answer, Mapping):
         raise ValueError(f"{where}: must return a Plan, or offsets by buffer name, got {answer!r}")
     offsets = {}
@@ -280,3 +251,14 @@ def _completed(problem: Problem, planner: str, answer: object) -> Plan:
     from passes.planning.engine.blocks import BlockList
 
     return BlockList(problem).plan_of(offsets, planner)
+
+
+def _judged(problem: Problem, plan: Plan, where: str) -> Plan:
+    """Return a user's plan as optimal if it costs nothing and is as low as the lower bound."""
+    from passes.planning.bound import lower_bound  # it needs numpy
+
+    if not isinstance(plan.status, Status):
+        raise ValueError(f"{where}: a plan's status must be a Status, got {plan.status!r}")
+    if plan.status is Status.FEASIBLE and not plan.penalty and plan.peak == lower_bound(problem):
+        return replace(plan, status=Status.OPTIMAL)
+    return plan

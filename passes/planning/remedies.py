@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 from passes.planning.bound import live_bytes, lower_bound
 from passes.planning.plan import Plan
@@ -78,17 +79,12 @@ def remedies(problem: Problem) -> tuple[Remedy, ...]:
     """
     if len(problem.buffers) > MOST_PLANNED:
         return ()
-    if as_it_is := tuple(_by_planner(problem)):
+    if as_it_is := tuple(_tried(Change.PLANNER, (), problem, PLANNER_NODES)):
         return as_it_is
     kinds: tuple[Callable[[Problem], Iterator[Remedy]], ...] = (_by_smaller_buffers,)
     if len(problem.buffers) <= MOST_BUFFERS:
         kinds = (_by_slots, _by_in_place, _by_smaller_buffer, *kinds)
-    return tuple(remedy for kind in kinds for remedy in _first(kind(problem)))
-
-
-def _first(found: Iterator[Remedy]) -> Iterator[Remedy]:
-    for _, remedy in zip(range(SHOWN), found, strict=False):
-        yield remedy
+    return tuple(remedy for kind in kinds for remedy in islice(kind(problem), SHOWN))
 
 
 def _fitting(problem: Problem, nodes: int | None = None) -> Plan | None:
@@ -111,10 +107,6 @@ def _tried(
     plan = _fitting(problem, nodes)
     if plan is not None:
         yield Remedy(change, tuple(buffers), problem, plan)
-
-
-def _by_planner(problem: Problem) -> Iterator[Remedy]:
-    yield from _tried(Change.PLANNER, (), problem, PLANNER_NODES)
 
 
 def _at_the_peak(problem: Problem) -> list[Buffer]:
@@ -147,10 +139,11 @@ def _by_slots(problem: Problem) -> Iterator[Remedy]:
 def with_one_slot(problem: Problem, names: Iterable[str]) -> Problem:
     """Return a problem in which some buffers have one slot."""
     chosen = frozenset(names)
-    return replace(
-        problem,
-        buffers=tuple(replace(b, slots=1) if b.name in chosen else b for b in problem.buffers),
-    )
+    return _changed(problem, lambda b: replace(b, slots=1) if b.name in chosen else b)
+
+
+def _changed(problem: Problem, change: Callable[[Buffer], Buffer]) -> Problem:
+    return replace(problem, buffers=tuple(map(change, problem.buffers)))
 
 
 def _by_in_place(problem: Problem) -> Iterator[Remedy]:
@@ -201,11 +194,8 @@ def _by_smaller_buffer(problem: Problem) -> Iterator[Remedy]:
         units = -(-buffer.size // unit)
 
         def sized(count: int, name: str = buffer.name, unit: int = unit) -> Problem:
-            return replace(
-                problem,
-                buffers=tuple(
-                    replace(b, size=count * unit) if b.name == name else b for b in problem.buffers
-                ),
+            return _changed(
+                problem, lambda b: replace(b, size=count * unit) if b.name == name else b
             )
 
         largest = None if buffer.pinned else _largest(sized, units)
@@ -221,12 +211,8 @@ def _by_smaller_buffers(problem: Problem) -> Iterator[Remedy]:
     """Yield the part of their bytes that all buffers can keep."""
 
     def sized(parts: int) -> Problem:
-        return replace(
-            problem,
-            buffers=tuple(
-                b if b.pinned else replace(b, size=-(-b.size * parts // PARTS))
-                for b in problem.buffers
-            ),
+        return _changed(
+            problem, lambda b: b if b.pinned else replace(b, size=-(-b.size * parts // PARTS))
         )
 
     largest = _largest(sized, PARTS)

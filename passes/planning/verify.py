@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, product
@@ -237,19 +237,11 @@ class _Disjoint:
 
     def added(self, placed: _Placed) -> bool:
         """Add a slot if it shares no byte with any other; return whether that is so."""
+        if next(self.sharing_with(placed), None) is not None:
+            return False
         at = bisect_right(self._begins, placed)
         shelf = self._shelves[at]
-        place = bisect_left(shelf, placed)
-        before = shelf[place - 1] if place else self._shelves[at - 1][-1] if at else None
-        if before is not None and before.end > placed.begin:
-            return False
-        if place < len(shelf):
-            after: _Placed | None = shelf[place]
-        else:
-            after = self._shelves[at + 1][0] if at + 1 < len(self._shelves) else None
-        if after is not None and after.begin < placed.end:
-            return False
-        shelf.insert(place, placed)
+        insort_left(shelf, placed)
         if len(shelf) > 2 * SHELF:
             self._shelves.insert(at + 1, shelf[SHELF:])
             self._begins.insert(at, shelf[SHELF])

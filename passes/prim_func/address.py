@@ -11,17 +11,13 @@ from tvm.ir import Var
 from tvm.tirx import AllocBuffer, PrimFunc
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.structural import Callback, structural_mutate, type_index, with_body
+from passes.ir.structural import Callbacks, structural_mutate, with_body
 
 VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
 """Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""
 
 _ANNOTATION = "buffer_allocated_addr"
 """Where TVM's lowering of blocks writes a buffer's addresses a second time."""
-
-_ALLOC_BUFFER = type_index(AllocBuffer)
-_ATTR_STMT = type_index(AttrStmt)
-_VAR = type_index(Var)
 
 
 def write_addresses(
@@ -82,9 +78,9 @@ def _replace(func: PrimFunc, replaced: Mapping[int, Var]) -> PrimFunc:
             annotations[_ANNOTATION] = list(new.ty.allocated_addr)
         return AllocBuffer(new, annotations)
 
-    callbacks: list[tuple[int, Callback]] = [
-        (_ALLOC_BUFFER, rewrite_alloc),
-        (_ATTR_STMT, rewrite_attr),
-        (_VAR, rewrite_var),
+    callbacks: Callbacks = [
+        (AllocBuffer, rewrite_alloc),
+        (AttrStmt, rewrite_attr),
+        (Var, rewrite_var),
     ]
     return with_body(func, structural_mutate(func.body, callbacks))

@@ -48,7 +48,6 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
     ASYNC_COPY,
     TAKE_ANY_ADDRESS,
@@ -58,24 +57,13 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
     masked_index,
 )
-from passes.ir.structural import Callback, structural_mutate, type_index, with_body
+from passes.ir.structural import Callbacks, structural_mutate, with_body
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.attach import AttachedAllocations
 from passes.prim_func.function_problems import Allocation
 from passes.prim_func.iterations import Iterations, slot_index
 from passes.prim_func.memory_uses import AllocationUses
 from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
-
-_ALLOC_BUFFER = type_index(AllocBuffer)
-_ATTR_STMT = type_index(AttrStmt)
-_BUFFER_STORE = type_index(BufferStore)
-_CALL = type_index(Call)
-_DECL_BUFFER = type_index(DeclBuffer)
-_FOR = type_index(For)
-_SEQ_STMT = type_index(SeqStmt)
-_TENSOR_LOAD, _TENSOR_REGION = type_index(TensorLoad), type_index(TensorRegion)
-_VAR = type_index(Var)
-_WHILE = type_index(While)
 
 _INT32_MAX = 2**31 - 1
 
@@ -104,15 +92,54 @@ class Arena:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """Where an allocation with one offset lives, in bytes."""
+    """Where a buffer with one offset lives, in bytes."""
 
     arena: Var
     size: int  # Of the arena
     offset: int
 
+    def moved(self, index: Any, element: Any, name: str) -> Any:
+        """Return an index of elements, scalar or vector, as one from the arena's start."""
+        nbits = element.bits * element.lanes
+        if self.offset * 8 % nbits:
+            raise ValueError(
+                f"buffer {name!r}: its offset of {self.offset} bytes is no multiple of its "
+                f"elements' {nbits} bits"
+            )
+        shift = self.offset * 8 // nbits
+        if shift == 0:
+            return index
+        lanes = index.ty.dtype.lanes
+        if _index_type(self.size * 8 // nbits) == "int64":
+            index = index.astype("int64" if lanes == 1 else f"int64x{lanes}")
+        amount = IntImm(str(index.ty.dtype.with_lanes(1)), shift)
+        if isinstance(index, Ramp):
+            return Ramp(index.base + amount, index.stride, index.lanes)
+        if isinstance(index, Broadcast):
+            return Broadcast(index.value + amount, index.lanes)
+        return index + (amount if lanes == 1 else Broadcast(amount, lanes))
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """The new name of a buffer, and where its elements are."""
+
+    buffer: Var  # It begins where its arena begins
+    place: _Place
+
+    def indices(self, indices: Any) -> list[Any]:
+        """Return what takes the place of an access's indices."""
+        (index,) = indices
+        return [self.place.moved(index, self.buffer.ty.dtype.dtype, self.buffer.name)]
+
+    @property
+    def first(self) -> Any:
+        """The address of the first element."""
+        return address_of(BufferLoad(self.buffer, self.indices([IntImm("int32", 0)])))
+
 
 def write_arenas(
-    func: PrimFunc, access: LinearAccess, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
+    func: PrimFunc, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
 ) -> PrimFunc:
     """Make one allocation of each arena, and turn its members into views.
 
@@ -126,19 +153,15 @@ def write_arenas(
     """
     if not arenas:
         return func
-    rewriter = _ArenaRewriter(access, uses, arenas)
+    rewriter = _ArenaRewriter(uses, arenas)
     result = with_body(func, rewriter(func.body))
     return result.without_attr(_NO_ALIAS) if rewriter.has_addresses else result
 
 
 class _ArenaRewriter:
-    def __init__(
-        self, access: LinearAccess, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
-    ) -> None:
-        self._access = access
-        self._places: dict[int, _Place] = {}
+    def __init__(self, uses: Sequence[AllocationUses], arenas: Sequence[Arena]) -> None:
         self._attached = AttachedAllocations()
-        self._view: dict[int, Var] = {}
+        self._views: dict[int, _View] = {}  # By the handle of the old name
         # Of buffers that begin at an address of their own: that of the slot in turn, and the new
         # name.
         self._addresses: dict[int, Any] = {}
@@ -166,11 +189,10 @@ class _ArenaRewriter:
                     self._add_address(buffer, memory, offsets, allocation.loop)
                     continue
                 place = _Place(memory, arena.size, offsets[0])
-                self._places[allocation.index] = place
                 for named in (buffer, *uses[allocation.index].aliases):
                     key = named.__chandle__()
-                    if key not in self._view:
-                        self._view[key] = _view(named, place)
+                    if key not in self._views:
+                        self._views[key] = _View(_view(named, place), place)
 
     @property
     def has_addresses(self) -> bool:
@@ -190,24 +212,23 @@ class _ArenaRewriter:
             self._renamed[key] = buffer.with_allocated_addr([])
 
     def __call__(self, body: Any) -> Any:
-        callbacks: list[tuple[int, Callback]] = [
-            (_ALLOC_BUFFER, self._rewrite_alloc),
-            (_DECL_BUFFER, self._rewrite_decl),
-            (_FOR, self._rewrite_for),
-            (_WHILE, self._rewrite_while),
-            (_SEQ_STMT, self._rewrite_seq),
-            (_ATTR_STMT, self._rewrite_attr),
-            (_BUFFER_STORE, self._rewrite_store),
-            (_TENSOR_LOAD, self._rewrite_load),
-            (_TENSOR_REGION, self._rewrite_region),
-            (_CALL, self._rewrite_call),
-            (_VAR, self._rewrite_var),
+        callbacks: Callbacks = [
+            (AllocBuffer, self._rewrite_alloc),
+            (DeclBuffer, self._rewrite_decl),
+            (For, lambda op, m: self._iterations.write_for(op, self._attached.rewrite_for(op, m))),
+            (While, lambda op, m: self._iterations.write_while(op, m.default_mutate(op))),
+            (SeqStmt, self._rewrite_seq),
+            (AttrStmt, self._rewrite_attr),
+            (BufferStore, self._rewrite_store),
+            (TensorLoad, self._rewrite_load),
+            (TensorRegion, self._rewrite_region),
+            (Call, self._rewrite_call),
+            (Var, self._rewrite_var),
         ]
         return self._attached.before(None, structural_mutate(body, callbacks))
 
-    def _place(self, buffer: Any) -> _Place | None:
-        known = self._access.buffers.get(buffer.__chandle__())
-        return None if known is None else self._places.get(known.root)
+    def _view(self, buffer: Var | None) -> _View | None:
+        return None if buffer is None else self._views.get(buffer.__chandle__())
 
     # Definitions
 
@@ -217,10 +238,10 @@ class _ArenaRewriter:
             buffer = self._renamed.get(op.buffer.__chandle__(), op.buffer)
             pointer = Var(f"{buffer.name}_address", address.ty)
             return SeqStmt([Bind(pointer, address), DeclBuffer(buffer, data=pointer)])
-        place = self._place(op.buffer)
-        if place is None:
+        view = self._view(op.buffer)
+        if view is None:
             return mutator.default_mutate(op)
-        return DeclBuffer(self._view[op.buffer.__chandle__()], data=place.arena.data)
+        return DeclBuffer(view.buffer, data=view.place.arena.data)
 
     def _rewrite_seq(self, op: SeqStmt, mutator: Any) -> Any:
         """Keep a buffer and the pointer that it is declared on in the sequence that uses it."""
@@ -232,49 +253,29 @@ class _ArenaRewriter:
         return SeqStmt(parts)
 
     def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
-        place = self._place(op.buffer)
-        if place is None:
+        view = self._view(op.buffer)
+        if view is None:
             return DeclBuffer(op.buffer, data=mutator.mutate(op.data))
-        return DeclBuffer(self._view[op.buffer.__chandle__()], data=place.arena.data)
-
-    # Statements that may own memory, or count
-
-    def _rewrite_for(self, op: For, mutator: Any) -> Any:
-        return self._iterations.write_for(op, self._attached.rewrite_for(op, mutator))
-
-    def _rewrite_while(self, op: While, mutator: Any) -> Any:
-        return self._iterations.write_while(op, mutator.default_mutate(op))
+        return DeclBuffer(view.buffer, data=view.place.arena.data)
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
-        node = op.node
-        if isinstance(node, Var):
-            node = self._view.get(node.__chandle__(), node)
-        value, body = mutator.mutate(op.value), mutator.mutate(op.body)
-        body = self._attached.before(op.__chandle__(), body)
-        if node is op.node and value.same_as(op.value) and body.same_as(op.body):
-            return op
-        return AttrStmt(node, op.attr_key, value, body)
+        view = self._view(op.node) if isinstance(op.node, Var) else None
+        return self._attached.rewrite_attr(op, op.node if view is None else view.buffer, mutator)
 
     # Accesses
 
-    def _indices(self, buffer: Var, place: _Place, indices: Any, mutator: Any) -> list[Any]:
-        (index,) = mutator.mutate(indices)
-        return [_moved(index, place, buffer.ty.dtype.dtype, buffer.name)]
-
     def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
-        place = self._place(op.source)
-        if place is None:
+        view = self._view(op.source)
+        if view is None:
             return mutator.default_mutate(op)
-        view = self._view[op.source.__chandle__()]
-        return BufferLoad(view, self._indices(op.source, place, op.indices, mutator))
+        return BufferLoad(view.buffer, view.indices(mutator.mutate(op.indices)))
 
     def _rewrite_store(self, op: BufferStore, mutator: Any) -> Any:
-        place = self._place(op.buffer)
-        if place is None:
+        view = self._view(op.buffer)
+        if view is None:
             return mutator.default_mutate(op)
-        indices = self._indices(op.buffer, place, op.indices, mutator)
-        view = self._view[op.buffer.__chandle__()]
-        return BufferStore(view, mutator.mutate(op.value), indices)
+        indices = view.indices(mutator.mutate(op.indices))
+        return BufferStore(view.buffer, mutator.mutate(op.value), indices)
 
     # Addresses
 
@@ -287,45 +288,39 @@ class _ArenaRewriter:
         if getattr(op.op, "name", None) == ASYNC_COPY:
             return self._rewrite_copy(op, mutator)
         if is_buffer_data(op):
-            place = self._place(op.args[0])
-            return mutator.default_mutate(op) if place is None else self._first(op.args[0], place)
+            view = self._view(op.args[0])
+            return mutator.default_mutate(op) if view is None else view.first
         if not (is_address_of(op) and isinstance(op.args[0], TensorLoad)):
             self._check_takes_addresses(op)
         return mutator.default_mutate(op)
 
     def _rewrite_access_ptr(self, op: Call, mutator: Any) -> Any:
         dtype, data, offset, extent, mask = op.args
-        buffer = buffer_data_var(data)
-        place = None if buffer is None else self._place(buffer)
-        if buffer is None or place is None:
+        view = self._view(buffer_data_var(data))
+        if view is None:
             return mutator.default_mutate(op)
-        element = dtype.ty.dtype
+        element, name = dtype.ty.dtype, view.buffer.name
         if element.bits * element.lanes == 0:
-            raise ValueError(f"buffer {buffer.name!r}: a pointer into it has no element type")
-        offset = _moved(mutator.mutate(offset), place, element, buffer.name)
-        view = self._view[buffer.__chandle__()].data
-        args = [dtype, view, offset, mutator.mutate(extent), mask]
+            raise ValueError(f"buffer {name!r}: a pointer into it has no element type")
+        offset = view.place.moved(mutator.mutate(offset), element, name)
+        args = [dtype, view.buffer.data, offset, mutator.mutate(extent), mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
-        buffer = op.args[0]
-        place = self._place(buffer)
-        if place is None:
+        view = self._view(op.args[0])
+        if view is None:
             return mutator.default_mutate(op)
-        (index,) = self._indices(buffer, place, [op.args[at]], mutator)
-        rest = [mutator.mutate(arg) for arg in op.args]
-        args = [self._view[buffer.__chandle__()], *rest[1:at], index, *rest[at + 1 :]]
+        args = [view.buffer, *(mutator.mutate(arg) for arg in op.args[1:])]
+        args[at : at + 1] = view.indices([args[at]])
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_copy(self, op: Call, mutator: Any) -> Any:
         args = list(op.args)
         for at in (0, 2):
-            buffer = buffer_data_var(args[at])
-            place = None if buffer is None else self._place(buffer)
+            view = self._view(buffer_data_var(args[at]))
             args[at + 1] = mutator.mutate(args[at + 1])
-            if buffer is not None and place is not None:
-                args[at] = self._view[buffer.__chandle__()].data
-                args[at + 1] = _moved(args[at + 1], place, buffer.ty.dtype.dtype, buffer.name)
+            if view is not None:
+                args[at : at + 2] = view.buffer.data, *view.indices([args[at + 1]])
         args[4:] = [mutator.mutate(arg) for arg in args[4:]]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
@@ -337,14 +332,14 @@ class _ArenaRewriter:
             return
         for arg in op.args:
             buffer = None if is_function and is_buffer_data(arg) else buffer_data_var(arg)
-            if buffer is not None and self._place(buffer) is not None:
+            if buffer is not None and self._view(buffer) is not None:
                 raise ValueError(
                     f"buffer {buffer.name!r} is handed to {name}, which may not take the address "
                     "of a part of an arena; plan addresses instead, or other scopes"
                 )
 
     def _rewrite_region(self, op: TensorRegion, mutator: Any) -> Any:
-        if self._place(op.source) is not None:
+        if self._view(op.source) is not None:
             raise ValueError(
                 f"buffer {op.source.name!r} is used as a region, which an arena cannot hold; "
                 "plan addresses instead, or other scopes"
@@ -354,13 +349,8 @@ class _ArenaRewriter:
     def _rewrite_var(self, op: Var, mutator: Any) -> Any:
         if op.__chandle__() in self._renamed:
             return self._renamed[op.__chandle__()]
-        place = self._place(op)
-        return mutator.default_mutate(op) if place is None else self._first(op, place)
-
-    def _first(self, buffer: Var, place: _Place) -> Any:
-        """Return the address of the first element of a buffer."""
-        index = _moved(IntImm("int32", 0), place, buffer.ty.dtype.dtype, buffer.name)
-        return address_of(BufferLoad(self._view[buffer.__chandle__()], [index]))
+        view = self._view(op)
+        return mutator.default_mutate(op) if view is None else view.first
 
 
 def _view(buffer: Var, place: _Place) -> Var:
@@ -380,39 +370,12 @@ def _view(buffer: Var, place: _Place) -> Var:
     if not does_not_wrap(extent.ty.dtype):
         extent = extent.astype("int64")
     return tirx.decl_buffer(
-        (_moved(extent, place, ty.dtype.dtype, buffer.name),),
+        (place.moved(extent, ty.dtype.dtype, buffer.name),),
         str(ty.dtype.dtype),
         buffer.name,
         scope=ty.storage_scope,
         layout=None,
     )
-
-
-def _elements(offset: int, nbits: int, name: str) -> int:
-    """Return an offset in bytes as one in elements."""
-    if offset * 8 % nbits:
-        raise ValueError(
-            f"buffer {name!r}: its offset of {offset} bytes is no multiple of its elements' "
-            f"{nbits} bits"
-        )
-    return offset * 8 // nbits
-
-
-def _moved(index: Any, place: _Place, element: Any, name: str) -> Any:
-    """Return an index of elements of a buffer, scalar or vector, as one from the arena's start."""
-    nbits = element.bits * element.lanes
-    shift = _elements(place.offset, nbits, name)
-    if shift == 0:
-        return index
-    lanes = index.ty.dtype.lanes
-    if _index_type(place.size * 8 // nbits) == "int64":
-        index = index.astype("int64" if lanes == 1 else f"int64x{lanes}")
-    amount = IntImm(str(index.ty.dtype.with_lanes(1)), shift)
-    if isinstance(index, Ramp):
-        return Ramp(index.base + amount, index.stride, index.lanes)
-    if isinstance(index, Broadcast):
-        return Broadcast(index.value + amount, index.lanes)
-    return index + (amount if lanes == 1 else Broadcast(amount, lanes))
 
 
 def _index_type(elements: int) -> str:

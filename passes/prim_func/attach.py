@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm.tirx import AllocBuffer, For, SeqStmt
+from tvm.tirx.stmt import AttrStmt
 
 
 class AttachedAllocations:
@@ -27,6 +28,14 @@ class AttachedAllocations:
         """Return the body of a statement, or of the function, behind what is attached to it."""
         allocations = self._at.get(owner)
         return SeqStmt([*allocations, body]) if allocations else body
+
+    def rewrite_attr(self, op: AttrStmt, node: Any, mutator: Any) -> Any:
+        """Return an attribute of a node, with what is attached to it in its body."""
+        value, body = mutator.mutate(op.value), mutator.mutate(op.body)
+        body = self.before(op.__chandle__(), body)
+        if node is op.node and value.same_as(op.value) and body.same_as(op.body):
+            return op
+        return AttrStmt(node, op.attr_key, value, body)
 
     def rewrite_for(self, op: For, mutator: Any) -> Any:
         """Return a loop with its parts rewritten, and with what is attached to it in its body."""

@@ -10,18 +10,44 @@ not allowed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import Var
 from tvm.ir.prim import expr_deep_equal
 
 from passes.ir.linear_access import LinearAccess
-from passes.ir.statements import Branch, ForLoop
+from passes.ir.statements import (
+    Attribute,
+    Branch,
+    ForLoop,
+    Load,
+    Other,
+    Records,
+    Store,
+    WhileLoop,
+    parts_of,
+)
 from passes.ir.storage_entries import StmtEntry, StmtKind
 from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.memory_uses import AllocationUses, StoreSite
-from passes.prim_func.statement_accesses import StatementAccess, accesses_of
+
+Path = tuple[tuple[Any, int], ...]
+"""The records with a body that enclose something, outermost first, with the number of the branch
+that it stands in: 1 in an ``else``, and else 0.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class _StatementAccess:
+    """One load or store."""
+
+    number: int  # Its place in the order of the program; a store comes after the loads of its value
+    key: int  # The handle of the buffer variable
+    indices: Any  # Which element
+    is_store: bool  # Whether it is a store
+    path: Path
 
 
 class InPlacePairs:
@@ -30,7 +56,7 @@ class InPlacePairs:
     def __init__(self, access: LinearAccess, uses: Sequence[AllocationUses]) -> None:
         self._access = access
         self._uses = uses
-        self._accesses: dict[int, list[StatementAccess]] = {}
+        self._accesses: dict[int, list[_StatementAccess]] = {}
 
     def allows(self, stmt: StmtEntry, destination: int, source: int) -> bool:
         """Say whether one allocation may have the offset of another; both stand by their index.
@@ -68,12 +94,12 @@ class InPlacePairs:
             for other in others
         )
 
-    def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[StatementAccess]:
+    def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[_StatementAccess]:
         """Return the accesses in a statement, which one store within it leads to."""
         if stmt.key not in self._accesses:
             statements = (*site.around, site.record)
             at = next(at for at in statements if _handle(at) == stmt.key)
-            self._accesses[stmt.key] = accesses_of(at)
+            self._accesses[stmt.key] = _accesses_of(at)
         return self._accesses[stmt.key]
 
     def _are_named_otherwise(self, stmt: StmtEntry, *indices: int) -> bool:
@@ -126,7 +152,7 @@ def _counters_around(site: StoreSite, stmt: StmtEntry) -> list[Var]:
 
 
 def _comes_first(
-    other: StatementAccess, store: StatementAccess, counters: list[Var], is_narrower: bool
+    other: _StatementAccess, store: _StatementAccess, counters: list[Var], is_narrower: bool
 ) -> bool:
     """Whether an access to an element comes before a store to its place, wherever they meet."""
     if not all(isinstance(at, (ForLoop, Branch)) for at, _ in (*other.path, *store.path)):
@@ -147,7 +173,7 @@ def _comes_first(
     return nest.never_meet(read, written)
 
 
-def _common(one: StatementAccess, other: StatementAccess) -> int:
+def _common(one: _StatementAccess, other: _StatementAccess) -> int:
     """Return how many statements around two accesses are the same, and their branches."""
     depth = 0
     for (at, branch), (other_at, taken) in zip(one.path, other.path, strict=False):
@@ -155,3 +181,36 @@ def _common(one: StatementAccess, other: StatementAccess) -> int:
             break
         depth += 1
     return depth
+
+
+def _accesses_of(statement: Any) -> list[_StatementAccess]:
+    """List the loads and stores in a statement, in the order of the program.
+
+    The statement counts as around what stands in it, unless it is a store. What the bounds of a
+    loop read is listed in front of the loop and behind its body.
+    """
+    return [
+        _StatementAccess(number, access.key, access.op.indices, type(access) is Store, path)
+        for number, (access, path) in enumerate(_loads_and_stores((statement,), ()))
+    ]
+
+
+def _loads_and_stores(records: Records, path: Path) -> Iterator[tuple[Load | Store, Path]]:
+    for record in records:
+        parts = [(part, 0) for part in parts_of(record)]
+        match record:
+            case ForLoop():
+                for bound in record.bounds:
+                    yield from _loads_and_stores(bound, path)
+                # Behind an iteration, too: C asks for the extent then, and each task of a parallel
+                # loop evaluates all of them.
+                parts = [(record.body, 0), *((bound, 0) for bound in record.bounds)]
+            case Branch():
+                yield from _loads_and_stores(record.condition, path)
+                parts = [(case, number) for number, case in enumerate(record.cases)]
+        is_around = isinstance(record, (Attribute, Branch, ForLoop, Other, WhileLoop))
+        for part, branch in parts:
+            around = (*path, (record, branch)) if is_around else path
+            yield from _loads_and_stores(part, around)
+        if isinstance(record, (Load, Store)):
+            yield record, path

@@ -96,6 +96,30 @@ class LoopNest:
             width *= max(count, 1)
         return True
 
+    def takes_each(self, index: Any, size: int) -> bool:
+        """Whether an index takes each value from 0 to `size` once, over loops of constant bounds.
+
+        Each factor must be, up to its sign, the product of the extents of the loops with smaller
+        ones, as in a mixed-radix number.
+        """
+        found = self._as_sum(index, (), Analyzer())
+        if found is None or not isinstance(found.rest, IntImm):
+            return False
+        if isinstance(index, Ramp) and index.stride.value != 1:
+            return False
+        least, width = int(found.rest.value), found.reach + 1
+        digits = []
+        for loop, factor in zip(self.common, found.factors, strict=True):
+            extent = int(loop.extent.value)
+            least += factor * int(loop.min.value) + min(factor * (extent - 1), 0)
+            if extent != 1:
+                digits.append((abs(factor), extent))
+        for factor, extent in sorted(digits):
+            if extent < 1 or factor != width:
+                return False
+            width *= extent
+        return least == 0 and width == size
+
     def _as_sum(self, index: Any, inner: Sequence[For], ranges: Analyzer) -> _Sum | None:
         """Return an index as a sum over the common loops; None if it is not affine."""
         reach = 0

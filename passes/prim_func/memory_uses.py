@@ -7,7 +7,6 @@ pointers to it are kept beyond the statement that makes them, and where exactly 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +19,7 @@ from passes.ir.statements import (
     Alloc,
     Assert,
     Attribute,
-    Branch,
     Call,
-    Conditional,
     Declare,
     ForLoop,
     Let,
@@ -30,10 +27,10 @@ from passes.ir.statements import (
     Name,
     Other,
     Records,
+    RecordVisitor,
     Store,
     Value,
     WhileLoop,
-    parts_of,
 )
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
@@ -110,8 +107,9 @@ def find_memory_uses(
     return _Walk(access, lasting)(statements)
 
 
-class _Walk:
+class _Walk(RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
+        super().__init__()
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
         self._buffers = access.buffers
@@ -123,73 +121,36 @@ class _Walk:
         self._keeper: str | None = None
         self._told = 0
         self._is_asynchronous = False
-        self._visitors: dict[type, Callable[[Any], None]] = {
-            Alloc: self._visit_alloc,
-            Assert: self._visit_lender,
-            Attribute: self._visit_attribute,
-            Branch: self._visit_body,
-            Call: self._visit_call,
-            Declare: self._visit_declare,
-            Let: self._visit_let,
-            Load: self._visit_load,
-            ForLoop: self._visit_loop,
-            Name: lambda name: self._hand_on(name.key),
-            Other: self._visit_other,
-            WhileLoop: self._visit_body,
-            Store: self._visit_store,
-            Value: self._visit_value,
-        }
 
     def __call__(self, statements: Records) -> tuple[AllocationUses, ...]:
         self._visit(statements)
         return tuple(replace(uses, by_threads=uses.owner in self._threaded) for uses in self._of)
 
-    def _visit(self, records: Records) -> None:
-        waiting = [*reversed(records)]
-        while waiting:
-            record = waiting.pop()
-            if (
-                type(record) is Conditional
-            ):  # A chain of them is as deep as a concatenation is long.
-                waiting += reversed([inner for part in parts_of(record) for inner in part])
-            else:
-                self._visitors[type(record)](record)
-
-    def _visit_parts(self, record: Any) -> None:
-        for part in parts_of(record):
-            self._visit(part)
-
     def _visit_kept(self, record: Any, keeper: str | None) -> None:
         """Visit what is inside of a record, where an address may be kept by something."""
         outer, self._keeper = self._keeper, keeper
-        for part in parts_of(record):
-            self._visit(part)
+        self._visit_parts(record)
         self._keeper = outer
 
-    def _index(self, key: int) -> int | None:
-        """Return the allocation whose memory a variable names."""
-        entry = self._buffers.get(key)
-        return entry.root if entry is not None and entry.root >= 0 else None
-
     def _uses(self, key: int) -> AllocationUses | None:
-        index = self._index(key)
-        return None if index is None else self._of[index]
+        """Return what is known of the memory that a variable names."""
+        entry = self._buffers.get(key)
+        return self._of[entry.root] if entry is not None and entry.root >= 0 else None
+
+    def _change(self, key: int, **changes: Any) -> None:
+        root = self._buffers[key].root
+        self._of[root] = replace(self._of[root], **changes)
 
     # Definitions
 
     def _visit_alloc(self, alloc: Alloc) -> None:
-        buffer, index = alloc.op.buffer, self._index(alloc.key)
-        if index is None:
+        buffer, uses = alloc.op.buffer, self._uses(alloc.key)
+        if uses is None:
             raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
-        uses = self._of[index]
         loops = [record.op for record in self._around if type(record) in (ForLoop, WhileLoop)]
         uses.dtypes[buffer.ty.dtype.dtype] = None
-        self._of[index] = replace(
-            uses,
-            count=uses.count + 1,
-            owner=self._owners[-1] if self._owners else None,
-            loop=loops[-1] if loops else None,
-        )
+        owner, loop = (each[-1] if each else None for each in (self._owners, loops))
+        self._change(alloc.key, count=uses.count + 1, owner=owner, loop=loop)
         self._visit_kept(alloc, f"the size of {buffer.name!r}")
 
     def _visit_declare(self, declare: Declare) -> None:
@@ -197,8 +158,7 @@ class _Walk:
         uses = self._uses(declare.key)
         source = buffer_data_var(declare.op.data)
         if source is not None and is_buffer_var(source):
-            root = self._uses(source.__chandle__())
-            if root is not uses:
+            if self._uses(source.__chandle__()) is not uses:
                 raise ValueError(
                     f"buffer {buffer.name!r} is declared as a name of different memory in "
                     "different places"
@@ -221,14 +181,13 @@ class _Walk:
     # Statements with a body
 
     def _visit_body(self, record: Any) -> None:
-        outer, self._keeper = self._keeper, None
         self._around.append(record)
-        for part in parts_of(record):
-            self._visit(part)
+        self._visit_kept(record, None)
         self._around.pop()
-        self._keeper = outer
 
-    def _visit_loop(self, loop: ForLoop) -> None:
+    _visit_branch = _visit_whileloop = _visit_body
+
+    def _visit_forloop(self, loop: ForLoop) -> None:
         is_owner = loop.op.kind == _PARALLEL_LOOP
         if is_owner:
             if self._owners and self._owners[-1] in self._threaded:
@@ -240,20 +199,21 @@ class _Walk:
 
     def _visit_attribute(self, attribute: Attribute) -> None:
         op, name = attribute.op, attribute.op.attr_key
-        keeper, self._keeper = self._keeper, f"attribute {name!r}"
+        before = self._keeper, self._in_thread_env, self._is_asynchronous
+        self._keeper = f"attribute {name!r}"
         self._visit(attribute.value)
-        was_in_thread_env = self._in_thread_env
-        is_thread = name == "thread_extent" and not was_in_thread_env
-        if name == "virtual_thread" and was_in_thread_env:
+        is_thread = name == "thread_extent" and not self._in_thread_env
+        if name == "virtual_thread" and self._in_thread_env:
             raise ValueError("a virtual thread begins inside a thread extent")
         is_owner = is_thread or name == "virtual_thread"
-        self._in_thread_env = was_in_thread_env or is_thread
-        was_asynchronous = self._is_asynchronous
+        self._in_thread_env |= is_thread
         self._is_asynchronous |= name in ASYNCHRONOUS_SCOPES
         if is_owner:
             self._owners.append(attribute.key)
         if name == "virtual_thread" or (
-            name == "thread_extent" and not str(op.node.thread_tag).startswith("blockIdx.")
+            # What names no thread may be any.
+            name == "thread_extent"
+            and not str(getattr(op.node, "thread_tag", "")).startswith("blockIdx.")
         ):
             self._threaded.update(self._owners)
         self._around.append(attribute)
@@ -261,45 +221,40 @@ class _Walk:
         self._around.pop()
         if is_owner:
             self._owners.pop()
-        self._in_thread_env = was_in_thread_env
-        self._is_asynchronous = was_asynchronous
-        self._keeper = keeper
+        self._keeper, self._in_thread_env, self._is_asynchronous = before
 
     # Leaf statements
 
-    def _visit_lender(self, record: Any) -> None:
+    def _visit_assert(self, record: Assert) -> None:
         self._visit_kept(record, None)
-
-    def _visit_value(self, value: Value) -> None:
-        op = value.op
-        if type(op) is Evaluate:
-            self._visit_kept(value, None)
-        elif type(op) is Bind:
-            self._visit_kept(value, f"variable {op.var.name!r}")
-        else:
-            self._visit_kept(value, type(op).__name__)
 
     def _visit_other(self, other: Other) -> None:
         self._visit_kept(other, type(other.op).__name__)
 
+    def _visit_value(self, value: Value) -> None:
+        op = value.op
+        keeper = None if type(op) is Evaluate else type(op).__name__
+        self._visit_kept(value, f"variable {op.var.name!r}" if type(op) is Bind else keeper)
+
     def _visit_store(self, store: Store) -> None:
-        uses = self._uses(store.key)
+        uses = self._note_access(store.key, store.op.value.ty.dtype, store.op.indices)
         if uses is not None:
-            uses.accessed[store.op.value.ty.dtype] = None
-            uses.indexed.update((index.ty.dtype, None) for index in store.op.indices)
             uses.stores.append(StoreSite(store, tuple(self._around)))
-            self._note_copy(store.key)
         self._visit_kept(store, f"the store to {store.op.buffer.name!r}")
 
     # Expressions
 
     def _visit_load(self, load: Load) -> None:
-        uses = self._uses(load.key)
-        if uses is not None:
-            uses.accessed[load.op.ty.dtype] = None
-            uses.indexed.update((index.ty.dtype, None) for index in load.op.indices)
-            self._note_copy(load.key)
+        self._note_access(load.key, load.op.ty.dtype, load.op.indices)
         self._visit(load.indices)
+
+    def _note_access(self, key: int, dtype: Any, indices: Any) -> AllocationUses | None:
+        uses = self._uses(key)
+        if uses is not None:
+            uses.accessed[dtype] = None
+            uses.indexed.update((index.ty.dtype, None) for index in indices)
+            self._note_copy(key)
+        return uses
 
     def _visit_call(self, call: Call) -> None:
         op = call.op
@@ -325,26 +280,23 @@ class _Walk:
             mask = op.args[4]
             if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
                 self._told = source.__chandle__()
-        for arg in call.args:
-            self._visit(arg)
+        self._visit_parts(call)
         self._keeper, self._told = keeper, told
+
+    def _visit_name(self, name: Name) -> None:
+        self._hand_on(name.key)
 
     def _hand_on(self, key: int) -> None:
         """Note that the address of a buffer's memory is an operand."""
-        index = self._index(key)
-        if index is not None:
-            self._of[index].handed_on.append(tuple(self._around))
-            if key != self._told:
-                self._of[index] = replace(self._of[index], is_hidden=True)
-            self._note_keeper(index, self._keeper)
+        uses = self._uses(key)
+        if uses is not None:
+            uses.handed_on.append(tuple(self._around))
+            is_hidden = uses.is_hidden or key != self._told
+            self._change(key, is_hidden=is_hidden, escape=uses.escape or self._keeper)
             self._note_copy(key)
 
     def _note_copy(self, key: int) -> None:
         """Note what a copy that runs by itself may be reading or writing for longer."""
-        index = self._index(key)
-        if index is not None and self._is_asynchronous:
-            self._note_keeper(index, "an asynchronous copy")
-
-    def _note_keeper(self, index: int, keeper: str | None) -> None:
-        if keeper is not None and self._of[index].escape is None:
-            self._of[index] = replace(self._of[index], escape=keeper)
+        uses = self._uses(key)
+        if uses is not None and self._is_asynchronous:
+            self._change(key, escape=uses.escape or "an asynchronous copy")

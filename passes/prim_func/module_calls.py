@@ -7,7 +7,7 @@ function by itself would be the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -47,15 +47,7 @@ class CallGraph:
     @cached_property
     def callers(self) -> Mapping[str, frozenset[str]]:
         """Those that call each function, in however many steps."""
-        found: dict[str, set[str]] = {name: set() for name in self.calls}
-        for name in self.calls:
-            todo = list(self.calls[name])
-            while todo:
-                callee = todo.pop()
-                if name not in found[callee]:
-                    found[callee].add(name)
-                    todo += self.calls[callee]
-        return {name: frozenset(callers) for name, callers in found.items()}
+        return callers_of(self.calls)
 
     @property
     def order(self) -> list[str]:
@@ -72,6 +64,19 @@ class CallGraph:
             or any(function in self.callers[other] for other in sorted(self.going_on))
         ]
         return frozenset(name for name, function in self.names.items() if function in lasting)
+
+
+def callers_of(calls: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+    """Return which functions call each one, in however many steps, from what each calls itself."""
+    found: dict[str, set[str]] = {name: set() for name in calls}
+    for name in calls:
+        todo = list(calls[name])
+        while todo:
+            callee = todo.pop()
+            if name not in found[callee]:
+                found[callee].add(name)
+                todo += calls[callee]
+    return {name: frozenset(callers) for name, callers in found.items()}
 
 
 def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:

@@ -56,11 +56,6 @@ class ProblemOptions:
             if self.memory is not None and scope not in self.memory:
                 known = ", ".join(described.name for described in self.memory) or "none"
                 raise ValueError(f"scope {scope!r} is not in the target's memory; it has: {known}")
-        for name, bound in self.upper_bounds:
-            if not isinstance(bound, int) or isinstance(bound, bool) or bound < 1:
-                raise ValueError(
-                    f"the upper bound of {name!r} must be a positive integer, got {bound!r}"
-                )
 
     def memory_of(self, scope: str) -> MemoryScope:
         """Return what is known of a scope's memory, without what callers hold in it."""

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm.tirx import AllocBuffer, IntImm, PrimFunc
+from tvm.tirx import IntImm, PrimFunc
 
 from passes.ir.linear_access import find_linear_access
-from passes.ir.statements import read_statements
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
@@ -34,7 +33,6 @@ from passes.prim_func.memory_uses import find_memory_uses
 from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
 from passes.prim_func.problem_options import ProblemOptions as ProblemOptions
 from passes.prim_func.thread_races import racing_pairs
-from target_hw.memory import MemoryScope
 
 VECTOR_ALIGNMENT = 64
 """The most alignment in bytes that a wide access asks for: that of a cache line."""
@@ -64,9 +62,8 @@ class _ProblemBuilder:
         self._options = options
         self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
-        self._statements = read_statements(func.body)
         lasting = options.callers.lasting
-        self._uses = find_memory_uses(self._statements, self._access, lasting)
+        self._uses = find_memory_uses(self._access.statements, self._access, lasting)
         self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
@@ -78,7 +75,7 @@ class _ProblemBuilder:
         self._unknown = {
             str(alloc.scope)
             for index, alloc in enumerate(self._access.allocs)
-            if options.addressed and self._is_used(index) and self._is_pinned(index)
+            if options.addressed and self._is_used(index) and len(self._addresses(index))
             if self._size(index) is None
         }
 
@@ -95,7 +92,9 @@ class _ProblemBuilder:
             name = unique_name(alloc.name, names)
             owner = self._uses[index].owner
             group = groups.setdefault((owner, scope), {})
-            group[name] = self._buffer(name, index), self._allocation(index)
+            loop = self._uses[index].loop
+            allocation = Allocation(index, self._access.alloc_stmts[index], loop)
+            group[name] = self._buffer(name, index), allocation
             if group[name][0].slots < self._asked_slots(index):
                 text = (
                     "no loop is around its allocation whose iterations could take turns with "
@@ -107,7 +106,7 @@ class _ProblemBuilder:
             tuple(self._left_alone),
             tuple(self._remarks),
             tuple(self._used_bounds.values()),
-            self._statements,
+            self._access.statements,
             self._access,
             self._uses,
         )
@@ -124,7 +123,7 @@ class _ProblemBuilder:
             return "the target does not describe its scope"
         if not self._is_used(index):
             return "nothing uses it"
-        is_pinned = self._is_pinned(index)
+        is_pinned = len(self._addresses(index)) > 0
         # Other chips' addresses may be pairs, as of a bank and an offset.
         is_place = is_pinned and len(self._addresses(index)) == self._slots(index)
         if options.addressed and is_place and self._size(index):
@@ -162,10 +161,8 @@ class _ProblemBuilder:
         return index in self._touched or self._uses[index].escape is not None
 
     def _addresses(self, index: int) -> Any:
+        """Return what the program itself asks for, which may be nothing."""
         return self._access.alloc_stmts[index].buffer.ty.allocated_addr
-
-    def _is_pinned(self, index: int) -> bool:
-        return bool(len(self._addresses(index)))
 
     def _size(self, index: int) -> int | None:
         """Return the bytes of one slot, at the upper bounds of its variables."""
@@ -198,19 +195,26 @@ class _ProblemBuilder:
     # What is planned
 
     def _buffer(self, name: str, index: int) -> Buffer:
-        slots = self._slots(index)
-        pinned = _pinned(self._access.alloc_stmts[index], self._memory(index))
         return Buffer(
             name,
             self._size(index) or 0,
             (self._live(index),),
-            alignment=self._alignment(index),
-            slots=slots,
-            pinned=pinned,
+            self._alignment(index),
+            self._slots(index),
+            self._pinned(index),
         )
 
-    def _memory(self, index: int) -> MemoryScope:
-        return self._options.memory_of(str(self._access.allocs[index].scope))
+    def _pinned(self, index: int) -> tuple[int, ...] | None:
+        """Return the offsets that the program itself asks for."""
+        memory = self._options.memory_of(str(self._access.allocs[index].scope))
+        addresses = self._addresses(index)
+        for address in addresses:
+            if not isinstance(address, IntImm):
+                raise ValueError(
+                    f"buffer {self._access.allocs[index].name!r}: its allocated_addr must be "
+                    f"constants, got {address}"
+                )
+        return tuple(int(address.value) - memory.base for address in addresses) or None
 
     def _slots(self, index: int) -> int:
         # TVM removes loops of one iteration, and one iteration takes one slot.
@@ -230,9 +234,6 @@ class _ProblemBuilder:
             )
         return slots
 
-    def _allocation(self, index: int) -> Allocation:
-        return Allocation(index, self._access.alloc_stmts[index], self._uses[index].loop)
-
     def _live(self, index: int) -> LiveRange:
         uses, alloc = self._uses[index], self._access.allocs[index]
         if uses.escape is None and not alloc.is_volatile and uses.count == 1:
@@ -248,7 +249,8 @@ class _ProblemBuilder:
         for dtype in uses.accessed:
             growth = self._growth(str(dtype.with_lanes(1)))
             width = -(-dtype.bits * growth * max(dtype.lanes, 1) // 8)
-            alignment = math.lcm(alignment, min(_power_of_two(width), VECTOR_ALIGNMENT))
+            power_of_two = 1 << max(width - 1, 0).bit_length()
+            alignment = math.lcm(alignment, min(power_of_two, VECTOR_ALIGNMENT))
         asked = int(buffer.ty.data_alignment)
         # TVM writes its default into every buffer: only more than that is a wish.
         return math.lcm(alignment, asked) if asked > DEFAULT_ALIGNMENT else alignment
@@ -275,11 +277,8 @@ class _ProblemBuilder:
             placed.append((ranges[owner], scope))
             allocations = {name: allocation for name, (_, allocation) in members.items()}
             addressed = self._options.addressed
-            racing = tuple(
-                racing_pairs(
-                    allocations, self._access, self._uses, addressed or self._by_address(members)
-                )
-            )
+            by_address = addressed or self._by_address(members)
+            racing = tuple(racing_pairs(allocations, self._access, self._uses, by_address))
             owner_range = (begin, end) if addressed else None
             separated = {frozenset(pair) for pair in racing}
             safe_pairs = tuple(
@@ -341,22 +340,6 @@ class _ProblemBuilder:
                     yield source, destination
 
 
-def _pinned(statement: AllocBuffer, memory: MemoryScope) -> tuple[int, ...] | None:
-    """Return the offsets that the program itself asks for."""
-    addresses = statement.buffer.ty.allocated_addr
-    if not len(addresses):
-        return None
-    offsets = []
-    for address in addresses:
-        if not isinstance(address, IntImm):
-            raise ValueError(
-                f"buffer {statement.buffer.name!r}: its allocated_addr must be constants, "
-                f"got {address}"
-            )
-        offsets.append(int(address.value) - memory.base)
-    return tuple(offsets)
-
-
 def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
     """Return the positions from the first to the last statement that touches each allocation."""
     ranges: dict[int, LiveRange] = {}
@@ -383,7 +366,3 @@ def _is_register(alloc: AllocEntry, size: int, described: bool) -> bool:
     if alloc.scope.tag:
         return False
     return size <= _REGISTER_BYTES or (alloc.scope.is_register_like and not described)
-
-
-def _power_of_two(value: int) -> int:
-    return 1 << max(value - 1, 0).bit_length()

@@ -15,7 +15,6 @@ from typing import Any
 import tvm_ffi
 from tvm.ir import PointerType, Var
 from tvm.ir.expr import Call
-from tvm.sym import Analyzer, detect_linear_equation
 from tvm.tirx import (
     AllocBuffer,
     BufferStore,
@@ -24,12 +23,11 @@ from tvm.tirx import (
     IfThenElse,
     IntImm,
     PrimFunc,
-    Ramp,
     SeqStmt,
 )
 
 from passes.ir.operators import REINTERPRET, SET_FIELD, operator_name
-from passes.ir.whole_numbers import never_wraps
+from passes.prim_func.loop_indices import LoopNest
 
 _ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
 
@@ -218,7 +216,9 @@ class _Sinker:
             return False
         if self._mentions(op.value, alloc) or len(op.indices) != 1:
             return False
-        return _counts_through(op.indices[0], loops, int(alloc.buffer.ty.shape[0].value))
+        size = int(alloc.buffer.ty.shape[0].value)
+        loops = [loop for loop in loops if loop.extent.value != 1 or loop.min.value != 0]
+        return LoopNest(loops, ((), ()), ()).takes_each(op.indices[0], size)
 
 
 def _may_move(alloc: AllocBuffer) -> bool:
@@ -229,41 +229,3 @@ def _may_move(alloc: AllocBuffer) -> bool:
 
 def _statements(body: Any) -> list[Any]:
     return list(body.seq) if isinstance(body, SeqStmt) else [body]
-
-
-def _counts_through(index: Any, loops: list[For], size: int) -> bool:
-    """Whether an index takes each value from 0 to `size` over nested loops.
-
-    It must be a sum of loop variables with constant factors in which each factor is, up to its
-    sign, the product of the extents of those with smaller ones, as in a mixed-radix number.
-    """
-    width = 1
-    if isinstance(index, Ramp):
-        if not all(isinstance(part, IntImm) for part in (index.stride, index.lanes)):
-            return False
-        if index.stride.value != 1:
-            return False
-        width, index = int(index.lanes.value), index.base
-    if not never_wraps(index):
-        return False
-    loops = [loop for loop in loops if loop.extent.value != 1 or loop.min.value != 0]
-    analyzer = Analyzer()
-    if loops:
-        factors = list(
-            detect_linear_equation(analyzer.simplify(index), [loop.loop_var for loop in loops])
-        )
-    else:
-        factors = [analyzer.simplify(index)]
-    if len(factors) != len(loops) + 1 or not all(isinstance(f, IntImm) for f in factors):
-        return False
-    least = int(factors[-1].value)
-    digits = []
-    for loop, factor in zip(loops, factors, strict=False):
-        step, extent = int(factor.value), int(loop.extent.value)
-        least += step * int(loop.min.value) + min(step * (extent - 1), 0)
-        digits.append((abs(step), extent))
-    for step, extent in sorted(digits):
-        if extent < 1 or (extent > 1 and step != width):
-            return False
-        width *= extent
-    return least == 0 and width == size

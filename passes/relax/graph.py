@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -24,7 +25,6 @@ from tvm.tirx import PrimFunc
 
 from passes.ir.relax_operators import CALL_TIR_DYN
 from passes.planning import Problem
-from passes.relax.allocations import fill_in
 from passes.relax.bindings import (
     alias_cycle,
     known_at_entry,
@@ -41,6 +41,7 @@ from passes.relax.tensors import (
     UNCAPTURED,
     Tensor,
     TensorClasses,
+    fill_in,
     group_tensors,
 )
 from passes.relax.weights import Constants, parameter_weights
@@ -52,8 +53,8 @@ def read_relax_memory(
     variable: GlobalVar,
     upper_bounds: Mapping[str, int],
     alignment: int,
-    keeps_storages: bool = False,
-    offsets_in_kernels: bool = False,
+    keeps_storages: bool,
+    offsets_in_kernels: bool,
 ) -> RelaxMemory:
     """Read one Relax function of a module, whose tensors stand at multiples of an alignment.
 
@@ -119,7 +120,6 @@ class _Reader:
         self._calls_unknown = False
         self._allocates = False
         self._branches = 0
-        self._used: set[int] | None = None
         self._callees: dict[int, tuple[Callee, str]] = {}
 
     def read(self, alignment: int) -> RelaxMemory:
@@ -132,26 +132,21 @@ class _Reader:
         as_they_are = returned_as_they_are(func.body)
         for tensor in self._tensors:
             handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
-            constant = tensor.size is not None and not tensor.size.factors
-            kept_apart = self._keeps_storages and constant
+            kept_apart = self._keeps_storages and tensor.constant_bytes is not None
             tensor.returned_as_it_is = handle in as_they_are and not kept_apart
         scope = MemoryScope(SCOPE, alignment=alignment)
         empty = Problem((), scope, name=f"function {self._name!r}")
         known = known_at_entry(func)
         found = group_tensors(self._tensors, self._classes, self._blocks.root, known, empty)
-        unsized = (weight for weight in parameters if isinstance(weight, LeftToRuntime))
-        left = (
-            LeftToRuntime(t.name, t.constant_bytes, t.left)
-            for t in self._tensors
-            if t.left is not None
-        )
+        left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
+        left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
         weights = (weight for weight in parameters if isinstance(weight, Weight))
         return RelaxMemory(
             name=self._name,
             mod=self._mod,
             func=func,
             groups=found.groups,
-            left=(*unsized, *left, *self._inner, *self._unlowered),
+            left=(*left, *self._inner, *self._unlowered),
             weights=(*weights, *self._constants.weights()),
             bounds=found.bounds,
             variables=self._sizes.variables,
@@ -351,15 +346,14 @@ class _Reader:
         """
         if not isinstance(call.op, relax.ExternFunc) or len(call.ty_args) or not values:
             return False
-        if variable is not None and self._is_used(variable):
+        if variable is not None and variable.__chandle__() in self._used:
             return False
         last = values[-1].tensors
         return len(last) == 1 and not self._tensors[last[0]].touched
 
-    def _is_used(self, variable: Any) -> bool:
-        if self._used is None:
-            self._used = used_variables(self._func)
-        return variable.__chandle__() in self._used
+    @cached_property
+    def _used(self) -> set[int]:
+        return used_variables(self._func)
 
     def _classify(self, op: Any) -> tuple[Callee, str]:
         handle = op.__chandle__()

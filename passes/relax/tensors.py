@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvm.tirx import Var
-from tvm_ffi import structural_walk
+import tvm
+from tvm import relax
+from tvm.ir import IRModule, StringImm
+from tvm.tirx import IntImm, Var
+from tvm_ffi import structural_equal, structural_walk
 
 from passes.ir.symbolic_bounds import Bound
 from passes.ir.unique_names import unique_name
@@ -17,14 +20,13 @@ from passes.planning.live_ranges import join_ranges
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.relax.branch_ranges import Block, live_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
-from passes.relax.sizes import Size, Units
+from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
 
 RETURNED = "returned"
 """Why a tensor that the function returns is left to the run time."""
 
 NO_BYTES = "it has no bytes"
 """Why an empty tensor is left to the run time."""
-
 
 UNCAPTURED = "which CUDA graphs do not capture"
 """The end of the reasons why a tensor is left to the run time because of `RewriteCUDAGraph`."""
@@ -51,6 +53,76 @@ class Tensor:
     def constant_bytes(self) -> int | None:
         """Its bytes, or their upper bound, where they are known."""
         return None if self.size is None or self.size.factors else self.size.count
+
+
+def fill_in(tensor: Tensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
+    """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
+    shape, dtype, device, scope = call.args
+    extents = shape.values if isinstance(shape, relax.ShapeExpr) else None
+    if extents is None and isinstance(shape.ty, relax.ShapeType):
+        extents = shape.ty.values
+    if extents is None:
+        tensor.left = "its shape is known at run time only"
+        return
+    try:
+        tensor.size = sizes.of(extents, dtype.value)
+    except UnknownSizeError as error:
+        tensor.left = str(error)
+    if tensor.variable is None:
+        tensor.left = "it is not bound to a variable"
+    elif not isinstance(scope, StringImm) or not isinstance(device, IntImm):
+        tensor.left = f"its device, {device}, or its scope is known at run time only"
+    elif tensor.size is not None and tensor.size.count == 0:
+        tensor.left = NO_BYTES
+    else:
+        where = int(device.value), str(scope.value)
+        memory = _device_memory(mod, *where, extents, dtype.value)
+        if memory is None:
+            tensor.left = f"it is in scope {where[1]!r}, not in {SCOPE!r}"
+            return
+        tensor.device, tensor.scope, nbytes = memory
+        tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype.value)
+        tensor.is_texture = where[1] != SCOPE or nbytes is not None
+        if tensor.size is not None and nbytes is not None:
+            tensor.size = Size(nbytes)
+
+
+def _device_memory(
+    mod: IRModule, device: int, scope: str, shape: Sequence[Any], dtype: Any
+) -> tuple[int, str, int | None] | None:
+    """Return the device and the scope of a tensor's memory, and its bytes.
+
+    A texture on an Adreno is a view of plain memory, which has rows of a certain pitch. TVM's
+    `StaticPlanBlockMemory` and `LowerAllocTensor` ask the device for both, by functions that its
+    backend registers: ``DeviceGetMemSize.<kind>`` and ``DeviceScopeCompatibility.<kind>``.
+
+    The bytes are None where they are those of the shape. The whole is None where nothing is known
+    of the scope, or the bytes cannot be known: those of a shape that the running program decides.
+    """
+    devices = mod.global_infos.get("vdevice", ())
+    own = devices[device] if device < len(devices) else None
+    if own is None or str(own.memory_scope) == SCOPE:
+        return (device, scope, None) if scope == SCOPE else None
+    kind = str(own.target.kind.name)
+    size_of = tvm.get_global_func(f"DeviceGetMemSize.{kind}", allow_missing=True)
+    scope_of = tvm.get_global_func(f"DeviceScopeCompatibility.{kind}", allow_missing=True)
+    nbytes = None
+    if size_of is not None:
+        if not all(isinstance(extent, IntImm) for extent in shape):
+            return None
+        nbytes = int(size_of(list(shape), dtype, own))
+    if scope_of is not None:
+        scope = str(scope_of(own.target, own.memory_scope))
+    if scope == SCOPE:
+        # All that is in the plain memory of one device can share it, by whichever index.
+        same = [
+            index
+            for index, other in enumerate(devices)
+            if other.vdevice_id == own.vdevice_id and structural_equal(other.target, own.target)
+        ]
+        plain = (index for index in same if str(devices[index].memory_scope) == SCOPE)
+        device = next(plain, same[0])
+    return device, scope, nbytes
 
 
 class TensorClasses:
@@ -146,23 +218,21 @@ def group_tensors(
     main = MAIN_DEVICE, SCOPE, "uint8", 0, None
     groups = []
     for key in (main, *(key for key in members if key != main)):
+        classes_of = list(members.get(key, {}).values())
         found = []
         inside: dict[str, tuple[str, ...]] = {}
         paths: dict[str, Path] = {}
-        for same in members.get(key, {}).values():
+        for same in classes_of:
             name = unique_name(same[0][0].name, taken, "_")
             spans = join_ranges([span for _, _, live in same for span in live])
             found.append(Buffer(name, max(count for _, count, _ in same), spans))
             inside[name] = tuple(tensor.name for tensor, _, _ in same)
             paths[name] = _common([tensor.path for tensor, _, _ in same])
-            touched_at[name] = tuple(
-                sorted({at for tensor, _, _ in same for at in tensor.touched_at})
-            )
+            touched_at[name] = tuple(sorted({at for one, _, _ in same for at in one.touched_at}))
             buffer_of.update((tensor.variable.__chandle__(), name) for tensor, _, _ in same)
         found.sort(key=lambda buffer: buffer.live[0][0])
         problem = replace(empty, buffers=tuple(found))
         device, scope, dtype, unit, _ = key
-        same_place = [tensor for same in members.get(key, {}).values() for tensor, _, _ in same]
         groups.append(
             TensorGroup(
                 device,
@@ -172,7 +242,7 @@ def group_tensors(
                 tuple(alone.get(key, ())),
                 scope,
                 dtype,
-                any(tensor.is_texture for tensor in same_place),
+                any(tensor.is_texture for same in classes_of for tensor, _, _ in same),
                 inside,
                 paths,
                 {one.name: touched_at[one.name] for one in (*found, *returned.get(key, ()))},

@@ -161,7 +161,7 @@ def plan_shared_memory(
     several = (plan for plan in plans if len(plan.problem.buffers) > 1)
     arenas = [arena for plan in several if (arena := _arena(func, plan, found)) is not None]
     try:
-        return write_arenas(func, found.access, found.uses, arenas)
+        return write_arenas(func, found.uses, arenas)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
         return _merged_by_stock(func)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tvm.ir.prim import expr_deep_equal
 
-from passes.ir.accesses import Access
 from passes.ir.buffers import array_get, is_same_type
+from passes.ir.linear_access import Access
 from passes.ir.storage_entries import StmtEntry, StmtKind
 
 

@@ -24,17 +24,8 @@ from tvm.tirx.stmt import AttrStmt
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StorageEntry, StoragePlan
-from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.ir.structural import Callbacks, structural_mutate
 from passes.prim_func.attach import AttachedAllocations
-
-_ALLOC_BUFFER = type_index(AllocBuffer)
-_ATTR_STMT = type_index(AttrStmt)
-_BUFFER_STORE = type_index(BufferStore)
-_CALL = type_index(Call)
-_DECL_BUFFER = type_index(DeclBuffer)
-_FOR = type_index(For)
-_TENSOR_LOAD = type_index(TensorLoad)
-_VAR = type_index(Var)
 
 _INT32_MAX = 2**31 - 1
 
@@ -124,7 +115,6 @@ class StorageRewriter:
         self._sound = sound
         self._buffers = access.buffers
         self._entry_of = plan.entry_of
-        self._no_op = Evaluate(0)
         self._undeclared: dict[int, Var] = {}
         self._owner: dict[StorageEntry, Var] = {}
         # The address of the memory of each allocation that turns into an alias.
@@ -132,7 +122,9 @@ class StorageRewriter:
         self._attached = AttachedAllocations()
         for entry in plan.entries:
             if entry.parent is None:
-                owner = self._attach(entry, access)
+                alloc, scope = prepare_new_alloc(entry, access), entry.attach_scope
+                self._attached.add(None if scope is None else access.sequence[scope].key, alloc)
+                owner = alloc.buffer
             else:
                 owner = self._owner[entry.parent]
             self._owner[entry] = owner
@@ -149,27 +141,20 @@ class StorageRewriter:
         # a call becomes the buffer that owns its memory.
         self._changes_uses = is_packed or access.has_opaque
 
-    def _attach(self, entry: StorageEntry, access: LinearAccess) -> Var:
-        alloc = prepare_new_alloc(entry, access)
-        scope = entry.attach_scope
-        key = None if scope is None else access.sequence[scope].key
-        self._attached.add(key, alloc)
-        return alloc.buffer
-
     def __call__(self, body: Any) -> Any:
         """Rewrite the body that `access` walked; it stays as it is."""
-        callbacks: list[tuple[int, Callback]] = [
-            (_ALLOC_BUFFER, self._rewrite_alloc),
-            (_DECL_BUFFER, self._rewrite_decl),
-            (_ATTR_STMT, self._rewrite_attr),
+        callbacks: Callbacks = [
+            (AllocBuffer, self._rewrite_alloc),
+            (DeclBuffer, self._rewrite_decl),
+            (AttrStmt, self._rewrite_attr),
         ]
         if self._attached.within_statements:
-            callbacks.append((_FOR, self._attached.rewrite_for))
+            callbacks.append((For, self._attached.rewrite_for))
         if self._changes_uses:
             callbacks += [
-                (_TENSOR_LOAD, self._rewrite_load),
-                (_BUFFER_STORE, self._rewrite_store),
-                (_CALL, self._rewrite_call),
+                (TensorLoad, self._rewrite_load),
+                (BufferStore, self._rewrite_store),
+                (Call, self._rewrite_call),
             ]
         return self._attached.before(None, structural_mutate(body, callbacks))
 
@@ -197,7 +182,7 @@ class StorageRewriter:
         if buffer.__chandle__() in self._staying:
             return mutator.default_mutate(op)
         data = self._alias_data.get(buffer.__chandle__())
-        return self._no_op if data is None else DeclBuffer(buffer, data=data)
+        return Evaluate(0) if data is None else DeclBuffer(buffer, data=data)
 
     def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
         entry = self._entry(op.buffer)
@@ -208,12 +193,8 @@ class StorageRewriter:
     # Statements that may own memory
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
-        value, body = mutator.mutate(op.value), mutator.mutate(op.body)
-        body = self._attached.before(op.__chandle__(), body)
         node = self._stale(op.node) if type(op.node) is Var else op.node
-        if node is op.node and value.same_as(op.value) and body.same_as(op.body):
-            return op
-        return AttrStmt(node, op.attr_key, value, body)
+        return self._attached.rewrite_attr(op, node, mutator)
 
     def _stale(self, node: Var) -> Var:
         """Return what names a buffer in a node.
@@ -236,10 +217,22 @@ class StorageRewriter:
         return moved
 
     def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:
+        """Return an index of elements of so many bits as one in the memory it is packed into."""
         if self._sound and index.ty.dtype.bits < 32:
             lanes = index.ty.dtype.lanes
             index = index.astype("int32" if lanes == 1 else f"int32x{lanes}")
-        offset = _offset(entry, element_nbits, name, index)
+        where = f"buffer {name!r} begins"
+        if entry.bits_offset % element_nbits:
+            raise ValueError(
+                f"{where} {entry.bits_offset} bits into the memory of {entry.scope}, "
+                f"which is no multiple of its elements' {element_nbits} bits"
+            )
+        offset, dtype = entry.bits_offset // element_nbits, index.ty.dtype
+        if offset >= 2 ** (dtype.bits - (not str(dtype).startswith("uint"))):
+            raise ValueError(
+                f"{where} {offset} elements into the memory of {entry.scope}, "
+                f"which is more than an index of type {dtype} can count"
+            )
         return IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
 
     def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
@@ -290,20 +283,3 @@ class StorageRewriter:
         args = [buffer, *(mutator.mutate(arg) for arg in rest)]
         args[at] = self._rewrite_indices([args[at]], buffer, entry)[0]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
-
-
-def _offset(entry: StorageEntry, element_nbits: int, name: str, index: Any) -> int:
-    """Return where an entry begins in the memory it is packed into, in elements."""
-    if entry.bits_offset % element_nbits:
-        raise ValueError(
-            f"buffer {name!r} begins {entry.bits_offset} bits into the memory of {entry.scope}, "
-            f"which is no multiple of its elements' {element_nbits} bits"
-        )
-    offset = entry.bits_offset // element_nbits
-    dtype = index.ty.dtype
-    if offset >= 2 ** (dtype.bits - (not str(dtype).startswith("uint"))):
-        raise ValueError(
-            f"buffer {name!r} begins {offset} elements into the memory of {entry.scope}, "
-            f"which is more than an index of type {dtype} can count"
-        )
-    return offset

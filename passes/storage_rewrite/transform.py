@@ -15,7 +15,6 @@ from tvm_ffi import structural_walk
 
 from passes.driver import EXACT_DTYPE_TARGETS, error_context, target_of
 from passes.ir.linear_access import LinearAccess, find_linear_access
-from passes.ir.statements import read_statements
 from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
 from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import variables_of_params
@@ -183,7 +182,7 @@ def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
     for index, (alloc, uses) in enumerate(
-        zip(access.allocs, find_memory_uses(read_statements(func.body), access), strict=True)
+        zip(access.allocs, find_memory_uses(access.statements, access), strict=True)
     ):
         if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
             apart.add(index)
@@ -223,8 +222,8 @@ def rewrite_vector_types(
     if sound:
         entries = [entry for entry in entries or () if changes_lanes_only(access, entry)]
     if entries is None:
-        types = VectorTypeAccessChecker(func.params)(body)
-        return VectorTypeRewriter(types.retypes, types.roots, has_opaque=True)(body)
+        retypes, roots = VectorTypeAccessChecker(func.params)(body)
+        return VectorTypeRewriter(retypes, roots, has_opaque=True)(body)
     found = [entry_retype(access, entry, rewriter.owner(entry)) for entry in entries]
     retypes = [retype for retype in found if retype is not None]
     if not retypes:

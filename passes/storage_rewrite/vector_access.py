@@ -29,15 +29,7 @@ from passes.ir.buffers import array_get, is_dense
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import StorageEntry, StoragePlan
-from passes.ir.structural import structural_visit, type_index
-
-_ALLOC_BUFFER = type_index(AllocBuffer)
-_BIND = type_index(Bind)
-_BUFFER_STORE = type_index(BufferStore)
-_CALL = type_index(Call)
-_DECL_BUFFER = type_index(DeclBuffer)
-_LET = type_index(Let)
-_TENSOR_LOAD = type_index(TensorLoad)
+from passes.ir.structural import structural_visit
 
 
 @dataclass
@@ -110,15 +102,6 @@ class Retype:
     factor: int  # How many of the old elements make a new one
 
 
-@dataclass(frozen=True, eq=False)
-class VectorTypes:
-    """New element types for the memory of a function."""
-
-    retypes: tuple[Retype, ...]  # In the order of declaration
-    # The handle of the variable that declared the memory, for each buffer, by handle.
-    roots: dict[int, int]
-
-
 class VectorTypeAccessChecker:
     """Finds how each buffer and pointer of a function is accessed, by walking it."""
 
@@ -132,26 +115,27 @@ class VectorTypeAccessChecker:
             else:
                 self._declare_pointer(param, is_internal=False)
 
-    def __call__(self, body: Any) -> VectorTypes:
-        """Walk a function's body.
+    def __call__(self, body: Any) -> tuple[list[Retype], dict[int, int]]:
+        """Walk a function's body; return the new element types, in the order of declaration.
 
-        ValueError is raised when a variable is declared twice or accessed undeclared, or an access
-        does not fit its element type.
+        And, by the handle of each buffer, that of the variable that declared its memory. ValueError
+        is raised when a variable is declared twice or accessed undeclared, or an access does not
+        fit its element type.
         """
         structural_visit(
             body,
             [
-                (_TENSOR_LOAD, self._visit_load),
-                (_BUFFER_STORE, self._visit_store),
-                (_CALL, self._visit_call),
-                (_ALLOC_BUFFER, self._visit_alloc),
-                (_DECL_BUFFER, self._visit_decl),
-                (_BIND, self._visit_bind),
-                (_LET, self._visit_let),
+                (TensorLoad, self._visit_load),
+                (BufferStore, self._visit_store),
+                (Call, self._visit_call),
+                (AllocBuffer, self._visit_alloc),
+                (DeclBuffer, self._visit_decl),
+                (Bind, self._visit_bind),
+                (Let, self._visit_let),
             ],
         )
         found = (retype_of(info) for info in self._infos.values())
-        return VectorTypes(tuple(retype for retype in found if retype is not None), self._roots)
+        return [retype for retype in found if retype is not None], self._roots
 
     # Declarations
 

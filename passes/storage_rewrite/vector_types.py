@@ -30,16 +30,8 @@ from tvm.tirx import (
 
 from passes.ir.buffers import is_dense
 from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
-from passes.ir.structural import Callback, structural_mutate, type_index
+from passes.ir.structural import Callbacks, structural_mutate
 from passes.storage_rewrite.vector_access import Retype
-
-_ALLOC_BUFFER = type_index(AllocBuffer)
-_BIND = type_index(Bind)
-_BUFFER_STORE = type_index(BufferStore)
-_CALL = type_index(Call)
-_DECL_BUFFER = type_index(DeclBuffer)
-_TENSOR_LOAD = type_index(TensorLoad)
-_VAR = type_index(Var)
 
 
 class VectorTypeRewriter:
@@ -63,17 +55,17 @@ class VectorTypeRewriter:
 
         ValueError is raised when an access does not fall together with the vectors of its memory.
         """
-        callbacks: list[tuple[int, Callback]] = [
-            (_TENSOR_LOAD, self._rewrite_load),
-            (_BUFFER_STORE, self._rewrite_store),
-            (_ALLOC_BUFFER, self._rewrite_alloc),
-            (_DECL_BUFFER, self._rewrite_decl),
+        callbacks: Callbacks = [
+            (TensorLoad, self._rewrite_load),
+            (BufferStore, self._rewrite_store),
+            (AllocBuffer, self._rewrite_alloc),
+            (DeclBuffer, self._rewrite_decl),
         ]
         if self._has_opaque:
             callbacks += [
-                (_VAR, self._rewrite_var),
-                (_CALL, self._rewrite_call),
-                (_BIND, self._rewrite_bind),
+                (Var, self._rewrite_var),
+                (Call, self._rewrite_call),
+                (Bind, self._rewrite_bind),
             ]
         return structural_mutate(body, callbacks)
 
@@ -258,7 +250,7 @@ def _store(buffer: Var, value: Any, indices: list[Any]) -> BufferStore:
     fitting = Var("value", expected)
     return structural_mutate(
         BufferStore(buffer, fitting, indices),
-        [(_VAR, lambda var, _mutator: value if var.same_as(fitting) else var)],
+        [(Var, lambda var, _mutator: value if var.same_as(fitting) else var)],
     )
 
 

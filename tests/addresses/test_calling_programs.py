@@ -20,7 +20,7 @@ from passes import driver as placement
 from passes.addresses.transform import PlanAddresses
 from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import prim_funcs
-from passes.gmem.names import ATTRIBUTE
+from passes.gmem.options import ATTRIBUTE
 from passes.gmem.transform import GMEMAllocate
 from passes.prim_func.module_calls import Callers, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems

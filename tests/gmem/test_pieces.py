@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from passes.gmem.planning.common import with_common_sizes
-from passes.gmem.planning.piece import PAGE, Piece
-from passes.gmem.planning.pieces import in_fewer, in_one_piece, ways_to_cut
-from passes.gmem.planning.pool import bytes_taken
-from passes.gmem.planning.ranges import with_returned
+from passes.gmem.planning.cuts import (
+    in_fewer,
+    in_one_piece,
+    ways_to_cut,
+    with_common_sizes,
+    with_returned,
+)
+from passes.gmem.planning.pieces import PAGE, Piece, bytes_taken
 from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope

@@ -20,8 +20,7 @@ from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
 from passes.gmem.planning.gmem_layout import GMEM
-from passes.gmem.planning.rec_tbl import Condition, Decision, trace
-from passes.gmem.planning.records import ReusableRecords
+from passes.gmem.planning.rec_tbl import Condition, Decision, ReusableRecords, trace
 from passes.planning import Buffer, Plan, Problem, check, lower_bound, solve, verify
 from passes.planning.plan import Status
 from target_hw.memory import MemoryScope

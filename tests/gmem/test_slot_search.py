@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.gmem.planning.piece import PAGE
-from passes.gmem.planning.pool import cost
+from passes.gmem.planning.pieces import PAGE, cost
 from passes.gmem.planning.slot_search import SlotPlan, plan_slots
 from passes.gmem.planning.slots import in_growing_slots, in_slots, ways_in_slots
 from passes.planning import Budget, Buffer, Plan, Problem, Status, verify

@@ -7,6 +7,7 @@ places, and `KillAfterLastUse` writes where the machine empties a register.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -172,16 +173,7 @@ def _extents(ty: Any) -> Sequence[Any]:
 
 def _product(extents: Sequence[Any]) -> Extent:
     factors = [_extent(extent) for extent in extents]
-    if len(factors) == 1:
-        return factors[0]
-
-    def product(symbols: Mapping[int, int]) -> int:
-        result = 1
-        for factor in factors:
-            result *= factor(symbols)
-        return result
-
-    return product
+    return lambda symbols: math.prod(factor(symbols) for factor in factors)
 
 
 def _extent(expr: Any) -> Extent:

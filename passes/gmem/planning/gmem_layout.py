@@ -10,13 +10,60 @@ Addresses and sizes are in bytes and do not end at 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from passes.gmem.planning.regions import NewMemory, PlacedTensor, Region
+from passes.planning.engine.blocks import settle
 from passes.planning.problem import ADDRESS_LIMIT
-from target_hw.memory import MemoryScope, is_byte_count
+from target_hw.memory import ByteRange, MemoryScope, is_byte_count
+
+
+class NewMemory:
+    """Memory that nothing has had so far."""
+
+    def __init__(self, base: int, alignment: int, taken: Sequence[ByteRange] = ()) -> None:
+        self.end = base
+        self._alignment = alignment
+        self._taken = deque(taken)
+
+    def open(self, size: int, alignment: int = 1) -> int:
+        """Take the next `size` bytes, at a multiple of `alignment` bytes too."""
+        while self._taken and self._taken[0][1] <= self.end:
+            self._taken.popleft()
+        offset = settle(self.end, size, math.lcm(alignment, self._alignment), self._taken)
+        self.end = -(-(offset + size) // self._alignment) * self._alignment
+        return offset
+
+
+@dataclass(frozen=True)
+class PlacedTensor:
+    """A tensor with its address."""
+
+    name: str  # That of a weight or of a storage
+    address: int  # Of its first byte
+    size: int  # Bytes
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory from an address on."""
+
+    start: int  # Address of the first byte
+    size: int  # Bytes
+    tensors: tuple[PlacedTensor, ...] = ()  # What is in it
+
+    @property
+    def end(self) -> int:
+        """The address behind the last byte."""
+        return self.start + self.size
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return maps, lists, strings and integers that say the same."""
+        tensors = [{"name": t.name, "address": t.address, "bytes": t.size} for t in self.tensors]
+        return {"start": self.start, "bytes": self.size, "tensors": tensors}
 
 
 @dataclass(frozen=True)
@@ -93,12 +140,41 @@ class GMEM:
                 )
         return region
 
-    def activation_start(self, weights: Region) -> int:
-        """Return the address of the first activation."""
-        return weights.end if self.activation_base is None else self.activation_base
+    def place_all_weights(
+        self, weights: Mapping[str, Iterable[tuple[str, int, int | None]]]
+    ) -> dict[str, Region]:
+        """Place the weights of functions; return for each the whole region with its own in it.
 
-    def memory_from(self, start: int, taken: int) -> MemoryScope:
-        """Return the memory from an address on as a scope of its own, with offsets from there."""
+        A weight has a name, bytes, and what tells its data from others', if that may be shared.
+        """
+        sizes: list[tuple[str, int]] = []
+        numbers: dict[str, list[tuple[int, str, int]]] = {function: [] for function in weights}
+        of_data: dict[int, int] = {}
+        for function, own in weights.items():
+            for name, size, data in own:
+                number = len(sizes)
+                if data is not None:
+                    number = of_data.setdefault(data, number)
+                if number == len(sizes):
+                    sizes.append((f"{function}.{name}", size))
+                numbers[function].append((number, name, size))
+        region = self.place_weights(sizes)
+        placed = [tensor.address for tensor in region.tensors]
+        return {
+            function: replace(
+                region, tensors=tuple(PlacedTensor(name, placed[n], size) for n, name, size in own)
+            )
+            for function, own in numbers.items()
+        }
+
+    def memory_behind(self, weights: Region, others: Iterable[Region]) -> tuple[int, MemoryScope]:
+        """Return where activations begin, and the memory from there on as a scope of its own.
+
+        They follow the weights or have a base of their own, and stand behind other regions.
+        """
+        first = weights.end if self.activation_base is None else self.activation_base
+        start = max((aligned(region.end, self.alignment) for region in others), default=first)
+        taken = weights.size + start - first
         scope, capacity = self.scope, self.scope.capacity
         if capacity is not None:
             capacity -= taken
@@ -114,7 +190,8 @@ class GMEM:
         )
         if capacity is not None:
             reserved = tuple((b, min(e, capacity)) for b, e in reserved if b < capacity)
-        return MemoryScope(scope.name, capacity, self.offset_alignment, reserved=reserved, base=0)
+        memory = MemoryScope(scope.name, capacity, self.offset_alignment, reserved=reserved, base=0)
+        return start, memory
 
 
 def aligned(address: int, alignment: int) -> int:

@@ -12,11 +12,11 @@ the device, of each number of pages, as many blocks as are in use at one time.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from passes.gmem.planning.piece import PAGE
+from passes.gmem.planning.pieces import PAGE
 
 Symbols = Mapping[int, int]
 """The value of each symbolic dimension, by a key of the reader's."""
@@ -166,11 +166,13 @@ class Run:
         """Call a function whose arguments are the caller's own memory."""
         function = self._functions[name]
         known = {key: self._sizes.get(n, self._default) for key, n in function.symbols.items()}
-        symbols = _Symbols(known, self._default)
+        symbols = self._symbols(known)
         self._release(self._function(function, [None] * len(function.parameters), symbols))
         return self
 
-    def _function(self, function: Function, arguments: list[_Value], symbols: _Symbols) -> _Value:
+    def _function(
+        self, function: Function, arguments: list[_Value], symbols: dict[int, int]
+    ) -> _Value:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise UnknownMemoryError("functions that call one another without end")
@@ -188,7 +190,7 @@ class Run:
         self._depth -= 1
         return result
 
-    def _body(self, body: Body, registers: dict[int, _Value], symbols: _Symbols) -> _Value:
+    def _body(self, body: Body, registers: dict[int, _Value], symbols: dict[int, int]) -> _Value:
         """Run steps; the result has a reference of its own."""
         for step in body.steps:
             if isinstance(step, Allocate):
@@ -213,10 +215,14 @@ class Run:
         self.met += 1
         return self.met <= len(self._decisions) and self._decisions[self.met - 1]
 
-    def _call(self, step: Call, registers: dict[int, _Value], symbols: _Symbols) -> _Value:
+    def _call(self, step: Call, registers: dict[int, _Value], symbols: dict[int, int]) -> _Value:
         arguments = [self._read(registers, argument) for argument in step.arguments]
-        inner = _Symbols({key: extent(symbols) for key, extent in step.symbols}, self._default)
+        inner = self._symbols({key: extent(symbols) for key, extent in step.symbols})
         return self._function(self._functions[step.function], arguments, inner)
+
+    def _symbols(self, known: Symbols) -> dict[int, int]:
+        """Return values of dimensions, with one for those that only the running program knows."""
+        return defaultdict(lambda: self._default, known)
 
     # Registers
 
@@ -258,17 +264,6 @@ class Run:
             self._references[number] -= 1
             if not self._references[number]:
                 self._blocks[block(device, nbytes)] -= 1
-
-
-class _Symbols(dict[int, int]):
-    """Values of symbolic dimensions, with one for those that only the running program knows."""
-
-    def __init__(self, known: Symbols, default: int) -> None:
-        super().__init__(known)
-        self._default = default
-
-    def __missing__(self, key: int) -> int:
-        return self._default
 
 
 def _storages(value: _Value) -> Sequence[_Storage]:

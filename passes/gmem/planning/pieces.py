@@ -1,71 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut a plan into pieces: the allocations that a program makes at run time.
-
-An arena is one piece. A chip has one memory, but a program that a runtime serves may allocate
-several pieces, and two things become possible:
-
-- A tensor that the function returns must be an allocation of its own, since its caller keeps it.
-  Until it is written, its bytes can hold tensors that end before. TVM's own plan gets the same by
-  chance, where its pooled allocator hands a freed storage of the same size out again.
-- Where a size is known at run time only, offsets are multiples of an unknown unit, and padding
-  multiplies too. There, pieces of one slot each can take less than one piece with offsets.
-
-All sizes are in bytes of a problem, which may itself count bytes for each of an unknown unit.
-"""
+"""The allocations that a program makes, and what TVM's pool takes from the device for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from passes.gmem.planning.piece import Piece, Solver
-from passes.gmem.planning.pool import cost, least_taken
-from passes.gmem.planning.ranges import divided, with_returned
-from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
-from passes.planning.plan import Plan
+from passes.planning.plan import Plan, Status
+from passes.planning.planner import Solver as Solver
 from passes.planning.problem import Buffer, Problem
+from passes.planning.verify import check
+from target_hw.memory import MemoryScope
+
+PAGE = 4096
+"""Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)."""
+
+Allocation = tuple[int, int, int]
+"""Bytes, the position at which it is made, and the one at which it is given back."""
 
 
-def in_one_piece(plan: Plan) -> tuple[Piece, ...]:
-    """Return a plan as one piece; as none where it has no bytes."""
-    offsets = {name: offset for name, (offset,) in plan.offsets.items()}
-    return (Piece(plan.peak, offsets),) if offsets else ()
+@dataclass(frozen=True)
+class Piece:
+    """One allocation."""
+
+    size: int  # Bytes
+    offsets: Mapping[str, int]  # Of each buffer in it, by name, in bytes from its start
 
 
-def ways_to_cut(
-    problem: Problem,
-    returned: Sequence[Buffer],
-    plan: Plan,
-    solver: Solver,
-    alone: Sequence[Buffer] = (),
-    page: int = 1,
-) -> list[tuple[Piece, ...]]:
-    """Return ways to cut a plan, that for which TVM's pool takes the fewest bytes first.
+Cut = tuple[tuple[Piece, ...], ...]
+"""For each group of a function's tensors, the pieces that its storages are."""
 
-    Only those are looked at that ask for no more bytes than slots do, which need no padding.
+
+def checked(name: str, buffers: Sequence[Buffer], pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return the pieces of a function, or raise `PlanError` where two buffers share bytes."""
+    known = {buffer.name: buffer for buffer in buffers}
+    placed = [inner for piece in pieces for inner in piece.offsets]
+    if len(placed) != len(set(placed)):
+        raise AssertionError(f"{name}: a buffer is in two pieces: {placed}")
+    for piece in pieces:
+        inside = tuple(known[inner] for inner in piece.offsets)
+        part = Problem(inside, MemoryScope("global", max(piece.size, 1)), name=name)
+        peak = max(piece.offsets[buffer.name] + buffer.size for buffer in inside)
+        offsets = {inner: (offset,) for inner, offset in piece.offsets.items()}
+        check(part, Plan(offsets, peak, 0, "pieces", Status.FEASIBLE))
+    return pieces
+
+
+def allocations(buffers: Sequence[Buffer], pieces: Iterable[Piece]) -> list[Allocation]:
+    """Return when pieces are in use, and the buffers that are in none, each by itself."""
+    live = {buffer.name: buffer.live for buffer in buffers}
+    alone = {buffer.name: buffer.size for buffer in buffers}
+    found = []
+    for piece in pieces:
+        begin = min(live[name][0][0] for name in piece.offsets)
+        end = max(live[name][-1][1] for name in piece.offsets)
+        found.append((piece.size, begin, end))
+        for name in piece.offsets:
+            del alone[name]
+    return found + [(size, live[name][0][0], live[name][-1][1]) for name, size in alone.items()]
+
+
+def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
+    """Return the bytes that the allocator takes from the device while a program runs once.
+
+    What is given back is handed out again to a request of as many pages, and to no other. So of
+    each number of pages there are as many blocks as are in use at one time.
     """
-    slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
-    candidates = [in_one_piece(plan), *slots]
-    apart = plan.peak + sum(buffer.size for buffer in returned)
-    if returned and least_taken((*problem.buffers, *returned)) < apart:
-        rooms = sorted({1, page})
-        candidates += (with_returned(problem, returned, solver, room) for room in rooms)
-    all_of = (*problem.buffers, *returned, *alone)
-    costs = {number: cost(all_of, pieces, page) for number, pieces in enumerate(candidates)}
-    least = min(costs[number][1] for number in (1, 2))
-    few = [number for number in costs if costs[number][1] <= least]
-    return [candidates[number] for number in sorted(few, key=lambda number: costs[number])]
+    changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for size, begin, end in allocations:
+        changes[-(-size // page) * page] += [(begin, 1), (end, -1)]
+    return sum(size * _most_at_once(of_size) for size, of_size in changes.items())
 
 
-def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple[Piece, ...] | None:
-    """Place buffers in the largest of some pieces, as few as do; None where it takes all of them.
+def cost(buffers: Sequence[Buffer], pieces: Sequence[Piece], page: int) -> tuple[int, int, int]:
+    """Return the bytes that are taken, those that are asked for, and how many pieces there are."""
+    made = allocations(buffers, pieces)
+    return bytes_taken(made, page), sum(size for size, _, _ in made), len(pieces)
 
-    What is left has as many pages as it had, at any size of an unknown unit.
+
+def least_taken(buffers: Iterable[Buffer], page: int = 1) -> int:
+    """Return the bytes that the allocator takes at least, where no two buffers share bytes at once.
+
+    That is as long as each buffer that lives is in an allocation that nothing else lives in.
     """
-    sizes = sorted((piece.size for piece in pieces), reverse=True)
-    least = least_taken(problem.buffers)
-    for count in range(1, len(sizes)):
-        if sum(sizes[:count]) >= least:
-            found = divided(problem, sum(sizes[:count]), sizes[:count], solver)
-            if found is not None:
-                return found
-    return None
+    changes: list[tuple[int, int]] = []
+    for buffer in buffers:
+        size = -(-buffer.size // page) * page
+        for begin, end in buffer.live:
+            changes += [(begin, size), (end, -size)]
+    return _most_at_once(changes)
+
+
+def _most_at_once(changes: Iterable[tuple[int, int]]) -> int:
+    """Return the greatest sum of changes up to a position; at one position, ends come first."""
+    used = most = 0
+    for _, change in sorted(changes):
+        used += change
+        most = max(most, used)
+    return most

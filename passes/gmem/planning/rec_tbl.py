@@ -26,12 +26,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from passes.gmem.planning.records import ReusableRecords
-from passes.gmem.planning.regions import NewMemory
+from passes.gmem.planning.gmem_layout import NewMemory
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
 from passes.planning.problem import Problem
+
+_NONE = -1
 
 
 class Decision(Enum):
@@ -94,8 +95,7 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     block_list = BlockList(problem)
     table = _RecordTable(block_list)
     for op in _ops(block_list):
-        for _ in table.visit(op, explain=False):
-            pass
+        table.visit(op)
     offsets = {**table.offsets, **block_list.pinned}
     return block_list.plan([offsets[b] for b in range(len(block_list))], "rec_tbl")
 
@@ -115,18 +115,32 @@ def trace(problem: Problem) -> Iterator[Step]:
         for slot in range(buffer.slots)
     ]
     for op in _ops(block_list):
-        for placed in table.visit(op, explain=True):
+        if not op.results:
+            released = table.release(op.operands)
+            yield Step(op.position, None, None, None, None, (), *_held(table, released, names))
+        for index, block in enumerate(op.results):
+            passed_over = [(names[b], failed) for b, failed in table.passed_over(op, block)]
+            source, released = table.place(op, index)
             yield Step(
                 op.position,
-                None if placed.block is None else names[placed.block],
-                placed.decision,
-                None if placed.block is None else table.offsets[placed.block],
-                None if placed.source is None else names[placed.source],
-                tuple((names[block], failed) for block, failed in placed.passed_over),
-                tuple(names[block] for block in placed.released),
-                tuple(names[block] for block in table.hold_edges),
-                tuple(sorted(table.in_using_addr)),
+                names[block],
+                Decision.NEW if source is None else Decision.REUSE,
+                table.offsets[block],
+                None if source is None else names[source],
+                tuple(passed_over),
+                *_held(table, released, names),
             )
+
+
+def _held(
+    table: _RecordTable, released: Sequence[int], names: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
+    """Return the last fields of a `Step`: what was let go, what is held, and where."""
+    return (
+        tuple(names[block] for block in released),
+        tuple(names[block] for block in table.hold_edges),
+        tuple(sorted(table.in_using_addr)),
+    )
 
 
 class _Op(NamedTuple):
@@ -158,16 +172,6 @@ def _ops(block_list: BlockList) -> Iterator[_Op]:
         )
 
 
-class _Placed(NamedTuple):
-    """What `_RecordTable.visit` tells of a result; without a block, of operands that only end."""
-
-    block: int | None
-    decision: Decision | None = None
-    source: int | None = None
-    passed_over: tuple[tuple[int, Condition], ...] = ()
-    released: tuple[int, ...] = ()
-
-
 class _RecordTable:
     """The state of the strategy."""
 
@@ -177,31 +181,31 @@ class _RecordTable:
         self.in_using_addr: dict[int, int] = {}
         self.offsets: dict[int, int] = {}
         self._sizes, self._alignments = block_list.sizes, block_list.alignments
-        pins = ((offset, offset + block_list.sizes[b]) for b, offset in block_list.pinned.items())
-        taken = sorted((*block_list.problem.memory.reserved, *pins))
-        self._memory = NewMemory(0, block_list.problem.memory.alignment, taken)
+        self._memory = NewMemory(0, block_list.problem.memory.alignment, block_list.taken)
         self._apart = _separated(block_list)
         self._line_of: dict[int, int] = {}
         self._reusable = ReusableRecords(len(block_list))
 
-    def visit(self, op: _Op, *, explain: bool) -> Iterator[_Placed]:
-        """Place the results of an op and release its operands; yield after each result."""
+    def visit(self, op: _Op) -> None:
+        """Place the results of an op and release its operands."""
         if not op.results:
-            yield _Placed(None, released=self._release(op.operands))
-        for index, block in enumerate(op.results):
-            passed_over = tuple(self._passed_over(op, block)) if explain else ()
-            line = self._find_reusable(op, block)
-            if line is None:
-                offset = self._memory.open(self._sizes[block], self._alignments[block])
-                placed = _Placed(block, Decision.NEW, None, passed_over)
-            else:
-                source, offset, _ = self.rec_tbl[line]
-                placed = _Placed(block, Decision.REUSE, source, passed_over)
-            self._record(block, offset)
-            released = self._release(op.operands) if index == 0 else ()
-            if index == len(op.results) - 1:
-                released += self._release(op.unread)
-            yield placed._replace(released=released)
+            self.release(op.operands)
+        for index in range(len(op.results)):
+            self.place(op, index)
+
+    def place(self, op: _Op, index: int) -> tuple[int | None, tuple[int, ...]]:
+        """Place a result; return whose record is reused, and the blocks that are let go."""
+        block, source = op.results[index], None
+        line = self._find_reusable(op, block)
+        if line is None:
+            offset = self._memory.open(self._sizes[block], self._alignments[block])
+        else:
+            source, offset, _ = self.rec_tbl[line]
+        self._record(block, offset)
+        released = self.release(op.operands) if index == 0 else ()
+        if index == len(op.results) - 1:
+            released += self.release(op.unread)
+        return source, released
 
     def _find_reusable(self, op: _Op, block: int) -> int | None:
         """Return the line of the first record that meets the conditions.
@@ -223,7 +227,7 @@ class _RecordTable:
         others = (*op.operands, *self._apart.get(block, ()))
         return {self.offsets[other] for other in others if other in self.offsets}
 
-    def _passed_over(self, op: _Op, block: int) -> Iterator[tuple[int, Condition]]:
+    def passed_over(self, op: _Op, block: int) -> Iterator[tuple[int, Condition]]:
         """Yield the records before the one that `_find_reusable` finds, read off the table."""
         forbidden = self._forbidden(op, block)
         for record in self.rec_tbl:
@@ -250,7 +254,7 @@ class _RecordTable:
         self.hold_edges[block] = None
         self.offsets[block] = offset
 
-    def _release(self, blocks: Sequence[int]) -> tuple[int, ...]:
+    def release(self, blocks: Sequence[int]) -> tuple[int, ...]:
         """Let go of blocks whose life is over, and return them."""
         for block in blocks:
             offset = self.offsets[block]
@@ -273,3 +277,70 @@ def _separated(block_list: BlockList) -> dict[int, list[int]]:
                 partners[one].append(two)
                 partners[two].append(one)
     return dict(partners)
+
+
+class ReusableRecords:
+    """The records whose value has ended, by the order in which they were made.
+
+    A record is an address and a size; its index says when it was made. Records of one address are
+    free or taken together.
+
+    A tree of maxima over the indices finds the first that is large enough in logarithmic time. Of
+    the records of one address, one that comes after another that is not smaller can never be the
+    first, so it is forgotten; that leaves one, as a rule, to be freed and taken.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._width = 1 << max(count - 1, 0).bit_length()
+        # A node holds the largest size below it; what is not free has none.
+        self._largest = [_NONE] * (2 * self._width)
+        self._at: dict[int, dict[int, int]] = {}
+
+    def add(self, index: int, address: int, size: int, is_free: bool) -> None:
+        """Enter a record whose value has ended."""
+        known = self._at.setdefault(address, {})
+        if any(other < index and known[other] >= size for other in known):
+            return
+        for other in [o for o in known if o > index and known[o] <= size]:
+            del known[other]
+            self._set(other, _NONE)
+        known[index] = size
+        if is_free:
+            self._set(index, size)
+
+    def free(self, address: int) -> None:
+        """Say that nothing is at an address any more."""
+        for index, size in self._at.get(address, {}).items():
+            self._set(index, size)
+
+    def take(self, address: int) -> None:
+        """Say that something is at an address now."""
+        for index in self._at.get(address, {}):
+            self._set(index, _NONE)
+
+    def first(self, size: int, start: int = 0) -> int:
+        """Return the lowest index from `start` up of a free record of `size` bytes or more."""
+        largest, node = self._largest, start + self._width
+        if start >= self._width:
+            return _NONE
+        while largest[node] < size:
+            while node & 1:  # All below the parent to the right of `start` has been looked at.
+                node >>= 1
+            if node == 0:
+                return _NONE
+            node += 1
+        while node < self._width:
+            node *= 2
+            if largest[node] < size:
+                node += 1
+        return node - self._width
+
+    def _set(self, index: int, size: int) -> None:
+        largest, node = self._largest, index + self._width
+        largest[node] = size
+        while node > 1:
+            node >>= 1
+            most = max(largest[2 * node], largest[2 * node + 1])
+            if largest[node] == most:
+                break
+            largest[node] = most

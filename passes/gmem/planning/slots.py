@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
-from passes.gmem.planning.piece import Piece
-from passes.gmem.planning.pool import cost
+from passes.gmem.planning.pieces import Piece, cost
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
 
@@ -28,6 +28,10 @@ class _Slot:
         """The position from which on it is free."""
         return max(buffer.live[-1][1] for buffer in self.buffers)
 
+    def add(self, buffer: Buffer) -> None:
+        self.size = max(self.size, buffer.size)
+        self.buffers.append(buffer)
+
     def piece(self) -> Piece:
         return Piece(self.size, {buffer.name: 0 for buffer in self.buffers})
 
@@ -37,9 +41,7 @@ def in_slots(problem: Problem, plan: Plan) -> tuple[Piece, ...] | None:
     slots: dict[int, _Slot] = {}
     for buffer in problem.buffers:
         (offset,) = plan.offsets[buffer.name]
-        slot = slots.setdefault(offset, _Slot(0, []))
-        slot.size = max(slot.size, buffer.size)
-        slot.buffers.append(buffer)
+        slots.setdefault(offset, _Slot(0, [])).add(buffer)
     starts = sorted(slots)
     if any(one + slots[one].size > other for one, other in pairwise(starts)):
         return None
@@ -92,17 +94,12 @@ def in_growing_slots(
         larger = [slot for slot in free if buffer.size <= slot.size <= buffer.size * REACH]
         smaller = [slot for slot in free if buffer.size // REACH <= slot.size < buffer.size]
         if larger or smaller:
-            slot = min(larger, key=_size) if larger else max(smaller, key=_size)
-            slot.size = max(slot.size, buffer.size)
-            slot.buffers.append(buffer)
+            by_size = attrgetter("size")
+            (min(larger, key=by_size) if larger else max(smaller, key=by_size)).add(buffer)
         else:
             slots.append(_Slot(buffer.size, [buffer]))
     _give_to_returned(slots, returned, page)
     return tuple(slot.piece() for slot in slots)
-
-
-def _size(slot: _Slot) -> int:
-    return slot.size
 
 
 def in_given_slots(
@@ -117,8 +114,7 @@ def in_given_slots(
             for slot in mine:
                 there = paths[slot.buffers[0].name]
                 if slot.end <= buffer.live[0][0] and path[: len(there)] == there:
-                    slot.size = max(slot.size, buffer.size)
-                    slot.buffers.append(buffer)
+                    slot.add(buffer)
                     break
             else:
                 mine.append(_Slot(buffer.size, [buffer]))
@@ -133,8 +129,7 @@ def _give_to_returned(slots: Sequence[_Slot], returned: Sequence[Buffer], page: 
             pages = -(-slot.size // page), -(-buffer.size // page)
             if number not in taken and slot.end <= buffer.live[0][0] and pages[0] == pages[1]:
                 taken.add(number)
-                slot.size = max(slot.size, buffer.size)
-                slot.buffers.append(buffer)
+                slot.add(buffer)
                 break
 
 
@@ -153,6 +148,6 @@ def in_slots_of_one_size(problem: Problem, returned: Sequence[Buffer] = ()) -> t
         if slot is None:
             slots.append(_Slot(buffer.size, [buffer]))
         else:
-            slot.buffers.append(buffer)
+            slot.add(buffer)
     pieces = (slot.piece() for slot in slots)
     return tuple(piece for piece in pieces if not piece.offsets.keys() <= names)

@@ -93,19 +93,16 @@ class FunctionMemory:
         """Return the problem of ordering a block's bindings, for some of the tensors."""
         first, end = self._span(block)
         base, tensors = 0, []
-        touched_at: dict[str, tuple[int, ...]] = {}
-        for group in self.memory.groups:
-            touched_at.update(group.touched_at)
+        touched_at = {n: at for g in self.memory.groups for n, at in g.touched_at.items()}
         returned = {one.name for group in self.memory.groups for one in group.returned}
         for buffer in buffers:
             size = _padded(buffer, alignment)
-            inside = [
-                position for position in touched_at.get(buffer.name, ()) if first <= position < end
-            ]
+            inside = [at for at in touched_at.get(buffer.name, ()) if first <= at < end]
             begun = any(begin < first < over for begin, over in buffer.live)
             kept = buffer.name in returned or any(begin < end < over for begin, over in buffer.live)
             if inside:
-                touched_by = sorted({self._binding_at(one) - block.start for one in inside})
+                numbers = {bisect_left(self.position_of, at) for at in inside}
+                touched_by = sorted(number - block.start for number in numbers)
                 tensors.append(Tensor(size, tuple(touched_by), begun, kept))
             elif begun and kept:
                 base += size
@@ -120,9 +117,6 @@ class FunctionMemory:
         first = self.position_of[block.start - 1] + 1 if block.start else 0
         return first, self.position_of[block.numbers[-1]] + 1
 
-    def _binding_at(self, position: int) -> int:
-        return bisect_left(self.position_of, position)
-
 
 def _padded(buffer: Buffer, alignment: int) -> int:
     return -(-buffer.size // alignment) * alignment
@@ -136,9 +130,8 @@ def read_function(
     ValueError is raised when what a binding became is not found, or by `read`.
     """
     func = mod[variable]
-    names: dict[int, str] = {}
-    for binding, _ in bindings_of(func.body):
-        names[binding.var.__chandle__()] = f"binding.{len(names)}"
+    numbered = enumerate(bindings_of(func.body))
+    names = {binding.var.__chandle__(): f"binding.{number}" for number, (binding, _) in numbered}
     alone = {
         other: function
         for other, function in mod.functions.items()
@@ -173,10 +166,8 @@ def blocks_of(func: relax.Function) -> list[Block]:
     """Return the dataflow blocks of a function, with those of its branches."""
     found: dict[int, Block] = {}
     for number, (_, block) in enumerate(bindings_of(func.body)):
-        if isinstance(block, relax.DataflowBlock):
-            handle = block.__chandle__()
-            if handle not in found:
-                found[handle] = Block(block, tuple(block.bindings), number)
+        if isinstance(block, relax.DataflowBlock) and block.__chandle__() not in found:
+            found[block.__chandle__()] = Block(block, tuple(block.bindings), number)
     return list(found.values())
 
 

@@ -91,23 +91,3 @@ def live_bytes(problem: OrderProblem, order: Sequence[int]) -> list[int]:
 def peak_of(problem: OrderProblem, order: Sequence[int]) -> int:
     """Return the most bytes that live at once in an order, at least the floor."""
     return max(problem.floor, problem.base, *live_bytes(problem, order))
-
-
-def verify_order(problem: OrderProblem, found: FoundOrder) -> tuple[str, ...]:
-    """Return what is wrong with an order; it shares nothing with the search."""
-    faults = []
-    if sorted(found.order) != list(range(len(problem.before))):
-        return ("it is no order of all operators",)
-    at = {operator: position for position, operator in enumerate(found.order)}
-    for operator, earlier in enumerate(problem.before):
-        faults += [
-            f"operator {operator} runs before {other}, which it waits for"
-            for other in earlier
-            if at[other] > at[operator]
-        ]
-    peak = peak_of(problem, found.order)
-    if peak != found.peak:
-        faults.append(f"its peak is {peak}, not {found.peak}")
-    if found.bound > found.peak:
-        faults.append(f"its bound, {found.bound}, is above its peak")
-    return tuple(faults)

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -105,11 +106,32 @@ class BlockList:
 
     def separated_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the pairs of blocks that are separated, but for those of zero bytes."""
-        for first, second in self.problem.separations:
-            for one in self.blocks_of(first):
-                for two in self.blocks_of(second):
-                    if self.sizes[one] and self.sizes[two]:
-                        yield one, two
+        for pair in self.problem.separations:
+            yield from self.sized_pairs(*pair)
+
+    def sized_pairs(self, first: str, second: str) -> Iterator[tuple[int, int]]:
+        """Yield each block of one buffer with each of another, but for those of zero bytes."""
+        for one, two in product(self.blocks_of(first), self.blocks_of(second)):
+            if self.sizes[one] and self.sizes[two]:
+                yield one, two
+
+    @property
+    def taken(self) -> list[ByteRange]:
+        """The bytes that are reserved or pinned, by begin."""
+        pins = ((offset, offset + self.sizes[block]) for block, offset in self.pinned.items())
+        return sorted((*self.problem.memory.reserved, *pins))
+
+    def obstacles(self, block: int, row: Row | None = None) -> list[ByteRange]:
+        """Return the bytes that a block cannot have from the start, by begin.
+
+        These are reserved, or those of pinned blocks that it conflicts with, or that are in `row`.
+        """
+        taken = list(self.problem.memory.reserved)
+        if self.pinned:
+            for other in (self.met_by(block) if row is None else row).tolist():
+                if other in self.pinned:
+                    taken.append((self.pinned[other], self.pinned[other] + self.sizes[other]))
+        return sorted(taken)
 
     @cached_property
     def bound(self) -> int:
@@ -129,14 +151,10 @@ class BlockList:
         """Return for each of some blocks those that it conflicts with, as places in `blocks`."""
         rows = _live_together([self.sizes[b] for b in blocks], [self.live[b] for b in blocks])
         place = {block: at for at, block in enumerate(blocks)} if self.problem.separations else {}
-        extra: dict[int, list[int]] = {}
-        for first, second in self.separated_pairs():
-            if first in place and second in place:
-                one, two = place[first], place[second]
-                extra.setdefault(one, []).append(two)
-                extra.setdefault(two, []).append(one)
-        for block, others in extra.items():
-            rows[block] = np.union1d(rows[block], np.array(others, dtype=np.int32))
+        for block, others in self.separated.items():
+            if block in place:
+                extra = [place[other] for other in others if other in place]
+                rows[place[block]] = np.union1d(rows[place[block]], np.array(extra, dtype=np.int32))
         return rows
 
     def met_by(self, block: int) -> Row:
@@ -151,7 +169,7 @@ class BlockList:
             found[owners[(begins < end) & (begin < ends)]] = True
         found &= self.size_array > 0
         found[block] = False
-        found[self._separated.get(block, [])] = True
+        found[self.separated.get(block, [])] = True
         return np.flatnonzero(found).astype(np.int32)
 
     @cached_property
@@ -164,7 +182,7 @@ class BlockList:
         return begins, ends, owners
 
     @cached_property
-    def _separated(self) -> dict[int, list[int]]:
+    def separated(self) -> dict[int, list[int]]:
         """For each separated block, those that it is separated from."""
         rows: dict[int, list[int]] = {}
         for one, two in self.separated_pairs():
@@ -177,11 +195,9 @@ class BlockList:
         """For each block with penalties: (other block, index of the penalty)."""
         pairs: dict[int, list[tuple[int, int]]] = {}
         for index, penalty in enumerate(self.problem.penalties):
-            for one in self.blocks_of(penalty.first):
-                for two in self.blocks_of(penalty.second):
-                    if self.sizes[one] and self.sizes[two]:
-                        pairs.setdefault(one, []).append((two, index))
-                        pairs.setdefault(two, []).append((one, index))
+            for one, two in self.sized_pairs(penalty.first, penalty.second):
+                pairs.setdefault(one, []).append((two, index))
+                pairs.setdefault(two, []).append((one, index))
         return pairs
 
     def blocks_of(self, name: str) -> range:

@@ -17,12 +17,7 @@ def bump(problem: Problem, budget: Budget) -> Plan:
     and memory linear in the buffers, plus the pinned and reserved ranges once.
     """
     block_list = BlockList(problem)
-    taken = sorted(
-        (
-            *problem.memory.reserved,
-            *((o, o + block_list.sizes[b]) for b, o in block_list.pinned.items()),
-        )
-    )
+    taken = block_list.taken
     offsets, top = [], 0
     for block, size in enumerate(block_list.sizes):
         if block in block_list.pinned or size == 0:

@@ -216,9 +216,7 @@ def is_due(block_list: BlockList, flat: list[int], penalty: Penalty) -> bool:
     sizes = block_list.sizes
     return any(
         flat[one] < flat[two] + sizes[two] and flat[two] < flat[one] + sizes[one]
-        for one in block_list.blocks_of(penalty.first)
-        for two in block_list.blocks_of(penalty.second)
-        if sizes[one] and sizes[two]
+        for one, two in block_list.sized_pairs(penalty.first, penalty.second)
     )
 
 

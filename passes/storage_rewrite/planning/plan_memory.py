@@ -8,8 +8,9 @@ StorageRewrite, step by step and under the same names, on plain data.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort_right
 from collections.abc import Callable
+from operator import itemgetter
 
 from passes.ir.storage_entries import (
     AllocEntry,
@@ -32,36 +33,10 @@ _WIDEST_NBITS = 64
 _PACK_NBITS = 32
 """Allocations packed into one start at a multiple of so many bits."""
 
+_SIZE = itemgetter(0)
+
 CanBeInplace = Callable[[StmtEntry, int, int], bool]
 """``(stmt, dst, src) -> bool``: may `dst` take the place of `src` in the statement?"""
-
-
-class _FreeMap:
-    """Free entries of constant size, by size and then by the order of their release."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.entries: list[StorageEntry] = []
-
-    def insert(self, entry: StorageEntry) -> None:
-        at = bisect_right(self.sizes, entry.const_nbits)
-        self.sizes.insert(at, entry.const_nbits)
-        self.entries.insert(at, entry)
-
-    def pop(self, at: int) -> StorageEntry:
-        del self.sizes[at]
-        return self.entries.pop(at)
-
-    def erase_scope(self, attach_scope: int) -> None:
-        # An entry released twice has grown since, where it was taken in between; its
-        # place is still that of the size that it had.
-        kept = [
-            (size, entry)
-            for size, entry in zip(self.sizes, self.entries, strict=True)
-            if entry.attach_scope != attach_scope
-        ]
-        self.sizes = [size for size, _ in kept]
-        self.entries = [entry for _, entry in kept]
 
 
 class PlanMemory:
@@ -93,7 +68,10 @@ class PlanMemory:
         self._entries: list[StorageEntry] = []
         self._entry_of: dict[int, StorageEntry] = {}
         self._replaced: set[int] = set()
-        self._const_free = _FreeMap()
+        # Free entries of constant size, by size and then by the order of their release. An entry
+        # released twice has grown since, where it was taken in between; its place is still that of
+        # the size that it had.
+        self._const_free: list[tuple[int, StorageEntry]] = []
         self._sym_free: list[StorageEntry] = []
         self._thread_scope: int | None = None
 
@@ -160,7 +138,7 @@ class PlanMemory:
             raise ValueError(
                 "a virtual thread or thread extent begins inside another scope that owns memory"
             )
-        self._const_free.erase_scope(begin)
+        self._const_free = [(n, e) for n, e in self._const_free if e.attach_scope != begin]
         self._sym_free = [e for e in self._sym_free if e.attach_scope != begin]
         self._thread_scope = None
 
@@ -183,18 +161,18 @@ class PlanMemory:
 
     def _find_const(self, alloc: AllocEntry, nbits: int) -> StorageEntry | None:
         free = self._const_free
-        begin = bisect_left(free.sizes, nbits // _MATCH_RANGE)
-        middle = bisect_left(free.sizes, nbits)
-        end = bisect_right(free.sizes, nbits * _MATCH_RANGE)
+        begin = bisect_left(free, nbits // _MATCH_RANGE, key=_SIZE)
+        middle = bisect_left(free, nbits, key=_SIZE)
+        end = bisect_right(free, nbits * _MATCH_RANGE, key=_SIZE)
         # Larger memory first, the closest first; then smaller memory, which grows.
         for at in range(middle, end):
-            if self._fits(free.entries[at], alloc):
-                return free.pop(at)
+            if self._fits(free[at][1], alloc):
+                return free.pop(at)[1]
         for at in range(middle - 1, begin - 1, -1):
-            entry = free.entries[at]
+            entry = free[at][1]
             if entry.element.scalar == alloc.element.scalar and self._fits(entry, alloc):
                 entry.const_nbits = nbits
-                return free.pop(at)
+                return free.pop(at)[1]
         return None
 
     def _find_symbolic(self, alloc: AllocEntry) -> StorageEntry | None:
@@ -226,7 +204,7 @@ class PlanMemory:
         if _is_register(entry.scope, entry.const_nbits):
             return
         if entry.const_nbits:
-            self._const_free.insert(entry)
+            insort_right(self._const_free, (entry.const_nbits, entry), key=_SIZE)
         else:
             self._sym_free.append(entry)
 

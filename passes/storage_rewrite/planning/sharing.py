@@ -54,12 +54,8 @@ def storage_rewrite(problem: Problem, budget: Budget) -> Plan:
     offsets, top = [0] * len(block_list), 0
     for block, pinned in block_list.pinned.items():
         offsets[block] = pinned
-    pins = [
-        (offset, offset + block_list.sizes[block]) for block, offset in block_list.pinned.items()
-    ]
-    taken = sorted((*problem.memory.reserved, *pins))
     for size, blocks in pieces:
-        offset = settle(top, size, _unit(block_list, blocks), taken)
+        offset = settle(top, size, _unit(block_list, blocks), block_list.taken)
         for block in blocks:
             offsets[block] = offset
         top = offset + size

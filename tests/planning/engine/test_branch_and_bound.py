@@ -20,8 +20,7 @@ from passes.planning.planners.branch_and_bound.feasibility import (
     FeasibilityCheck,
 )
 from passes.planning.planners.branch_and_bound.loop import UNPLACED, advance
-from passes.planning.planners.branch_and_bound.search import BranchAndBound, Outcome
-from passes.planning.planners.branch_and_bound.sections import pack
+from passes.planning.planners.branch_and_bound.search import BranchAndBound, Outcome, pack
 from target_hw.memory import MemoryScope
 
 

@@ -20,7 +20,7 @@ from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 from passes.planning.planners.skyline import loop as skyline_loop
 from passes.planning.planners.skyline.loop import ONE
 from passes.planning.planners.skyline.place import Shallow, make_state, place_by_skyline, tops
-from passes.planning.planners.skyline.skylines import Setting, Skylines
+from passes.planning.planners.skyline.squeaky_wheel import Setting, Skylines
 from target_hw.memory import MemoryScope
 
 LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "search", "best"]

@@ -33,7 +33,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Fault(
         "in place fault: the bounds of a loop are read once",
-        f"{_TIR}statement_accesses.py",
+        f"{_TIR}in_place_pairs.py",
         "[(record.body, 0), *((bound, 0) for bound in record.bounds)]",
         "[(record.body, 0)]",
         (*_IN_PLACE, "tests/addresses/test_index_types.py"),

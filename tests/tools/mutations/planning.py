@@ -149,8 +149,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "verifier fault: slots that overlap by a byte",
         "passes/planning/verify.py",
-        "if before is not None and before.end > placed.begin:",
-        "if before is not None and before.end > placed.begin + 1:",
+        "if before and before[0].end > placed.begin:",
+        "if before and before[0].end > placed.begin + 1:",
         (_VERIFY,),
     ),
     Fault(

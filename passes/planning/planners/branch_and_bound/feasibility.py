@@ -18,8 +18,12 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.branch_and_bound import loop
-from passes.planning.planners.branch_and_bound.search import BranchAndBound, Outcome
-from passes.planning.planners.branch_and_bound.sections import Packing, pack
+from passes.planning.planners.branch_and_bound.search import (
+    BranchAndBound,
+    Outcome,
+    Packing,
+    pack,
+)
 from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 
 WHOLE_BLOCKS = 3000

@@ -71,10 +71,7 @@ def _make_state(
     """Return blocks that are placed one by one, and behind them the reserved ranges."""
     reserved = block_list.problem.memory.reserved
     lives = [*block_list.live, *(((-EVER, EVER),) for _ in reserved)]
-    rows: list[list[int]] = [[] for _ in lives]
-    for one, two in block_list.separated_pairs():
-        rows[one].append(two)
-        rows[two].append(one)
+    rows = [block_list.separated.get(block, []) for block in range(len(lives))]
     begins, ends = (list(each) for each in block_list.spans)
     begin = np.array([*begins, *(-EVER for _ in reserved)], dtype=np.int64)
     end = np.array([*ends, *(EVER for _ in reserved)], dtype=np.int64)

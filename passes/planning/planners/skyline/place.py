@@ -201,15 +201,10 @@ def tops(block_list: BlockList, offsets: Ints) -> Ints:
 
 def _separated(block_list: BlockList, order: Ints) -> tuple[list[int], list[int]]:
     """Return for each rank where its row begins, and in the rows the ranks it is separated from."""
-    pairs = list(block_list.separated_pairs())
-    if not pairs:
+    if not block_list.separated:
         return [0] * (len(order) + 1), []
-    rows: list[list[int]] = [[] for _ in order]
     rank = {block: at for at, block in enumerate(order.tolist())}
-    for one, two in pairs:
-        if one in rank and two in rank:
-            rows[rank[one]].append(rank[two])
-            rows[rank[two]].append(rank[one])
+    rows = [[rank[o] for o in block_list.separated.get(b, ()) if o in rank] for b in rank]
     begins = list(accumulate(map(len, rows), initial=0))
     return begins, [each for row in rows for each in row]
 

@@ -50,7 +50,7 @@ def best_skyline(block_list: BlockList, tracker: BudgetTracker) -> Plan:
 def _skyline(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:
     """Return an offset for each block; blocks of one reach are placed in `order`."""
     rows = _rows_to_avoid(block_list) if avoid else block_list.interference
-    obstacles = [_obstacles(block_list, block, rows[block]) for block in range(len(block_list))]
+    obstacles = [block_list.obstacles(block, rows[block]) for block in range(len(block_list))]
     sizes, alignments = block_list.sizes, block_list.alignments
     rank = {block: i for i, block in enumerate(order)}
     reach = np.zeros(len(block_list), dtype=np.int64)
@@ -83,14 +83,3 @@ def _rows_to_avoid(block_list: BlockList) -> list[Row]:
         soft = np.array([other for other, _ in others], dtype=np.int32)
         rows[block] = np.union1d(rows[block], soft)
     return rows
-
-
-def _obstacles(block_list: BlockList, block: int, row: Row) -> list[tuple[int, int]]:
-    """Return the bytes that are taken for `block` from the start, by begin."""
-    taken = list(block_list.problem.memory.reserved)
-    if block_list.pinned:
-        for other in row.tolist():
-            if other in block_list.pinned:
-                begin = block_list.pinned[other]
-                taken.append((begin, begin + block_list.sizes[other]))
-    return sorted(taken)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cut a plan into pieces: the allocations that a program makes at run time.
+
+An arena is one piece. A chip has one memory, but a program that a runtime serves may allocate
+several pieces, and two things become possible:
+
+- A tensor that the function returns must be an allocation of its own, since its caller keeps it.
+  Until it is written, its bytes can hold tensors that end before. TVM's own plan gets the same by
+  chance, where its pooled allocator hands a freed storage of the same size out again.
+- Where a size is known at run time only, offsets are multiples of an unknown unit, and padding
+  multiplies too. There, pieces of one slot each can take less than one piece with offsets.
+
+All sizes are in bytes of a problem, which may itself count bytes for each of an unknown unit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from passes.gmem.planning.pieces import PAGE, Piece, Solver, checked, cost, least_taken
+from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.planning.plan import Plan
+from passes.planning.problem import Buffer, Problem
+from passes.planning.verify import check
+
+LEAST_SHARED = 16 * PAGE
+"""Bytes of the smallest piece that functions are made to have in common."""
+
+
+def in_one_piece(plan: Plan) -> tuple[Piece, ...]:
+    """Return a plan as one piece; as none where it has no bytes."""
+    offsets = {name: offset for name, (offset,) in plan.offsets.items()}
+    return (Piece(plan.peak, offsets),) if offsets else ()
+
+
+def ways_to_cut(
+    problem: Problem,
+    returned: Sequence[Buffer],
+    plan: Plan,
+    solver: Solver,
+    alone: Sequence[Buffer] = (),
+    page: int = 1,
+) -> list[tuple[Piece, ...]]:
+    """Return ways to cut a plan, that for which TVM's pool takes the fewest bytes first.
+
+    Only those are looked at that ask for no more bytes than slots do, which need no padding.
+    """
+    slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
+    candidates = [in_one_piece(plan), *slots]
+    apart = plan.peak + sum(buffer.size for buffer in returned)
+    if returned and least_taken((*problem.buffers, *returned)) < apart:
+        rooms = sorted({1, page})
+        candidates += (with_returned(problem, returned, solver, room) for room in rooms)
+    all_of = (*problem.buffers, *returned, *alone)
+    costs = {number: cost(all_of, pieces, page) for number, pieces in enumerate(candidates)}
+    least = min(costs[number][1] for number in (1, 2))
+    few = [number for number in costs if costs[number][1] <= least]
+    return [candidates[number] for number in sorted(few, key=lambda number: costs[number])]
+
+
+def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple[Piece, ...] | None:
+    """Place buffers in the largest of some pieces, as few as do; None where it takes all of them.
+
+    What is left has as many pages as it had, at any size of an unknown unit.
+    """
+    sizes = sorted((piece.size for piece in pieces), reverse=True)
+    least = least_taken(problem.buffers)
+    for count in range(1, len(sizes)):
+        if sum(sizes[:count]) >= least:
+            found = divided(problem, sum(sizes[:count]), sizes[:count], solver)
+            if found is not None:
+                return found
+    return None
+
+
+def divided(
+    problem: Problem, most: int, sizes: Sequence[int], solver: Solver
+) -> tuple[Piece, ...] | None:
+    """Place the buffers of a piece in pieces of given sizes, and the rest in one more.
+
+    TVM's pooled allocator hands a freed piece out again to a request of the same pages. Functions
+    of one module that run one after another then share pieces of equal size. It is None where the
+    pieces have more than `most` bytes.
+    """
+    inside = _in_ranges(problem, sizes, (), solver)
+    all_sizes = *sizes, _end(problem.buffers, inside[-1])
+    pieces = [Piece(size, offsets) for size, offsets in zip(all_sizes, inside, strict=True)]
+    used = tuple(piece for piece in pieces if piece.offsets)
+    return used if sum(piece.size for piece in used) <= most else None
+
+
+def with_returned(
+    problem: Problem, returned: Sequence[Buffer], solver: Solver, room: int = 1
+) -> tuple[Piece, ...]:
+    """Place buffers in one piece, and in the pieces of returned tensors until those begin.
+
+    The piece of a returned tensor is as large as the tensor, rounded up to a multiple of `room`
+    bytes. One in which nothing else is placed is left out: it is allocated by itself.
+    """
+    sizes = [-(-buffer.size // room) * room for buffer in returned]
+    *inside, own = _in_ranges(problem, sizes, returned, solver)
+    every = (*problem.buffers, *returned)
+    shared = [offsets for offsets in inside if len(offsets) > 1]
+    return tuple(Piece(_end(every, o), o) for o in (*([own] if own else []), *shared))
+
+
+def _in_ranges(
+    problem: Problem, sizes: Sequence[int], first: Sequence[Buffer], solver: Solver
+) -> list[dict[str, int]]:
+    """Return the offsets in ranges of given sizes, and in what is behind all of them.
+
+    Between two ranges stands a reserved one, which keeps every buffer within one of them. `first`
+    are buffers that stand at the start of a range each.
+    """
+    unit = problem.memory.alignment
+    starts, reserved = [0], []
+    for size in sizes:
+        end = starts[-1] + size
+        starts.append(-(-end // unit) * unit + unit)
+        reserved.append((end, starts[-1]))
+    pinned = (
+        replace(buffer, pinned=(start,)) for buffer, start in zip(first, starts, strict=False)
+    )
+    memory = replace(problem.memory, reserved=tuple(reserved))
+    ranged = replace(problem, buffers=(*pinned, *problem.buffers), memory=memory)
+    plan = solver(ranged)
+    check(ranged, plan)
+    inside: list[dict[str, int]] = [{} for _ in starts]
+    for name, (offset,) in plan.offsets.items():
+        number = max(n for n, start in enumerate(starts) if start <= offset)
+        inside[number][name] = offset - starts[number]
+    return inside
+
+
+def _end(buffers: Sequence[Buffer], offsets: dict[str, int]) -> int:
+    return max((offsets[b.name] + b.size for b in buffers if b.name in offsets), default=0)
+
+
+def with_common_sizes(
+    parts: Sequence[tuple[Problem, tuple[Piece, ...]]], solver: Solver
+) -> list[tuple[Piece, ...]]:
+    """Divide the pieces of functions, so that they have pieces of equal size."""
+    result = [pieces for _, pieces in parts]
+    there = _common_sizes([problem for problem, _ in parts])
+    for number in sorted(range(len(parts)), key=lambda n: _largest(parts[n][1])):
+        problem, pieces = parts[number]
+        own = [piece for piece in pieces if piece.offsets.keys() <= problem.index.keys()]
+        mine = max(own, key=lambda piece: piece.size, default=None)
+        common: list[int] = []
+        for size in sorted(there, reverse=True):
+            if mine is not None and sum(common) + size <= mine.size:
+                common.append(size)
+        for sizes in (common, common[:1]):
+            if mine is None or not sizes or sizes == [mine.size]:
+                break
+            inside = tuple(b for b in problem.buffers if b.name in mine.offsets)
+            part = replace(problem, buffers=inside)
+            found = divided(part, mine.size, sizes, solver)
+            if found is not None:
+                others = tuple(piece for piece in pieces if piece is not mine)
+                result[number] = checked(part.name, part.buffers, found) + others
+                break
+        for piece in result[number]:
+            if piece.size >= LEAST_SHARED and there.count(piece.size) < _count(
+                result[number], piece.size
+            ):
+                there.append(piece.size)
+    return result
+
+
+def _common_sizes(problems: Sequence[Problem]) -> list[int]:
+    """Return the size of the largest buffer that two functions have, in a list; else none.
+
+    In a network that is called by several functions that is, as a rule, a transposed weight.
+    """
+    functions = Counter(
+        size for problem in problems for size in {buffer.size for buffer in problem.buffers}
+    )
+    common = [size for size, count in functions.items() if count > 1 and size >= LEAST_SHARED]
+    return [max(common)] if common else []
+
+
+def _largest(pieces: Sequence[Piece]) -> int:
+    return max((piece.size for piece in pieces), default=0)
+
+
+def _count(pieces: Sequence[Piece], size: int) -> int:
+    return sum(piece.size == size for piece in pieces)
