@@ -18,7 +18,14 @@ from tvm.tirx import (
     is_buffer_var,
 )
 
-from passes.ir.buffers import array_get, constant_shape, element_type, is_same_type, is_volatile
+from passes.ir.buffers import (
+    array_get,
+    constant_shape,
+    element_type,
+    is_same_type,
+    is_volatile,
+    items,
+)
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.statements import (
     Alloc,
@@ -295,7 +302,7 @@ class LinearAccessPatternFinder(RecordVisitor):
 
     def _visit_call(self, call: Call) -> None:
         op, found = call.op, self._found
-        called = [str(arg.value) for arg in op.args if type(arg) is StringImm]
+        called = [str(arg.value) for arg in items(op.args) if type(arg) is StringImm]
         if type(op.op) is GlobalVar:
             called.append(str(op.op.name_hint))
         found.calls.extend((name, len(found.sequence)) for name in called)

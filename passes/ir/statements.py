@@ -36,10 +36,11 @@ from tvm.tirx import (
 from tvm.tirx import Let as LetExpr
 from tvm.tirx.stmt import AttrStmt
 
+from passes.ir.buffers import items
 from passes.ir.operators import is_if_then_else
 from passes.ir.structural import prepared, structural_visit
 
-_CONSTANTS = (IntImm, FloatImm, StringImm)
+_CONSTANTS = frozenset({IntImm, FloatImm, StringImm})
 
 Records = Sequence[Any]
 """Records in the order of the program."""
@@ -239,7 +240,7 @@ class _Reader:
 
     def _read(self, part: Any) -> None:
         if type(part) is SeqStmt:
-            for statement in part.seq:
+            for statement in items(part.seq):
                 self._read(statement)
         elif type(part) in self._direct:
             self._direct[type(part)](part, None)
@@ -248,11 +249,11 @@ class _Reader:
 
     def _within(self, *parts: Any) -> Records:
         """Return what will have the records of parts of a node."""
-        parts = tuple(part for part in parts if not _uses_nothing(part))
-        if not parts:
+        used = [part for part in parts if not _uses_nothing(part)]
+        if not used:
             return ()
         records: list[Any] = []
-        self._waiting.append((parts, records))
+        self._waiting.append((used, records))
         return records
 
     # Statements
@@ -270,14 +271,14 @@ class _Reader:
             self._records.append(Other(op, parts))
 
     def _visit_alloc(self, op: AllocBuffer, _visitor: Any) -> None:
-        shape = self._within(*op.buffer.ty.shape)
+        shape = self._within(*items(op.buffer.ty.shape))
         self._records.append(Alloc(op, op.buffer.__chandle__(), shape))
 
     def _visit_decl(self, op: DeclBuffer, _visitor: Any) -> None:
         self._records.append(Declare(op, op.buffer.__chandle__(), self._within(op.data)))
 
     def _visit_store(self, op: BufferStore, _visitor: Any) -> None:
-        value, indices = self._within(op.value), self._within(*op.indices)
+        value, indices = self._within(op.value), self._within(*items(op.indices))
         self._records.append(Store(op, op.buffer.__chandle__(), value, indices))
 
     def _visit_value(self, op: Evaluate | Bind | Return, _visitor: Any) -> None:
@@ -307,14 +308,14 @@ class _Reader:
     # Expressions
 
     def _visit_load(self, op: TensorLoad, _visitor: Any) -> None:
-        self._records.append(Load(op, op.source.__chandle__(), self._within(*op.indices)))
+        self._records.append(Load(op, op.source.__chandle__(), self._within(*items(op.indices))))
 
     def _visit_call(self, op: CallExpr, _visitor: Any) -> None:
         if is_if_then_else(op):
-            condition, *values = op.args
+            condition, *values = items(op.args)
             self._records.append(Conditional(self._within(condition), self._within(*values)))
         else:
-            self._records.append(Call(op, tuple(map(self._within, op.args))))
+            self._records.append(Call(op, tuple(map(self._within, items(op.args)))))
 
     def _visit_select(self, op: Select, _visitor: Any) -> None:
         values = self._within(op.true_value, op.false_value)
@@ -336,36 +337,28 @@ def _refuse_block(_op: Any, _visitor: Any) -> None:
     )
 
 
+_PARTS: dict[type, Callable[[Any], tuple[Records, ...]]] = {
+    Alloc: lambda alloc: (alloc.shape,),
+    Assert: lambda check: (check.condition,),
+    Attribute: lambda attribute: (attribute.value, attribute.body),
+    Branch: lambda branch: (branch.condition, *branch.cases),
+    Call: lambda call: call.args,
+    Conditional: lambda choice: (choice.condition, choice.values),
+    Declare: lambda declare: (declare.data,),
+    ForLoop: lambda loop: (*loop.bounds, loop.body),
+    Let: lambda let: (let.value, let.body),
+    Load: lambda load: (load.indices,),
+    Name: lambda _name: (),
+    Other: lambda other: (other.parts,),
+    Store: lambda store: (store.value, store.indices),
+    Value: lambda value: (value.value,),
+    WhileLoop: lambda loop: (loop.condition, loop.body),
+}
+
+
 def parts_of(record: Any) -> tuple[Records, ...]:
     """Return the lists of records inside of a record, in the order of the program."""
-    match record:
-        case Load():
-            return (record.indices,)
-        case Call():
-            return record.args
-        case Store():
-            return record.value, record.indices
-        case ForLoop():
-            return *record.bounds, record.body
-        case Branch():
-            return record.condition, *record.cases
-        case Conditional():
-            return record.condition, record.values
-        case Let() | Attribute():
-            return record.value, record.body
-        case WhileLoop():
-            return record.condition, record.body
-        case Alloc():
-            return (record.shape,)
-        case Declare():
-            return (record.data,)
-        case Value():
-            return (record.value,)
-        case Assert():
-            return (record.condition,)
-        case Other():
-            return (record.parts,)
-    return ()
+    return _PARTS[type(record)](record)
 
 
 def post_order(records: Records) -> Iterator[Any]:
@@ -384,33 +377,33 @@ class RecordVisitor:
     """
 
     def __init__(self) -> None:
-        self._visitors: dict[type, Callable[[Any], None] | None] = {}
+        self._visitors: dict[type, Callable[[Any], None]] = {}
 
     def _visit(self, records: Records) -> None:
         for record in records:
-            visit = self._visitor(type(record))
-            if visit is None:
-                self._visit_parts(record)
-            else:
-                visit(record)
+            visit = self._visitors.get(type(record)) or self._visitor(type(record))
+            visit(record)
 
     def _visit_parts(self, record: Any) -> None:
-        # Without recursion: conditions nest as deep as a concatenation has tensors.
-        waiting = _inside(record)
+        for part in parts_of(record):
+            self._visit(part)
+
+    def _visit_conditional(self, choice: Conditional) -> None:
+        # Without recursion: they nest as deep as a concatenation has tensors.
+        waiting = _inside(choice)
         while waiting:
-            inner = waiting.pop()
-            visit = self._visitor(type(inner))
-            if visit is None:
-                waiting += _inside(inner)
+            record = waiting.pop()
+            if type(record) is Conditional:
+                waiting += _inside(record)
             else:
-                visit(inner)
+                self._visit((record,))
 
-    def _visitor(self, kind: type) -> Callable[[Any], None] | None:
-        if kind not in self._visitors:
-            self._visitors[kind] = getattr(self, f"_visit_{kind.__name__.lower()}", None)
-        return self._visitors[kind]
+    def _visitor(self, kind: type) -> Callable[[Any], None]:
+        visit = getattr(self, f"_visit_{kind.__name__.lower()}", self._visit_parts)
+        self._visitors[kind] = visit
+        return visit
 
 
-def _inside(record: Any) -> list[Any]:
-    """Return what is inside of a record, the first at the end."""
-    return [inner for part in parts_of(record) for inner in part][::-1]
+def _inside(choice: Conditional) -> list[Any]:
+    """Return what is inside of a choice, the first at the end."""
+    return [*choice.condition, *choice.values][::-1]
