@@ -17,13 +17,14 @@ from test_local_memory import MACHINE, T8
 from passes.layer_group.planning.cost import group_cost, pipelined_cycles
 from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer_groups
 from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.search import GroupSearch, counts, shortest_path
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.streams import streams_of
-from passes.layer_group.planning.sweep import LayerFacts, Sweep
+from passes.layer_group.planning.sweep import Sweep
 from passes.layer_group.planning.time_steps import nearest, pipeline
 from passes.planning.verify import check
 from target_hw.sophgo import CHIPS, MACHINES

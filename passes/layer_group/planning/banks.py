@@ -110,7 +110,7 @@ def keep_apart(local: LocalMemory, plan: Plan) -> Plan:
                 continue
             cost, best = min(
                 (_penalty(local, item, start, offsets, foes[item.name]), start)
-                for start in [at, *_places(local, item, offsets)]
+                for start in [at, *places(local, item, offsets)]
             )
             if cost < now:
                 offsets[item.name], changed = best, True
@@ -143,15 +143,15 @@ def spread(local: LocalMemory) -> tuple[Plan, ...]:
     for order in orders:
         offsets: dict[str, int] = {}
         for item in order:
-            places = _places(local, item, offsets)
-            if not places:
+            starts = places(local, item, offsets)
+            if not starts:
                 break
-            costs = [(_penalty(local, item, at, offsets, foes[item.name]), at) for at in places]
+            costs = [(_penalty(local, item, at, offsets, foes[item.name]), at) for at in starts]
             offsets[item.name] = min(costs)[1]
         else:
             peak = max((offsets[i.name] + i.lane_bytes for i in local.items), default=0)
-            starts = {item.name: (offsets[item.name],) for item in local.items}
-            plans.append(Plan(starts, peak, 0, "spread", Status.FEASIBLE))
+            found = {item.name: (offsets[item.name],) for item in local.items}
+            plans.append(Plan(found, peak, 0, "spread", Status.FEASIBLE))
     return tuple(plans)
 
 
@@ -170,7 +170,7 @@ def _penalty(
     return penalty
 
 
-def _places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[int]:
+def places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[int]:
     """Return the offsets at which an item overlaps nothing placed that lives when it does."""
     memory, rows = local.memory, local.rows_of
     capacity, alignment = memory.capacity or 0, memory.alignment

@@ -138,8 +138,7 @@ def fit(local: LocalMemory, planner: str) -> Plan | None:
     if planner == "bank_aware":
         return bank_aware(local) or bank_aware(local, avoid=False)
     if planner == "op_order":
-        plan = op_order(local)
-        return plan if plan.fits else None
+        return op_order(local)
     plan = solve(local.problem, planner, GROUP_BUDGET)
     return plan if plan.fits else None
 

@@ -10,6 +10,7 @@ from itertools import product
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
+from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
     Chip,
@@ -19,7 +20,7 @@ from passes.layer_group.planning.planned_group import (
     plan_group,
 )
 from passes.layer_group.planning.slicing import Cut, slice_group
-from passes.layer_group.planning.sweep import Estimate, LayerFacts, Sweep
+from passes.layer_group.planning.sweep import Estimate, Sweep
 
 WINDOW = 16
 """Groups of more layers than this are made of smaller ones: see `dynamic_programming`."""

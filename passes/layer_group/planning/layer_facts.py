@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the search asks of each layer again and again."""
+
+from __future__ import annotations
+
+from passes.layer_group.planning.cost import LANES, TRANSFERS
+from passes.layer_group.planning.group import NetworkIndex, element_count
+from passes.layer_group.planning.network import AxisMap, Kind, Layer, Tensor
+from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.slicing import LETTERS
+from passes.layer_group.planning.spans import Spans, even_ranges
+from passes.layer_group.planning.streams import Stream, stream_of
+
+
+class LayerFacts:
+    """Facts of the layers of a network on a chip, worked out once."""
+
+    def __init__(self, index: NetworkIndex, chip: Chip) -> None:
+        self.index = index
+        self.chip = chip
+        lanes = chip.lanes
+        self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._even: dict[tuple[int, int, int], Spans] = {}
+        self._repeats: dict[int, bool] = {}
+        self._streams: dict[tuple[int, int], Stream | None] = {}
+        self._lanes_pipe = chip.machine[LANES]
+        self._transfer_pipe = chip.machine[TRANSFERS]
+        self._work: list[tuple[float, float, int]] = []
+        for layer in index.network.layers:
+            output = index.tensors[layer.output]
+            bits = max(index.tensors[n].bits for n in (*layer.inputs[:1], layer.output))
+            channels = 1
+            for letter, extent in zip(output.axes, output.shape, strict=True):
+                channels *= extent if letter == "c" else 1
+            idle = -(-channels // lanes.count) * lanes.count / channels
+            together = max(1, lanes.eu_bytes * 8 // bits) * lanes.count
+            share = layer.multiply_adds / max(1, element_count(output))
+            self._work.append((idle / together, idle * share, bits))
+
+    def lane_bytes(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
+        """Return the bytes a lane of a part of a tensor."""
+        key = (tensor.name, extents)
+        if key not in self._lane_bytes:
+            self._lane_bytes[key] = self.chip.lanes.tensor_bytes(tensor, extents)
+        return self._lane_bytes[key]
+
+    def even(self, length: int, count: int, unit: int) -> Spans:
+        """Return the even slices of an axis."""
+        key = (length, count, unit)
+        if key not in self._even:
+            self._even[key] = Spans.of(even_ranges(length, count, unit))
+        return self._even[key]
+
+    def stream(self, number: int, part_bytes: int) -> Stream | None:
+        """Return the parts that a layer is made in."""
+        key = (number, part_bytes)
+        if key not in self._streams:
+            self._streams[key] = stream_of(self.index, self.chip.lanes, number, part_bytes)
+        return self._streams[key]
+
+    def repeats_rows(self, number: int) -> bool:
+        """Whether slices of a layer's rows may need rows, or whole tensors, that others need."""
+        if number not in self._repeats:
+            self._repeats[number] = self._may_repeat(self.index.network.layers[number])
+        return self._repeats[number]
+
+    def _may_repeat(self, layer: Layer) -> bool:
+        output = self.index.tensors[layer.output]
+        rows = output.axes.find("h")
+        for name, maps in zip(layer.inputs, layer.maps, strict=True):
+            tensor = self.index.tensors[name]
+            at = tensor.axes.find("h")
+            letters = {output.axes[m.axis] for m in maps if m is not None}
+            if tensor.kind is Kind.WEIGHT and not letters & set(LETTERS):
+                continue
+            follows = [axis for axis, m in enumerate(maps) if m is not None and m.axis == rows]
+            if follows != [at] or maps[at] != AxisMap(rows):
+                return True
+            if tensor.shape[at] != output.shape[rows]:
+                return True
+        return False
+
+    def compute_cycles(self, number: int, elements: float) -> float:
+        """Return the cycles in which a layer makes so many elements of its output."""
+        by_output, by_multiply_adds, bits = self._work[number]
+        work = self._lanes_pipe.cycles(int(elements * by_multiply_adds), bits)
+        return max(work, elements * by_output)
+
+    def transfer_cycles(self, nbytes: float) -> int:
+        """Return the cycles in which so many bytes are loaded or stored."""
+        return self._transfer_pipe.cycles(int(nbytes))
