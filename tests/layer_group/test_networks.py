@@ -77,6 +77,17 @@ def test_letters_of_a_sequence_and_its_attention():
     ]
 
 
+def test_an_image_that_is_normalized_with_a_weight_for_each_pixel_has_its_channels():
+    def body(emit, x, w, scale, shift):
+        y = emit(relax.op.nn.conv2d(x, w))
+        return emit(relax.op.nn.layer_norm(y, scale, shift, axes=[2, 3]))
+
+    mod = module([(1, 8, 12, 10), (4, 8, 1, 1), (12, 10), (12, 10)], body)
+    found = letters(mod)
+    assert {axes for name, axes in found.items() if name in ("p0", "lv")} == {"nchw"}
+    assert "c" not in found["p2"]
+
+
 def test_windows_that_wrap_around_leave_an_image_its_rows():
     def body(emit, x, w):
         rolled = [emit(relax.op.strided_slice(x, [1], [a], [b])) for a, b in ((2, 8), (0, 2))]

@@ -34,15 +34,21 @@ def fit_axis_map(reads: AxisReads, extent: int) -> AxisMap | None:
         low = int((divide * first + divide - 1 - indices * stride).min())
         high = int((divide * last - indices * stride).max())
         axis_map = AxisMap(reads.axis, stride, divide, low, high)
-        begin = np.clip((indices * stride + low) // divide, 0, extent - 1)
-        end = np.clip((indices * stride + high) // divide, 0, extent - 1)
+        begin, end = (np.clip(end, 0, extent - 1) for end in _ends(axis_map, indices))
         slack = int((first - begin).sum() + (end - last).sum())
         if best is None or (slack, divide) < best[:2]:
             best = (slack, divide, axis_map)
         if slack == 0:
             break
     assert best is not None, "there is always the slope of the two extents"
-    return None if _is_whole(best[2], len(reads.first), extent) else best[2]
+    begin, end = _ends(best[2], np.arange(len(reads.first)))
+    return None if bool((begin <= 0).all()) and bool((end >= extent - 1).all()) else best[2]
+
+
+def _ends(axis_map: AxisMap, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first and last index that a map needs for each index of the output."""
+    at = indices * axis_map.stride
+    return (at + axis_map.first) // axis_map.divide, (at + axis_map.last) // axis_map.divide
 
 
 def _slopes(
@@ -72,10 +78,3 @@ def _slopes(
     )
     parts = (Fraction(stride, divisor) for divisor in small for stride in small)
     yield from dict.fromkeys(slope for slope in chain(near, parts) if slope > 0)
-
-
-def _is_whole(axis_map: AxisMap, rows: int, extent: int) -> bool:
-    """Whether a map needs the whole axis for every index."""
-    begin = (np.arange(rows) * axis_map.stride + axis_map.first) // axis_map.divide
-    end = (np.arange(rows) * axis_map.stride + axis_map.last) // axis_map.divide
-    return bool((begin <= 0).all()) and bool((end >= extent - 1).all())

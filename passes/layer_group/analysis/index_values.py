@@ -14,19 +14,6 @@ from tvm.tirx import Cast, FloatImm, IntImm, Not, Select
 
 Values = npt.NDArray[Any]
 
-_DTYPES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint32",
-    "float16",
-    "float32",
-    "float64",
-)
-
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -105,9 +92,9 @@ def _truncated(kind: str, a: Values, b: Values) -> Values:
     return np.asarray(quotient if kind == "Div" else a - quotient * b)
 
 
-def _dtype(expr: Any) -> str:
-    """Return numpy's name of an expression's type."""
-    name = str(expr.ty.dtype)
-    if name in _DTYPES:
-        return name
-    raise NotAnIndexError(f"{name} is no type of indices")
+def _dtype(expr: Any) -> np.dtype[Any]:
+    """Return numpy's type for an expression's."""
+    try:
+        return np.dtype(str(expr.ty.dtype))
+    except TypeError:
+        raise NotAnIndexError(f"{expr.ty.dtype} is no type of indices") from None

@@ -139,6 +139,7 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
                 if not summed and tuple(shapes[name]) == tuple(shapes[call.output]):
                     # A normalization needs all of an axis for each element of the same axis.
                     classes.join(here, classes.at(call.output, axis))
+                    mapped.add(axis)
                 continue
             mapped.add(m.axis)
             along = _Along((name, axis), (call.output, m.axis), m != AxisMap(m.axis))
