@@ -38,7 +38,7 @@ class Program:
         pad, steps = "    " * (depth + 1), []
         own: list[str] = []
         for _ in range(self.number(1, 5)):
-            kind = self.number(0, 5 if depth < 2 else 3)
+            kind = self.number(0, 7 if depth < 2 else 3)
             if self.buffers < MOST_BUFFERS and (kind == 0 or not own):
                 name, self.buffers = f"s{self.buffers}", self.buffers + 1
                 scope = self.draw(st.sampled_from(["shared", "shared", "shared.dyn"]))
@@ -56,6 +56,11 @@ class Program:
                 self.lines.append(f"{pad}for i{len(self.lines)} in range({rounds}):")
                 steps.append(("loop", rounds, self.steps(known + own, depth + 1)))
             elif kind == 5:
+                self.lines.append(f"{pad}for i{len(self.lines)} in range(n[0]):")
+                steps.append(("rounds", self.steps(known + own, depth + 1)))
+            elif kind == 6 and own:
+                steps.append(self._some(self.draw(st.sampled_from(own)), pad))
+            elif kind == 7:
                 least = self.number(0, 1)
                 self.lines.append(f"{pad}if T.tvm_thread_invariant(n[0] > {least}):")
                 steps.append(("if", least, self.steps(known + own, depth + 1)))
@@ -66,6 +71,12 @@ class Program:
         at = self.number(0, 7)
         self.lines.append(f"{pad}{name}[tx] = x[(tx + {at}) % 8]")
         return "set", name, at
+
+    def _some(self, name: str, pad: str) -> tuple[Any, ...]:
+        count, at = self.number(1, 7), self.number(0, 7)
+        self.lines.append(f"{pad}if tx < {count}:")
+        self.lines.append(f"{pad}    {name}[tx] = x[(tx + {at}) % 8]")
+        return "some", name, count, at
 
     def _mix(self, target: str, source: str, pad: str) -> tuple[Any, ...]:
         factor, at = 2 * self.number(0, 3) + 1, self.number(0, 7)
@@ -90,6 +101,12 @@ def computed(steps: list[tuple[Any, ...]], x: np.ndarray, n: int, o: np.ndarray)
             if kind == "loop":
                 for _ in range(facts[0]):
                     run(facts[1])
+            elif kind == "rounds":
+                for _ in range(n):
+                    run(facts[0])
+            elif kind == "some":
+                name, count, at = facts
+                values[name][:count] = x[(threads[:count] + at) % 8]
             elif kind == "if":
                 if n > facts[0]:
                     run(facts[1])
@@ -146,7 +163,7 @@ def check(func: Any, steps: list[tuple[Any, ...]], rows: int, n: int) -> None:
         arrays = {"x": x, "n": np.array([n], "int32"), "o": np.zeros_like(expected)}
         replay(kernel, arrays, (1,), "backward" if n else "random")
         np.testing.assert_allclose(arrays["o"], expected, rtol=1e-4, atol=1e-5)
-    assert sizes["insert"] <= sizes["existing"]
+    assert sizes["insert"] <= sizes["existing"] <= sizes["stock"]
 
 
 @settings(max_examples=4)
