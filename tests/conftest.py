@@ -40,9 +40,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def is_sweep(config: pytest.Config) -> bool:
+    """Whether what runs is what default runs leave out."""
+    return str(config.option.markexpr) == "slow"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let each property test see the same sample in every default run, and others in the sweeps."""
-    sweeps = str(config.option.markexpr) == "slow"
+    sweeps = is_sweep(config)
     settings.register_profile(
         "any machine",
         deadline=None,  # A loaded machine is no fault of what is tested.
@@ -95,8 +100,11 @@ def forget_planners() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def corpus() -> list[functions.Entry]:
-    """Every function that the workloads lower to, right before storage planning."""
+def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
+    """Every function that the workloads lower to, right before storage planning.
+
+    By default a network is lowered for one target.
+    """
     import corpus as functions  # Most runs of a few tests can do without the workloads.
 
-    return functions.entries()
+    return functions.entries(every_target=is_sweep(pytestconfig))

@@ -22,6 +22,7 @@ from ascend_modules import (
     uses_scope,
 )
 from ascend_programs import ascend_plan
+from llvm_level import at_level
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -276,7 +277,7 @@ def test_what_goes_through_a_workspace_arrives(form: str, reuse: bool):
     y = tvm.runtime.tensor(np.zeros(512, "float32"))
     options = {"form": form, "enable_global_workspace_reuse": reuse}
     with tvm_ext.use_ascend_plan_memory(**options):
-        build_of = tirx.build(tvm.IRModule({"main": through_workspace}), TWIN)
+        build_of = tirx.build(tvm.IRModule({"main": through_workspace}), at_level(TWIN))
     build_of["main"](tvm.runtime.tensor(x), y)
     expected = np.zeros(512, "float32")
     expected[:100] = x[:100].reshape(4, 25)[:, ::-1].reshape(-1)
@@ -296,7 +297,7 @@ def test_the_pipeline_plans_what_it_builds():
 
     made = workloads.ascend_kernel("flash_attention", "lowest")
     with tvm.transform.PassContext(instruments=[Recorder()]):
-        executable = tirx.build(made.mod, TWIN, pipeline="tvm_ext.ascend")
+        executable = tirx.build(made.mod, at_level(TWIN), pipeline="tvm_ext.ascend")
     assert recorded.count("tvm_ext.AscendPlanMemory") == 2
     assert "tirx.StorageRewrite" not in recorded
     inputs, output = made.inputs(), tvm.runtime.tensor(made.output())
@@ -311,7 +312,7 @@ def test_a_planner_s_own_kernel_is_built_as_usual(monkeypatch):
     monkeypatch.setenv(compiled.CACHE_VARIABLE, compiled.OFF)
     monkeypatch.setattr(compiled, "_loaded", {})
     kernel = workloads.ascend_kernel("layer_norm", "lowest")
-    tirx.build(kernel.mod, TWIN, pipeline="tvm_ext.ascend")
+    tirx.build(kernel.mod, at_level(TWIN), pipeline="tvm_ext.ascend")
     assert compiled.is_loaded(loop.advance)
 
 

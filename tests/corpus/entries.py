@@ -42,7 +42,7 @@ class Entry:
     mod: tvm.IRModule
 
 
-def entries(names: Iterable[str] | None = None) -> list[Entry]:
+def entries(names: Iterable[str] | None = None, *, every_target: bool = True) -> list[Entry]:
     """Lower workloads for each of their targets and option sets, and split them into functions.
 
     Of functions that are structurally equal but for their name, and are to be run with the same
@@ -52,20 +52,24 @@ def entries(names: Iterable[str] | None = None) -> list[Entry]:
     ----------
     names : iterable of str, optional
         The workloads to take; by default all.
+    every_target : bool
+        Whether a network is lowered for each of its targets, and not for the first alone: its
+        operators are in the families too, and to schedule them for a GPU takes seconds.
 
     Returns
     -------
     list of Entry
         In the order of the table of workloads: the same in every process.
     """
-    return list(iterate(names))
+    return list(iterate(names, every_target=every_target))
 
 
-def iterate(names: Iterable[str] | None = None) -> Iterator[Entry]:
+def iterate(names: Iterable[str] | None = None, *, every_target: bool = True) -> Iterator[Entry]:
     """Yield the entries of :func:`entries` one after the other, as they are lowered."""
     seen: dict[tuple[int, str], list[tirx.PrimFunc]] = {}
     for name in WORKLOADS if names is None else names:
-        for entry in _entries(WORKLOADS[name]):
+        workload = WORKLOADS[name]
+        for entry in _entries(workload, every_target or workload.kind != "model"):
             ((_, function),) = entry.mod.functions.items()
             function = function.without_attr("global_symbol")
             # Thread variables count as free: a launch names them without defining them.
@@ -84,8 +88,8 @@ def load(name: str) -> tvm.IRModule:
     return capture(workload.build(target), target, config=workload.configs[0])[-1]
 
 
-def _entries(workload: Workload) -> Iterator[Entry]:
-    for name in workload.targets:
+def _entries(workload: Workload, every_target: bool) -> Iterator[Entry]:
+    for name in workload.targets if every_target else workload.targets[:1]:
         for config in workload.configs:
             target = known_target(name)
             lowered = capture(workload.build(target), target, config=config)[-1]
