@@ -10,15 +10,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from passes.ascend.analysis.problems import CoreKernel
+from passes.ascend.analysis.problems import CoreKernel, machine_of
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.slot_search import Cost, CostModel, MemoryRequest, Placed, Planner
-from passes.driver import Solver, target_of
+from passes.driver import Solver
 from passes.planning import Budget, Plan, Problem, solve
 from passes.prim_func.function_problems import AttachedProblem
 from passes.simulation import Cause, simulate
-from target_hw.machine import Machine
 
 
 def memory_requests(kernel: CoreKernel, scopes: Collection[str]) -> tuple[MemoryRequest, ...]:
@@ -35,10 +34,9 @@ def simulated_cost(kernel: CoreKernel) -> CostModel | None:
 
     None where the function's target does not describe its pipelines.
     """
-    target = target_of(kernel.func)
-    if target is None or target.features.machine is None:
+    machine = machine_of(kernel.func)
+    if machine is None:
         return None
-    machine = Machine.from_target(target)
     endless = {_key(problem): (problem, solve(problem, "bump")) for problem in kernel.problems}
 
     def cost(placed: Sequence[Placed]) -> Cost:
