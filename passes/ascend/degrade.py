@@ -10,14 +10,25 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from passes.ascend.analysis.problems import CoreKernel, machine_of
+from tvm.tirx import PrimFunc
+
+from passes.ascend.analysis.problems import CoreKernel
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.slot_search import Cost, CostModel, MemoryRequest, Placed, Planner
-from passes.driver import Solver
+from passes.driver import Solver, target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.prim_func.function_problems import AttachedProblem
 from passes.simulation import Cause, simulate
+from target_hw.machine import Machine
+
+
+def machine_of(func: PrimFunc) -> Machine | None:
+    """Return the pipelines that a function's target describes, if it does."""
+    target = target_of(func)
+    if target is None or target.features.machine is None:
+        return None
+    return Machine.from_target(target)
 
 
 def memory_requests(kernel: CoreKernel, scopes: Collection[str]) -> tuple[MemoryRequest, ...]:

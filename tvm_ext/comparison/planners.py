@@ -16,8 +16,8 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ascend.analysis.problems import machine_of
 from passes.ascend.cost import core_kernel
+from passes.ascend.degrade import machine_of
 from passes.driver import memory_of
 from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Problem

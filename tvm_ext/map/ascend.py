@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tvm.tirx import PrimFunc
 
-from passes.ascend.analysis.problems import machine_of
+from passes.ascend.degrade import machine_of
 from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions
 from passes.ascend.planning.planner import plan_workspace
 from passes.driver import target_of

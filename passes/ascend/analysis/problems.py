@@ -13,7 +13,6 @@ from passes.ascend.analysis.first_writes import check_first_writes
 from passes.ascend.analysis.isa_in_place import isa_in_place
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
-from passes.driver import target_of
 from passes.planning.problem import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func.function_problems import (
     Allocation,
@@ -24,7 +23,6 @@ from passes.prim_func.function_problems import (
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.program import Step
-from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
 
 _PRELOAD = "preload_local_buffer"
@@ -90,14 +88,6 @@ class CoreKernel:
         restrict = self.restrict_inplace_as_isa
         attached = _attached(self.found, attached, buffers, pairs, self.pipelines, restrict)
         return with_level_penalties(attached.problem)
-
-
-def machine_of(func: PrimFunc) -> Machine | None:
-    """Return the pipelines that a function's target describes, if it does."""
-    target = target_of(func)
-    if target is None or target.features.machine is None:
-        return None
-    return Machine.from_target(target)
 
 
 def read_kernel(
