@@ -7,7 +7,6 @@ import argparse
 from dataclasses import dataclass
 
 import tvm
-from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from passes.gmem.options import GMEMOptions
@@ -21,9 +20,8 @@ from tvm_ext.layer_group_report import (
     check_local_memory,
     layer_groups,
 )
-from tvm_ext.lowering import known_target
+from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.programs import read_network
-from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.text import format_bytes, in_columns
 
 _DEFAULT_TARGET = "sophgo/bm1684x"
@@ -83,14 +81,12 @@ def savings(mod: tvm.IRModule, target: Target, *, search: str, halo: str) -> Sav
     """
     report = layer_groups(mod, target, search=search, halo=halo)
     # A chip without a code generator in TVM has the operators of a CPU.
-    stages = in_stages(relax_passes("llvm"))
     group = LayerGroup(target, search=search, halo=halo, form="arena")
     sizes = []
-    with Target("llvm"):
-        for between in ([], [group]):
-            lowered = Sequential([*stages.first, *between, *stages.lower])(mod)
-            plans = plan_gmem(lowered, "best", GMEMOptions(target=target))
-            sizes.append(sum(planned.plan.peak for planned in plans))
+    for between in (None, group):
+        lowered = capture_relax(mod, "llvm", between=between)
+        plans = plan_gmem(lowered, "best", GMEMOptions(target=target))
+        sizes.append(sum(planned.plan.peak for planned in plans))
     return Savings(report, *sizes)
 
 
