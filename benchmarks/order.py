@@ -39,10 +39,10 @@ from passes.order.analysis.memory import blocks_of, read_function
 from passes.order.functions import FunctionOrder, order_function
 from passes.order.planning.graph import OrderProblem, Tensor, peak_of
 from passes.order.planning.search import NODES, find_order
+from passes.order.transform import order_functions
 from passes.planning import Budget
 from tvm_ext import workloads
-from tvm_ext.lowering import find_orders
-from tvm_ext.relax_passes import relax_passes, relax_pipeline
+from tvm_ext.relax_passes import in_stages, relax_passes, relax_pipeline
 
 ALIGNMENT = 64
 TARGET = tvm.target.Target("llvm")
@@ -130,7 +130,10 @@ def live_peak(mod: tvm.IRModule, variable: GlobalVar) -> int:
 def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]:
     """Yield the cells of one network: of its function with the most operators."""
     mod = NETWORKS[name]() if name in NETWORKS else workloads.model(name)
-    written, orders = find_orders(mod, GMEMOptions(target=TARGET), Budget(0), fuse=fuse)
+    stages = in_stages(relax_passes(TARGET, fuse=fuse))
+    with TARGET:
+        written = tvm.transform.Sequential(stages.first)(mod)
+        orders = order_functions(written, GMEMOptions(target=TARGET), Budget(0))
     largest = max(orders, key=lambda order: order.operators)
     variable = written.get_global_var(largest.name)
     begin = time.perf_counter()

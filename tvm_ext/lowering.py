@@ -8,7 +8,7 @@ any target, whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ from passes.gmem.options import GMEMOptions
 from passes.ir.errors import first_line
 from passes.order.functions import FunctionOrder
 from passes.order.planning.search import NODES
-from passes.order.transform import order_functions
+from passes.order.transform import order_functions, with_orders
 from passes.planning import Budget
 from tvm_ext.relax_passes import in_stages, no_relax_pipeline, relax_passes
 
@@ -202,37 +202,43 @@ def up_to_shared_memory() -> list[tvm.transform.Pass]:
     ]
 
 
-def capture_relax(mod: tvm.IRModule, target: str | Target, *, fuse: bool = True) -> tvm.IRModule:
+def capture_relax(
+    mod: tvm.IRModule,
+    target: str | Target,
+    *,
+    fuse: bool = True,
+    between: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
+) -> tvm.IRModule:
     """Lower a Relax module by the target's stock pipeline up to the planning of its memory.
 
-    Returned is what ``StaticPlanBlockMemory`` is given; `fuse` is whether operators are fused.
-    Raises ValueError if there is no Relax function, or TVM has no Relax pipeline for the target.
+    Returned is what ``StaticPlanBlockMemory`` is given. `fuse` is whether operators are fused;
+    `between` changes the module where `OrderForMemory` and `LayerGroup` stand. Raises ValueError if
+    there is no Relax function, or TVM has no Relax pipeline for the target.
     """
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
     target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
     with target:
-        return tvm.transform.Sequential([*stages.first, *stages.lower])(mod)
+        mod = tvm.transform.Sequential(stages.first)(mod)
+        mod = mod if between is None else between(mod)
+        return tvm.transform.Sequential(stages.lower)(mod)
 
 
-def find_orders(
-    mod: tvm.IRModule, options: GMEMOptions, budget: Budget | None = None, *, fuse: bool = True
-) -> tuple[tvm.IRModule, tuple[FunctionOrder, ...]]:
-    """Return a Relax module as it stands before `OrderForMemory`, and what that would do to it.
+class Reordered:
+    """Puts the operators of a Relax module in the order in which the least memory is live.
 
-    The options name the target that it is lowered for.
+    It is `between` for `capture_relax`.
     """
-    target = options.target or Target(DEFAULT_TARGET)
-    with target:
-        written = tvm.transform.Sequential(in_stages(relax_passes(target, fuse=fuse)).first)(mod)
-        return written, order_functions(written, options, budget or Budget(NODES))
 
+    def __init__(self, options: GMEMOptions, budget: Budget | None = None) -> None:
+        self.options, self.budget = options, budget or Budget(NODES)
+        self.orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
 
-def behind_ordering(mod: tvm.IRModule, target: Target, *, fuse: bool = True) -> tvm.IRModule:
-    """Lower a module from where `OrderForMemory` stands up to the planning of its memory."""
-    with target:
-        return tvm.transform.Sequential(in_stages(relax_passes(target, fuse=fuse)).lower)(mod)
+    def __call__(self, written: tvm.IRModule) -> tvm.IRModule:
+        """Return the module in other orders, which it notes."""
+        self.orders = order_functions(written, self.options, self.budget)
+        return with_orders(written, self.orders)
 
 
 def has_relax(mod: tvm.IRModule) -> bool:

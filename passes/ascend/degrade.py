@@ -10,6 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tvm.tirx import PrimFunc
+
 from passes.ascend.analysis.problems import CoreKernel
 from passes.ascend.planning.fewer_slots import choose
 from passes.ascend.planning.levels import reuse_of
@@ -19,6 +21,14 @@ from passes.planning import Budget, Plan, Problem, solve
 from passes.prim_func.function_problems import AttachedProblem
 from passes.simulation import Cause, simulate
 from target_hw.machine import Machine
+
+
+def machine_of(func: PrimFunc) -> Machine | None:
+    """Return the pipelines that a function's target describes, if it does."""
+    target = target_of(func)
+    if target is None or target.features.machine is None:
+        return None
+    return Machine.from_target(target)
 
 
 def memory_requests(kernel: CoreKernel, scopes: Collection[str]) -> tuple[MemoryRequest, ...]:
@@ -35,10 +45,9 @@ def simulated_cost(kernel: CoreKernel) -> CostModel | None:
 
     None where the function's target does not describe its pipelines.
     """
-    target = target_of(kernel.func)
-    if target is None or target.features.machine is None:
+    machine = machine_of(kernel.func)
+    if machine is None:
         return None
-    machine = Machine.from_target(target)
     endless = {_key(problem): (problem, solve(problem, "bump")) for problem in kernel.problems}
 
     def cost(placed: Sequence[Placed]) -> Cost:

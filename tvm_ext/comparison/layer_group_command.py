@@ -7,8 +7,6 @@ import argparse
 from dataclasses import dataclass
 
 import tvm
-from tvm.ir.transform import Sequential
-from tvm.target import Target
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
@@ -16,6 +14,7 @@ from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
 from passes.layer_group.planning.search import Progress, silent
 from passes.layer_group.transform import (
     LayerGroupOptions,
+    PlannedBlock,
     checked_options,
     plan_groups,
     with_groups,
@@ -28,9 +27,8 @@ from tvm_ext.layer_group_report import (
     check_local_memory,
     report_of,
 )
-from tvm_ext.lowering import DEFAULT_TARGET, known_target
+from tvm_ext.lowering import DEFAULT_TARGET, capture_relax, known_target
 from tvm_ext.programs import read_network
-from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.text import format_bytes, in_columns
 
 _DEFAULT_CHIP = "sophgo/bm1684x"
@@ -91,15 +89,17 @@ def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = 
     Raises ValueError as `LayerGroup` and `GMEMAllocate` do.
     """
     # A chip without a code generator in TVM has the operators of a CPU.
-    stages = in_stages(relax_passes(DEFAULT_TARGET))
+    blocks: list[PlannedBlock] = []
+
+    def grouped(kernels: tvm.IRModule) -> tvm.IRModule:
+        blocks.extend(plan_groups(kernels, options, progress))
+        return with_groups(kernels, kernels, blocks)
+
     sizes = []
-    with Target(DEFAULT_TARGET):
-        kernels = Sequential(stages.first)(mod)
-        blocks = plan_groups(kernels, options, progress)
-        for ready in (kernels, with_groups(kernels, kernels, blocks)):
-            lowered = Sequential(stages.lower)(ready)
-            plans = plan_gmem(lowered, "best", GMEMOptions(target=options.target))
-            sizes.append(sum(planned.plan.peak for planned in plans))
+    for between in (None, grouped):
+        lowered = capture_relax(mod, DEFAULT_TARGET, between=between)
+        plans = plan_gmem(lowered, "best", GMEMOptions(target=options.target))
+        sizes.append(sum(planned.plan.peak for planned in plans))
     return Savings(report_of(blocks, options), *sizes)
 
 

@@ -14,15 +14,13 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
-from passes.order.planning.search import NODES
-from passes.order.transform import with_orders
 from passes.planning import Budget
 from tvm_ext.command_options import write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
-    behind_ordering,
-    find_orders,
+    Reordered,
+    capture_relax,
     known_target,
 )
 from tvm_ext.programs import read_network
@@ -91,17 +89,17 @@ def order_savings(
     Raises ValueError as `OrderForMemory` and `GMEMAllocate` do.
     """
     options = GMEMOptions(target=target, upper_bounds=upper_bounds or {})
-    budget = budget or Budget(NODES)
-    written, orders = find_orders(mod, options, budget, fuse=fuse)
+    ordered = Reordered(options, budget)
     plans = [
-        _planned(one, target, fuse, options) for one in (written, with_orders(written, orders))
+        _planned(capture_relax(mod, target, fuse=fuse, between=between), options)
+        for between in (None, ordered)
     ]
     folded = _lifted(mod)
     if folded is not None:
-        lifted, lifted_orders = find_orders(folded, options, budget, fuse=fuse)
-        plans.append(_planned(with_orders(lifted, lifted_orders), target, fuse, options))
+        between = Reordered(options, budget)
+        plans.append(_planned(capture_relax(folded, target, fuse=fuse, between=between), options))
     rows = []
-    for order in orders:
+    for order in ordered.orders:
         (given, stock_given), (found, stock_found), *rest = (plan[order.name] for plan in plans)
         if given.problem.buffers:
             least = found.plan.peak - rest[0][0].plan.peak if rest else None
@@ -124,11 +122,8 @@ def order_savings(
     return tuple(rows)
 
 
-def _planned(
-    written: tvm.IRModule, target: Target, fuse: bool, options: GMEMOptions
-) -> dict[str, tuple[FunctionPlan, int]]:
+def _planned(lowered: tvm.IRModule, options: GMEMOptions) -> dict[str, tuple[FunctionPlan, int]]:
     """Return for each function its plan, and the bytes that the stock pass allocates."""
-    lowered = behind_ordering(written, target, fuse=fuse)
     stock = relax.transform.StaticPlanBlockMemory()(lowered)
     plans = {plan.memory.name: plan for plan in plan_gmem(lowered, options=options)}
     return {name: (plan, allocated_memory(stock[name]).nbytes) for name, plan in plans.items()}

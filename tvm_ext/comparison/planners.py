@@ -17,14 +17,14 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.ascend.cost import core_kernel
-from passes.driver import memory_of, target_of
+from passes.ascend.degrade import machine_of
+from passes.driver import memory_of
 from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Problem
 from passes.planning.planner import as_budget
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import simulate
-from target_hw.machine import Machine
 from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
@@ -126,10 +126,7 @@ def _function(
     name: str, mod: IRModule, func: PrimFunc, planners: Sequence[str], budget: Budget
 ) -> tuple[list[ScopeResult], list[Makespan], tuple[AllocationNote, ...]]:
     """Return what each memory and the run of one function come to, and what is not planned."""
-    target = target_of(func)
-    machine = None
-    if target is not None and target.features.machine and target.features.memory:
-        machine = Machine.from_target(target)
+    machine = machine_of(func) if memory_of(func) is not None else None
     if machine is not None:
         kernel = core_kernel(func)
         found, problems, program = kernel.found, kernel.problems, kernel.program

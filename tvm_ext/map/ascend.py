@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tvm.tirx import PrimFunc
 
+from passes.ascend.degrade import machine_of
 from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions
 from passes.ascend.planning.planner import plan_workspace
 from passes.driver import target_of
@@ -20,7 +21,6 @@ from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.engine.positions import compressed
 from passes.simulation import simulate
 from passes.simulation.program import Step, statements_of
-from target_hw.machine import Machine
 from tvm_ext.map.model import PlannedRun, ScopeMap
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver
 from tvm_ext.map.stock import STOCK
@@ -61,10 +61,9 @@ def ascend_maps(
         replace(scope, rules=RULES)
         for scope in scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))
     )
-    target = target_of(func)
-    if target is None or target.features.machine is None:
+    machine = machine_of(func)
+    if machine is None:
         return scopes, (), left
-    machine = Machine.from_target(target)
     runs = []
     for at, planner in enumerate(planners):
         placed = [(s.placements[at].problem, s.placements[at].plan) for s in scopes]

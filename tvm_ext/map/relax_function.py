@@ -18,14 +18,12 @@ from passes.gmem.storages import FunctionPlan
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed
-from passes.order.transform import with_orders
 from passes.planning import Budget, Plan, Problem, solve
 from tvm_ext.comparison.memory_comparison import READER
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
-    behind_ordering,
+    Reordered,
     capture_relax,
-    find_orders,
     lowering_relax,
 )
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
@@ -81,13 +79,10 @@ def _lowered(
     mod: IRModule, options: GMEMOptions, order: bool
 ) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
     """Return a module before its memory is planned, and which bindings of a function moved."""
-    target = options.target or Target(DEFAULT_TARGET)
+    target, ordered = options.target or Target(DEFAULT_TARGET), Reordered(options)
     with lowering_relax(target):
-        if not order:
-            return capture_relax(mod, target), {}
-        written, orders = find_orders(mod, options)
-        moved = {one.name: one.moved for one in orders}
-        return behind_ordering(with_orders(written, orders), target), moved
+        lowered = capture_relax(mod, target, between=ordered if order else None)
+    return lowered, {one.name: one.moved for one in ordered.orders}
 
 
 def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:

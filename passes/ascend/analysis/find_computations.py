@@ -40,9 +40,9 @@ from passes.ascend.analysis.computations import (
     flattened,
     in_sequence,
     is_initialised,
+    needs_scalar_loop,
     union,
 )
-from passes.ascend.analysis.scalar_loops import needs_scalar_loop
 from passes.ir.operators import buffer_data_var, is_tvm_access_ptr
 from passes.ir.statements import (
     Alloc,

@@ -127,7 +127,7 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
     the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that key; else on
     the one of `route`. Of what would run on the vector unit, the scalar unit runs what writes one
     element only, or has an operator that the vector unit lacks: see
-    `passes.ascend.analysis.scalar_loops`. Only buffers that are planned get a `PipelineUse`. Raises
+    `passes.ascend.analysis.computations`. Only buffers that are planned get a `PipelineUse`. Raises
     `ValueError` when a named pipe is not in `PIPES`.
     """
     names = {

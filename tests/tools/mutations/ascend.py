@@ -32,8 +32,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "Ascend preloads",
-        f"{_ANALYSIS}/preload.py",
-        (),
+        f"{_ANALYSIS}/problems.py",
+        ("_is_preloaded", "_preloaded_lives"),
         (_KERNELS,),
     ),
     Rule(
@@ -66,7 +66,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "Ascend races: who shares bytes",
         "passes/simulation/resolve.py",
-        ("_Memory.__init__", "_offsets", "_Resolver._instruction", "_Resolver._loop", "_groups"),
+        ("_Memory.__init__", "_Resolver._instruction", "_Resolver._loop", "_groups"),
         (_SIMULATION,),
     ),
 )  # fmt: skip

@@ -125,7 +125,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "Ascend: what shares an entry",
         "passes/ascend/planning/entries.py",
-        ("Entry.kind", "conflict", "entries_of", "_separated_from_all", "pins_of", "sequential"),
+        ("Entry.kind", "conflict", "entries_of", "plan_order", "pins_of", "sequential"),
         ("tests/ascend",),
     ),
     Rule(
@@ -137,7 +137,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "Ascend: the level of a buffer",
         "passes/ascend/planning/levels.py",
-        ("reuse_of", "_level", "_in_step", "_crossed", "_meet", "_sharing"),
+        ("reuse_of", "_level", "_in_step", "_sharing"),
         ("tests/ascend",),
     ),
     Rule(
