@@ -248,11 +248,11 @@ class _Reader:
 
     def _within(self, *parts: Any) -> Records:
         """Return what will have the records of parts of a node."""
-        parts = tuple(part for part in parts if not _uses_nothing(part))
-        if not parts:
+        telling = [part for part in parts if not _uses_nothing(part)]
+        if not telling:
             return ()
         records: list[Any] = []
-        self._waiting.append((parts, records))
+        self._waiting.append((telling, records))
         return records
 
     # Statements
