@@ -17,8 +17,8 @@ from passes.ir.whole_numbers import never_wraps
 _LIMIT = 1 << 62
 """What a size stays below; see `passes.planning.problem.ADDRESS_LIMIT`."""
 
-
-_UPPER_BOUNDS = "tir_var_upper_bound"
+UPPER_BOUND = "tir_var_upper_bound"
+"""The function attribute that says the most that variables can be, by name."""
 
 NO_LOWER = int(ConstIntBound.NEG_INF)
 """The lower bound of a variable that may have any value below its upper one."""
@@ -81,7 +81,7 @@ def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicB
     The second of the two take them not to be negative, as the sizes of arrays are. Upper bounds are
     those of the function's attribute ``tir_var_upper_bound``, and `named`.
     """
-    attribute = func.attrs.get(_UPPER_BOUNDS) if func.attrs else None
+    attribute = func.attrs.get(UPPER_BOUND) if func.attrs else None
     bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
     bounds.update(named)
     found = [v for v in variables_of_params(func) if v.name in bounds]

@@ -13,11 +13,11 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Mul, Var
 from tvm_ffi import structural_equal
 
+from passes.ir.symbolic_bounds import UPPER_BOUND as UPPER_BOUND
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import ADDRESS_LIMIT
 from target_hw.memory import is_byte_count
 
-UPPER_BOUND = "tir_var_upper_bound"
 LOWER_BOUND = "tir_var_lower_bound"
 
 

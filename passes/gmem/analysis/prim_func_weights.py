@@ -15,9 +15,7 @@ from tvm_ffi import structural_walk
 from passes.ir.buffers import constant_shape, element_type
 from passes.ir.operators import buffer_data_var, is_address_of, is_buffer_data
 from passes.ir.unique_names import unique_name
-
-NUM_INPUT = "num_input"
-"""The function attribute that says how many parameters come before the weights."""
+from passes.relax.weights import NUM_INPUT
 
 
 @dataclass(frozen=True)

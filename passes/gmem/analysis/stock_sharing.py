@@ -11,7 +11,7 @@ from tvm.ir import GlobalVar
 
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
-from passes.relax.sizes import UPPER_BOUND
+from passes.ir.symbolic_bounds import UPPER_BOUND
 
 _MAKES_TENSOR = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
 

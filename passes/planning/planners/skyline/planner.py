@@ -17,10 +17,8 @@ from passes.planning.engine.orders import Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, register
-from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
+from passes.planning.planners.skyline.squeaky_wheel import ORDERS, lowest_skyline
 from passes.planning.problem import Problem
-
-SKYLINE_ORDERS = ("load, life", "area", "life", "size by root of life")
 
 
 @register("skyline")
@@ -41,7 +39,7 @@ def best_skyline(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     measures = Measures(block_list)
     plans = (
         block_list.plan(_skyline(block_list, ordered(measures, order), avoid), "skyline")
-        for order in SKYLINE_ORDERS
+        for order in ORDERS
         for avoid in ((True, False) if block_list.soft else (False,))
     )
     return better(block_list.problem, plans, tracker)

@@ -48,7 +48,7 @@ class Setting:
 
 
 ORDERS = ("load, life", "area", "life", "size by root of life")
-"""The orders that are tried besides those by weight."""
+"""The orders in which blocks of one reach are placed, besides those by weight."""
 SETTINGS = tuple(
     Setting(share, eased)
     for eased in (False, True)
