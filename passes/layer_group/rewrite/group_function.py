@@ -35,7 +35,7 @@ from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
 from passes.layer_group.planning.streams import Stream
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
-from passes.layer_group.rewrite.arena_calls import OPAQUE, called, copied
+from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
     Layout,
@@ -86,7 +86,7 @@ class _Writer:
             for layer in planned.group.layers
         }
         self.memory = LocalMemory(planned, lanes, form)
-        self.functions: dict[GlobalVar, PrimFunc] = {}
+        self.arena_calls = ArenaCalls(self._address)
         uses = self._uses()
         # Weights that are loaded in another order than they lie in: the layer that said which.
         self.layouts = {
@@ -130,7 +130,7 @@ class _Writer:
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
         inputs = tuple(self.layouts.get(name, (name,))[0] for name in self.group.loaded)
-        return GroupFunction(function, inputs, self.group.outputs, self.functions)
+        return GroupFunction(function, inputs, self.group.outputs, self.arena_calls.functions)
 
     def _body(self) -> Any:
         """Return the loop over turns, in which each stage has a slice to work on in some of them.
@@ -205,23 +205,21 @@ class _Writer:
             size *= shape[axis]
         loops, at = _loops(parts[:axis], slices)
         run = number(size)
-        if axis and not local.circular[axis - 1]:
+        if axis and local.lies_together(axis - 1, parts[axis - 1].ranges):
             _, at[-1], extent = loops.pop()
             run = extent * run
         at += [number(0)] * (len(shape) - axis)
-        places = [
-            self.memory.address(local.buffer, local.indices(at, slices)),
-            address_of(BufferLoad(outside, at)),
-        ]
-        return nest(loops, copied(*(places if loads else reversed(places)), run))
+        to = self.memory.address(local.buffer, local.indices(at, slices))
+        source = address_of(BufferLoad(outside, at))
+        if not loads:
+            to, source = source, to
+        return nest(loops, self.arena_calls.copied(to, source, run))
 
     def _apart(self, loops: Any, name: str) -> Any:
         """Return a call of loops that a CPU is to run; the loops themselves for a chip."""
         if self.memory.arena is None:
             return loops
-        call, (variable, function) = called(loops, name, self._address)
-        self.functions[variable] = function
-        return call
+        return self.arena_calls.called(loops, name)
 
     def _address(self, buffer: Var) -> Any:
         """Return where the first element of a buffer lies, in the arena or outside."""

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.ir import PrimType, Var
 from tvm.tirx import AllocBuffer, BufferLoad, DeclBuffer, address_of, floormod
 
+from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.slice_values import SliceValues, number
@@ -35,6 +36,11 @@ class LocalBuffer:
     def is_whole(self, axis: int) -> bool:
         """Whether each element of an axis has its own place, from the first one on."""
         return self.begins[axis] is None and not self.circular[axis]
+
+    def lies_together(self, axis: int, ranges: Sequence[Range]) -> bool:
+        """Whether the elements of each of these ranges of an axis lie one behind the other."""
+        extent = int(self.buffer.ty.shape[axis])
+        return not self.circular[axis] or all(a % extent + b - a <= extent for a, b in ranges)
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
         """Return where an element of the tensor lies in the buffer."""
