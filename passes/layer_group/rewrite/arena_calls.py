@@ -41,7 +41,7 @@ class ArenaCalls:
         if self._copy is None:
             self._copy = self._add("copy_bytes", *_copy())
         # As `size_t`: an index would be narrowed.
-        return Evaluate(Call(self._copy, [to, source, Cast("uint64", size)]))
+        return self._call(self._copy, [to, source, Cast("uint64", size)])
 
     def called(self, loops: Any, name: str) -> Any:
         """Return a call in the place of loops.
@@ -73,7 +73,10 @@ class ArenaCalls:
             return new.get(var.__chandle__(), var)
 
         body = SeqStmt([*declared, structural_mutate(loops, [(_VAR, on_var)])])
-        return Evaluate(Call(self._add(name, parameters, body), arguments))
+        return self._call(self._add(name, parameters, body), arguments)
+
+    def _call(self, variable: GlobalVar, arguments: Sequence[Any]) -> Any:
+        return Evaluate(Call(variable, arguments, ret_ty=self.functions[variable].ret_type))
 
     def _add(self, name: str, parameters: Sequence[Var], body: Any) -> GlobalVar:
         """Add a function that is called by its symbol, as it is.
