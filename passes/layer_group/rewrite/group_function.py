@@ -68,10 +68,11 @@ def group_function(
 ) -> GroupFunction:
     """Write the kernel of a group.
 
-    Each buffer has its address in a lane, in bytes, where `form` is ``address``; all of them are
-    views of one allocation, which a CPU runs, where it is ``arena``.
+    Each buffer has its address in a lane, in bytes, where `form` is ``address``. Where it is
+    ``arena``, all of them are in one allocation, and layers are functions: a CPU runs that.
 
-    Raises ValueError when a layer needs more working memory than was planned for it.
+    Raises ValueError when a layer needs more working memory than was planned for it, or slices of
+    an axis have numbers beyond int32.
     """
     return _Writer(planned, calls, lanes, form).write()
 
@@ -209,7 +210,7 @@ class _Writer:
             _, at[-1], extent = loops.pop()
             run = extent * run
         at += [number(0)] * (len(shape) - axis)
-        to = self.memory.address(local.buffer, local.indices(at, slices))
+        to = self.memory.address(local.buffer, local.indices(at, slices), run)
         source = address_of(BufferLoad(outside, at))
         if not loads:
             to, source = source, to

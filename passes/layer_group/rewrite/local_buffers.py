@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import prod
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import PrimType, Var
-from tvm.tirx import AllocBuffer, BufferLoad, DeclBuffer, address_of, floormod
+from tvm.tirx import AllocBuffer, DeclBuffer, floormod, tvm_access_ptr
 
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
@@ -20,6 +19,9 @@ from passes.layer_group.rewrite.slice_values import SliceValues, number
 
 SCOPE = "local.LMEM"
 """The storage scope of local memory."""
+
+_READ_AND_WRITE = 3
+"""The mask of `tvm_access_ptr` for memory that is read and written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +130,23 @@ class LocalMemory:
             self._as_type[key] = self._view(name, ty.shape, dtype, place.buffer, 0)
         return replace(place, buffer=self._as_type[key])
 
-    def address(self, buffer: Var, at: Sequence[Any] = ()) -> Any:
-        """Return the address of an element of a buffer in the arena, by default its first one."""
-        shape = buffer.ty.shape
-        index = reduce(
-            lambda flat, part: flat * part[0] + part[1], zip(shape, at, strict=False), number(0)
-        )
-        size = bits_of(str(buffer.ty.dtype.dtype)) // 8
-        byte = index * number(size) + number(self._in_arena[buffer.__chandle__()])
-        return address_of(BufferLoad(self.arena, [byte]))
+    def address(self, buffer: Var, at: Sequence[Any] = (), size: Any = None) -> Any:
+        """Return the address of an element of a buffer in the arena, by default its first one.
+
+        So many bytes are used behind it, by default as many as the buffer has.
+        """
+        assert self.arena is not None
+        shape = [int(extent) for extent in buffer.ty.shape]
+        index: Any = number(0)
+        for extent, place in zip(shape, at, strict=False):
+            index = index * number(extent) + place
+        element = bits_of(str(buffer.ty.dtype.dtype)) // 8
+        byte = index * number(element) + number(self._in_arena[buffer.__chandle__()])
+        if size is None:
+            size = number(prod(shape) * element)
+        # Not `address_of`: TVM's `CompactBufferAllocation` takes it for an access to one byte, and
+        # leaves no more of the arena than those.
+        return tvm_access_ptr("uint8", self.arena.data, byte, size, _READ_AND_WRITE)
 
     def _allocate(self, name: str, extents: Sequence[int], dtype: str, lane_byte: int) -> Var:
         if self.arena is not None:
