@@ -104,8 +104,8 @@ def LayerGroup(  # noqa: N802
         ``half`` refuses slices that repeat more than half of a tensor's rows.
     form : {"address", "arena"}, optional
         ``address`` writes ``allocated_addr`` onto each buffer, in bytes in a lane, for a code
-        generator; ``arena`` makes all of them views of one allocation, which a CPU runs. By
-        default ``arena`` for a target that TVM generates code for, and ``address`` otherwise.
+        generator; ``arena`` puts all of them into one allocation and calls layers as functions,
+        which a CPU runs. By default ``arena`` for a target that TVM generates code for, and ``address`` otherwise.
 
     Returns
     -------

@@ -114,16 +114,15 @@ def test_the_arena_is_whole_behind_what_tvm_compacts():
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16"])
 def test_rows_of_one_element_are_copied(dtype):
-    """Sizes of what is copied are then numbers of rows, which TVM narrows."""
 
     def body(emit, x, y):
         if dtype == "bool":
             return emit(OP.logical_xor(emit(OP.logical_not(x)), y))
         return emit(OP.nn.relu(emit(OP.subtract(x, y))))
 
-    mod = lowered(module([(3, 4, 13), (3, 4, 13)], body, inputs=2, dtype=dtype))
+    mod = lowered(module([(1, 3, 13, 1)] * 2, body, inputs=2, dtype=dtype))
     args = arrays(mod)
-    new, _ = grouped(mod, {everything(mod): Cut(n=3, h=4)})
+    new, _ = grouped(mod, {everything(mod): Cut(h=5)})
     np.testing.assert_array_equal(run(new, args)[0], run(mod, args)[0])
 
 
