@@ -45,7 +45,7 @@ from passes.layer_group.rewrite.kernel_slices import (
     nest,
     stage_loops,
 )
-from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory, bits_of
+from passes.layer_group.rewrite.local_buffers import SCOPE, LocalBuffer, LocalMemory, bits_of
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
 
 _stage_of = itemgetter(0)
@@ -224,9 +224,9 @@ class _Writer:
 
     def _address(self, buffer: Var) -> Any:
         """Return where the first element of a buffer lies, in the arena or outside."""
-        if any(buffer.same_as(outside) for outside in self.outside.values()):
-            return address_of(BufferLoad(buffer, [number(0)] * len(buffer.ty.shape)))
-        return self.memory.address(buffer)
+        if buffer.ty.storage_scope == SCOPE:
+            return self.memory.address(buffer)
+        return address_of(BufferLoad(buffer, [number(0)] * len(buffer.ty.shape)))
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
