@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pass plans beside what is published: bytes of local memory, and time to plan.
 
-    python benchmarks/layer_group.py [--only chains,cascader,fused,deep]
+    python benchmarks/layer_group.py [--only chains,cascader,fused,deep,twin]
 
 - ``chains``: three networks of msf-CNN in the RAM of a microcontroller, as msf-CNN counts: what a
   layer or a group reads and makes, but for the network's input and output, and what is between.
@@ -10,6 +10,7 @@
   figures hold a constant of 704 and of 384 bytes, and do not count how often inputs are loaded.
 - ``fused``: the front of VGG-E, whose five convolutions fused-layer CNN runs as one.
 - ``deep``: seconds to group networks of up to 1,000 layers, and how they grow.
+- ``twin``: CPU seconds to compile networks for a chip's twin, with groups and without, in pairs.
 
 All are planned by the pass, the first three for a memory of one lane, without weights.
 """
@@ -25,14 +26,21 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import tvm
 from instances import DATA
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import op
+from tvm.target import Target
 
+import tvm_ext
 from passes.layer_group.planning.group import bytes_of, element_count
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from target_hw import microcontroller
 from target_hw.sophgo import CHIPS, MACHINES
+from tvm_ext.workloads.models import MODELS, ConvNorm, Model
+from tvm_ext.workloads.networks import Bert
 
 KIB = 1024
 
@@ -319,9 +327,98 @@ def deep() -> None:
         before = seconds
 
 
+class Bottleneck(nn.Module):
+    """The residual block of ResNet-50."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        self.reduce = ConvNorm(channels_in, channels, 1)
+        self.conv = ConvNorm(channels, channels, 3, stride)
+        self.expand = ConvNorm(channels, 4 * channels, 1)
+        reshapes = stride != 1 or channels_in != 4 * channels
+        self.shortcut = ConvNorm(channels_in, 4 * channels, 1, stride) if reshapes else None
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """Apply the block to a tensor of shape ``(n, channels_in, h, w)``."""
+        out = self.expand(op.relu(self.conv(op.relu(self.reduce(x)))))
+        return op.relu(out + (x if self.shortcut is None else self.shortcut(x)))
+
+
+class ResNet50(nn.Module):
+    """ResNet-50 for images of 224x224, without its pooling and classifier."""
+
+    def __init__(self) -> None:
+        self.stem = ConvNorm(3, 64, 7, stride=2)
+        blocks, before = [], 64
+        for channels, count, stride in ((64, 3, 2), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for number in range(count):
+                blocks.append(Bottleneck(before, channels, stride if number == 0 else 1))
+                before = 4 * channels
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, image: nn.Tensor) -> nn.Tensor:
+        """Map an image of shape ``(1, 3, 224, 224)`` to features."""
+        x = op.relu(self.stem(image))
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@tvm.instrument.pass_instrument
+class PassTime:
+    """Takes the CPU seconds of one pass."""
+
+    def __init__(self, name: str) -> None:
+        self.timed, self.seconds = name, 0.0
+
+    def run_before_pass(self, _mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        """Take the time."""
+        if info.name == self.timed:
+            self.seconds -= time.process_time()
+
+    def run_after_pass(self, _mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        """Take the time again."""
+        if info.name == self.timed:
+            self.seconds += time.process_time()
+
+
+def compile_seconds(mod: tvm.IRModule, target: Target, layer_group: bool) -> tuple[float, float]:
+    """Return the CPU seconds to compile a network, and those of grouping among them."""
+    grouping = PassTime("tvm_ext.LayerGroup")
+    pipeline = tvm_ext.relax_pipeline(target, layer_group=layer_group)
+    begin = time.process_time()
+    with tvm.transform.PassContext(opt_level=3, instruments=[grouping]):
+        tvm.compile(mod, target, relax_pipeline=pipeline)
+    return time.process_time() - begin, grouping.seconds
+
+
+def twin() -> None:
+    """Time what compiling a chip's twin costs."""
+    tag = "sophgo/bm1684x-llvm"
+    target = Target(tag)
+    image, tokens = (1, 3, 224, 224), (1, 128)
+    four = (4, *MODELS["bert_base"].arguments[1:])
+    networks = {
+        "resnet18": MODELS["resnet18"],
+        "ResNet-50": Model("", ResNet50, (), image, image),
+        "BERT of 4 layers": Model("", Bert, four, tokens, tokens, four[-1]),
+        "bert_base": MODELS["bert_base"],
+    }
+    compile_seconds(MODELS["mobilenet_v2"].build(), target, False)  # What is loaded once.
+    for name, model in networks.items():
+        mod = model.build()
+        alone, _ = compile_seconds(mod, target, False)
+        together, grouping = compile_seconds(mod, target, True)
+        print(
+            f"{name} on {tag}: {alone:.2f} s, with groups "
+            f"{together:.2f} s, of which the pass {grouping:.2f}; {together / alone:.1f} times, "
+            f"without the pass {(together - grouping) / alone:.1f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parts = {"chains": chains, "cascader": cascader, "fused": fused, "deep": deep}
+    parts = {"chains": chains, "cascader": cascader, "fused": fused, "deep": deep, "twin": twin}
     parser.add_argument("--only", default=",".join(parts))
     arguments = parser.parse_args()
     for name in arguments.only.split(","):

@@ -102,8 +102,9 @@ def LayerGroup(  # noqa: N802
         planner of `passes.planning.planners`.
     form : {"address", "arena"}, optional
         ``address`` writes ``allocated_addr`` onto each buffer, in bytes in a lane, for a code
-        generator; ``arena`` makes all of them views of one allocation, which a CPU runs. By
-        default ``arena`` for a target that TVM generates code for, and ``address`` otherwise.
+        generator; ``arena`` puts all of them into one allocation and calls layers as functions,
+        which a CPU runs. By default ``arena`` for a target that TVM generates code for, and
+        ``address`` otherwise.
 
     Returns
     -------

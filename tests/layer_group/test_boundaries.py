@@ -218,7 +218,7 @@ def test_fields_of_a_parameter_are_loaded():
         b.emit_func_output(last)
     mod = lowered(b.get())
     grouped = transform.LayerGroup(f"{TINY}-llvm")(mod)
-    assert [name for name in kernels(grouped) if "group" in name] == list(kernels(grouped))
+    assert not set(kernels(mod)) & set(kernels(grouped)), "all layers are in groups"
     relax.analysis.well_formed(grouped)
     x = tvm.runtime.tensor(X)
     vm = relax.VirtualMachine(tvm.compile(grouped, target=at_level("llvm")), tvm.cpu())

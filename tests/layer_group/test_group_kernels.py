@@ -208,7 +208,8 @@ def test_two_groups_and_a_layer_between():
     new, _ = found
     np.testing.assert_array_equal(run(new, args)[0], run(mod, args)[0])
     names = {str(v.name_hint) for v in new.get_global_vars()}
-    assert names == {"main", "group_0", "max_pool2d", "group_1"}
+    assert not {"conv2d", "relu", "conv2d1"} & names
+    assert {"main", "group_0", "max_pool2d", "group_1"} <= names
     tvm.ir.assert_structural_equal(new["max_pool2d"], mod["max_pool2d"])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
@@ -35,10 +35,13 @@ class Kernel:
     buffers: tuple[Var, ...]  # The parameters in order, then the buffers that the kernel allocates
     parameters: int  # How many parameters there are
     stages: tuple[Stage, ...]  # In program order
+    _shapes: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     def shape(self, buffer: int) -> tuple[int, ...]:
         """Return the extents of a buffer."""
-        return known_shape(self.buffers[buffer])
+        if buffer not in self._shapes:
+            self._shapes[buffer] = known_shape(self.buffers[buffer])
+        return self._shapes[buffer]
 
     def bits(self, buffer: int) -> int:
         """Return the bits of one element of a buffer."""

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_mutate, structural_visit, type_index
 from passes.layer_group.analysis.networks import BlockNetwork
 from passes.layer_group.rewrite.group_function import GroupFunction
 
@@ -42,8 +42,7 @@ def call_groups(
     builder = relax.BlockBuilder(mod)
     of_function: dict[str, list[tuple[BlockNetwork, list[tuple[GlobalVar, GroupCall]]]]] = {}
     for network, groups in blocks:
-        # The builder gives kernels that are equal one name.
-        calls = [(builder.add_func(group.function.function, group.name), group) for group in groups]
+        calls = [(_add(builder, group), group) for group in groups]
         of_function.setdefault(str(network.function.name_hint), []).append((network, calls))
     functions = dict(builder.get().functions.items())
     for changes in of_function.values():
@@ -51,6 +50,21 @@ def call_groups(
         functions[variable] = _with_blocks(functions[variable], changes)
     _drop_unused(mod, functions)
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
+    """Add the kernel of a group and what it calls; functions that are equal get one name."""
+    written = group.function
+    new = {
+        variable.__chandle__(): builder.add_func(function, variable.name_hint)
+        for variable, function in written.functions.items()
+    }
+
+    def on_global(variable: GlobalVar, _mutator: Any) -> GlobalVar:
+        return new.get(variable.__chandle__(), variable)
+
+    kernel = structural_mutate(written.function, [(_GLOBAL_VAR, on_global)])
+    return builder.add_func(kernel, group.name)
 
 
 def _with_blocks(

@@ -8,22 +8,23 @@ slice is computed, loads of the next and stores of the one before happen in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import PrimType, Var
+from tvm.ir import GlobalVar, PrimType, Var
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
     EQ,
     BufferLoad,
     BufferStore,
-    For,
-    ForKind,
     IfThenElse,
     PrimFunc,
     SeqStmt,
+    address_of,
 )
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
@@ -31,6 +32,7 @@ from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
+from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
     Layout,
@@ -40,11 +42,10 @@ from passes.layer_group.rewrite.kernel_slices import (
     nest,
     stage_loops,
 )
-from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
+from passes.layer_group.rewrite.local_buffers import SCOPE, LocalBuffer, LocalMemory, bits_of
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
 
-_OPAQUE = 8
-"""TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""
+_stage_of = itemgetter(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,8 @@ class GroupFunction:
     # Names of the tensors that its parameters are.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    # What it calls, by the variables that stand in the calls.
+    functions: Mapping[GlobalVar, PrimFunc]
 
 
 def group_function(
@@ -62,10 +65,11 @@ def group_function(
 ) -> GroupFunction:
     """Write the kernel of a group.
 
-    Each buffer has its address in a lane, in bytes, where `form` is ``address``; all of them are
-    views of one allocation, which a CPU runs, where it is ``arena``.
+    Each buffer has its address in a lane, in bytes, where `form` is ``address``. Where it is
+    ``arena``, all of them are in one allocation, and layers are functions: a CPU runs that.
 
-    Raises ValueError when a layer needs more working memory than was planned for it.
+    Raises ValueError when a layer needs more working memory than was planned for it, or slices of
+    an axis have numbers beyond int32.
     """
     return _Writer(planned, calls, lanes, form).write()
 
@@ -80,6 +84,7 @@ class _Writer:
             for layer in planned.group.layers
         }
         self.memory = LocalMemory(planned, lanes, form)
+        self.arena_calls = ArenaCalls(self._address)
         uses = self._uses()
         # Weights that are loaded in another order than they lie in: the layer that said which.
         self.layouts = {
@@ -115,74 +120,106 @@ class _Writer:
         return uses
 
     def write(self) -> GroupFunction:
-        turn = Var("turn", PrimType(INDEX))
-        pipelined = self.planned.steps.pipelined
-        turns = self.cut.steps + (2 if pipelined else 0)
-        work = [
-            statement
-            for row in self.planned.steps.rows
-            for statement in self._row(row, turn if turns > 1 else number(0), turns)
-        ]
-        body: Any = SeqStmt(work) if len(work) > 1 else work[0]
-        if turns > 1:
-            body = For(turn, number(0), number(turns), ForKind.SERIAL, body)
         names = (*self.group.loaded, *self.group.outputs)
         # Passes of Relax look into a kernel's root block.
+        body = self._body()
         root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
         function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
-        for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", _OPAQUE)):
+        for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
         inputs = tuple(self.layouts.get(name, (name,))[0] for name in self.group.loaded)
-        return GroupFunction(function, inputs, self.group.outputs)
+        return GroupFunction(function, inputs, self.group.outputs, self.arena_calls.functions)
 
-    def _row(self, row: Row, turn: Any, turns: int) -> list[Any]:
+    def _body(self) -> Any:
+        """Return the loop over turns, in which each stage has a slice to work on in some of them.
+
+        One slice passes through the stages one after the other.
+        """
+        last_stage = 2 if self.planned.steps.pipelined else 0
+        work = [item for row in self.planned.steps.rows for item in self._row(row)]
+        work = [(min(stage, last_stage), write, what) for stage, write, what in work]
+        turn = Var("turn", PrimType(INDEX))
+        steps, statements = self.cut.steps, []
+        if steps == 1:
+            work.sort(key=_stage_of)
+        for stage, together in groupby(work, _stage_of):
+            at = number(0) if steps == 1 else _back(turn, stage)
+            slices = SliceValues(self.cut, at)
+            done = [write(what, slices) for _, write, what in together]
+            conditions = _in_turns(turn, stage, steps, steps + last_stage) if steps > 1 else []
+            statements.append(_where(conditions, _in_order([*slices.bindings, *done])))
+        body = _in_order(statements)
+        return body if steps == 1 else nest([(turn, number(0), number(steps + last_stage))], body)
+
+    def _row(self, row: Row) -> list[tuple[int, Callable[[Any, SliceValues], Any], Any]]:
         """Return what one time step does: stores, then its layer, then loads.
 
-        The plan lets no two of them touch the same bytes, so any order will do.
+        The plan lets no two of them touch the same bytes, so any order will do. Each is a stage,
+        what writes it, and what that is to write.
         """
-        work: list[Any] = []
-        stores = [t for t in row.transfers if t.kind != LOAD]
-        loads = [t for t in row.transfers if t.kind == LOAD]
-        for transfer in stores:
-            work += self._guarded(turn, turns, transfer.stage, self._transfer, transfer)
-        if row.layer is not None:
-            work += self._guarded(turn, turns, 1, self._compute, self.group.layers[row.layer])
-        for transfer in loads:
-            work += self._guarded(turn, turns, transfer.stage, self._transfer, transfer)
-        return work
-
-    def _guarded(self, turn: Any, turns: int, stage: int, write: Any, what: Any) -> list[Any]:
-        """Let something happen in the turns in which its stage has a slice to work on."""
-        if not self.planned.steps.pipelined:
-            stage = 0
-        slices = SliceValues(self.cut, _back(turn, stage))
-        statement = write(what, slices)
-        if slices.bindings:
-            statement = SeqStmt([*slices.bindings, statement])
-        return [_where(_in_turns(turn, stage, self.cut.steps, turns), statement)]
+        moves = [(transfer.stage, self._transfer, transfer) for transfer in row.transfers]
+        layers = [] if row.layer is None else [(1, self._compute, self.group.layers[row.layer])]
+        stores = [move for move in moves if move[2].kind != LOAD]
+        return [*stores, *layers, *(move for move in moves if move[2].kind == LOAD)]
 
     # ---------------------------------------------------------------------------- transfers
 
     def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
-        name, load = transfer.tensor, transfer.kind == LOAD
-        slices_of = self.planned.slices.tensors if load else self.planned.slices.stored
-        moved = slices_of[name]
-        return self._once(moved, self._copy(name, moved, slices, load=load), slices)
+        name, loads = transfer.tensor, transfer.kind == LOAD
+        moved = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
+        copy = self._copy(name, made_parts(moved), slices, loads)
+        # What is kept whole along a cut was moved for an earlier slice.
+        return self._once(moved, copy, slices)
 
-    def _copy(self, name: str, moved: TensorSlices, slices: SliceValues, *, load: bool) -> Any:
-        """Load or store what a slice, or a part of one, has of a tensor."""
+    def _copy(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
+        """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
-        loops, at = _loops(made_parts(moved), slices)
-        there = local.indices(at, slices)
-        if load:
-            return nest(loops, BufferStore(local.buffer, self._given(name, at), there))
-        return nest(loops, BufferStore(outside, BufferLoad(local.buffer, there), at))
+        if self.memory.arena is not None and not (loads and name in self.layouts):
+            return self._copy_runs(name, parts, slices, loads)
+        loops, at = _loops(parts, slices)
+        place = local.indices(at, slices)
+        if loads:
+            given = self.layouts[name][1].laid_out(at) if name in self.layouts else at
+            copy = BufferStore(local.buffer, BufferLoad(outside, given), place)
+        else:
+            copy = BufferStore(outside, BufferLoad(local.buffer, place), at)
+        return self._apart(nest(loops, copy), f"load_{name}")
 
-    def _given(self, name: str, at: Sequence[Any]) -> Any:
-        """Return an element of a tensor from global memory."""
-        if name in self.layouts:
-            at = self.layouts[name][1].laid_out(at)
-        return BufferLoad(self.outside[name], at)
+    def _copy_runs(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
+        """Return loops over what lies together, in local memory as outside."""
+        local, outside = self.local[name], self.outside[name]
+        shape = [int(extent) for extent in outside.ty.shape]
+        axis, size = len(shape), bits_of(_dtype(outside)) // 8
+        while (
+            axis
+            and local.is_whole(axis - 1)
+            and parts[axis - 1] == AxisPart(((0, shape[axis - 1]),))
+        ):
+            axis -= 1
+            size *= shape[axis]
+        loops, at = _loops(parts[:axis], slices)
+        run = number(size)
+        if axis and local.lies_together(axis - 1, parts[axis - 1].ranges):
+            _, at[-1], extent = loops.pop()
+            run = extent * run
+        at += [number(0)] * (len(shape) - axis)
+        to = self.memory.address(local.buffer, local.indices(at, slices), run)
+        source = address_of(BufferLoad(outside, at))
+        if not loads:
+            to, source = source, to
+        return nest(loops, self.arena_calls.copied(to, source, run))
+
+    def _apart(self, loops: Any, name: str) -> Any:
+        """Return a call of loops that a CPU is to run; the loops themselves for a chip."""
+        if self.memory.arena is None:
+            return loops
+        return self.arena_calls.called(loops, name)
+
+    def _address(self, buffer: Var) -> Any:
+        """Return where the first element of a buffer lies, in the arena or outside."""
+        if buffer.ty.storage_scope == SCOPE:
+            return self.memory.address(buffer)
+        return address_of(BufferLoad(buffer, [number(0)] * len(buffer.ty.shape)))
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
@@ -207,22 +244,21 @@ class _Writer:
             int(bool(stream.loads)),
         )
 
-        def moved(name: str, axis: int, stage: int, *, load: bool) -> Any:
-            of = self.planned.slices.tensors if load else self.planned.slices.stored
+        def moved(name: str, axis: int, stage: int, loads: bool) -> Any:
+            of = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
             at = SliceValues(self.cut, slices.number, _back(turn, stage))
-            statement = self._copy(name, of[name].in_parts(axis, stream), at, load=load)
-            return _in_order([*at.bindings, statement])
+            copy = self._copy(name, made_parts(of.in_parts(axis, stream)), at, loads)
+            return _in_order([*at.bindings, copy])
 
         inner = SliceValues(self.cut, slices.number, _back(turn, ahead))
         statement = self._part(layer, inner)  # It adds to the bindings.
         work = [(ahead, _in_order([*inner.bindings, statement]))]
         if stream.stores:
-            stored = moved(layer.output, stream.axis, ahead + 1, load=False)
-            work.insert(0, (ahead + 1, stored))
-        work += [(0, moved(name, axis, 0, load=True)) for name, axis in stream.loads]
+            work.insert(0, (ahead + 1, moved(layer.output, stream.axis, ahead + 1, False)))
+        work += [(0, moved(name, axis, 0, True)) for name, axis in stream.loads]
         turns = count + max(stage for stage, _ in work)
         body = [_where(_in_turns(turn, stage, count, turns), what) for stage, what in work]
-        loop = For(turn, number(0), number(turns), ForKind.SERIAL, _in_order(body))
+        loop = nest([(turn, number(0), number(turns))], _in_order(body))
         return self._once(made, loop, slices)
 
     def _part(self, layer: Layer, slices: SliceValues) -> Any:
@@ -240,7 +276,7 @@ class _Writer:
             stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices)
             for stage in (kernel.stages[i] for i in kernel.stages_for(call.parameter))
         ]
-        computed = _in_order(work)
+        computed = self._apart(_in_order(work), f"{layer.operator}_slice")
         filled = [
             part.bounds(slices)[1] > number(0)
             for part in parts[call.parameter]

@@ -4,20 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import PrimType, Var
-from tvm.tirx import AllocBuffer, DeclBuffer, floormod
+from tvm.tirx import AllocBuffer, DeclBuffer, floormod, tvm_access_ptr
 
+from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.slice_values import SliceValues, number
 
 SCOPE = "local.LMEM"
 """The storage scope of local memory."""
+
+_READ_AND_WRITE = 3
+"""The mask of `tvm_access_ptr` for memory that is read and written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,15 @@ class LocalBuffer:
     begins: tuple[tuple[tuple[int, ...], str] | None, ...]
     # For each axis whether an element's place is its index modulo the buffer's extent.
     circular: tuple[bool, ...]
+
+    def is_whole(self, axis: int) -> bool:
+        """Whether each element of an axis has its own place, from the first one on."""
+        return self.begins[axis] is None and not self.circular[axis]
+
+    def lies_together(self, axis: int, ranges: Sequence[Range]) -> bool:
+        """Whether the elements of each of these ranges of an axis lie one behind the other."""
+        extent = int(self.buffer.ty.shape[axis])
+        return not self.circular[axis] or all(a % extent + b - a <= extent for a, b in ranges)
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
         """Return where an element of the tensor lies in the buffer."""
@@ -46,64 +59,60 @@ class LocalBuffer:
         ]
 
 
-@dataclass(eq=False)
 class LocalMemory:
-    """The local memory of a group: statements that declare its buffers, at their addresses."""
+    """The local memory of a group: its buffers, at their addresses.
 
-    planned: PlannedGroup  # Offsets in bytes a lane
-    # How many lanes there are. In the arena, which a CPU runs, a lane's byte is as many bytes:
-    # tensors lie one after the other there, so that what overlaps in a lane overlaps in it.
-    lanes: int
-    # An allocation for each buffer, with its address in a lane; or one allocation for all.
-    form: str
-    declarations: list[Any] = field(default_factory=list)
-    _as_type: dict[tuple[int, str], Var] = field(default_factory=dict)
+    Each buffer is an allocation with its address in a lane, in bytes, or all of them are places in
+    one allocation, the arena, which a CPU runs. There a lane's byte is as many bytes as there are
+    lanes: tensors lie one after the other, so that what overlaps in a lane overlaps in the arena.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, planned: PlannedGroup, lanes: int, form: str) -> None:
+        self._planned, self._lanes = planned, lanes
+        self.declarations: list[Any] = []  # Statements that begin the kernel
+        self._in_arena: dict[int, int] = {}  # Bytes, by the handle of the buffer
+        self._as_type: dict[tuple[int, str], Var] = {}
         self.arena: Var | None = None
-        if self.form == "arena":
-            size = max(self.planned.plan.peak, 1) * self.lanes
-            shape = (number(size),)
-            self.arena = tirx.decl_buffer(shape, "uint8", "lmem", scope=SCOPE, layout=None)
+        if form == "arena":
+            size = max(planned.plan.peak, 1) * lanes
+            self.arena = tirx.decl_buffer(
+                (number(size),), "uint8", "lmem", scope=SCOPE, layout=None
+            )
             self.declarations.append(AllocBuffer(self.arena))
 
     def tensor(self, name: str, dtype: str) -> LocalBuffer:
-        """Declare the buffer of a tensor of the group."""
-        slices = self.planned.slices.tensors[name]
-        extents = self.planned.slices.window(name)
-        hint = _identifier(name)
-        buffer = self._declare(hint, extents, dtype, self.planned.plan.offsets[name][0])
+        """Return the buffer of a tensor of the group."""
+        slices = self._planned.slices.tensors[name]
+        extents = self._planned.slices.window(name)
+        buffer = self._allocate(name, extents, dtype, self._planned.plan.offsets[name][0])
         circular = list(_circular(slices))
-        if name in self.planned.slices.streamed:
-            circular[self.planned.slices.streamed[name][0]] = True
+        if name in self._planned.slices.streamed:
+            circular[self._planned.slices.streamed[name][0]] = True
         return LocalBuffer(buffer, _begins(slices), tuple(circular))
 
     def working(
         self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], str]]
     ) -> dict[int, Var]:
-        """Declare the working buffers of a layer, one behind the other in its working memory.
+        """Return the working buffers of a layer, one behind the other in its working memory.
 
         Raises ValueError when they need more than was planned.
         """
         sizes = {
-            key: -(-prod(extents) * _bits(dtype) // 8) for key, (extents, dtype) in parts.items()
+            key: -(-prod(extents) * bits_of(dtype) // 8) for key, (extents, dtype) in parts.items()
         }
-        planned = self.planned.local.item[layer].lane_bytes * self.lanes
+        planned = self._planned.local.item[layer].lane_bytes * self._lanes
         if sum(sizes.values()) > planned:
             raise ValueError(
                 f"layer {layer!r}: its working memory is planned with {planned} bytes, and needs "
                 f"{sum(sizes.values())} in memory scope {SCOPE!r}"
             )
-        offset = self.planned.plan.offsets[layer][0]
-        memory, at = self.arena, offset * self.lanes
-        if memory is None:
-            memory = self._declare(f"{_identifier(layer)}_work", (planned,), "uint8", offset)
-            at = 0
-        buffers = {}
-        for key in sorted(parts, key=lambda key: -_bits(parts[key][1])):
+        memory = self._allocate(
+            f"{layer}_work", (planned,), "uint8", self._planned.plan.offsets[layer][0]
+        )
+        buffers, at = {}, 0
+        for key in sorted(parts, key=lambda key: -bits_of(parts[key][1])):
             extents, dtype = parts[key]
-            hint = f"{_identifier(layer)}_{key}"
-            buffers[key] = self._view(hint, extents, dtype, memory, at)
+            buffers[key] = self._view(f"{layer}_{key}", extents, dtype, memory, at)
             at += sizes[key]
         return buffers
 
@@ -115,39 +124,69 @@ class LocalMemory:
         ty = place.buffer.ty
         if str(ty.dtype.dtype) == dtype:
             return place
-        hint = f"{place.buffer.name}_{dtype}"
         key = (place.buffer.__chandle__(), dtype)
         if key not in self._as_type:
-            view = tirx.decl_buffer(
-                ty.shape, dtype, hint, elem_offset=ty.elem_offset, scope=SCOPE, layout=None
-            )
-            self.declarations.append(DeclBuffer(view, data=place.buffer.data))
-            self._as_type[key] = view
+            name = f"{place.buffer.name}_{dtype}"
+            self._as_type[key] = self._view(name, ty.shape, dtype, place.buffer, 0)
         return replace(place, buffer=self._as_type[key])
 
-    def _declare(self, hint: str, extents: Sequence[int], dtype: str, offset: int) -> Var:
+    def address(self, buffer: Var, at: Sequence[Any] = (), size: Any = None) -> Any:
+        """Return the address of an element of a buffer in the arena, by default its first one.
+
+        So many bytes are used behind it, by default as many as the buffer has.
+        """
+        assert self.arena is not None
+        shape = [int(extent) for extent in buffer.ty.shape]
+        index: Any = number(0)
+        for extent, place in zip(shape, at, strict=False):
+            index = index * number(extent) + place
+        element = bits_of(str(buffer.ty.dtype.dtype)) // 8
+        byte = index * number(element) + number(self._in_arena[buffer.__chandle__()])
+        if size is None:
+            size = number(prod(shape) * element)
+        # Not `address_of`: TVM's `CompactBufferAllocation` takes it for an access to one byte, and
+        # leaves no more of the arena than those.
+        return tvm_access_ptr("uint8", self.arena.data, byte, size, _READ_AND_WRITE)
+
+    def _allocate(self, name: str, extents: Sequence[int], dtype: str, lane_byte: int) -> Var:
         if self.arena is not None:
-            return self._view(hint, extents, dtype, self.arena, offset * self.lanes)
-        shape = [number(extent) for extent in extents]
-        buffer = tirx.decl_buffer(shape, dtype, hint, scope=SCOPE, layout=None)
-        buffer = buffer.with_allocated_addr([offset])
+            return self._place(_buffer(name, extents, dtype), lane_byte * self._lanes)
+        buffer = _buffer(name, extents, dtype).with_allocated_addr([lane_byte])
         self.declarations.append(AllocBuffer(buffer))
         return buffer
 
-    def _view(self, hint: str, extents: Sequence[int], dtype: str, memory: Var, offset: int) -> Var:
-        bits = _bits(dtype)
-        if offset * 8 % bits:
-            raise ValueError(f"buffer {hint!r}: byte {offset} is no place for {dtype}")
-        view = tirx.decl_buffer(
-            [number(extent) for extent in extents],
-            dtype,
-            hint,
-            elem_offset=number(offset * 8 // bits),
-            scope=SCOPE,
-            layout=None,
-        )
+    def _view(self, name: str, extents: Sequence[Any], dtype: str, memory: Var, at: int) -> Var:
+        """Return a buffer that begins some bytes behind the beginning of another one."""
+        if self.arena is not None:
+            start = self._in_arena[memory.__chandle__()]
+            return self._place(_buffer(name, extents, dtype), start + at)
+        view = _buffer(name, extents, dtype, memory.ty.elem_offset + _elements(name, at, dtype))
         self.declarations.append(DeclBuffer(view, data=memory.data))
         return view
+
+    def _place(self, buffer: Var, byte: int) -> Var:
+        _elements(buffer.name, byte, str(buffer.ty.dtype.dtype))
+        self._in_arena[buffer.__chandle__()] = byte
+        return buffer
+
+
+def _buffer(name: str, extents: Sequence[Any], dtype: str, elem_offset: Any = None) -> Var:
+    hint = "".join(c if c.isalnum() else "_" for c in name)
+    return tirx.decl_buffer(
+        [number(int(extent)) for extent in extents],
+        dtype,
+        hint,
+        elem_offset=elem_offset,
+        scope=SCOPE,
+        layout=None,
+    )
+
+
+def _elements(name: str, byte: int, dtype: str) -> int:
+    """Return a number of bytes as one of elements."""
+    if byte * 8 % bits_of(dtype):
+        raise ValueError(f"buffer {name!r}: byte {byte} is no place for {dtype}")
+    return byte * 8 // bits_of(dtype)
 
 
 def _begins(slices: TensorSlices) -> tuple[tuple[tuple[int, ...], str] | None, ...]:
@@ -164,10 +203,7 @@ def _circular(slices: TensorSlices) -> tuple[bool, ...]:
     )
 
 
-def _bits(dtype: str) -> int:
+def bits_of(dtype: str) -> int:
+    """Return how many bits of memory an element takes."""
     element = PrimType(dtype).dtype
     return 8 if dtype == "bool" else int(element.bits * element.lanes)
-
-
-def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)

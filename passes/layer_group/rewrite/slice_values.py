@@ -14,6 +14,8 @@ from passes.layer_group.planning.slicing import CHANNELS, LETTERS, Cut
 INDEX = "int64"
 """The type of all indices."""
 
+_INT32_MAX = 2**31 - 1
+
 
 def number(value: int) -> IntImm:
     """Return a constant index."""
@@ -53,7 +55,12 @@ class SliceValues:
         return var
 
     def value(self, values: Sequence[int], letter: str, name: str) -> Any:
-        """Return a number that follows the slices along an axis: one of `values` a slice."""
+        """Return a number that follows the slices along an axis: one of `values` a slice.
+
+        Raises ValueError when one is no int32, as which functions of layers are given it.
+        """
+        if max(values) > _INT32_MAX:
+            raise ValueError(f"element {max(values)} of a sliced axis is beyond int32")
         key = (tuple(values), letter)
         if key not in self._known:
             self._known[key] = self._bound(name, piecewise(values, self.index[letter]))

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a CPU calls where a chip runs loops: a function for each layer, and ``memcpy``.
+
+Networks repeat their blocks, so a group has many loops that differ in nothing but the buffers and
+the rows that they work on. As functions of these, equal ones are one function, which is compiled
+once: compilers take more than twice as long for a kernel that is twice as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import CallingConv, GlobalVar, PointerType, PrimType, Var
+from tvm.ir.expr import Call
+from tvm.tirx import Bind, Cast, DeclBuffer, Evaluate, For, PrimFunc, SeqStmt, call_extern
+
+from passes.ir.structural import structural_mutate, structural_visit
+from passes.layer_group.rewrite.slice_values import INDEX
+
+_SCALAR = "int32"
+"""The type of numbers that a function is given. What is narrowed in a caller stays so."""
+
+OPAQUE = 8
+"""TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""
+
+
+class ArenaCalls:
+    """The functions that one kernel calls, as they are written."""
+
+    def __init__(self, address: Callable[[Var], Any]) -> None:
+        self._address = address  # That of a buffer's first element, in the kernel
+        self.functions: dict[GlobalVar, PrimFunc] = {}
+        self._copy: GlobalVar | None = None
+
+    def copied(self, to: Any, source: Any, size: Any) -> Any:
+        """Return a statement that copies so many bytes from one address to another."""
+        if self._copy is None:
+            self._copy = self._add("copy_bytes", *_copy())
+        # As `size_t`: an index would be narrowed.
+        return self._call(self._copy, [to, source, Cast("uint64", size)])
+
+    def called(self, loops: Any, name: str) -> Any:
+        """Return a call in the place of loops.
+
+        The function is given the addresses of buffers and the numbers that the loops take from
+        outside. Nothing is said about its buffers not to overlap, because some lie in the place of
+        others; LLVM may put it in the place of a call, and then has to know of no difference
+        between its buffers and those of other functions.
+        """
+        parameters, arguments, declared = [], [], []
+        new: dict[int, Any] = {}
+        for at, var in enumerate(_from_outside(loops)):
+            if tirx.is_buffer_var(var):
+                ty = var.ty
+                pointer = Var(f"memory{at}", PointerType(PrimType("void"), ty.storage_scope))
+                buffer = tirx.decl_buffer(
+                    ty.shape, str(ty.dtype.dtype), var.name, scope=ty.storage_scope, layout=None
+                )
+                parameters.append(pointer)
+                arguments.append(self._address(var))
+                declared.append(DeclBuffer(buffer, data=pointer))
+                new[var.__chandle__()] = buffer
+            else:
+                parameters.append(Var(var.name, PrimType(_SCALAR)))
+                arguments.append(Cast(_SCALAR, var))
+                new[var.__chandle__()] = Cast(INDEX, parameters[-1])
+
+        def on_var(var: Var, _mutator: Any) -> Any:
+            return new.get(var.__chandle__(), var)
+
+        body = SeqStmt([*declared, structural_mutate(loops, [(Var, on_var)])])
+        return self._call(self._add(name, parameters, body), arguments)
+
+    def _call(self, variable: GlobalVar, arguments: Sequence[Any]) -> Any:
+        return Evaluate(Call(variable, arguments, ret_ty=self.functions[variable].ret_type))
+
+    def _add(self, name: str, parameters: Sequence[Var], body: Any) -> GlobalVar:
+        """Add a function that is called by its symbol, as it is.
+
+        TVM makes no packed function of what has a calling convention.
+        """
+        function = PrimFunc(parameters, body)
+        convention = int(CallingConv.C_PACKED_FUNC)
+        for key, value in (("calling_conv", convention), ("s_tir", True), ("op_pattern", OPAQUE)):
+            function = function.with_attr(key, value)
+        variable = GlobalVar(name)
+        self.functions[variable] = function
+        return variable
+
+
+def _copy() -> tuple[tuple[Var, ...], Any]:
+    """Return the parameters and the body of a function that copies bytes."""
+    to, source = (Var(name, PointerType(PrimType("void"))) for name in ("to", "source"))
+    size = Var("size", PrimType("uint64"))
+    return (to, source, size), Evaluate(call_extern("handle", "memcpy", to, source, size))
+
+
+def _from_outside(loops: Any) -> list[Var]:
+    """Return the variables and buffers that are used in loops and not defined there."""
+    used: dict[int, Var] = {}
+    own = set()
+
+    def on_var(var: Var, _visitor: Any) -> None:
+        used.setdefault(var.__chandle__(), var)
+
+    def on_for(loop: For, visitor: Any) -> None:
+        own.add(loop.loop_var.__chandle__())
+        visitor.default_visit(loop)
+
+    def on_bind(bind: Bind, visitor: Any) -> None:
+        own.add(bind.var.__chandle__())
+        visitor.default_visit(bind)
+
+    structural_visit(loops, [(For, on_for), (Bind, on_bind), (Var, on_var)])
+    return [var for key, var in used.items() if key not in own]

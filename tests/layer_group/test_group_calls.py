@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernels of groups are made of: their size, and the functions that they share."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import tvm
+from fixed_groups import LANES, allocations, everything, grouped
+from operator_modules import arrays, kernels, lowered, module, run
+from test_group_kernels import chain
+from tvm import relax, s_tir
+
+from passes.ir.structural import structural_visit, type_index
+from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.rewrite.slice_values import SliceValues, number
+
+OP = relax.op
+STATEMENT = type_index(tvm.tirx.Stmt)
+
+
+def statements(function):
+    """Return how many statements a kernel has, those inside of others too."""
+    found = []
+
+    def on_statement(statement, visitor):
+        found.append(statement)
+        visitor.default_visit(statement)
+
+    structural_visit(function.body, [(STATEMENT, on_statement)])
+    return len(found)
+
+
+@cache
+def the_chain():
+    return lowered(chain(height=61))
+
+
+@cache
+def blocks(count):
+    """Return a row of equal residual blocks."""
+
+    def body(emit, x, *weights):
+        for w, v in zip(weights[::2], weights[1::2], strict=True):
+            y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w))))
+            x = emit(OP.add(x, emit(OP.nn.conv2d(y, v))))
+        return x
+
+    return lowered(module([(1, 4, 12, 6), *[(8, 4, 1, 1), (4, 8, 1, 1)] * count], body))
+
+
+@pytest.mark.parametrize("form", ["address", "arena"])
+def test_more_slices_are_no_more_statements(form):
+    mod = the_chain()
+    sizes = []
+    for h in (3, 5, 9, 13):
+        new, _ = grouped(mod, {everything(mod): Cut(h=h)}, form=form, keep="h")
+        sizes.append(sum(statements(f) for f in kernels(new).values()))
+    assert len(set(sizes)) == 1
+
+
+def test_equal_blocks_share_their_functions():
+    called = []
+    for count in (2, 5):
+        mod = blocks(count)
+        new, _ = grouped(mod, {everything(mod): Cut(h=3)})
+        called.append({name for name in kernels(new) if name != "group_0"})
+    assert called[0] == called[1], "three more blocks call what is there"
+    args = arrays(mod)
+    np.testing.assert_array_equal(run(new, args)[0], run(mod, args)[0])
+
+
+def test_equal_groups_share_their_kernel():
+    mod = blocks(4)
+    at = everything(mod)
+    each = len(at) // 4
+    cuts = {at[begin : begin + each]: Cut(h=3) for begin in range(0, len(at), each)}
+    new, _ = grouped(mod, cuts)
+    assert [name for name in kernels(new) if "group" in name] == ["group_0"]
+    args = arrays(mod)
+    np.testing.assert_array_equal(run(new, args)[0], run(mod, args)[0])
+
+
+def test_a_backend_gets_whole_kernels():
+    mod = blocks(2)
+    new, _ = grouped(mod, {everything(mod): Cut(h=3)}, form="address")
+    assert list(kernels(new)) == ["group_0"]
+
+
+def test_one_slice_passes_without_a_loop_over_turns():
+    mod = blocks(2)
+    new, _ = grouped(mod, {everything(mod): Cut()})
+    text = kernels(new)["group_0"].script()
+    assert "turn" not in text
+    assert "for " not in text
+
+
+def test_the_arena_is_whole_behind_what_tvm_compacts():
+    mod = the_chain()
+    new, (planned,) = grouped(mod, {everything(mod): Cut()})
+    functions = {v: f for v, f in new.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    for passes in (
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+    ):
+        functions = passes(tvm.IRModule(functions)).functions
+    (kernel,) = (f for v, f in functions.items() if v.name_hint == "group_0")
+    (arena,) = allocations(kernel)
+    assert int(arena.ty.shape[0]) == planned.plan.peak * LANES
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16"])
+def test_rows_of_one_element_are_copied(dtype):
+
+    def body(emit, x, y):
+        if dtype == "bool":
+            return emit(OP.logical_xor(emit(OP.logical_not(x)), y))
+        return emit(OP.nn.relu(emit(OP.subtract(x, y))))
+
+    mod = lowered(module([(1, 3, 13, 1)] * 2, body, inputs=2, dtype=dtype))
+    args = arrays(mod)
+    new, _ = grouped(mod, {everything(mod): Cut(h=5)})
+    np.testing.assert_array_equal(run(new, args)[0], run(mod, args)[0])
+
+
+def test_numbers_beyond_int32_are_refused():
+    slices = SliceValues(Cut(h=2), number(0))
+    slices.value((0, 2**31 - 1), "h", "begin")
+    with pytest.raises(ValueError, match="beyond int32"):
+        slices.value((0, 2**31), "h", "begin")
