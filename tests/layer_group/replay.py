@@ -134,7 +134,8 @@ class Replay:
         made, before = [], dict[str, int]()
         there: set[tuple[int, ...]] = set()
         for index, part in zip(self.indices, needs, strict=True):
-            if any(index[x] != before.get(x) for x in index if x not in keep):
+            other_core = len(made) % (len(self.indices) // self.planned.cut.cores) == 0
+            if other_core or any(index[x] != before.get(x) for x in index if x not in keep):
                 there = set()
             before = index
             wanted = all(len(axis) for axis in part)
@@ -217,13 +218,16 @@ class Replay:
 
     def run(self) -> None:
         self.check_needs()
-        count = len(self.indices)
-        for turn in range(count + 2):
-            for row in self.planned.steps.rows:
-                if self.planned.steps.pipelined:
-                    self.row(row, [turn, turn - 1, turn - 2])
-                elif turn < count:
-                    self.row(row, [turn] * 3)
+        count = len(self.indices) // self.planned.cut.cores
+        for begin in range(0, len(self.indices), count):
+            self.memory[:] = 0  # Each core has a memory of its own.
+            self.mine = range(begin, begin + count)
+            for turn in range(begin, begin + count + 2):
+                for row in self.planned.steps.rows:
+                    if self.planned.steps.pipelined:
+                        self.row(row, [turn, turn - 1, turn - 2])
+                    elif turn in self.mine:
+                        self.row(row, [turn] * 3)
         for name, times in self.stored.items():
             assert (times == 1).all(), f"{name} is stored {times.min()} to {times.max()} times"
 
@@ -236,14 +240,14 @@ class Replay:
             # A result may be stored while another layer reads it.
             assert transfer.tensor not in (used if transfer.kind == "load" else made)
             turn = turns[transfer.stage]
-            if transfer.kind == "load" and 0 <= turn < len(self.indices):
+            if transfer.kind == "load" and turn in self.mine:
                 box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
                 self.write(transfer.tensor, turn, box)
-        if row.layer is not None and 0 <= turns[1] < len(self.indices):
+        if row.layer is not None and turns[1] in self.mine:
             self.compute(row.layer, turns[1])
         for transfer in row.transfers:
             turn = turns[transfer.stage]
-            if transfer.kind == "store" and 0 <= turn < len(self.indices):
+            if transfer.kind == "store" and turn in self.mine:
                 box = self.slices.stored[transfer.tensor].made(self.indices[turn])
                 part = [np.arange(*axis) for axis in box]
                 self.expect(transfer.tensor, turn, part)

@@ -82,7 +82,8 @@ def group_cost(
     balance: bool = True,
 ) -> tuple[GroupCost, TimeSteps]:
     """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
-    group, count = slices.group, slices.cut.steps
+    # Cores compute side by side, and share what moves a byte.
+    group, count, cores = slices.group, slices.cut.turns, slices.cut.cores
     computed = [
         layer_cycles(
             machine, lanes, group, layer, slices.tensors[layer.output].made_elements(slices.cut)
@@ -94,7 +95,7 @@ def group_cost(
     held = set(slices.resident)
     pipe = machine[TRANSFERS]
     # For one slice: a layer waits for the first part of its weights, the others come meanwhile.
-    computing = [-(-all_slices // count) for all_slices in computed]
+    computing = [-(-all_slices // slices.cut.steps) for all_slices in computed]
     streaming: dict[int, int] = {}
     streamed = 0
     for at, layer in enumerate(group.layers):
@@ -102,14 +103,14 @@ def group_cost(
         if stream is not None and stream.weights:
             loaded = sum(bytes_of(group.tensor(name)) for name, _ in stream.weights)
             parts = len(stream.ranges)
-            part = pipe.cycles(-(-loaded // parts))
+            part = pipe.cycles(-(-loaded // parts)) * cores
             computing[at], streaming[at] = computing[at] + part, part * parts
-            streamed += loaded * count
+            streamed += loaded * count * cores
     for row in steps.rows:
         for transfer in row.transfers:
             moved[transfer] = moved_bytes(slices, transfer)
             times = 1 if transfer.tensor in held else count
-            cycles[transfer] = pipe.cycles(-(-moved[transfer] // times))
+            cycles[transfer] = pipe.cycles(-(-moved[transfer] // (times * cores))) * cores
     if balance:
         steps = rebalance(steps, computing.__getitem__, cycles.__getitem__, lane_bytes, streaming)
     total = pipelined_cycles(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count, extent_of
 from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
     Chip,
@@ -113,6 +113,8 @@ class GroupSearch:
         """
         if len(self.keeps) > 1:
             planned = self._mixed(planned)
+        if self.chip.cores > 1:
+            planned = self._on_cores(planned)
         plan = place(planned.local, self.chip.planner)
         return planned if plan is None else replace(planned, plan=plan)
 
@@ -127,6 +129,35 @@ class GroupSearch:
             if changed is not None and changed.cost.price < planned.cost.price:
                 planned, keep = changed, other
         return planned
+
+    def _on_cores(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group whose slices all cores share, where that costs less.
+
+        Each core loads weights, and rows that its first slice shares with the one before. A group
+        never moves more than its layers alone.
+        """
+        group, cores = planned.group, self.chip.cores
+        keep = {name: planned.slices.tensors[name].keep for name in group.names}
+        alone = sum(self.alone[number].moved for number in group.numbers)
+        best = planned
+        for at in range(cores):
+            # More slices, where the number of these cannot be shared.
+            for cut in (
+                replace(planned.cut, h=planned.cut.h + at),
+                replace(planned.cut, n=planned.cut.n + at),
+            ):
+                cut = replace(cut, cores=cores)
+                outputs = (group.tensor(name) for name in group.outputs)
+                room = all(extent_of(tensor, "h") >= cut.h for tensor in outputs)
+                if cut.can_share(cores) and room:
+                    shared = plan_group(group, cut, self._quick, keep, fit)
+                    if (
+                        shared is not None
+                        and shared.cost.moved <= alone
+                        and shared.cost.price < best.cost.price
+                    ):
+                        best = shared
+        return best
 
     def price(self, estimate: Estimate) -> int | None:
         """Return a group's price, of its plan or the lowest that is likely.

@@ -402,7 +402,7 @@ class Sweep:
     ) -> tuple[_Measure, AxisSpans]:
         if loaded and not any(needs):
             return self._measure_whole(tensor), needs
-        held, made = settle_spans(needs, self.keep)
+        held, made = settle_spans(needs, self.keep, self.cut.run)
         extents, elements, kept, repeats = [], 1, False, False
         sizes: dict[str, NDArray[np.int64]] = {}  # Of all slices along a letter.
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):

@@ -24,6 +24,7 @@ from tvm.tirx import (
     IfThenElse,
     PrimFunc,
     SeqStmt,
+    floormod,
 )
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
@@ -81,6 +82,7 @@ class _Writer:
             for layer in planned.group.layers
         }
         self.memory = LocalMemory(planned, lanes, form)
+        self.core = Var("core", PrimType(INDEX))
         uses = self._uses()
         # Weights that are loaded in another order than they lie in: the layer that said which.
         self.layouts = {
@@ -118,7 +120,7 @@ class _Writer:
     def write(self) -> GroupFunction:
         turn = Var("turn", PrimType(INDEX))
         pipelined = self.planned.steps.pipelined
-        turns = self.cut.steps + (2 if pipelined else 0)
+        turns = self.cut.turns + (2 if pipelined else 0)
         work = [
             statement
             for row in self.planned.steps.rows
@@ -127,6 +129,16 @@ class _Writer:
         body: Any = SeqStmt(work) if len(work) > 1 else work[0]
         if turns > 1:
             body = For(turn, number(0), number(turns), ForKind.SERIAL, body)
+        if self.cut.cores > 1:
+            # Each core has a memory of its own, and needs nothing of another.
+            body = For(
+                self.core,
+                number(0),
+                number(self.cut.cores),
+                ForKind.SERIAL,
+                body,
+                annotations={"cores": self.cut.cores},
+            )
         names = (*self.group.loaded, *self.group.outputs)
         # Passes of Relax look into a kernel's root block.
         root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
@@ -157,11 +169,13 @@ class _Writer:
         if not self.planned.steps.pipelined:
             stage = 0
         at = turn if stage == 0 else turn - number(stage)
+        if self.cut.cores > 1:
+            at = self.core * number(self.cut.turns) + at
         slices = SliceValues(self.cut, at)
         statement = write(what, slices)
         if slices.bindings:
             statement = SeqStmt([*slices.bindings, statement])
-        first, last = stage, stage + self.cut.steps - 1
+        first, last = stage, stage + self.cut.turns - 1
         conditions = [
             condition
             for condition, needed in (
@@ -196,9 +210,9 @@ class _Writer:
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
         conditions = [
-            EQ(slices.index[letter], number(0))
+            EQ(floormod(slices.index[letter], number(self.cut.run(letter))), number(0))
             for letter in tensor.keep
-            if letter not in tensor.letters and self.cut.count(letter) > 1
+            if letter not in tensor.letters and self.cut.run(letter) > 1
         ]
         return _where(conditions, statement)
 
