@@ -136,28 +136,18 @@ class GroupSearch:
         Each core loads weights, and rows that its first slice shares with the one before. A group
         never moves more than its layers alone.
         """
-        group, cores = planned.group, self.chip.cores
+        group, cores, cut = planned.group, self.chip.cores, planned.cut
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
         alone = sum(self.alone[number].moved for number in group.numbers)
-        best = planned
-        for at in range(cores):
-            # More slices, where the number of these cannot be shared.
-            for cut in (
-                replace(planned.cut, h=planned.cut.h + at),
-                replace(planned.cut, n=planned.cut.n + at),
-            ):
-                cut = replace(cut, cores=cores)
-                outputs = (group.tensor(name) for name in group.outputs)
-                room = all(extent_of(tensor, "h") >= cut.h for tensor in outputs)
-                if cut.can_share(cores) and room:
-                    shared = plan_group(group, cut, self._quick, keep, fit)
-                    if (
-                        shared is not None
-                        and shared.cost.moved <= alone
-                        and shared.cost.price < best.cost.price
-                    ):
-                        best = shared
-        return best
+        rows = min(extent_of(group.tensor(name), "h") for name in group.outputs)
+        # More slices, where cores cannot share as many as there are.
+        more = (replace(cut, h=cut.h + at, cores=cores) for at in range(cores))
+        for shared in more:
+            if shared.h <= rows and shared.can_share(cores):
+                other = plan_group(group, shared, self._quick, keep, fit)
+                if other is not None and other.cost.moved <= alone:
+                    planned = min(planned, other, key=lambda one: one.cost.price)
+        return planned
 
     def price(self, estimate: Estimate) -> int | None:
         """Return a group's price, of its plan or the lowest that is likely.
