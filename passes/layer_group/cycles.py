@@ -154,7 +154,7 @@ def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
         ):
             planned = search.plan(estimate)
             if planned is not None:
-                return simulate_group(planned, chip).makespan
+                return simulate_group(search.on_cores(planned), chip).makespan
     output = group.tensor(layer.output)
     names = (*dict.fromkeys(layer.inputs), layer.output)
     moved = sum(bytes_of(group.tensor(name)) for name in names)

@@ -113,8 +113,7 @@ class GroupSearch:
         """
         if len(self.keeps) > 1:
             planned = self._mixed(planned)
-        if self.chip.cores > 1:
-            planned = self._on_cores(planned)
+        planned = self.on_cores(planned)
         plan = place(planned.local, self.chip.planner)
         return planned if plan is None else replace(planned, plan=plan)
 
@@ -130,13 +129,15 @@ class GroupSearch:
                 planned, keep = changed, other
         return planned
 
-    def _on_cores(self, planned: PlannedGroup) -> PlannedGroup:
-        """Return a group whose slices all cores share, where that costs less.
+    def on_cores(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group whose slices all cores of the chip share, where that costs less.
 
         Each core loads weights, and rows that its first slice shares with the one before. A group
         never moves more than its layers alone.
         """
         group, cores, cut = planned.group, self.chip.cores, planned.cut
+        if cores == 1:
+            return planned
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
         alone = sum(self.alone[number].moved for number in group.numbers)
         rows = min(extent_of(group.tensor(name), "h") for name in group.outputs)

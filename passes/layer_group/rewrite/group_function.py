@@ -210,7 +210,12 @@ class _Writer:
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
         conditions = [
-            EQ(floormod(slices.index[letter], number(self.cut.run(letter))), number(0))
+            EQ(
+                slices.index[letter]
+                if self.cut.run(letter) == self.cut.count(letter)
+                else floormod(slices.index[letter], number(self.cut.run(letter))),
+                number(0),
+            )
             for letter in tensor.keep
             if letter not in tensor.letters and self.cut.run(letter) > 1
         ]
