@@ -87,6 +87,12 @@ class Spans:
         at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges()]))
         return Spans(at, at + 1)
 
+    def equals(self, other: Spans) -> bool:
+        """Whether both are the same ranges."""
+        return other is self or (
+            np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end)
+        )
+
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
         if other is self:
@@ -114,7 +120,9 @@ class Spans:
                 begin, end = begin // m.divide, end // m.divide
             # Empty ranges are far out: they stay empty.
             begin, end = np.maximum(begin, 0), np.minimum(end + 1, extent)
-            self._known[key] = Spans(begin, end)._marked()
+            found = Spans(begin, end)._marked()
+            # Most layers need what they make: then spans are the same object, and quick to compare.
+            self._known[key] = self if found.equals(self) else found
         return self._known[key]
 
     def kept(self, run: int) -> tuple[Spans, Spans]:
@@ -166,8 +174,7 @@ def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
 def same_spans(one: AxisSpans, other: AxisSpans) -> bool:
     """Whether two tensors follow the same letters, in the same ranges."""
     return all(
-        a is b
-        or (a is not None and b is not None and a[0] == b[0] and a[1].ranges() == b[1].ranges())
+        a is b or (a is not None and b is not None and a[0] == b[0] and a[1].equals(b[1]))
         for a, b in zip(one, other, strict=True)
     )
 
