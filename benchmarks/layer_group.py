@@ -151,10 +151,10 @@ def one_lane(capacity: int, tag: str = "st/stm32f746") -> Chip:
 
 
 def ladder(low: int, high: int) -> Iterator[int]:
-    """Yield capacities from a low one to a high one, each a seventh above the one before."""
+    """Yield capacities from a low one to a high one, each a third above the one before."""
     while low < high:
         yield low
-        low += -(-low // 7)
+        low += -(-low // 3)
     yield high
 
 

@@ -109,7 +109,9 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
         ),
         "sophgo/bm1688": MemoryHierarchy(
             (
-                _local(128, banks=16, lanes=32, eu_bytes=16),
+                # Cores: tpu-mlir's quick start, `num_core` of ``model_deploy``. Each has lanes and
+                # local memory of its own, and all share the bytes a cycle of global memory.
+                _local(128, banks=16, lanes=32, eu_bytes=16, facts=(("cores", 2),)),
                 MemoryScope(
                     "global",
                     alignment=_PAGE,

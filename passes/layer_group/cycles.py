@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 from math import prod
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, layer_cycles
@@ -20,14 +21,14 @@ from passes.simulation.program import Statement
 from target_hw.machine import Machine, Pipe
 
 
-def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
-    """Return all that a group's kernel does, in order: transfers, and layers slice by slice.
+def group_program(planned: PlannedGroup, chip: Chip, core: int = 0) -> tuple[Statement, ...]:
+    """Return all that a core does of a group: transfers, and layers slice by slice.
 
     The work of the pipe ``GDMA`` is in bytes, that of ``TIU`` in cycles. Only buffers in local
     memory are named.
     """
     slices, cut = planned.slices, planned.cut
-    indices = cut.indices()
+    indices = cut.indices()[core * cut.turns :]
     last_stage = 2 if planned.steps.pipelined else 0
     items = planned.local.item
     program = []
@@ -41,14 +42,14 @@ def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
             reads, writes = ((), there) if what.kind == LOAD else (there, ())
             program.append(Statement(f"{what.kind} {name}", TRANSFERS, reads, writes, moved))
 
-    for turn in range(cut.steps + last_stage):
+    for turn in range(cut.turns + last_stage):
         for row in planned.steps.rows:
             for what in row.transfers:
                 at = turn - (what.stage if planned.steps.pipelined else 0)
-                if 0 <= at < cut.steps:
+                if 0 <= at < cut.turns:
                     transfer(what, indices[at])
             at = turn - (1 if planned.steps.pipelined else 0)
-            if row.layer is None or not 0 <= at < cut.steps:
+            if row.layer is None or not 0 <= at < cut.turns:
                 continue
             layer = planned.group.layers[row.layer]
             elements = _elements(slices.tensors[layer.output].made(indices[at]))
@@ -86,17 +87,36 @@ def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
 def simulate_group(planned: PlannedGroup, chip: Chip) -> Simulation:
     """Run a group in the simulator, with its tensors where its plan puts them."""
     # Cycles of layers are known already, so the lanes do one unit of work in a cycle.
-    machine = Machine((chip.machine[TRANSFERS], Pipe(LANES, "elements", 1)))
-    placed = [_in_halves(planned)]
-    return simulate(group_program(planned, chip), placed, machine)
+    cores = range(planned.cut.cores)
+    pipes = (Pipe(_of_core(LANES, core), "elements", 1) for core in cores)
+    machine = Machine((chip.machine[TRANSFERS], *pipes))
+    placed = [_in_halves(planned, core) for core in cores]
+    # Cores take turns with the one pipe that moves bytes.
+    programs = [
+        [_on_core(step, core) for step in group_program(planned, chip, core)] for core in cores
+    ]
+    together = (step for steps in zip_longest(*programs) for step in steps if step is not None)
+    return simulate(tuple(together), placed, machine)
+
+
+def _of_core(name: str, core: int) -> str:
+    return f"{name} of core {core}" if core else name
+
+
+def _on_core(step: Statement, core: int) -> Statement:
+    """Return what a core does with its own lanes and memory."""
+    reads = tuple(_of_core(name, core) for name in step.reads)
+    writes = tuple(_of_core(name, core) for name in step.writes)
+    pipe = _of_core(step.pipe, core) if step.pipe == LANES else step.pipe
+    return replace(step, pipe=pipe, reads=reads, writes=writes)
 
 
 def _half(name: str, part: int) -> str:
     return f"{name}, {'odd' if part % 2 else 'even'} parts"
 
 
-def _in_halves(planned: PlannedGroup) -> tuple[Problem, Plan]:
-    """Return a group's local memory with the two buffers of each tensor that comes in parts."""
+def _in_halves(planned: PlannedGroup, core: int) -> tuple[Problem, Plan]:
+    """Return a core's local memory with the two buffers of each tensor that comes in parts."""
     problem, offsets = planned.local.problem, dict(planned.plan.offsets)
     buffers = []
     for buffer in problem.buffers:
@@ -109,10 +129,12 @@ def _in_halves(planned: PlannedGroup) -> tuple[Problem, Plan]:
             name = _half(buffer.name, part)
             buffers.append(replace(buffer, name=name, size=max(1, size)))
             offsets[name] = (at,)
-    memory = replace(problem.memory, alignment=1)
+    memory = replace(problem.memory, name=_of_core(problem.memory.name, core), alignment=1)
+    own = (replace(buffer, name=_of_core(buffer.name, core)) for buffer in buffers)
+    places = {_of_core(name, core): starts for name, starts in offsets.items()}
     return (
-        replace(problem, buffers=tuple(buffers), memory=memory),
-        replace(planned.plan, offsets=offsets),
+        replace(problem, buffers=tuple(own), memory=memory, in_place=()),
+        replace(planned.plan, offsets=places),
     )
 
 
@@ -140,7 +162,7 @@ def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
         ):
             planned = search.plan(estimate)
             if planned is not None:
-                return simulate_group(planned, chip).makespan
+                return simulate_group(search.on_cores(planned), chip).makespan
     output = group.tensor(layer.output)
     names = (*dict.fromkeys(layer.inputs), layer.output)
     moved = sum(bytes_of(group.tensor(name)) for name in names)

@@ -125,7 +125,8 @@ class Replay:
         there = np.zeros(slices.tensor.shape, bool)
         before = self.indices[0]
         for number, (index, part) in enumerate(zip(self.indices, needs, strict=True)):
-            if any(index[x] != before[x] for x in index if x not in slices.keep):
+            first = number % self.planned.cut.turns == 0  # The first slice of a core.
+            if first or any(index[x] != before[x] for x in index if x not in slices.keep):
                 there[:] = False
             before = index
             box = slices.made(index)
@@ -188,13 +189,16 @@ class Replay:
 
     def run(self) -> None:
         self.check_needs()
-        count = len(self.indices)
-        for turn in range(count + 2):
-            for row in self.planned.steps.rows:
-                if self.planned.steps.pipelined:
-                    self.row(row, [turn, turn - 1, turn - 2])
-                elif turn < count:
-                    self.row(row, [turn] * 3)
+        count = len(self.indices) // self.planned.cut.cores
+        for begin in range(0, len(self.indices), count):
+            self.memory[:] = 0  # Each core has a memory of its own.
+            self.mine = range(begin, begin + count)
+            for turn in range(begin, begin + count + 2):
+                for row in self.planned.steps.rows:
+                    if self.planned.steps.pipelined:
+                        self.row(row, [turn, turn - 1, turn - 2])
+                    elif turn in self.mine:
+                        self.row(row, [turn] * 3)
         for name, times in self.stored.items():
             assert (times == 1).all(), f"{name} is stored {times.min()} to {times.max()} times"
 
@@ -207,14 +211,14 @@ class Replay:
             # A result may be stored while another layer reads it.
             assert transfer.tensor not in (used if transfer.kind == "load" else made)
             turn = turns[transfer.stage]
-            if transfer.kind == "load" and 0 <= turn < len(self.indices):
+            if transfer.kind == "load" and turn in self.mine:
                 box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
                 self.write(transfer.tensor, turn, box)
-        if row.layer is not None and 0 <= turns[1] < len(self.indices):
+        if row.layer is not None and turns[1] in self.mine:
             self.compute(row.layer, turns[1])
         for transfer in row.transfers:
             turn = turns[transfer.stage]
-            if transfer.kind == "store" and 0 <= turn < len(self.indices):
+            if transfer.kind == "store" and turn in self.mine:
                 box = self.slices.stored[transfer.tensor].made(self.indices[turn])
                 self.store(transfer.tensor, turn, box)
 

@@ -46,7 +46,7 @@ def elementwise(emit, x, y):
 
 def moving(emit, x, y):
     a = emit(relax.op.nn.max_pool2d(x, (3, 3), padding=(1, 1)))
-    b = emit(relax.op.astype(a, "float16"))
+    b = emit(relax.op.astype(a, "int32"))
     c = emit(relax.op.astype(b, "float32"))
     return emit(relax.op.matmul(c, relax.op.permute_dims(y, [0, 1, 3, 2])))
 

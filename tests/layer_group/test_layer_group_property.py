@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fixed_groups import everything, grouped
@@ -26,7 +28,7 @@ MANY = settings(SAMPLE, max_examples=120)
 
 
 def check_as_one_group(mod, cuts, keep, fuse):
-    """Group all layers, with as many slices as there are rows at most."""
+    """Group all layers, with as many slices as there are rows at most, on cores that share them."""
     mod = lowered(mod, fuse=fuse)
     (block,) = read_networks(mod)
     made = {layer.output for layer in block.network.layers}
@@ -36,6 +38,7 @@ def check_as_one_group(mod, cuts, keep, fuse):
         for letter in "nh"
     }
     cut = Cut(n=min(cuts[0], most["n"]), h=min(cuts[1], most["h"]))
+    cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
     found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)
     assert found is not None
     args = arrays(mod)
@@ -43,7 +46,7 @@ def check_as_one_group(mod, cuts, keep, fuse):
         np.testing.assert_array_equal(ours, theirs)
 
 
-CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6))
+CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6), st.integers(1, 3))
 KEEPS = st.sampled_from(["", "h", "nh"])
 
 

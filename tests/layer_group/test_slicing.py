@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import networks
@@ -132,12 +133,13 @@ def test_a_network_that_is_not_well_formed_is_refused(change, message):
 
 @st.composite
 def sliced_groups(draw: st.DrawFn) -> GroupSlices:
-    """Draw consecutive layers of a random network, cut at random, with any halos kept."""
+    """Draw consecutive layers of a random network, cut at random, any halos kept, any cores."""
     index = NetworkIndex(draw(random_networks()))
     count = len(index.network.layers)
     first = draw(st.integers(0, count - 1))
     group = index.group(tuple(range(first, draw(st.integers(first, count - 1)) + 1)))
     cut = Cut(**{x: draw(st.integers(1, least(group, x))) for x in LETTERS})
+    cut = replace(cut, cores=draw(st.sampled_from([c for c in (1, 2, 3) if cut.can_share(c)])))
     keep = draw(st.sampled_from(("", "h", "n", "nh", "mixed")))
     keeps = {name: draw(st.sampled_from(("", "h", "n", "nh"))) for name in group.names}
     return slice_group(group, cut, keeps if keep == "mixed" else keep)
@@ -180,8 +182,9 @@ def check_slices(slices: GroupSlices) -> None:
     for layer in slices.group.layers:
         output = slices.tensors[layer.output]
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
-            there = Availability(slices, name)
-            for index in indices:
+            for at, index in enumerate(indices):
+                if at % (len(indices) // slices.cut.cores) == 0:
+                    there = Availability(slices, name)  # A core finds nothing of another.
                 there.step(index)
                 for axis, m in enumerate(maps):
                     if m is None:
@@ -217,7 +220,7 @@ class Availability:
 @given(slices=sliced_groups())
 @settings(max_examples=50, deadline=None, print_blob=True)
 def test_what_is_kept_is_made_once(slices):
-    whole_keep = slice_group(slices.group, slices.cut, "h")
+    whole_keep = slice_group(slices.group, replace(slices.cut, cores=1), "h")
     for name, tensor in whole_keep.tensors.items():
         letters = [axis.letter for axis in tensor.axes if axis is not None]
         again = slices.cut.w > 1 or (slices.cut.n > 1 and "n" not in letters)

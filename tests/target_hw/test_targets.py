@@ -19,6 +19,7 @@ from target_hw import (
     MemoryHierarchy,
     MemoryScope,
     ascend,
+    microcontroller,
     register_chip,
     sophgo,
     with_machine,
@@ -27,7 +28,7 @@ from target_hw import (
 from target_hw.target import TWIN_SUFFIX
 
 KIB = 1024
-CHIPS = {**ascend.CHIPS, **sophgo.CHIPS}
+CHIPS = {**ascend.CHIPS, **sophgo.CHIPS, **microcontroller.CHIPS}
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "targets.md"
 
 # AscendNPU-IR: the device table, in bits, and "Plan Memory", in bytes.
@@ -57,6 +58,8 @@ SOPHGO = {
     "cv181x": (8, 16, 32768, 8, 4096, 16, None, 0, 1 << 40, 0),
     "cv180x": (2, 16, 32768, 8, 4096, 16, None, 0, 1 << 40, 0),
 }
+# One chip packs entries of the batch, one has more than one core.
+SOPHGO_LMEM = {"bm1684": {"pack_bytes": 4}, "bm1688": {"cores": 2}}
 SOPHGO_IO = {  # first region, and from one to the next of the five
     "bm1688": (11 << 36, 1 << 36),
     "cv184x": (3 << 40, 1 << 40),
@@ -118,12 +121,7 @@ def test_sophgo_table(chip):
             banks,
             bank_bytes,
             0,
-            # Only one chip packs entries of the batch.
-            {
-                "lanes": lanes,
-                "eu_bytes": eu_bytes,
-                **({"pack_bytes": 4} if chip == "bm1684" else {}),
-            },
+            {"lanes": lanes, "eu_bytes": eu_bytes, **SOPHGO_LMEM.get(chip, {})},
         ),
         "global": (None, alignment, 1, None, base, facts),
     }

@@ -150,7 +150,7 @@ class KernelCall:
     def in_place(self) -> tuple[int, ...]:
         """Parameters in whose place the result may lie.
 
-        They have its shape and as many bits, and the first stage that stores in the result's place
+        They have its shape and type, and the first stage that stores in the result's place
         is the last one to read them, each element for the one at the same place.
         """
         kernel = self.reads.kernel
@@ -162,7 +162,7 @@ class KernelCall:
             p
             for p in self.inputs
             if kernel.shape(p) == kernel.shape(self.parameter)
-            and kernel.bits(p) == kernel.bits(self.parameter)
+            and kernel.buffers[p].ty.dtype.dtype == kernel.buffers[self.parameter].ty.dtype.dtype
             and p not in later
             and stages[first].reads_in_place(p)
         )

@@ -82,7 +82,8 @@ def group_cost(
     balance: bool = True,
 ) -> tuple[GroupCost, TimeSteps]:
     """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
-    group, count = slices.group, slices.cut.steps
+    # Cores compute side by side, and share what moves a byte.
+    group, count, cores = slices.group, slices.cut.turns, slices.cut.cores
     computed = [
         layer_cycles(
             machine, lanes, group, layer, slices.tensors[layer.output].made_elements(slices.cut)
@@ -95,7 +96,7 @@ def group_cost(
     pipe = machine[TRANSFERS]
     # For one slice: a layer waits for the first part of what it loads in parts, and for the last
     # one to be stored; the others pass by meanwhile.
-    computing = [-(-all_slices // count) for all_slices in computed]
+    computing = [-(-all_slices // slices.cut.steps) for all_slices in computed]
     streaming: dict[int, int] = {}
     streamed = 0
     for at, layer in enumerate(group.layers):
@@ -105,14 +106,15 @@ def group_cost(
         loaded = sum(moved_bytes(slices, name, LOAD) for name, _ in stream.loads)
         stored = bytes_of(group.tensor(layer.output)) if stream.stores else 0
         parts = stream.count
-        each = sum(pipe.cycles(-(-n // (parts * count))) for n in (loaded, stored) if n)
-        computing[at], streaming[at] = computing[at] + each, each * parts
+        each = [pipe.cycles(-(-n // (parts * slices.cut.steps))) for n in (loaded, stored) if n]
+        waits = sum(each) * cores
+        computing[at], streaming[at] = computing[at] + waits, waits * parts
         streamed += loaded + stored
     for row in steps.rows:
         for transfer in row.transfers:
             moved[transfer] = moved_bytes(slices, transfer.tensor, transfer.kind)
             times = 1 if transfer.tensor in held else count
-            cycles[transfer] = pipe.cycles(-(-moved[transfer] // times))
+            cycles[transfer] = pipe.cycles(-(-moved[transfer] // (times * cores))) * cores
     if balance:
         steps = rebalance(steps, computing.__getitem__, cycles.__getitem__, lane_bytes, streaming)
     total = pipelined_cycles(

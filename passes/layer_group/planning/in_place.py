@@ -43,6 +43,8 @@ def _rows(life: Life, count: int) -> int:
 def _alike(slices: GroupSlices, one: str, other: str) -> bool:
     """Whether the same bytes of a lane hold the same element of two tensors in every slice."""
     first, second = slices.tensors[one], slices.tensors[other]
+    if slices.window(one) != slices.window(other):
+        return False
     return lie_alike(first.tensor, second.tensor) and all(
         x == y if x is None or y is None else (x.letter, x.held) == (y.letter, y.held)
         for x, y in zip(first.axes, second.axes, strict=True)

@@ -73,6 +73,11 @@ class Chip:
         """The chip's lanes."""
         return Lanes.of(self.memory)
 
+    @cached_property
+    def cores(self) -> int:
+        """How many cores the chip has, each with such a memory."""
+        return dict(self.memory.facts).get("cores", 1)
+
     @property
     def capacity(self) -> int:
         """Bytes a lane."""

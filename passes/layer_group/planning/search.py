@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count, extent_of
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
@@ -129,10 +129,11 @@ class GroupSearch:
     def settle(self, planned: PlannedGroup) -> PlannedGroup:
         """Return a group where no single tensor's halo would better be treated the other way.
 
-        That is the group itself unless halos may be kept or not, whichever is cheaper.
+        Cores share its slices where that costs less.
         """
-        if len(self.keeps) == 1:
-            return planned
+        return self.on_cores(self._mixed(planned) if len(self.keeps) > 1 else planned)
+
+    def _mixed(self, planned: PlannedGroup) -> PlannedGroup:
         cut, group = planned.cut, planned.group
         candidates = slice_group(group, cut, "h").kept
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
@@ -141,6 +142,27 @@ class GroupSearch:
             changed = plan_group(group, cut, self._quick, other, fit)
             if changed is not None and changed.cost.price < planned.cost.price:
                 planned, keep = changed, other
+        return planned
+
+    def on_cores(self, planned: PlannedGroup) -> PlannedGroup:
+        """Return a group whose slices all cores of the chip share, where that costs less.
+
+        Each core loads weights, and rows that its first slice shares with the one before. A group
+        never moves more than its layers alone.
+        """
+        group, cores, cut = planned.group, self.chip.cores, replace(planned.cut, passing=False)
+        if cores == 1:
+            return planned
+        keep = {name: planned.slices.tensors[name].keep for name in group.names}
+        alone = sum(self.alone[number].moved for number in group.numbers)
+        rows = min(extent_of(group.tensor(name), "h") for name in group.outputs)
+        # More slices, where cores cannot share as many as there are.
+        more = (replace(cut, h=cut.h + at, cores=cores) for at in range(cores))
+        for shared in more:
+            if shared.h <= rows and shared.can_share(cores):
+                other = plan_group(group, shared, self._quick, keep, fit)
+                if other is not None and other.cost.moved <= alone:
+                    planned = min(planned, other, key=lambda one: one.cost.price)
         return planned
 
     def price(self, estimate: Estimate) -> int | None:

@@ -49,6 +49,8 @@ class Cut:
     # Whether what such a layer adds to its sums, and what it makes for others outside of the
     # group, comes and goes in the same parts; in one slice only.
     passing: bool = False
+    # Cores that share the slices, each the same number of them one after the other.
+    cores: int = 1
 
     def __post_init__(self) -> None:
         if self.passing and self.steps > 1:
@@ -58,6 +60,24 @@ class Cut:
     def steps(self) -> int:
         """Number of slices in all."""
         return self.n * self.h * self.w
+
+    @property
+    def turns(self) -> int:
+        """Number of slices of one core."""
+        return self.steps // self.cores
+
+    def run(self, letter: str) -> int:
+        """Slices on the axes with this letter that follow each other on one core.
+
+        Cores share the slices of the outermost axis that is cut.
+        """
+        outermost = next((x for x in LETTERS if self.count(x) > 1), "")
+        return self.count(letter) // (self.cores if letter == outermost else 1)
+
+    def can_share(self, cores: int) -> bool:
+        """Whether so many cores have equally many slices each."""
+        counts = [self.count(letter) for letter in LETTERS]
+        return next((count for count in counts if count > 1), 1) % cores == 0
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
@@ -124,6 +144,7 @@ class TensorSlices:
     # One entry an axis; None where every slice has the whole axis.
     axes: tuple[AxisSlices | None, ...]
     keep: str = ""  # Letters of the cuts along which its halo is kept
+    cut: Cut = Cut()  # How many slices there are, and on how many cores
 
     @cached_property
     def letters(self) -> frozenset[str]:
@@ -148,7 +169,7 @@ class TensorSlices:
             (0, extent) if axis is None else axis.made[index[axis.letter]]
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
         )
-        again = any(index[x] > 0 and x not in self.letters for x in self.keep)
+        again = any(index[x] % self.cut.run(x) > 0 and x not in self.letters for x in self.keep)
         if again or any(begin == end for begin, end in box):
             return tuple((0, 0) for _ in box)
         return box
@@ -169,7 +190,9 @@ class TensorSlices:
             if lines:
                 boxes = zip(*(axis.made for axis in lines), strict=True)
                 count *= sum(_volume(box) for box in boxes)
-            elif letter not in self.keep:
+            elif letter in self.keep:
+                count *= cut.count(letter) // cut.run(letter)
+            else:
                 count *= cut.count(letter)
         return count
 
@@ -200,8 +223,8 @@ class GroupSlices:
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
-        """Names of what is loaded once and stays for all slices; empty if there is one slice."""
-        if self.cut.steps == 1:
+        """Names of what is loaded once and stays for all slices; empty if a core has one slice."""
+        if self.cut.turns == 1:
             return ()
         return tuple(
             name
@@ -329,14 +352,14 @@ def _cut_output(tensor: Tensor, cut: Cut, n_unit: int) -> TensorSlices:
             raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
         ranges = even_ranges(tensor.shape[at], count, n_unit if letter == "n" else 1)
         axes[at] = AxisSlices(letter, ranges, ranges)
-    return TensorSlices(tensor, tuple(axes))
+    return TensorSlices(tensor, tuple(axes), cut=cut)
 
 
 def _settle(
     tensor: Tensor, needs: AxisSpans, cut: Cut, keep: str
 ) -> tuple[TensorSlices, AxisSpans]:
     """Return the slices of a tensor, and what of them is made."""
-    held, made = settle_spans(needs, keep)
+    held, made = settle_spans(needs, keep, cut.run)
     axes = tuple(
         None if a is None or b is None else AxisSlices(a[0], a[1].ranges(), b[1].ranges())
         for a, b in zip(held, made, strict=True)
@@ -349,4 +372,4 @@ def _settle(
         for x in keep
         if letters.count(x) <= 1 and cut.count(x) > 1 and not (x == "n" and passes_by)
     )
-    return TensorSlices(tensor, axes, kept), made
+    return TensorSlices(tensor, axes, kept, cut), made

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -89,6 +90,12 @@ class Spans:
             self._known["singly"] = self if alike else Spans(at, at + 1)
         return self._known["singly"]
 
+    def equals(self, other: Spans) -> bool:
+        """Whether both are the same ranges."""
+        return other is self or (
+            np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end)
+        )
+
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
         if other is self:
@@ -120,19 +127,21 @@ class Spans:
             self._known[key] = self if same else Spans(begin, end)._marked()
         return self._known[key]
 
-    def kept(self) -> tuple[Spans, Spans]:
-        """Return what is held and what is made if no element is made twice.
+    def kept(self, run: int) -> tuple[Spans, Spans]:
+        """Return what is held and what is made if none of `run` slices makes an element twice.
 
         Held is all from the first element that this or a later slice needs to the last one that
         this or an earlier slice needs; made is what of it no earlier slice has made.
         """
-        if "held" not in self._known:
-            first = np.minimum.accumulate(self.begin[::-1])[::-1]
-            last = np.maximum.accumulate(self.end)
-            before = np.concatenate(([-_NOWHERE], last[:-1]))
-            self._known["held"] = Spans(first, last)._marked()
-            self._known["made"] = Spans(np.maximum(first, before), last)._marked()
-        return self._known["held"], self._known["made"]
+        if ("held", run) not in self._known:
+            begin, end = self.begin.reshape(-1, run), self.end.reshape(-1, run)
+            first = np.minimum.accumulate(begin[:, ::-1], axis=1)[:, ::-1]
+            last = np.maximum.accumulate(end, axis=1)
+            before = np.insert(last[:, :-1], 0, -_NOWHERE, axis=1)
+            made = np.maximum(first, before)
+            self._known["held", run] = Spans(first.ravel(), last.ravel())._marked()
+            self._known["made", run] = Spans(made.ravel(), last.ravel())._marked()
+        return self._known["held", run], self._known["made", run]
 
 
 AxisSpans = list[tuple[str, Spans] | None]
@@ -167,20 +176,24 @@ def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
 def same_spans(one: AxisSpans, other: AxisSpans) -> bool:
     """Whether two tensors follow the same letters, in the same ranges."""
     return all(
-        a is b
-        or (a is not None and b is not None and a[0] == b[0] and a[1].ranges() == b[1].ranges())
+        a is b or (a is not None and b is not None and a[0] == b[0] and a[1].equals(b[1]))
         for a, b in zip(one, other, strict=True)
     )
 
 
-def settle_spans(needs: AxisSpans, keep: str) -> tuple[AxisSpans, AxisSpans]:
-    """Return what is held and what is made of a tensor of which all that is needed is known."""
+def settle_spans(
+    needs: AxisSpans, keep: str, run: Callable[[str], int]
+) -> tuple[AxisSpans, AxisSpans]:
+    """Return what is held and what is made of a tensor of which all that is needed is known.
+
+    `run` says how many slices along a letter follow each other on one core.
+    """
     letters = [part[0] for part in needs if part is not None]
     held: AxisSpans = []
     made: AxisSpans = []
     for part in needs:
         if part is not None and part[0] in keep and letters.count(part[0]) == 1:
-            stays, fresh = part[1].kept()
+            stays, fresh = part[1].kept(run(part[0]))
             held.append((part[0], stays))
             made.append((part[0], fresh))
         else:

@@ -350,7 +350,7 @@ class Sweep:
     ) -> tuple[_Measure, AxisSpans]:
         """Return what a tensor takes, and what of it is made; one axis may pass by in parts."""
         keep = self.keep if parts is None else ""
-        held, made = settle_spans(needs, keep)
+        held, made = settle_spans(needs, keep, self.cut.run)
         extents, elements, kept = [], 1, False
         sizes: dict[str, NDArray[np.int64]] = {}  # Of all slices along a letter.
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):

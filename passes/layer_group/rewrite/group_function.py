@@ -21,10 +21,13 @@ from tvm.tirx import (
     EQ,
     BufferLoad,
     BufferStore,
+    For,
+    ForKind,
     IfThenElse,
     PrimFunc,
     SeqStmt,
     address_of,
+    floormod,
 )
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
@@ -85,6 +88,7 @@ class _Writer:
         }
         self.memory = LocalMemory(planned, lanes, form)
         self.arena_calls = ArenaCalls(self._address)
+        self.core = Var("core", PrimType(INDEX))
         uses = self._uses()
         # Weights that are loaded in another order than they lie in: the layer that said which.
         self.layouts = {
@@ -139,17 +143,23 @@ class _Writer:
         work = [item for row in self.planned.steps.rows for item in self._row(row)]
         work = [(min(stage, last_stage), write, what) for stage, write, what in work]
         turn = Var("turn", PrimType(INDEX))
-        steps, statements = self.cut.steps, []
-        if steps == 1:
+        turns, cores, statements = self.cut.turns, self.cut.cores, []
+        if turns == 1:
             work.sort(key=_stage_of)
         for stage, together in groupby(work, _stage_of):
-            at = number(0) if steps == 1 else _back(turn, stage)
-            slices = SliceValues(self.cut, at)
+            at = number(0) if turns == 1 else _back(turn, stage)
+            slices = SliceValues(self.cut, at if cores == 1 else self.core * number(turns) + at)
             done = [write(what, slices) for _, write, what in together]
-            conditions = _in_turns(turn, stage, steps, steps + last_stage) if steps > 1 else []
+            conditions = _in_turns(turn, stage, turns, turns + last_stage) if turns > 1 else []
             statements.append(_where(conditions, _in_order([*slices.bindings, *done])))
         body = _in_order(statements)
-        return body if steps == 1 else nest([(turn, number(0), number(steps + last_stage))], body)
+        if turns > 1:
+            body = nest([(turn, number(0), number(turns + last_stage))], body)
+        if cores > 1:
+            # Each core has a memory of its own, and needs nothing of another.
+            loop, count = self.core, number(cores)
+            body = For(loop, number(0), count, ForKind.SERIAL, body, annotations={"cores": cores})
+        return body
 
     def _row(self, row: Row) -> list[tuple[int, Callable[[Any, SliceValues], Any], Any]]:
         """Return what one time step does: stores, then its layer, then loads.
@@ -224,9 +234,14 @@ class _Writer:
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
         conditions = [
-            EQ(slices.index[letter], number(0))
+            EQ(
+                slices.index[letter]
+                if self.cut.run(letter) == self.cut.count(letter)
+                else floormod(slices.index[letter], number(self.cut.run(letter))),
+                number(0),
+            )
             for letter in tensor.keep
-            if letter not in tensor.letters and self.cut.count(letter) > 1
+            if letter not in tensor.letters and self.cut.run(letter) > 1
         ]
         return _where(conditions, statement)
 

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups whose slices several cores share: each core has all that it needs, and pays for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixed_groups import chip, everything, grouped
+from networks import Builder
+from operator_modules import arrays, lowered, run
+from replay import check_replay
+from test_group_kernels import chain
+
+from passes.layer_group.cycles import simulate_group
+from passes.layer_group.planning.group import NetworkIndex, bytes_of
+from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.planned_group import plan_group
+from passes.layer_group.planning.slicing import Cut
+
+
+def network(batch: int = 1, rows: int = 24):
+    b = Builder("network", 16)
+    b.tensor("in0", batch, 16, rows, 20)
+    b.conv("in0", "t1", 32, 3, 1, 1)
+    b.same("relu", "t2", "t1")
+    b.pool("t2", "t3", 3, 2, 1)
+    b.conv("t3", "t4", 16, 3, 1, 1)
+    return b.network("t4")
+
+
+def group_of(net):
+    return NetworkIndex(net).group(tuple(range(len(net.layers))))
+
+
+CUTS = [Cut(h=6, cores=2), Cut(h=6, cores=3), Cut(h=2, cores=2), Cut(2, 3, cores=2)]
+CUTS += [Cut(h=4, w=2, cores=2), Cut(h=6, part_bytes=1024, cores=2)]
+
+
+@pytest.mark.parametrize("keep", ["", "h"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_each_core_has_what_its_slices_need(cut, keep):
+    group = group_of(network(batch=cut.n))
+    planned = plan_group(group, cut, chip(256), keep)
+    one = plan_group(group, replace(cut, cores=1), chip(256), keep)
+    replay = check_replay(planned)
+    for name, elements in replay.computed.items():
+        assert elements == planned.slices.tensors[name].made_elements(cut)
+        # Other rows are made twice at most where one core's slices end.
+        assert elements >= one.slices.tensors[name].made_elements(one.cut)
+    # Weights are loaded by each core, and the rows that its first slice needs.
+    if not planned.slices.streamed:
+        weights = sum(bytes_of(group.tensor(name)) for name in group.weights)
+        again = planned.cost.moved - one.cost.moved - (cut.cores - 1) * weights
+        assert again >= 0
+        assert (again > 0) == (keep == "h" and cut.n == 1 and cut.w == 1)
+    assert planned.cost.cycles < one.cost.cycles or cut.part_bytes or not planned.steps.pipelined
+
+
+def test_a_core_that_counts_on_rows_of_another_is_seen_by_the_replay():
+    planned = plan_group(group_of(network()), Cut(h=6), chip(256), "h")
+    shared = replace(planned.cut, cores=2)
+    with pytest.raises(AssertionError, match="needs"):
+        check_replay(replace(planned, slices=replace(planned.slices, cut=shared)))
+
+
+def test_only_equal_shares_of_the_outermost_cut_axis_are_taken():
+    assert Cut(h=6).can_share(3)
+    assert not Cut(h=6).can_share(4)
+    assert not Cut().can_share(2)
+    assert not Cut(n=3, h=4).can_share(2)
+    assert [Cut(2, 4, 3, cores=2).run(letter) for letter in "nwh"] == [1, 3, 4]
+    assert [Cut(1, 4, 3, cores=3).run(letter) for letter in "nwh"] == [1, 1, 4]
+
+
+def test_cores_share_where_that_costs_less():
+    # It is computing that takes long.
+    lanes = replace(chip().machine["TIU"], rate=32)
+    slow = replace(chip(64), machine=chip().machine.with_pipe(lanes))
+    facts = (*slow.memory.facts, ("cores", 2))
+    two = replace(slow, memory=replace(slow.memory, facts=facts))
+    for rows in (24, 25):
+        found, before = (
+            plan_layer_groups(network(rows=rows), c, halo="cheapest") for c in (two, slow)
+        )
+        assert found.price < before.price
+        assert found.moved_after <= found.moved_before
+        cycles = [sum(simulate_group(g, two).makespan for g in x.groups) for x in (found, before)]
+        assert cycles[0] < 0.8 * cycles[1]
+        assert any(group.cut.cores == 2 for group in found.groups)
+        for group in found.groups:
+            check_replay(group)
+
+
+@pytest.mark.parametrize(
+    ("cut", "keep"), [(Cut(h=6, cores=2), "h"), (Cut(h=4, cores=2, part_bytes=64), "")]
+)
+def test_a_group_on_cores_gives_the_same(cut, keep):
+    mod = lowered(chain(height=24))
+    found = grouped(mod, {everything(mod): cut}, keep=keep)
+    assert found is not None
+    (planned,) = found[1]
+    check_replay(planned)
+    args = arrays(mod)
+    for ours, theirs in zip(run(found[0], args), run(mod, args), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
