@@ -144,6 +144,11 @@ def test_operands_and_results_pass_by_in_parts():
         assert group.local.item[name].lane_bytes < whole.local.item[name].lane_bytes
 
 
+def test_only_what_is_one_slice_passes_by():
+    with pytest.raises(ValueError, match="one slice"):
+        Cut(h=2, part_bytes=1, passing=True)
+
+
 @pytest.mark.parametrize("at", [0, -1])
 @pytest.mark.parametrize("name", ["products", "residual"])
 def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):

@@ -125,10 +125,10 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ("tests/layer_group/test_lanes.py", _REPLAY, _LOCAL),
     ),
     Rule(
-        "LayerGroup slots: weights in parts",
+        "LayerGroup slots: tensors in parts",
         f"{_PLANNING}/streams.py",
         (),
-        ("tests/layer_group/test_streams.py",),
+        ("tests/layer_group/test_streams.py", _REPLAY),
     ),
     Rule(
         "LayerGroup order: dependencies",
