@@ -162,6 +162,9 @@ def test_where_all_threads_go_alike_no_two_are_on_different_ways():
     assert together(kernel(write("a"), BARRIER, late)) == set()
     assert together(kernel(write("a"), BARRIER, late, BARRIER, read("a"))) == {"ab"}
     assert together(kernel(write("a"), late)) == {"ab"}
+    # So it does where nothing tells the ways apart but what is read behind the next barrier.
+    later = Branch(((BARRIER,), (BARRIER, read("a"))), is_uniform=True)
+    assert together(kernel(write("a"), BARRIER, write("b"), later)) == {"ab"}
     # Nothing stands behind.
     empty = Branch(((), ()), is_uniform=True)
     assert together(kernel(write("a"), write("b"), empty)) == {"ab"}

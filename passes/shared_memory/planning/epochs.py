@@ -132,7 +132,8 @@ def _flow_of(kernel: Kernel, added: Collection[int]) -> _Flow:
     flow = _Flow(index, added)
     flow.add_all(kernel.steps, [flow.add(_NOTHING, ())])
     # Where threads come by again without a barrier, they may be in several rounds.
-    flow.forks = {at for at in flow.forks if not _is_passed_again(flow, at)}
+    several = (at for at in sorted(flow.forks) if len(flow.following[at]) > 1)
+    flow.forks = {at for at in several if not _is_passed_again(flow, at)}
     return flow
 
 
@@ -167,9 +168,9 @@ def _ways(flow: _Flow, start: int) -> Iterator[_Way]:
             count += 1
             yield way
             continue
-        following = tuple(flow.following[fork])
-        if len(following) < 2 or count + len(rest) + len(following) > MOST_WAYS:
-            rest.append({**chosen, fork: following})
+        following = flow.following[fork]
+        if count + len(rest) + len(following) > MOST_WAYS:
+            rest.append({other: tuple(flow.following[other]) for other in flow.forks} | chosen)
         else:
             rest += [{**chosen, fork: (one,)} for one in reversed(following)]
 

@@ -18,8 +18,8 @@ LEAST_GAIN = 8
 Solver = Callable[[Problem], Plan]
 """From a problem to a complete plan."""
 
-MOST_PLACES = 256
-"""Places of a kernel that are tried, at most: those in the fewest loops."""
+MOST_WORK = 20_000
+"""Events of kernels that are gone through, at most; places in the fewest loops are tried first."""
 
 
 def barriers_to_add(
@@ -32,15 +32,18 @@ def barriers_to_add(
     any that lowers it is chosen, or one that lets most bytes be shared if none lowers it alone;
     behind that, with `more`, one that takes off one part in `LEAST_GAIN`.
     """
-    places = sorted(_places(kernel.steps), key=lambda place: (place.loops, place.number))
-    del places[MOST_PLACES:]
+    events = list(_events(kernel.steps))
+    places = [event for event in events if event.what is What.PLACE]
+    places.sort(key=lambda place: (place.loops, place.number))
+    tries = MOST_WORK // max(1, len(events))
     problem = shared_memory_problem(kernel, memory)
     needed, apart = solver(problem).peak, _bytes_apart(problem)
     chosen: list[int] = []
     useful = 0  # How many of these are needed: the last of them lowered the peak.
-    while places and (more or needed > enough):
+    while places and tries > 0 and (more or needed > enough):
         best = needed, apart, -1
-        for at, place in enumerate(places):
+        tried, tries = places[:tries], tries - len(places)
+        for at, place in enumerate(tried):
             problem = shared_memory_problem(kernel, memory, (*chosen, place.number))
             peak = needed if lower_bound(problem) >= needed else solver(problem).peak
             best = min(best, (peak, _bytes_apart(problem), at), key=lambda found: found[:2])
@@ -63,12 +66,12 @@ def _bytes_apart(problem: Problem) -> int:
     )
 
 
-def _places(steps: tuple[Step, ...]) -> Iterator[Event]:
+def _events(steps: tuple[Step, ...]) -> Iterator[Event]:
     for step in steps:
         if isinstance(step, Loop):
-            yield from _places(step.body)
+            yield from _events(step.body)
         elif isinstance(step, Branch):
             for arm in step.arms:
-                yield from _places(arm)
-        elif step.what is What.PLACE:
+                yield from _events(arm)
+        else:
             yield step
