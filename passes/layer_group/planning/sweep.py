@@ -58,7 +58,7 @@ class _Measure:
 class _Result:
     """A result that may lie in the place of an operand."""
 
-    operands: list[str]  # Names of those that nothing reads later
+    operands: list[str]  # Names of those that nothing in the group reads later
     made: AxisSpans  # What is made of it
     lane_bytes: int
     read_last: bool  # Whether the group's last layer reads it, or makes it
@@ -120,8 +120,7 @@ class Sweep:
         if self.cut.w > 1 and not layer.by_columns:
             return False
         tensor = self.index.tensors[layer.output]
-        readers = self.index.readers[tensor.name]
-        leaves = tensor.name in self.index.outputs or not readers or readers[-1] > self.last
+        readers, leaves = self.index.readers[tensor.name], self._leaves(tensor.name)
         needs = self._needs.get(tensor.name)
         if leaves:
             own = self._cut_output(tensor)
@@ -167,8 +166,7 @@ class Sweep:
             operands = [
                 name
                 for name in layer.in_place
-                if self.index.readers[name][-1] == number
-                and name not in self.index.outputs
+                if max(r for r in self.index.readers[name] if r <= self.last) == number
                 and lie_alike(self.index.tensors[name], tensor)
             ]
             if operands:
@@ -176,6 +174,11 @@ class Sweep:
                 self._in_place[number] = _Result(operands, made, measure.lane_bytes, read_last)
         self._read(number, layer, made, stream)
         return True
+
+    def _leaves(self, name: str) -> bool:
+        """Whether what is made of a tensor is stored for others than this group."""
+        readers = self.index.readers[name]
+        return name in self.index.outputs or not readers or readers[-1] > self.last
 
     def _shared(self, number: int) -> dict[int, int]:
         """Return, for the group that begins with `number`, the bytes of results in place, by row.
@@ -189,6 +192,8 @@ class Sweep:
                 continue
             for name in result.operands:
                 loaded = self._loaded.get(name)
+                if loaded is None and self._leaves(name):
+                    continue  # It is stored while its reader runs, or later.
                 begin = self.index.maker[name] if loaded is None else layer - 1
                 wraps = layer == self.last > number >= begin
                 stays = loaded is not None and loaded.measure.everywhere
