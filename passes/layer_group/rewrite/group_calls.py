@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any
 
 import tvm
@@ -188,24 +189,21 @@ def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
         for binding in node.bindings
         for key in _defined(binding)
     }
-    waits: list[set[int]] = []
-    readers: dict[int, list[int]] = {}
-    for at, node in enumerate(nodes):
-        used = {maker[key] for binding in node.bindings for key in _used(binding) if key in maker}
-        waits.append(used - {at})
-        for other in sorted(waits[-1]):
-            readers.setdefault(other, []).append(at)
-    ready = [(node.order, at) for at, node in enumerate(nodes) if not waits[at]]
-    heapify(ready)
+    waits = {
+        at: {maker[key] for binding in node.bindings for key in _used(binding) if key in maker}
+        - {at}
+        for at, node in enumerate(nodes)
+    }
+    sorter = TopologicalSorter(waits)
+    sorter.prepare()  # A group is cut out so that nothing depends on itself.
+    ready: list[tuple[int, int]] = []
     found = []
-    while ready:
+    while sorter.is_active():
+        for at in sorter.get_ready():
+            heappush(ready, (nodes[at].order, at))
         _, at = heappop(ready)
         found.append(nodes[at])
-        for reader in readers.get(at, ()):
-            waits[reader].discard(at)
-            if not waits[reader]:
-                heappush(ready, (nodes[reader].order, reader))
-    assert len(found) == len(nodes), "a group is cut out so that nothing depends on itself"
+        sorter.done(at)
     return found
 
 

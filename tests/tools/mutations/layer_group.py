@@ -161,6 +161,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (_GROUPS,),
     ),
     Rule(
+        "LayerGroup writing: what a CPU calls",
+        f"{_REWRITE}/arena_calls.py",
+        (),
+        (_GROUPS, "tests/layer_group/test_group_calls.py"),
+    ),
+    Rule(
         "LayerGroup writing: parts of buffers",
         f"{_REWRITE}/kernel_slices.py",
         (),
