@@ -7,7 +7,7 @@ import pytest
 from ascend_notation import CASES
 from ascend_rules import expected_of, problems_of
 
-from passes.ascend.planning.entries import Item, entries_of, granule, rounded
+from passes.ascend.planning.entries import EntrySlot, entries_of, granule, rounded
 from passes.ascend.planning.levels import with_level_penalties
 from passes.ascend.planning.mirror import ANY, CROSS_LOOP, TOP, WIDEN, bytes_apart, mirror
 from passes.ascend.planning.planner import plan_levels
@@ -175,7 +175,7 @@ def test_slots_are_placed_at_the_levels_of_the_original(name):
     found = mirror(problem, entries, BudgetTracker(Budget()))
     numbers = {member.name: n for n, entry in enumerate(entries) for member in entry.members}
     for buffer, slot, level, offset in TRACES[name]:
-        item = Item(numbers[buffer], slot)
+        item = EntrySlot(numbers[buffer], slot)
         assert (found.levels[item], found.offsets[item]) == (level, offset), buffer
 
 

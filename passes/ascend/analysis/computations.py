@@ -103,7 +103,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class IfElse:
     """An ``if``."""
 
     # The branches.
@@ -113,7 +113,7 @@ class Choice:
     predicated: Computation | None
 
 
-Node: TypeAlias = "Computation | Repeat | Choice"
+Node: TypeAlias = "Computation | Repeat | IfElse"
 
 
 def union(*groups: Iterable[Memory]) -> tuple[Memory, ...]:
@@ -150,7 +150,7 @@ def flattened(nodes: Sequence[Node]) -> Computation | None:
         if isinstance(node, Repeat):
             inner = flattened(node.body)
             part = None if inner is None else inner.times(node.trips)
-        elif isinstance(node, Choice):
+        elif isinstance(node, IfElse):
             branches = [flattened(branch) for branch in (node.then, node.otherwise)]
             part = either(*(branch for branch in branches if branch is not None))
         else:

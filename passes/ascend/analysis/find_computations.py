@@ -30,8 +30,8 @@ from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import Bind, Cast, For, IntImm
 
 from passes.ascend.analysis.computations import (
-    Choice,
     Computation,
+    IfElse,
     Memory,
     Node,
     Repeat,
@@ -272,7 +272,7 @@ class _Finder:
         if not then and not otherwise:
             return condition
         predicated = self._predicated(then, otherwise) if self._made == made else None
-        return [*condition, Choice(then, otherwise, predicated)]
+        return [*condition, IfElse(then, otherwise, predicated)]
 
     def _predicated(self, then: Sequence[Node], otherwise: Sequence[Node]) -> Computation | None:
         """Return the branches of an ``if`` as one computation, if they are one."""
@@ -295,7 +295,7 @@ class _Finder:
         """Return the one computation that the body of a loop is, if it is one."""
         parts = []
         for node in nodes:
-            part = node.predicated if isinstance(node, Choice) else node
+            part = node.predicated if isinstance(node, IfElse) else node
             if not isinstance(part, Computation):
                 return None
             parts.append(part)

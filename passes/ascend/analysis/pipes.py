@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tvm.tirx import PrimFunc
 
-from passes.ascend.analysis.computations import Choice, Computation, Memory, Node, Repeat
+from passes.ascend.analysis.computations import Computation, IfElse, Memory, Node, Repeat
 from passes.ascend.analysis.find_computations import find_computations
 from passes.planning.problem import PipelineUse
 from passes.prim_func.function_problems import FunctionProblems
@@ -210,7 +210,7 @@ class _Builder:
                 self._numbers[node.loop.__chandle__()] = number
                 body = tuple(self._steps(node.body, runs * node.trips))
                 yield Loop(number, node.trips, body)
-            elif isinstance(node, Choice):
+            elif isinstance(node, IfElse):
                 then = tuple(self._steps(node.then, runs))
                 yield Branch(then, tuple(self._steps(node.otherwise, runs)))
             else:

@@ -51,7 +51,7 @@ class Entry:
 
 
 @dataclass(frozen=True, order=True)
-class Item:
+class EntrySlot:
     """One slot of an entry, to be placed: the number of the entry in the list, and the slot."""
 
     entry: int
@@ -88,17 +88,19 @@ def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -
     ]
 
 
-def sequence(entries: Sequence[Entry]) -> list[Item]:
+def sequence(entries: Sequence[Entry]) -> list[EntrySlot]:
     """Return all slots in the order in which they are laid out one after the other.
 
     All first slots, then all others.
     """
-    first = [Item(number, 0) for number in range(len(entries))]
-    others = [Item(n, slot) for n, entry in enumerate(entries) for slot in range(1, entry.slots)]
+    first = [EntrySlot(number, 0) for number in range(len(entries))]
+    others = [
+        EntrySlot(n, slot) for n, entry in enumerate(entries) for slot in range(1, entry.slots)
+    ]
     return first + others
 
 
-def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> list[Item]:
+def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> list[EntrySlot]:
     """Return all slots in the order in which they look for a place.
 
     In the unified buffer: entries that are separated from all others, those of transfers, the plain
@@ -119,7 +121,7 @@ def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> lis
         return kind, -entry.size if by_size else 0
 
     numbers = sorted(range(len(entries)), key=key)
-    return [Item(number, slot) for number in numbers for slot in range(entries[number].slots)]
+    return [EntrySlot(number, slot) for number in numbers for slot in range(entries[number].slots)]
 
 
 def granule(problem: Problem) -> int:
@@ -132,16 +134,16 @@ def rounded(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def pins_of(entries: Sequence[Entry]) -> dict[Item, int]:
+def pins_of(entries: Sequence[Entry]) -> dict[EntrySlot, int]:
     """Return the offsets, in bytes, that are decided already: a pinned buffer is never merged."""
     return {
-        Item(number, slot): offset
+        EntrySlot(number, slot): offset
         for number, entry in enumerate(entries)
         for slot, offset in enumerate(entry.members[0].pinned or ())
     }
 
 
-def sequential(problem: Problem, entries: Sequence[Entry]) -> dict[Item, int]:
+def sequential(problem: Problem, entries: Sequence[Entry]) -> dict[EntrySlot, int]:
     """Return offsets, in bytes, with no bytes shared but by members of one entry."""
     offsets = pins_of(entries)
     pinned = [(offset, offset + entries[item.entry].size) for item, offset in offsets.items()]
@@ -159,13 +161,13 @@ def sequential(problem: Problem, entries: Sequence[Entry]) -> dict[Item, int]:
 
 def by_buffer(
     entries: Sequence[Entry],
-    offsets: Mapping[Item, int],
+    offsets: Mapping[EntrySlot, int],
     added: Mapping[int, Sequence[int]] | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """Return the offsets of each buffer by name, those in `added` after those of its slots."""
     found = {}
     for number, entry in enumerate(entries):
-        slots = tuple(offsets[Item(number, slot)] for slot in range(entry.slots))
+        slots = tuple(offsets[EntrySlot(number, slot)] for slot in range(entry.slots))
         for member in entry.members:
             found[member.name] = (*slots, *(added or {}).get(number, ()))
     return found

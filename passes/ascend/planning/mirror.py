@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from passes.ascend.planning.entries import (
     Entry,
-    Item,
+    EntrySlot,
     conflict,
     granule,
     live_overlap,
@@ -48,7 +48,7 @@ class Segment:
     begin: int
     end: int
     entries: int = 0  # One bit for each entry that may be in it: its life is the union of theirs
-    last: Item | None = None  # What was placed there last
+    last: EntrySlot | None = None  # What was placed there last
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Record:
     """
 
     at: int
-    item: Item
+    item: EntrySlot
     begin: int
     end: int
     level: int
@@ -74,10 +74,10 @@ class Record:
 class Mirrored:
     """What the mirrored search found."""
 
-    offsets: dict[Item, int]  # Bytes
+    offsets: dict[EntrySlot, int]  # Bytes
     # Bytes: for each entry, the offsets that it has on top of those of its slots.
     added: dict[int, list[int]]
-    levels: dict[Item, int]  # The original's level, 3 to 0, at which each slot was placed last
+    levels: dict[EntrySlot, int]  # The original's level, 3 to 0, at which each slot was placed last
     # Whether the levels led to an end. If not, it shares wherever lives allow, as if there were no
     # capacity: to say what is needed, or to be used if that is little enough.
     fits: bool
@@ -123,7 +123,7 @@ def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "def
     return trial.peak
 
 
-def _unpinned(problem: Problem, facts: _Facts, strategy: str) -> list[Item]:
+def _unpinned(problem: Problem, facts: _Facts, strategy: str) -> list[EntrySlot]:
     order = plan_order(problem, facts.entries, strategy)
     return [item for item in order if item not in facts.pins]
 
@@ -202,7 +202,9 @@ def _tie(sharing: Sharing, one: Entry, two: Entry) -> tuple[bool, bool]:
 class _Packer:
     """The outline of the memory and the history of placements, for one capacity."""
 
-    def __init__(self, facts: _Facts, order: Sequence[Item], capacity: int, split: bool) -> None:
+    def __init__(
+        self, facts: _Facts, order: Sequence[EntrySlot], capacity: int, split: bool
+    ) -> None:
         self.facts, self.order, self.capacity = facts, list(order), capacity
         self._split = split
         self._at = {item: at for at, item in enumerate(order)}
@@ -211,9 +213,9 @@ class _Packer:
             (offset, offset + facts.sizes[item.entry], item) for item, offset in facts.pins.items()
         ]
         self.history: list[Record] = []  # The latest last
-        self._offsets: dict[Item, int] = {}
+        self._offsets: dict[EntrySlot, int] = {}
         self._added: dict[int, list[int]] = {}
-        self._levels: dict[Item, int] = {}
+        self._levels: dict[EntrySlot, int] = {}
         self._banned: tuple[int, int] | None = None  # An item's place, and an offset not for it
 
     @property
@@ -269,7 +271,7 @@ class _Packer:
             return True
         return False
 
-    def _grow(self, item: Item, begin: int, banned: int | None = None) -> tuple[int, int]:
+    def _grow(self, item: EntrySlot, begin: int, banned: int | None = None) -> tuple[int, int]:
         """Return the last piece of the range from `begin` that an item fits in, and `begin`.
 
         The last piece is -1 if something is in the way, and the second number is then where to go
@@ -288,7 +290,7 @@ class _Packer:
                 return end, begin
         return len(pieces), begin
 
-    def _touches(self, item: Item, met: int, low: int, high: int) -> bool:
+    def _touches(self, item: EntrySlot, met: int, low: int, high: int) -> bool:
         """Whether all that an item meets is its stall partner's slot, at the same offset."""
         if met & ~self.facts.stalls[item.entry]:
             return False
@@ -297,12 +299,12 @@ class _Packer:
             for begin, _, other in self._placed(met, low, high)
         )
 
-    def _placed(self, entries: int, low: int, high: int) -> list[tuple[int, int, Item]]:
+    def _placed(self, entries: int, low: int, high: int) -> list[tuple[int, int, EntrySlot]]:
         """Return what is placed of some entries between two offsets: (begin, end, item)."""
         records = [(r.begin, r.end, r.item) for r in self.history] + self._fixed
         return [r for r in records if r[0] < high and low < r[1] and entries >> r[2].entry & 1]
 
-    def _free_pieces(self, item: Item, level: int) -> list[bool]:
+    def _free_pieces(self, item: EntrySlot, level: int) -> list[bool]:
         """Return for each piece whether an item there meets nothing that the level forbids."""
         facts = self.facts
         forbidden = (facts.pipes if level == TOP else facts.loops)[item.entry]
@@ -322,7 +324,7 @@ class _Packer:
         return free
 
     def _place(
-        self, at: int, item: Item, begin: int, end: int, level: int, follows: bool = False
+        self, at: int, item: EntrySlot, begin: int, end: int, level: int, follows: bool = False
     ) -> None:
         """Put an item at the begin of a range of pieces."""
         pieces, bit = self._pieces, 1 << item.entry
@@ -375,27 +377,27 @@ class _Packer:
         before = len(self.history)
         self._place(at, item, begin, end, WIDEN)
         for slot, place in enumerate(places, 1):
-            one = Item(item.entry, slot) if slot < entry.slots else item
+            one = EntrySlot(item.entry, slot) if slot < entry.slots else item
             if not self._place_exactly(one, place):
                 while len(self.history) > before:
                     self._undo()
                 return False
         return True
 
-    def _other_slots(self, item: Item) -> list[int]:
+    def _other_slots(self, item: EntrySlot) -> list[int]:
         """Return all other offsets of the entry of a first slot; none if one is not placed yet.
 
         The original asks whether an offset is zero instead, and so takes offsets of the trial for
         those of slots that are not placed, and passes over a slot that is at zero.
         """
         entry = self.facts.entries[item.entry]
-        slots = [Item(item.entry, slot) for slot in range(1, entry.slots)]
+        slots = [EntrySlot(item.entry, slot) for slot in range(1, entry.slots)]
         known = {**self._offsets, **self.facts.pins}
         if item.slot > 0 or any(slot not in known for slot in slots):
             return []
         return [known[slot] for slot in slots] + self._added.get(item.entry, [])
 
-    def _place_exactly(self, item: Item, low: int) -> bool:
+    def _place_exactly(self, item: EntrySlot, low: int) -> bool:
         """Put an item at an offset where a piece begins and all that it needs is free."""
         for begin, piece in enumerate(self._pieces):
             if piece.begin == low:
@@ -428,7 +430,7 @@ class _Packer:
 
     def _follows_first_slot(self, record: Record) -> bool:
         """Whether this is a further slot of an entry whose first one has the same level."""
-        first = Item(record.item.entry, 0)
+        first = EntrySlot(record.item.entry, 0)
         return record.item.slot > 0 and self._levels[first] == record.level
 
 
