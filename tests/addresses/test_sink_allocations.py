@@ -266,7 +266,7 @@ def test_compiled_programs_compute_the_same(program: int):
 
 def test_the_replay_sees_an_allocation_that_goes_too_far(monkeypatch: pytest.MonkeyPatch):
     func = in_loop(WRITES_LESS["half"])
-    monkeypatch.setattr("passes.prim_func.sink_allocations._counts_through", lambda *_: True)
+    monkeypatch.setattr("passes.prim_func.loop_indices.LoopNest.takes_each", lambda *_: True)
     sunk = sink_allocations(func)
     assert alloc_depths(sunk) == {"a": 1}
     arrays = [np.zeros(64, "int32"), np.zeros(64, "int32")]
