@@ -31,7 +31,7 @@ def plan_of(offsets, peak=0, penalty=0):
 
 
 @given(problem=problems(), data=st.data())
-@settings(max_examples=75, deadline=None, print_blob=True)
+@settings(max_examples=150, deadline=None, print_blob=True)
 def test_any_placement_is_judged_as_byte_by_byte(problem, data):
     offsets = {
         buffer.name: buffer.pinned

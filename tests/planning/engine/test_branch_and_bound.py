@@ -56,7 +56,7 @@ def assert_right(problem, packing, found):
 
 
 @given(problem=problems(), attempt=st.sampled_from(ATTEMPTS))
-@settings(max_examples=75, deadline=None, print_blob=True)
+@settings(max_examples=150, deadline=None, print_blob=True)
 def test_the_answer_is_that_of_brute_force(problem, attempt):
     problem = replace(problem, in_place=(), penalties=())
     packing = packed(problem)

@@ -109,7 +109,7 @@ def test_a_fit_finds_the_gap(name, rule, order, each_form):
 
 
 @given(problem=problems(most_buffers=7, most_slots=10), name=st.sampled_from(LARGE_PLANNERS))
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_plans_of_every_kind_are_right_without_a_list(problem, name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "LISTED_PAIRS", -1)

@@ -20,7 +20,7 @@ def assert_no_plan_is_below(problem):
 
 
 @given(problem=problems())
-@settings(max_examples=75, deadline=None, print_blob=True)
+@settings(max_examples=150, deadline=None, print_blob=True)
 def test_no_plan_pays_less(problem):
     assert_no_plan_is_below(problem)
 

@@ -65,7 +65,7 @@ def penalty_blind(problem):
 
 
 @given(problem=problems(most_buffers=7, most_slots=10))
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_moving_buffers_keeps_a_plan_right_and_makes_it_no_worse(problem):
     start = solve(problem, "first_fit")
     if not start.fits:
@@ -103,7 +103,7 @@ def assert_same_steps(plain, fast, chunks):
 
 
 @given(problem=problems(most_buffers=7, most_slots=10))
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_both_versions_take_the_same_steps_on_small_problems(with_compiler, problem):
     start = solve(problem, "first_fit")
     if not start.fits or not problem.penalties:

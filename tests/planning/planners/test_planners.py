@@ -37,7 +37,7 @@ def violations_but_capacity(problem, plan):
 
 @pytest.mark.parametrize("name", EVERY)
 @given(problem=problems(most_buffers=6, most_slots=9))
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_plans_are_right_and_say_whether_they_fit(name, problem):
     plan = solve(problem, name, BUDGET)
     note(repr(plan))
@@ -80,7 +80,7 @@ def test_what_is_called_proven_is_so(name, problem):
 
 
 @given(problem=problems(), rng=st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_order_and_names_do_not_change_the_optimum(problem, rng):
     shuffled = list(problem.buffers)
     rng.shuffle(shuffled)
@@ -99,7 +99,7 @@ def test_order_and_names_do_not_change_the_optimum(problem, rng):
 
 
 @given(problem=problems(), more=st.integers(1, 6))
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_more_capacity_never_hurts(problem, more):
     small = replace(problem, memory=replace(problem.memory, capacity=8))
     large = replace(problem, memory=replace(problem.memory, capacity=8 + more))
@@ -111,7 +111,7 @@ def test_more_capacity_never_hurts(problem, more):
 
 @pytest.mark.parametrize("name", EVERY)
 @given(problem=problems())
-@settings(max_examples=6, deadline=None, print_blob=True)
+@settings(max_examples=10, deadline=None, print_blob=True)
 def test_planning_twice_gives_the_same_plan(name, problem):
     assert solve(problem, name, BUDGET) == solve(problem, name, BUDGET)
 
