@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, groupby, islice, product
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count, extent_of
@@ -220,6 +220,17 @@ class GroupSearch:
                 alone = min(best, default=last) == last > first
                 vain = 0 if won or alone else vain + 1
 
+    def finer(self, estimate: Estimate) -> Iterator[Estimate]:
+        """Yield a group in more slices than those that were estimated, a few times.
+
+        A group whose live bytes fit may find no place for them.
+        """
+        uncut = Cut(part_bytes=estimate.cut.part_bytes)
+        cuts = (c for c in self._cuts(estimate.last, uncut) if c.steps > estimate.cut.steps)
+        for cut in islice(cuts, PATIENCE):
+            found = Sweep(self._facts, estimate.last, cut, estimate.keep).run(estimate.first)
+            yield from (one for one in found if one.first == estimate.first)
+
     def _repeats(self, first: int, last: int) -> bool:
         """Whether slices of any of these layers may need the same rows."""
         return any(self._facts.repeats_rows(number) for number in range(first, last + 1))
@@ -279,8 +290,13 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
             if e.first < end
         ]
         estimates.sort(key=lambda estimate: estimate.first)
-        plans = (search.plan(estimate) for estimate in estimates)
-        planned = next((plan for plan in plans if plan is not None), None)
+        planned = None
+        for _, alike in groupby(estimates, lambda estimate: estimate.first):
+            *others, last_one = alike
+            tried = map(search.plan, chain(others, [last_one], search.finer(last_one)))
+            planned = next((plan for plan in tried if plan is not None), None)
+            if planned is not None:
+                break
         parts.append(end if planned is None else planned)
         end = end - 1 if planned is None else planned.numbers[0] - 1
     return parts[::-1]
