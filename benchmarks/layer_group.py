@@ -39,7 +39,8 @@ from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, 
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from target_hw import microcontroller
 from target_hw.sophgo import CHIPS, MACHINES
-from tvm_ext.workloads.models import MODELS, ConvNorm, Model
+from tvm_ext.workloads import MODELS
+from tvm_ext.workloads.models import ConvNorm, Model
 from tvm_ext.workloads.networks import Bert
 
 KIB = 1024
@@ -395,12 +396,11 @@ def twin() -> None:
     """Time what compiling a chip's twin costs."""
     tag = "sophgo/bm1684x-llvm"
     target = Target(tag)
-    image, tokens = (1, 3, 224, 224), (1, 128)
     four = (4, *MODELS["bert_base"].arguments[1:])
     networks = {
         "resnet18": MODELS["resnet18"],
-        "ResNet-50": Model("", ResNet50, (), image, image),
-        "BERT of 4 layers": Model("", Bert, four, tokens, tokens, four[-1]),
+        "ResNet-50": Model("", ResNet50, (), (1, 3, 224, 224)),
+        "BERT of 4 layers": Model("", Bert, four, (1, 128)),
         "bert_base": MODELS["bert_base"],
     }
     compile_seconds(MODELS["mobilenet_v2"].build(), target, False)  # What is loaded once.
