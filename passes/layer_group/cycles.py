@@ -157,9 +157,7 @@ def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
     group = search.index.group((number,))
     (layer,) = group.layers
     if not layer.reason:
-        for estimate in sorted(
-            search.ending_with(number, number, search.parts), key=lambda e: e.price
-        ):
+        for estimate in sorted(search.ways_to_cut(number, number), key=lambda e: e.price):
             planned = search.plan(estimate)
             if planned is not None:
                 return simulate_group(search.on_cores(planned), chip).makespan

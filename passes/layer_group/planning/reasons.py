@@ -109,8 +109,8 @@ def _of_groups(
         first, last = parts[min(number, neighbour)].first, parts[max(number, neighbour)].last
         apart = list(dict.fromkeys(parts[n] for n in range(first, last + 1)))
         without[neighbour] = sum(p.price for p in apart), sum(p.moved for p in apart)
-        for estimate in search.ending_with(last, first, search.parts):
-            price = search.price(estimate) if estimate.first == first else None
+        for estimate in search.ways_to_cut(first, last):
+            price = search.price(estimate)
             if price is not None:
                 options.append((price / max(1, without[neighbour][0]), neighbour, estimate))
     for _, neighbour, estimate in sorted(options, key=lambda option: option[:2]):

@@ -102,6 +102,7 @@ class GroupSearch:
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
+        self._ways: dict[tuple[int, int], tuple[Estimate, ...]] = {}
         self.tried: set[tuple[int, int]] = set()  # First and last layers of what was planned.
         # What all planned groups were estimated to cost, and what they cost.
         self._estimated = self._found = 1
@@ -219,6 +220,13 @@ class GroupSearch:
                 reached[uncut] = min(reached[uncut], sweep.first)
                 alone = min(best, default=last) == last > first
                 vain = 0 if won or alone else vain + 1
+
+    def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
+        """Return the group of these layers in all cuts that are tried and fit."""
+        if (first, last) not in self._ways:
+            found = self.ending_with(last, first, self.parts)
+            self._ways[first, last] = tuple(one for one in found if one.first == first)
+        return self._ways[first, last]
 
     def finer(self, estimate: Estimate) -> Iterator[Estimate]:
         """Yield a group in more slices than those that were estimated, a few times.
