@@ -38,7 +38,7 @@ CUTS = [Cut(h=6, cores=2), Cut(h=6, cores=3), Cut(h=2, cores=2), Cut(2, 3, cores
 CUTS += [Cut(h=4, w=2, cores=2), Cut(h=6, part_bytes=1024, cores=2)]
 
 
-@pytest.mark.parametrize("keep", ["", "h"])
+@pytest.mark.parametrize("keep", ["h", pytest.param("", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cut", CUTS)
 def test_each_core_has_what_its_slices_need(cut, keep):
     group = group_of(network(batch=cut.n))

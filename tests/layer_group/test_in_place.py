@@ -71,7 +71,7 @@ def pairs(planned):
     return [pair for _, pair in planned.local.in_place]
 
 
-@pytest.mark.parametrize("cut", [Cut(), Cut(h=3)])
+@pytest.mark.parametrize("cut", [Cut(h=3), pytest.param(Cut(), marks=pytest.mark.slow)])
 def test_a_group_in_place_takes_less_and_gives_the_same(cut):
     mod = lowered(elementwise)
     kib = 1

@@ -109,7 +109,7 @@ def test_parts_compute_the_same(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("keep", ["", "h"])
+@pytest.mark.parametrize("keep", ["h", pytest.param("", marks=pytest.mark.slow)])
 def test_replay_finds_every_part(name, keep):
     check_replay(planned(name, PASSING, keep), LANES)
     for h, w in ((1, 1), (2, 1), (3, 2)):

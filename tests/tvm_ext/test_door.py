@@ -39,7 +39,10 @@ def test_no_name_is_a_module_of_another_kind():
     assert modules & set(tvm_ext.__all__) == {"transform"}
 
 
-@pytest.mark.parametrize("run", [("-m", "mypkg"), ("-c", "import mypkg.__main__")])
+@pytest.mark.parametrize(
+    "run",
+    [("-m", "mypkg"), pytest.param(("-c", "import mypkg.__main__"), marks=pytest.mark.slow)],
+)
 def test_importing_makes_pipelines_and_chips_known(tmp_path, run):
     (tmp_path / "mypkg").mkdir()
     # In the order that is easy to get wrong: ours first.

@@ -455,6 +455,7 @@ def write_pictures(folder):
         save(figure, Path(folder) / f"maps.{suffix}")
 
 
+@pytest.mark.slow
 def test_another_process_writes_the_same_bytes(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()

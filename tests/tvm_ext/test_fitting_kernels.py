@@ -95,7 +95,11 @@ def capacities(func: tirx.PrimFunc, scope: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "name", ["normalised", pytest.param("weighted", marks=pytest.mark.slow), "product"]
+    "name",
+    [
+        "product",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("weighted", "normalised")),
+    ],
 )
 def test_no_choice_by_hand_is_better(name: str):
     scope, _ = KERNELS[name]

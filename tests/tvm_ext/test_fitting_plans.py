@@ -72,7 +72,7 @@ def test_cycles_decide_also_where_everything_fits_somehow():
     [
         TOO_LARGE,
         pytest.param("vector_add", "lowest", marks=pytest.mark.slow),
-        ("flash_attention", "overflow"),
+        pytest.param("flash_attention", "overflow", marks=pytest.mark.slow),
     ],
 )
 def test_the_kernel_computes_the_same(name: str, size: str):

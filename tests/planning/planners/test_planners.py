@@ -37,7 +37,7 @@ def violations_but_capacity(problem, plan):
 
 @pytest.mark.parametrize("name", EVERY)
 @given(problem=problems(most_buffers=6, most_slots=9))
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_plans_are_right_and_say_whether_they_fit(name, problem):
     plan = solve(problem, name, BUDGET)
     note(repr(plan))

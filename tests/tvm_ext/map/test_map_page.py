@@ -53,7 +53,10 @@ const set = async (id, value) => {
 """Shows every memory in every way, and chooses some buffers of each."""
 
 
-@pytest.mark.parametrize("what", ["memories", "overflow", "network"])
+@pytest.mark.parametrize(
+    "what",
+    ["overflow", *(pytest.param(what, marks=pytest.mark.slow) for what in ("memories", "network"))],
+)
 def test_nothing_is_complained_about(open_page, request, what):
     page = open_page(request.getfixturevalue(what))
     page.browser.execute_async_script(EVERYTHING)
