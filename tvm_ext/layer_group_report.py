@@ -50,6 +50,8 @@ class LayerGroupSummary:
         ``c`` for channels, which lie across the lanes, ``h`` for rows and ``w`` for the rest.
     n_slices, h_slices, w_slices : int
         How many slices the batch, the rows and the columns of its outputs are cut into.
+    cores : int
+        How many of the chip's cores share the slices.
     in_parts : int
         How many of its layers make their channels in parts, while weights are loaded.
     halo : str
@@ -75,6 +77,7 @@ class LayerGroupSummary:
     n_slices: int
     h_slices: int
     w_slices: int
+    cores: int
     in_parts: int
     halo: str
     lmem_peak: int
@@ -84,6 +87,12 @@ class LayerGroupSummary:
     repeated_rows: int
     cycles: int
     planned: PlannedGroup = field(repr=False)
+
+
+def slices_of(group: LayerGroupSummary) -> str:
+    """Say in how many slices a group is, and how many cores share them if there are several."""
+    slices = f"{group.n_slices}x{group.h_slices}x{group.w_slices}"
+    return slices if group.cores == 1 else f"{slices} on {group.cores} cores"
 
 
 class LeftLayer(NamedTuple):
@@ -140,7 +149,7 @@ class LayerGroupReport:
         rows = (
             (
                 ", ".join(f"{n} ({r})" for n, r in zip(group.layers, group.results, strict=True)),
-                f"{group.n_slices} x {group.h_slices} x {group.w_slices}",
+                slices_of(group),
                 group.halo,
                 f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
                 f"{group.moved:,}",
@@ -295,6 +304,7 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
         group.cut.n,
         group.cut.h,
         group.cut.w,
+        group.cut.cores,
         len(group.slices.streams),
         group.halo,
         group.plan.peak,

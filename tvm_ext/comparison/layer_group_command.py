@@ -26,6 +26,7 @@ from tvm_ext.layer_group_report import (
     LayerGroupSummary,
     check_local_memory,
     report_of,
+    slices_of,
 )
 from tvm_ext.lowering import DEFAULT_TARGET, capture_relax, known_target
 from tvm_ext.programs import read_network
@@ -141,7 +142,7 @@ def _row(number: int, group: LayerGroupSummary) -> list[str]:
     return [
         str(number),
         str(len(group.layers)),
-        f"{group.n_slices}x{group.h_slices}x{group.w_slices}",
+        slices_of(group),
         group.halo,
         str(group.lmem_peak),
         f"{100 * group.lmem_peak / group.lmem_capacity:.0f} %",

@@ -150,7 +150,8 @@ class Uniformity:
 def is_thread(op: AttrStmt) -> bool:
     """Whether an attribute begins the threads of a block along an axis, more than one of them."""
     is_one = isinstance(op.value, IntImm) and op.value.value == 1
-    return not is_one and not str(op.node.thread_tag).startswith(("blockIdx.", "clusterCtaIdx."))
+    tag = str(getattr(op.node, "thread_tag", ""))
+    return not is_one and not tag.startswith(("blockIdx.", "clusterCtaIdx."))
 
 
 def _is_of_one_thread(buffer: Var) -> bool:
