@@ -77,6 +77,16 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
         assert_right(problem, packing, search.offsets)
 
 
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+@pytest.mark.parametrize(("capacity", "fits"), [(7, True), (6, False)])
+def test_not_one_byte_is_taken_of_what_is_reserved_or_not_there(attempt, capacity, fits):
+    buffers = tuple(Buffer(name, 3, [(0, 1)], 1) for name in "ab")
+    packing = packed(Problem(buffers, MemoryScope("local", reserved=((3, 4),))))
+    search = BranchAndBound(packing, attempt.ranks(packing), attempt.by_load, capacity)
+    assert search.advance(100) is (Outcome.FOUND if fits else Outcome.EXHAUSTED)
+    assert not fits or sorted(search.offsets) == [0, 4]
+
+
 @pytest.fixture(scope="module")
 def with_compiler():
     if compiled.loop(advance) is None:

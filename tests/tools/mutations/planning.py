@@ -238,13 +238,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (_RIGHT, "tests/planning/engine/test_branch_and_bound.py"),
     ),
     Fault(
-        "loops fault: search, the capacity",
-        "passes/planning/planners/branch_and_bound/loop.py",
-        "if raised + state.size[other] > state.capacity:",
-        "if raised + state.size[other] > state.capacity + 1:",
-        (_RIGHT, "tests/planning/engine/test_branch_and_bound.py"),
-    ),
-    Fault(
         "loops fault: relocation, what is reserved",
         "passes/planning/planners/neighborhood/loop.py",
         "offset < state.reserved_end[at]:",
