@@ -27,7 +27,7 @@ from passes.ascend.planning.slot_search import Planner
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.positions import compressed
-from passes.planning.overflow import Cost, Overflow, does_not_fit
+from passes.planning.overflow import Overflow, does_not_fit
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import Lines
@@ -132,7 +132,11 @@ def level_planner(options: AscendOptions) -> Planner:
 
 def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
     planner, budget = level_planner(options), options.budget or Budget()
-    solver: Solver = lambda problem: planner(problem, budget)  # noqa: E731
+
+    def within_budget(problem: Problem) -> Plan:
+        return planner(problem, budget)
+
+    solver: Solver = within_budget
     if options.degrade:
         kernel, solver = with_least_cycles(kernel, planner, scopes, budget, options.cross_loop)
     return place_function(
@@ -178,13 +182,16 @@ def _overflow(kernel: CoreKernel) -> Overflow:
             f"bits available! ({_REASON})"
         )
         places, cost_model = Lines(kernel.func, kernel.found), simulated_cost(kernel)
-        cost: Cost | None = None
-        if cost_model is not None:
-            cost = lambda changed, plan: (  # noqa: E731
-                f"{cost_model([(changed, plan)]).cycles} cycles in simulation, where memory "
+
+        def cost(changed: Problem, found: Plan) -> str:
+            assert cost_model is not None
+            return (
+                f"{cost_model([(changed, found)]).cycles} cycles in simulation, where memory "
                 f"without end would give {cost_model([]).cycles}"
             )
-        explained = does_not_fit(problem, plan, base, places=places, rules=RULES, cost=cost)
+
+        told = None if cost_model is None else cost
+        explained = does_not_fit(problem, plan, base, places=places, rules=RULES, cost=told)
         return f"{first}\n  {explained}"
 
     return overflow

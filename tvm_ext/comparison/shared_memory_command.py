@@ -17,6 +17,7 @@ from tvm.tirx import PrimFunc
 from passes.driver import name_of, prim_funcs
 from passes.shared_memory.analysis.steps import SCOPES, allocated_bytes
 from tvm_ext import transform
+from tvm_ext.lowering import up_to_shared_memory
 from tvm_ext.programs import load_program
 from tvm_ext.text import in_columns
 
@@ -110,7 +111,7 @@ def _kernel_bytes(mod: IRModule) -> Iterator[KernelBytes]:
 
 def _taken(func: PrimFunc, way: _Way) -> int | None:
     """Return the bytes of the kernel that takes most; None where a pass fails."""
-    passes = [way.first(), *_between(), way.last()]
+    passes = [way.first(), *up_to_shared_memory(), way.last()]
     with PassContext(config=dict(way.config)):
         try:
             planned = Sequential(passes)(IRModule({"main": func}))["main"]
@@ -118,20 +119,3 @@ def _taken(func: PrimFunc, way: _Way) -> int | None:
             return None
     by_scope = (allocated_bytes(planned, scope) for scope in SCOPES)
     return max(map(sum, zip(*by_scope, strict=True)), default=0)
-
-
-def _between() -> list[Pass]:
-    """Return the passes that TVM's pipeline has between the two."""
-    return [
-        s_tir.transform.HoistIfThenElse(),
-        tirx.transform.UnrollLoop(),
-        s_tir.transform.RenormalizeSplitPattern(),
-        tirx.transform.StmtSimplify(),
-        tirx.transform.RemoveNoOp(),
-        s_tir.transform.RewriteUnsafeSelect(),
-        tirx.transform.CommonSubexprElim(),
-        tirx.transform.FP8ComputeLegalize(),
-        *map(s_tir.transform.ThreadSync, (*SCOPES, "warp")),
-        s_tir.transform.InferFragment(),
-        s_tir.transform.LowerThreadAllreduce(),
-    ]
