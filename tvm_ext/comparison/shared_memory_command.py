@@ -70,13 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1."""
     program = load_program(args.program, args.target)
     found = [one for mod in program.functions for one in _kernel_bytes(mod)]
     if args.json is not None:

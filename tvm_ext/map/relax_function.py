@@ -19,6 +19,7 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, Problem, solve
+from passes.relax.bindings import bindings_of
 from tvm_ext.comparison.memory_comparison import READER
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
@@ -28,7 +29,7 @@ from tvm_ext.lowering import (
 )
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
 from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
-from tvm_ext.tensor_names import bindings_of, operator_of
+from tvm_ext.tensor_names import operator_of
 
 SLOTS = "slots"
 """What stands for the plan in whole slots in the place of a planner's name."""

@@ -8,7 +8,7 @@ be made from. Each binding gets a name of its own before, so that what it became
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,10 +17,11 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 from tvm.ir.transform import Sequential
 from tvm.tirx import PrimFunc
-from tvm_ffi import structural_map
+from tvm_ffi import structural_walk
 
 from passes.order.planning.graph import OrderProblem, Tensor
 from passes.planning import Buffer
+from passes.relax.bindings import bindings_of, renamed
 from passes.relax.facts import RelaxMemory, TensorGroup
 
 LOWERING = Sequential(
@@ -130,14 +131,13 @@ def read_function(
     ValueError is raised when what a binding became is not found, or by `read`.
     """
     func = mod[variable]
-    numbered = enumerate(bindings_of(func.body))
-    names = {binding.var.__chandle__(): f"binding.{number}" for number, (binding, _) in numbered}
+    names = {b.var.__chandle__(): f"binding.{n}" for n, b in enumerate(bindings_of(func.body))}
     alone = {
         other: function
         for other, function in mod.functions.items()
         if isinstance(function, PrimFunc) or other.same_as(variable)
     }
-    alone[variable] = _named(func, names)
+    alone[variable] = renamed(func, names)
     lowered = LOWERING(IRModule(alone, attrs=mod.attrs, global_infos=mod.global_infos))
     whole = mod.clone()
     whole.update_func(variable, lowered[variable])
@@ -149,38 +149,16 @@ def read_function(
     return FunctionMemory(memory, positions)
 
 
-def bindings_of(body: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the bindings of a body with their blocks, as they are numbered: an `if`, then within.
-
-    Those of functions within the function are not numbered.
-    """
-    for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
-        for binding in block.bindings:
-            yield binding, block
-            if isinstance(binding.value, relax.If):
-                yield from bindings_of(binding.value.true_branch)
-                yield from bindings_of(binding.value.false_branch)
-
-
 def blocks_of(func: relax.Function) -> list[Block]:
-    """Return the dataflow blocks of a function, with those of its branches."""
+    """Return the dataflow blocks of a function, with those of its branches, in program order."""
+    numbers = {b.var.__chandle__(): number for number, b in enumerate(bindings_of(func.body))}
     found: dict[int, Block] = {}
-    for number, (_, block) in enumerate(bindings_of(func.body)):
-        if isinstance(block, relax.DataflowBlock) and block.__chandle__() not in found:
-            found[block.__chandle__()] = Block(block, tuple(block.bindings), number)
-    return list(found.values())
 
+    def note(block: relax.DataflowBlock) -> None:
+        bindings = tuple(block.bindings)
+        start = numbers.get(bindings[0].var.__chandle__()) if bindings else None
+        if start is not None:
+            found[start] = Block(block, bindings, start)
 
-def _named(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
-    """Return a function with new names for some variables, by handle."""
-    made: dict[int, Any] = {}
-
-    def rename(variable: Any) -> Any:
-        handle = variable.__chandle__()
-        if handle not in names:
-            return variable
-        if handle not in made:
-            made[handle] = type(variable)(names[handle], variable.ty, variable.span)
-        return made[handle]
-
-    return structural_map(func, [(relax.DataflowVar, rename), (relax.Var, rename)])
+    structural_walk(func.body, (relax.DataflowBlock, note))
+    return [found[start] for start in sorted(found)]

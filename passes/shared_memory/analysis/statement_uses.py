@@ -55,19 +55,11 @@ class StatementUses:
 def uses_of(
     parts: Any, names: Mapping[int, str], access: LinearAccess, *, lends: bool = False
 ) -> StatementUses:
-    """Return what the expressions of a statement do.
+    """Return what the expressions of a statement do with buffers that threads share.
 
-    Parameters
-    ----------
-    parts : list of expressions
-        None among them is left out.
-    names : mapping of int to str
-        The shared buffers, by the index of their allocation.
-    access : LinearAccess
-        What is known of the function.
-    lends : bool
-        Whether addresses in them are given up when the statement ends, as operands of a call are
-        that is a statement; otherwise they may be kept.
+    None among them is left out; `names` are by the index of the allocation. An address that `lends`
+    is given up when the statement ends, as operands of a call are that is a statement; otherwise it
+    may be kept.
     """
     uses = StatementUses()
     walk = _Walk(uses, names, access, _Given.USED if lends else _Given.KEPT)

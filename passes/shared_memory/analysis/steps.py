@@ -97,16 +97,9 @@ class FunctionMemory:
 def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
     """Read off a function what the threads of its kernels do with shared memory; None without any.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat, with its barriers: as it stands behind `ThreadSync`.
-
-    Raises
-    ------
-    ValueError
-        When it holds what is not known, or a dynamic allocation cannot be planned with others: a
-        kernel has one at most.
+    The function is flat and has its barriers, as behind `ThreadSync`. ValueError is raised when it
+    holds what is not known, or a dynamic allocation cannot be planned with others: a kernel has one
+    at most.
     """
     owners = _kernels(func.body)
     if not owners:
