@@ -33,7 +33,7 @@ from tvm_ext.comparison.planner_results import (
 from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
-from tvm_ext.text import Table
+from tvm_ext.text import Table, Tabular
 
 READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
@@ -88,7 +88,7 @@ class SymbolicMemory:
 
 
 @dataclass(frozen=True)
-class ActivationMemory:
+class ActivationMemory(Tabular):
     """The memory of one Relax function."""
 
     planned: ScopeResult
@@ -145,14 +145,6 @@ class ActivationMemory:
         """Return a row for each planner, with what the numbers leave out below."""
         weights = f"weights: {self.weights} in a region of {self.weight_bytes:,} bytes"
         return scope_table([self.planned], [*self.not_counted(), weights])
-
-    def __str__(self) -> str:
-        """Return the table that the command ``compare`` prints."""
-        return "\n".join(self.table().text())
-
-    def _repr_html_(self) -> str:
-        """Return it for a notebook."""
-        return self.table().html()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all that is known as plain data, the keys named as the attributes."""

@@ -24,7 +24,7 @@ from tvm_ext.lowering import (
     known_target,
 )
 from tvm_ext.programs import read_network
-from tvm_ext.text import in_columns
+from tvm_ext.text import Table
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = known_target(arguments.target or DEFAULT_TARGET)
     found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
     write_json(arguments.json, [{**asdict(row), "proven": row.proven} for row in found])
-    print("\n".join(render(found)))
+    print("\n".join(_table(found).text()))
     return 0
 
 
@@ -140,8 +140,8 @@ def _lifted(mod: tvm.IRModule) -> tvm.IRModule | None:
         return None
 
 
-def render(found: list[OrderSavings]) -> list[str]:
-    """Write what orders save as a table, and below it why no more."""
+def _table(found: list[OrderSavings]) -> Table:
+    """Return what orders save, and below it why no more."""
     rows = [("function", "order", "operators", "moved", "stock", "best", "bound", "proven")]
     for one in found:
         proven = "lowest of any order" if one.proven else "no"
@@ -149,7 +149,7 @@ def render(found: list[OrderSavings]) -> list[str]:
         rows.append((one.name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
         stock, best = f"{one.stock_found:,}", f"{one.found:,}"
         rows.append(("", "found", "", f"{len(one.moved):,}", stock, best, f"{one.bound:,}", proven))
-    return [*in_columns(rows, left=(0, 1, 7)), "", *_notes(found)]
+    return Table("bytes of activations", rows, [*_notes(found)], left=(0, 1, 7))
 
 
 def _notes(found: list[OrderSavings]) -> Iterator[str]:

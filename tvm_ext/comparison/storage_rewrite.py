@@ -21,7 +21,7 @@ from passes.ir.buffers import constant_shape, element_type
 from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
 from tvm_ext.lowering import left_to_lower, not_lowered, prim_funcs, split
-from tvm_ext.text import Table, format_bytes, format_seconds
+from tvm_ext.text import Table, Tabular, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
 _LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
@@ -98,7 +98,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """Both passes on every PrimFunc of a module."""
 
     functions: tuple[FunctionComparison, ...]
@@ -133,15 +133,7 @@ class Comparison:
         The seconds that TVM took to lower the program up to the passes are held against theirs.
         """
         rows = [_HEADER, *(cells for function in self.functions for cells in _rows(function))]
-        return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=2)
-
-    def __str__(self) -> str:
-        """Return the table that the command ``compare`` prints."""
-        return "\n".join(self.table().text())
-
-    def _repr_html_(self) -> str:
-        """Return it for a notebook."""
-        return self.table().html()
+        return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=(0, 1))
 
     def to_json(self) -> str:
         """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
