@@ -148,13 +148,12 @@ def what_fits(
     with error_context("what_fits"):
         limits = as_budget(budget)
         chip = None if target is None else known_target(target)
-        modules = split(program, target=chip)
+        functions = split(program, target=chip)
     found = []
-    for mod in modules:
-        ((var, func),) = mod.functions.items()
+    for name, func in functions.items():
         if chip is not None:
             func = func.with_attr("target", chip)
-        with error_context("what_fits", str(var.name_hint)):
+        with error_context("what_fits", name):
             if memory_of(func) is None:
                 raise ValueError("neither an argument nor the function's target describes a memory")
             options = AscendOptions()
@@ -166,7 +165,7 @@ def what_fits(
             cost = in_cycles or (lambda _placed: Cost(0))
             choices = choose(requests, level_planner(options), cost, limits, smaller=True)
         for request, ways in zip(requests, choices, strict=True):
-            found.append(_memory(str(var.name_hint), request, ways, in_cycles is not None))
+            found.append(_memory(name, request, ways, in_cycles is not None))
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
+from passes.driver import prim_funcs
 from passes.gmem.options import GMEMOptions
 from passes.ir.errors import first_line
 from passes.order.functions import FunctionOrder
@@ -246,8 +247,8 @@ def has_relax(mod: tvm.IRModule) -> bool:
     return any(isinstance(function, relax.Function) for function in mod.functions.values())
 
 
-def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
-    """Give each PrimFunc of a module a module of its own, as it stands before ``StorageRewrite``.
+def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> dict[str, PrimFunc]:
+    """Return the PrimFuncs of a module by name, as they stand before ``StorageRewrite``.
 
     They are in alphabetical order. Those of a Relax module are there once it is lowered; functions
     of other kinds are left out. Without Relax functions and without a target, every function has to
@@ -265,27 +266,21 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> li
     if resolved is not None and has_relax(mod):
         functions = prim_funcs(_lowered(mod, resolved))
     elif resolved is not None and any(map(left_to_lower, functions.values())):
-        functions = prim_funcs(_lowered(IRModule(functions), resolved))
+        alone = {v: func for v, func in mod.functions.items() if isinstance(func, PrimFunc)}
+        functions = prim_funcs(_lowered(IRModule(alone), resolved))
     elif resolved is not None:
         functions = {
-            var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
-            for var, func in functions.items()
+            name: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
+            for name, func in functions.items()
         }
     if not functions:
         others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
         what = f"it has only other functions ({others})" if others else "it is empty"
         raise ValueError(f"no PrimFunc in the module: {what}")
-    for var, func in functions.items():
+    for name, func in functions.items():
         if blocks := _blocks(func):
-            raise ValueError(not_lowered(var.name_hint, blocks[0]))
-    return [
-        IRModule({var: functions[var]}) for var in sorted(functions, key=lambda var: var.name_hint)
-    ]
-
-
-def prim_funcs(mod: IRModule) -> dict[Any, PrimFunc]:
-    """Return the functions of a module that are PrimFuncs, by their variables."""
-    return {var: func for var, func in mod.functions.items() if isinstance(func, PrimFunc)}
+            raise ValueError(not_lowered(name, blocks[0]))
+    return functions
 
 
 def not_lowered(name: str, left: str) -> str:

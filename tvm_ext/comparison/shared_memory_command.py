@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.tirx import PrimFunc
 
-from passes.driver import name_of, prim_funcs
 from passes.shared_memory.analysis.steps import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.command_options import write_json
@@ -57,7 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1."""
     program = load_program(args.program, args.target)
-    found = [one for mod in program.functions for one in _kernel_bytes(mod)]
+    every = [
+        KernelBytes(name, {way: _taken(func, chosen) for way, chosen in _WAYS.items()})
+        for name, func in program.functions.items()
+    ]
+    found = [one for one in every if any(one.taken.values())]
     write_json(args.json, [asdict(one) for one in found])
     if not found:
         print("no kernel allocates shared memory")
@@ -77,14 +80,6 @@ def _cell(size: int | None) -> str:
 def _is_above(one: KernelBytes) -> bool:
     default, ours = one.taken["default"], one.taken["ours"]
     return default is not None and ours is not None and ours > default
-
-
-def _kernel_bytes(mod: IRModule) -> Iterator[KernelBytes]:
-    """Yield what the functions of a module take, if they take any."""
-    for name, func in prim_funcs(mod).items():
-        taken = {way: _taken(func, chosen) for way, chosen in _WAYS.items()}
-        if any(taken.values()):
-            yield KernelBytes(name if name_of(func) == "?" else name_of(func), taken)
 
 
 def _taken(func: PrimFunc, way: _Way) -> int | None:

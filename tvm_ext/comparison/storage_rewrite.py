@@ -17,10 +17,11 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, PrimFunc
 
+from passes.driver import prim_funcs
 from passes.ir.buffers import constant_shape, element_type
 from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
-from tvm_ext.lowering import left_to_lower, not_lowered, prim_funcs, split
+from tvm_ext.lowering import left_to_lower, not_lowered, split
 from tvm_ext.text import Table, Tabular, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
@@ -221,23 +222,24 @@ def compare(
     ValueError
         As `split` and `compare_function` do.
     """
-    modules = split(mod, target=target)
-    return Comparison(tuple(compare_function(m, ours=ours, repeats=repeats) for m in modules))
+    functions = split(mod, target=target).items()
+    rows = (compare_function(*function, ours=ours, repeats=repeats) for function in functions)
+    return Comparison(tuple(rows))
 
 
 def compare_function(
-    mod: IRModule, *, ours: Pass | None = None, repeats: int = 5
+    name: str, func: PrimFunc, *, ours: Pass | None = None, repeats: int = 5
 ) -> FunctionComparison:
-    """Run both passes on a module with one function, as `split` gives it, and compare them.
+    """Run both passes on a function, as `split` gives it, and compare them.
 
     Raises ValueError when `repeats` is less than 1, or a pass fails; the message names the function
     and what it still needs, if that is known.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, and is {repeats}")
-    (var,) = mod.functions
+    mod = IRModule({name: func})
     passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
-    after_stock, after_ours = (_run(pass_, mod, var.name_hint) for pass_ in passes)
+    after_stock, after_ours = (_run(pass_, mod, name) for pass_ in passes)
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
         for pass_, times in zip(passes, seconds, strict=True):
@@ -245,7 +247,7 @@ def compare_function(
             pass_(mod)
             times.append(time.perf_counter() - begin)
     return FunctionComparison(
-        name=var.name_hint,
+        name=name,
         before=allocations(mod),
         stock=allocations(after_stock),
         ours=allocations(after_ours),
@@ -289,8 +291,7 @@ def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
     try:
         return pass_(mod)
     except Exception as error:  # a pass may raise anything
-        (func,) = mod.functions.values()
-        if left := left_to_lower(func):
+        if left := left_to_lower(mod[name]):
             raise ValueError(not_lowered(name, left[0])) from error
         raise ValueError(
             f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"

@@ -202,9 +202,7 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
         scopes += found
         left += list(unplanned)
     if network is None or options.functions:
-        for mod in program.functions:
-            ((var, func),) = mod.functions.items()
-            name = str(var.name_hint)
+        for name, func in program.functions.items():
             if options.functions and name not in options.functions:
                 continue
             more, simulated, alone = _of_function(name, func, options)
