@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.ir import IRModule, TensorLoad
-from tvm.ir.instrument import pass_instrument
+from tvm.ir.transform import module_pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
@@ -29,6 +29,7 @@ from passes.order.functions import FunctionOrder
 from passes.order.planning.search import NODES
 from passes.order.transform import order_functions, with_orders
 from passes.planning import Budget
+from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import in_stages, no_relax_pipeline, relax_passes
 
 #: The name that the stock storage planning pass goes by.
@@ -109,81 +110,55 @@ def lowering_relax(target: Target) -> Iterator[None]:
 
 
 class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering that has served
-    """Raised inside the pass instrument to leave the pipeline early."""
+    """Raised where ``StorageRewrite`` stands, to leave the pipeline early."""
 
 
-@pass_instrument
-class _Capture:
-    """Record each module that ``StorageRewrite`` is about to see.
-
-    The pipeline is left at the next recording once it is to `stop`; where it `stopped`, the error
-    that comes out of it is ours.
-    """
-
-    def __init__(self) -> None:
-        self.modules: list[tvm.IRModule] = []
-        self.stop = False
-        self.stopped = False
-
-    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
-        """Record the module if the pass is the one, and end the lowering if told to."""
-        if info.name != STORAGE_REWRITE:
-            return
-        self.modules.append(mod)
-        if self.stop:
-            self.stopped = True
-            raise _Captured
-
-
-def capture(
-    mod: tvm.IRModule | tvm.tirx.PrimFunc,
-    target: str | Target,
-    *,
-    config: Mapping[str, Any] | None = None,
-    relax_pipeline: tvm.transform.Pass | None = None,
-) -> list[tvm.IRModule]:
+def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list[tvm.IRModule]:
     """Lower a program by the stock pipelines up to storage planning.
 
     A TIR module takes the road of `tvm.tirx.build`. A Relax module first goes through the Relax
-    pipeline of its target, or the one given: `tvm.relax.get_default_pipeline` fuses operators, and
-    ``tvm.compile`` uses ``get_pipeline("default")`` for a CPU, which does not. The lowering ends
-    when ``StorageRewrite`` is reached, so no device compiler is needed. The pass context in force
-    applies, with the options of `config` added, but without its instruments.
+    pipeline of its target: `tvm.relax.get_default_pipeline` fuses operators, and ``tvm.compile``
+    uses ``get_pipeline("default")`` for a CPU, which does not. The lowering ends when
+    ``StorageRewrite`` is reached, so no device compiler is needed. The pass context in force
+    applies.
 
     Returned is each module that storage planning is given, in order: the last is the program, those
     before it are the functions that Relax evaluates to fold constants. Raises ValueError if the
     lowering never gets there.
     """
-    target = known_target(target)
-    outer = tvm.transform.PassContext.current()
-    recorder = _Capture()
-    with tvm.transform.PassContext(
-        opt_level=outer.opt_level,
-        required_pass=list(outer.required_pass),
-        disabled_pass=list(outer.disabled_pass),
-        instruments=[recorder],
-        config={**dict(outer.config), **(config or {})},
-    ):
+    target, stock = known_target(target), tirx.transform.StorageRewrite
+    modules: list[tvm.IRModule] = []
+    is_program = is_captured = False
+
+    def record(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        nonlocal is_captured
+        modules.append(mod)
+        is_captured = is_program
+        if is_captured:
+            raise _Captured
+        return stock()(mod)
+
+    recorder = module_pass(record, opt_level=0, name=STORAGE_REWRITE)
+    with replaced("StorageRewrite", lambda: recorder):
         if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
                 try:
-                    pipeline = relax_pipeline or relax.get_default_pipeline(target)
+                    pipeline = relax.get_default_pipeline(target)
                 except ValueError as error:
                     raise ValueError(no_relax_pipeline(target)) from error
                 mod = pipeline(mod)
-        recorder.stop = True
+        is_program = True
         try:
             tvm.compile(mod, target, relax_pipeline=None)
-        except RuntimeError:
-            # Crossing the C++ pass manager turns our exception into a plain RuntimeError.
-            if not recorder.stopped:
+        except Exception:  # Crossing the C++ pass manager may make another error of ours.
+            if not is_captured:
                 raise
-    if not recorder.stopped:
+    if not is_captured:
         raise ValueError(
             f"capture: lowering for target kind {target.kind.name!r} never ran {STORAGE_REWRITE}; "
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
         )
-    return recorder.modules
+    return modules
 
 
 def up_to_shared_memory() -> list[tvm.transform.Pass]:

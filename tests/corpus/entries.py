@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.target import Target
 
 from tvm_ext.lowering import capture, known_target
 
@@ -85,14 +86,19 @@ def load(name: str) -> tvm.IRModule:
     """Lower a workload for its first target, with its first options, as one module."""
     workload = WORKLOADS[name]
     target = known_target(workload.targets[0])
-    return capture(workload.build(target), target, config=workload.configs[0])[-1]
+    return _lowered(workload, target, workload.configs[0])
+
+
+def _lowered(workload: Workload, target: Target, config: Mapping[str, Any]) -> tvm.IRModule:
+    with tvm.transform.PassContext(config=dict(config)):
+        return capture(workload.build(target), target)[-1]
 
 
 def _entries(workload: Workload, every_target: bool) -> Iterator[Entry]:
     for name in workload.targets if every_target else workload.targets[:1]:
         for config in workload.configs:
             target = known_target(name)
-            lowered = capture(workload.build(target), target, config=config)[-1]
+            lowered = _lowered(workload, target, config)
             options = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in config.items()]
             for variable in sorted(lowered.get_global_vars(), key=lambda v: v.name_hint):
                 if workload.kind == "model" and variable.name_hint.startswith(_SHAPE_FUNCTION):
