@@ -118,6 +118,15 @@ NOT_MEETING = {
         ARMS,
         'T.evaluate(T.call_extern("int32", "fill", T.address_of(rounds[0])))',
     ),
+    "a register that a call writes for a condition": (
+        ARMS,
+        'if T.call_extern("int32", "fill", T.address_of(rounds[0])) > 0:\n    o[tx] = x[tx]',
+    ),
+    "a register of another name": (
+        ARMS,
+        'other = T.decl_buffer((1,), "int32", data=T.address_of(rounds[0]), scope="local")\n'
+        "other[0] = tx",
+    ),
     "a value of the thread": (
         f"if lane > 0:\n    {SYNC}\nelse:\n    {SYNC}",
         'lane: T.let[T.int32] = T.call_pure_extern("int32", "lane_id")',
@@ -147,6 +156,16 @@ def test_a_barrier_that_all_meet_ends_an_epoch(name: str):
 @pytest.mark.parametrize("name", NOT_MEETING)
 def test_no_other_ends_an_epoch(name: str):
     assert not may_share(two_phases(*NOT_MEETING[name]))
+
+
+@pytest.mark.parametrize("loop", ["for i in range(many[0])", "while rounds[0] < many[0]"])
+def test_generated_code_reads_the_end_of_a_loop_in_each_round(loop: str):
+    func = two_phases(
+        f"{SYNC}\n{loop}:\n    {SYNC}\n    second[tx] = x[tx]\n    {SYNC}\n{SYNC}",
+        'many = T.alloc_buffer((64,), "int32", scope="shared")\nmany[tx] = n[0]\nrounds[0] = 0',
+    )
+    _, second, many = problem_of(func).buffers
+    assert live_together(second.live, many.live)
 
 
 COPY = """
