@@ -10,6 +10,7 @@ import pytest
 import tvm
 from opencl_runs import shared_bytes
 from tvm import tirx
+from tvm.ir import GlobalVar
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -24,7 +25,8 @@ def two_phases(barrier: str, prologue: str = "") -> tirx.PrimFunc:
     """Return a kernel that uses one buffer, comes by a barrier, and uses another."""
     lines = "\n".join(f"    {line}" for line in barrier.splitlines())
     before = "\n".join(f"    {line}" for line in prologue.splitlines())
-    return tvm.script.from_source(f"""
+    return tvm.script.from_source(
+        f"""
 @T.prim_func(s_tir=True)
 def main(x: T.Buffer((64,), "float32"), n: T.Buffer((1,), "int32"), o: T.Buffer((64,), "float32")):
     T.launch_thread("blockIdx.x", 1)
@@ -38,7 +40,9 @@ def main(x: T.Buffer((64,), "float32"), n: T.Buffer((1,), "int32"), o: T.Buffer(
 {lines}
     second[tx] = x[tx]
     o[tx] = o[tx] + second[tx]
-""")
+""",
+        {"T": T, "begin": GlobalVar("begin")},
+    )
 
 
 def problem_of(func: tirx.PrimFunc) -> Any:
@@ -196,10 +200,8 @@ HANDED_ON = {
         "T.address_of(first[0]), 1)))",
         False,
     ),
-    "copied, not waited for": (
-        COPY,
-        False,
-    ),
+    "copied, not waited for": (COPY, False),
+    "given to a function": ("T.evaluate(begin(first.data))", False),
     "copied": (
         f'{COPY}\nT.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))',
         True,
