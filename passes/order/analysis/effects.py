@@ -49,7 +49,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
         symbols = _variables(binding.ty if checks else binding.var.ty)
         earlier = {made_by[handle] for handle in (*used, *symbols) if handle in made_by}
         memory = frozenset[int]().union(*(memory_of.get(h, (_OUTSIDE,)) for h in used))
-        is_new = name == CALL_TIR and len(used) != 1
+        is_new = name == CALL_TIR and _tensors_read(mod, value) != 1
         result = frozenset((number,)) if is_new else memory | {number}
         touches = memory | result
         is_exclusive = checks or name in OVERWRITE_ARGUMENTS
@@ -104,6 +104,16 @@ class _Opaque:
                 not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT for call in calls
             )
         return self._calls_out[handle]
+
+
+def _tensors_read(mod: IRModule, call: Call) -> int:
+    """Return how many arguments a kernel names; where that is one, TVM may make a view of it."""
+    kernel = mod.functions.get(call.args[0])
+    if not isinstance(kernel, PrimFunc) or not isinstance(call.args[1], relax.Tuple):
+        return 1
+    named = _variables(kernel.body)
+    given = kernel.params[: len(call.args[1].fields)]
+    return sum(param.__chandle__() in named for param in given)
 
 
 def _operator(value: Any) -> str:

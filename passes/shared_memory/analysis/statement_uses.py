@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tvm.ir import Op, TensorLoad, Var
+from tvm.ir import GlobalVar, Op, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import IntImm, Let, Ramp
 
@@ -116,7 +116,11 @@ class _Walk:
         self._uses.jumps |= operator in JUMPS
         if operator in ASYNC_COPIES and given is _Given.USED:
             self._given = _Given.COPIED_TO
-        elif not is_done_on_return(op) or operator.startswith(ADDRESS_IN_OTHER_BLOCK):
+        elif (
+            isinstance(op.op, GlobalVar)  # Copies may go on that a function of the module begins.
+            or not is_done_on_return(op)
+            or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
+        ):
             self._given = _Given.KEPT
         rest = list(op.args)
         at = masked_index(op)

@@ -269,17 +269,12 @@ class _Walk:
         elif isinstance(op, AttrStmt):
             yield from self._steps_of_attr(op, here)
         elif isinstance(op, For):
-            yield from self._events(
-                op, uses_of([op.min, op.extent, op.step], self.names, self.access)
-            )
+            alike = here and self._uniform.loops_alike(op)
             is_run = isinstance(op.extent, IntImm) and op.extent.value > 0
-            yield self._loop(op.body, here and self._uniform.loops_alike(op), not is_run)
+            yield from self._loop(op, [op.min, op.extent, op.step], alike, not is_run)
         elif isinstance(op, While):
-            condition = list(self._events(op, uses_of([op.condition], self.names, self.access)))
-            yield from condition
-            inside = here and self._uniform.is_uniform(op.condition)
-            loop = self._loop(op.body, inside, True)
-            yield Loop((*loop.body, *condition), is_uniform=inside)
+            alike = here and self._uniform.is_uniform(op.condition)
+            yield from self._loop(op, [op.condition], alike, True)
         elif isinstance(op, IfThenElse):
             yield from self._events(op, uses_of([op.condition], self.names, self.access))
             inside = here and self._uniform.is_uniform(op.condition)
@@ -298,11 +293,14 @@ class _Walk:
         self.places[number] = op, at
         return Event(What.PLACE, number=number, loops=self._loops)
 
-    def _loop(self, body: Any, here: bool, may_skip: bool) -> Loop:
+    def _loop(self, op: For | While, read: list[Any], here: bool, may_skip: bool) -> Iterator[Step]:
+        """Yield the steps of a loop; generated code reads its bounds again before each round."""
+        events = tuple(self._events(op, uses_of(read, self.names, self.access)))
+        yield from events
         self._loops += 1
-        steps = tuple(self.steps(body, here))
+        body = tuple(self.steps(op.body, here))
         self._loops -= 1
-        return Loop(steps, may_skip, here)
+        yield Loop((*body, *events), may_skip, here)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
         yield from self._events(op, uses_of([op.value], self.names, self.access))
