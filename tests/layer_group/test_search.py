@@ -20,8 +20,9 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer_groups
 from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
+from passes.layer_group.planning.partition import shortest_path
 from passes.layer_group.planning.planned_group import Chip
-from passes.layer_group.planning.search import GroupSearch, counts, shortest_path
+from passes.layer_group.planning.search import GroupSearch, counts
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.sweep import Sweep

@@ -65,6 +65,11 @@ class NetworkIndex:
         """Names of the tensors that something outside of the network reads."""
         return frozenset(self.network.outputs)
 
+    def leaves(self, name: str, last: int) -> bool:
+        """Whether a tensor that is made is read behind the layer of number `last`, or nowhere."""
+        readers = self.readers[name]
+        return name in self.outputs or not readers or readers[-1] > last
+
     def layouts(self, names: Iterable[str]) -> tuple[Layer, ...]:
         """Return the layers that lay out weights of these names."""
         makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)

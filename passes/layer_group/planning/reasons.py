@@ -114,15 +114,15 @@ def _of_groups(
             if price is not None:
                 options.append((price / max(1, without[neighbour][0]), neighbour, estimate))
     for _, neighbour, estimate in sorted(options, key=lambda option: option[:2]):
-        planned = search.plan(estimate)
-        if planned is not None:
+        cost = search.cost(estimate)
+        if cost is not None:
             price, moved = without[neighbour]
             group = f"a group with {_neighbours(search, [neighbour], parts)} fits"
-            if planned.cost.moved > moved:
-                more = f"would move {planned.cost.moved} bytes, and {moved} move without it"
+            if cost.moved > moved:
+                more = f"would move {cost.moved} bytes, and {moved} move without it"
                 return f"{group}, but {more}"
-            if planned.cost.price >= price:
-                return f"{group}, but costs {100 * planned.cost.price / price - 100:.1f} % more"
+            if cost.price >= price:
+                return f"{group}, but costs {100 * cost.price / price - 100:.1f} % more"
             return f"{group}, but is none that this search compares"
     return f"no group with {_neighbours(search, near, parts)} fits"
 

@@ -10,7 +10,7 @@ full model of filling, draining and re-balancing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,16 @@ class Estimate:
     # Numbers of its first and last layer; it has all layers between them.
     first: int
     last: int
+    run: int  # The number of these layers in `Repeats`
     cut: Cut  # How many slices
     keep: str  # Letters of the cuts along which halos are kept
     price: int  # About what `cost.group_cost` says
     moved: int  # Bytes between global and local memory
     live_bytes: int  # Bytes a lane that are live in one step at most
+
+    def behind(self, layers: int) -> Estimate:
+        """Return the estimate of a group that is alike, so many layers behind this one."""
+        return replace(self, first=self.first + layers, last=self.last + layers)
 
 
 @dataclass
@@ -112,7 +117,8 @@ class Sweep:
             live, price = self._whole(number)
             if live <= capacity:
                 moved = int(self._moved)
-                yield Estimate(number, self.last, self.cut, self.keep, int(price), moved, live)
+                run = self.facts.repeats.run(number, self.last)
+                yield Estimate(number, self.last, run, self.cut, self.keep, int(price), moved, live)
 
     def _extend(self, number: int) -> bool:
         """Put a layer before the others; False if it cannot be cut so."""
@@ -120,7 +126,7 @@ class Sweep:
         if self.cut.w > 1 and not layer.by_columns:
             return False
         tensor = self.index.tensors[layer.output]
-        readers, leaves = self.index.readers[tensor.name], self._leaves(tensor.name)
+        readers, leaves = self.index.readers[tensor.name], self.index.leaves(tensor.name, self.last)
         needs = self._needs.get(tensor.name)
         if leaves:
             own = self._cut_output(tensor)
@@ -175,11 +181,6 @@ class Sweep:
         self._read(number, layer, made, stream)
         return True
 
-    def _leaves(self, name: str) -> bool:
-        """Whether what is made of a tensor is stored for others than this group."""
-        readers = self.index.readers[name]
-        return name in self.index.outputs or not readers or readers[-1] > self.last
-
     def _shared(self, number: int) -> dict[int, int]:
         """Return, for the group that begins with `number`, the bytes of results in place, by row.
 
@@ -192,7 +193,7 @@ class Sweep:
                 continue
             for name in result.operands:
                 loaded = self._loaded.get(name)
-                if loaded is None and self._leaves(name):
+                if loaded is None and self.index.leaves(name, self.last):
                     continue  # It is stored while its reader runs, or later.
                 begin = self.index.maker[name] if loaded is None else layer - 1
                 wraps = layer == self.last > number >= begin
