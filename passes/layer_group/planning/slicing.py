@@ -55,6 +55,8 @@ class Cut:
     def __post_init__(self) -> None:
         if self.passing and self.steps > 1:
             raise ValueError("only what is made in one slice can pass by in parts")
+        if not self.can_share(self.cores):
+            raise ValueError(f"{self.cores} cores cannot have equally many slices each: {self}")
 
     @property
     def steps(self) -> int:
@@ -71,13 +73,16 @@ class Cut:
 
         Cores share the slices of the outermost axis that is cut.
         """
-        outermost = next((x for x in LETTERS if self.count(x) > 1), "")
-        return self.count(letter) // (self.cores if letter == outermost else 1)
+        return self.count(letter) // (self.cores if letter == self.outermost else 1)
+
+    @property
+    def outermost(self) -> str:
+        """Letter of the outermost axis that is cut; empty if none is."""
+        return next((letter for letter in LETTERS if self.count(letter) > 1), "")
 
     def can_share(self, cores: int) -> bool:
         """Whether so many cores have equally many slices each."""
-        counts = [self.count(letter) for letter in LETTERS]
-        return next((count for count in counts if count > 1), 1) % cores == 0
+        return self.count(self.outermost or LETTERS[0]) % cores == 0
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
