@@ -61,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     import llvm_level
     from hypothesis import HealthCheck, settings
 
+    from passes.planning.planners.neighborhood import improve
+
     sweeps = is_sweep(config)
     settings.register_profile(
         "any machine",
@@ -71,6 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings.load_profile("any machine")
     llvm_level.set_level(llvm_level.SWEEP if sweeps else llvm_level.DEFAULT)
+    if not sweeps:
+        # Of many small problems, each would be searched in plain Python for a tenth of a second.
+        improve.FIRST_WORK = 0
 
 
 CORPUS = (
