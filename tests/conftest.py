@@ -87,9 +87,6 @@ CORPUS = (
 )
 """The files that ask for the corpus, which takes long to make."""
 
-NOTEBOOKS = "tests/test_tutorials.py"
-"""Each notebook is a process of its own: the last of a run are shared out one by one."""
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -101,9 +98,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            if file in CORPUS:
-                return "the corpus"
-            return nodeid if file == NOTEBOOKS else file
+            return "the corpus" if file in CORPUS else file
 
     return ByWhatIsShared(config, log)
 
