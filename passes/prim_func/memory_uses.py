@@ -109,7 +109,6 @@ def find_memory_uses(
 
 class _Walk(RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
-        super().__init__()
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
         self._buffers = access.buffers
