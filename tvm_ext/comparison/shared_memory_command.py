@@ -111,7 +111,7 @@ def _kernel_bytes(mod: IRModule) -> Iterator[KernelBytes]:
 
 def _taken(func: PrimFunc, way: _Way) -> int | None:
     """Return the bytes of the kernel that takes most; None where a pass fails."""
-    passes = [way.first(), *up_to_shared_memory(), way.last()]
+    passes = [way.first(), up_to_shared_memory(), way.last()]
     with PassContext(config=dict(way.config)):
         try:
             planned = Sequential(passes)(IRModule({"main": func}))["main"]
