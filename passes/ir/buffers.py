@@ -15,9 +15,13 @@ array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 """``array_get(array, index)``: the item of an array, at a third of the time of ``array[index]``."""
 
 
+array_size = tvm_ffi.get_global_func("ffi.ArraySize")
+"""``array_size(array)``: the number of its items, at a third of the time of ``len(array)``."""
+
+
 def items(array: Any) -> list[Any]:
     """Return the items of an array, in a fraction of the time of its iterator."""
-    return [array_get(array, index) for index in range(len(array))]
+    return [array_get(array, index) for index in range(array_size(array))]
 
 
 _map_count = tvm_ffi.get_global_func("ffi.MapCount")
@@ -59,7 +63,7 @@ def constant_shape(shape: Any) -> tuple[tuple[int, ElementType], ...] | None:
     The results of equal shapes are equal.
     """
     extents = []
-    for extent in items(shape):
+    for extent in shape:
         if type(extent) is not IntImm:
             return None
         extents.append((extent.value, element_type(extent.ty)))

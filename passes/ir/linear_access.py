@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import tvm_ffi
@@ -11,7 +11,7 @@ from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, Var
 from tvm.tirx import (
     AllocBuffer,
     Bind,
-    BufferStore,
+    BufferType,
     ForKind,
     PrimFunc,
     TilePrimitiveCall,
@@ -19,7 +19,7 @@ from tvm.tirx import (
 )
 
 from passes.ir.buffers import (
-    array_get,
+    array_size,
     constant_shape,
     element_type,
     is_same_type,
@@ -60,8 +60,8 @@ class Access:
     """One use of a buffer, or of something that forbids sharing in place."""
 
     buffer: int  # Handle of the buffer variable; 0 stands for all buffers
-    load: TensorLoad | None  # The load that reads it; None where it is used in any other way
-    store: BufferStore | None  # The store for whose value it is read
+    load: Load | None  # The load that reads it; None where it is used in any other way
+    store: Store | None  # The store for whose value it is read
 
 
 ANY_BUFFER = Access(0, None, None)
@@ -77,7 +77,7 @@ class BufferEntry(NamedTuple):
     is_flat: bool  # Whether the memory was declared with one dimension
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class LinearAccess:
     """What the statements of a function say: allocations, and who touches what."""
 
@@ -114,7 +114,9 @@ def find_linear_access(func: PrimFunc) -> LinearAccess:
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
     are blocks. The message names the buffer or loop.
     """
-    return LinearAccessPatternFinder(func.params)(read_statements(func.body))
+    found = LinearAccess(read_statements(func.body))
+    LinearAccessPatternFinder(found, func.params).find()
+    return found
 
 
 class LinearAccessPatternFinder(RecordVisitor):
@@ -128,48 +130,38 @@ class LinearAccessPatternFinder(RecordVisitor):
     what keeps memory alive through the loops that use it.
     """
 
-    def __init__(self, params: Any) -> None:
-        super().__init__()
-        self._found = LinearAccess(())
-        self._has_opaque = self._has_unclear_types = False
+    def __init__(self, found: LinearAccess, params: Any) -> None:
+        self._found = found
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
-        self._store: BufferStore | None = None
+        self._store: Store | None = None
         self._index_depth = 0
         self._in_thread_env = False
-        for position in range(len(params)):
-            param = array_get(params, position)
-            if is_buffer_var(param):
-                self._declare_outside(param, param.ty.dtype)
+        for param in items(params):
+            ty = param.ty
+            if type(ty) is BufferType:
+                self._declare_outside(param.__chandle__(), ty.dtype)
 
-    def __call__(self, statements: Records) -> LinearAccess:
-        """Go through the statements of a function's body."""
-        self._visit(statements)
-        return replace(
-            self._found,
-            statements=statements,
-            has_opaque=self._has_opaque,
-            has_unclear_types=self._has_unclear_types,
-        )
+    def find(self) -> None:
+        """Go through the statements, and note what they say beside them."""
+        self._visit(self._found.statements)
 
     # Definitions
 
-    def _declare(self, buffer: Var, dtype: PrimType, source: BufferEntry) -> None:
-        key = buffer.__chandle__()
+    def _declare(self, key: int, entry: BufferEntry) -> None:
         known = self._found.buffers
-        if key in known or element_type(dtype).lanes != element_type(source.dtype).lanes:
-            # Declared twice, or an alias of other lanes: the vector rewrite's to refuse.
-            self._has_unclear_types = True
-        known[key] = source
+        if key in known:
+            self._found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+        known[key] = entry
 
     def _visit_alloc(self, alloc: Alloc) -> None:
-        found, op = self._found, alloc.op
-        ty = op.buffer.ty
+        found, op, ty = self._found, alloc.op, alloc.buffer.ty
         volatile = is_volatile(op)
         if volatile:
             found.accesses.append(ANY_BUFFER)
-        element = element_type(ty.dtype)
-        extents = constant_shape(ty.shape)
+        dtype = ty.dtype
+        element = element_type(dtype)
+        extents = constant_shape(alloc.extents)
         nbits = element.nbits
         if extents is None:
             self._visit(alloc.shape)
@@ -177,10 +169,9 @@ class LinearAccessPatternFinder(RecordVisitor):
         else:
             for extent, _ in extents:
                 nbits *= extent
-        ndim = len(ty.shape) if extents is None else len(extents)
-        level = len(self._scopes)
+        ndim, level = len(alloc.extents), len(self._scopes)
         scope = parse_storage_scope(ty.storage_scope)
-        entry = AllocEntry(op.buffer.name, level, scope, element, extents, nbits, ndim, volatile)
+        entry = AllocEntry(alloc.buffer.name, level, scope, element, extents, nbits, ndim, volatile)
         known = found.buffers.get(alloc.key)
         if known is not None and known.root >= 0:
             # One statement may stand in several places; the last is what counts.
@@ -191,10 +182,10 @@ class LinearAccessPatternFinder(RecordVisitor):
             found.allocs.append(entry)
             found.alloc_stmts.append(op)
             found.alloc_keys.append(alloc.key)
-        self._declare(op.buffer, ty.dtype, BufferEntry(root, ty.dtype, level, ndim == 1))
+        self._declare(alloc.key, BufferEntry(root, dtype, level, ndim == 1))
 
-    def _declare_outside(self, buffer: Var, dtype: PrimType) -> None:
-        self._declare(buffer, dtype, BufferEntry(_OUTSIDE, dtype, 0, True))
+    def _declare_outside(self, key: int, dtype: PrimType) -> None:
+        self._declare(key, BufferEntry(_OUTSIDE, dtype, 0, True))
 
     def _visit_declare(self, declare: Declare) -> None:
         buffer, data = declare.op.buffer, declare.op.data
@@ -202,22 +193,24 @@ class LinearAccessPatternFinder(RecordVisitor):
         dtype = buffer.ty.dtype
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
-            self._has_opaque = True
-            self._has_unclear_types = True
+            self._found.has_opaque = True
+            self._found.has_unclear_types = True
             tvm_ffi.structural_walk(data, (Var, lambda var: self._escape(var.__chandle__())))
-            self._declare_outside(buffer, dtype)
+            self._declare_outside(declare.key, dtype)
             return
         self._forbid_inplace(source.__chandle__())
         entry = self._found.buffers.get(source.__chandle__())
         if entry is not None:
-            self._declare(buffer, dtype, entry)
+            if element_type(dtype).lanes != element_type(entry.dtype).lanes:
+                self._found.has_unclear_types = True  # The vector rewrite's to refuse, too.
+            self._declare(declare.key, entry)
         elif is_buffer_var(source):
             raise ValueError(
                 f"buffer {buffer.name!r} is declared as an alias of {source.name!r}, "
                 "which is not declared before it"
             )
         else:
-            self._declare_outside(buffer, dtype)
+            self._declare_outside(declare.key, dtype)
 
     def _forbid_inplace(self, key: int) -> None:
         self._found.accesses.append(Access(key, None, None))
@@ -248,7 +241,7 @@ class LinearAccessPatternFinder(RecordVisitor):
                 f"buffer {alloc.name!r} is allocated with {alloc.num_physical_dimensions} "
                 "dimensions and accessed as flat memory; run FlattenBuffer before StorageRewrite"
             )
-        if not len(indices):
+        if not array_size(indices):
             raise ValueError(
                 f"buffer {alloc.name!r} is accessed without an index, through an "
                 "alias without dimensions; run FlattenBuffer before StorageRewrite"
@@ -265,28 +258,30 @@ class LinearAccessPatternFinder(RecordVisitor):
         self._index_depth -= 1
 
     def _visit_load(self, load: Load) -> None:
-        self._visit_indices(load.indices)
+        if load.indices:
+            self._visit_indices(load.indices)
         entry = self._found.buffers.get(load.key)
         if self._index_depth:
             self._found.accesses.append(ANY_BUFFER)
         if entry is None:
-            self._has_unclear_types = True
+            self._found.has_unclear_types = True
         elif entry.root >= 0:
             if not self._index_depth:
-                self._found.accesses.append(Access(load.key, load.op, self._store))
+                self._found.accesses.append(Access(load.key, load, self._store))
             self._access(entry, load.op.ty, load.op.indices)
 
     def _visit_store(self, store: Store) -> None:
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
-        self._store = store.op
+        self._store = store
         self._visit(store.value)
         self._store = None
-        self._visit_indices(store.indices)
+        if store.indices:
+            self._visit_indices(store.indices)
         entry = self._found.buffers.get(store.key)
         if entry is None:
-            self._has_unclear_types = True
+            self._found.has_unclear_types = True
         elif entry.root >= 0:
             self._access(entry, store.op.value.ty, store.op.indices)
         self._leave_leaf(store.op, StmtKind.STORE, touched, first)
@@ -295,7 +290,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         """Note a buffer that is handed on as a whole."""
         entry = self._found.buffers.get(name.key)
         if entry is not None:
-            self._has_opaque = True
+            self._found.has_opaque = True
             self._escape(name.key)
             if entry.root >= 0:
                 self._touch(entry)
@@ -318,14 +313,14 @@ class LinearAccessPatternFinder(RecordVisitor):
         entry = found.buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
-            self._has_unclear_types = True
+            self._found.has_unclear_types = True
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
         elif entry.root >= 0:
             found.retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
 
     def _visit_let(self, let: Let) -> None:
-        self._has_unclear_types = True
+        self._found.has_unclear_types = True
         self._visit_parts(let)
 
     # Leaf statements
@@ -341,7 +336,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         if type(op) is Bind and (
             type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, op.value.ty)
         ):
-            self._has_unclear_types = True
+            self._found.has_unclear_types = True
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
@@ -361,7 +356,7 @@ class LinearAccessPatternFinder(RecordVisitor):
     def _visit_nest(self, record: Any, kind: StmtKind) -> None:
         found = self._found
         first, begin = len(found.accesses), len(found.sequence)
-        before = StmtEntry(record.op.__chandle__(), kind, [], first, first)
+        before = StmtEntry(record.key, kind, [], first, first)
         found.sequence.append(before)
         self._scopes.append([])
         self._visit_parts(record)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's structural visit and mutation, called without their cost of preparation.
+"""TVM's structural walk, visit and mutation, called without their cost of preparation.
 
-``tvm_ffi.structural_visit`` and ``structural_mutate`` look up the types of their
+Those of ``tvm_ffi`` look up the types of their
 callbacks and inspect their signatures anew at each call, 4 to 20 µs a callback,
 which for a small function is more than the walk itself. The functions here do the
 same on callbacks whose types were looked up once.
@@ -9,7 +9,7 @@ same on callbacks whose types were looked up once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm.tirx import PrimFunc, Stmt
 
 _structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
+_structural_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
 _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 Callback = Callable[[Any, Any], Any]
@@ -48,6 +49,12 @@ def structural_visit(root: Any, callbacks: Any) -> Any:
     if type(callbacks) is list:
         callbacks = [(_index(kind), callback) for kind, callback in callbacks]
     return _structural_visit(root, callbacks)
+
+
+def structural_walk(root: Any, notes: Sequence[tuple[Any, Callable[[Any], Any]]]) -> None:
+    """Call back for the nodes of an IR by their classes, each behind what is inside of it."""
+    indexed = [(type_index(kind), note) for kind, note in notes]
+    _structural_walk(root, indexed, [], int(tvm_ffi.WalkOrder.POSTORDER))
 
 
 def structural_mutate(root: Any, callbacks: Callbacks) -> Any:

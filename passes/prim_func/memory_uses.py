@@ -7,12 +7,13 @@ pointers to it are kept beyond the statement that makes them, and where exactly 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import Bind, BufferStore, Evaluate, For, ForKind, IntImm, While, is_buffer_var
 
+from passes.ir.buffers import items
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
@@ -52,7 +53,7 @@ class StoreSite:
         return self.record.op
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class AllocationUses:
     """What is known of the memory of one allocation, beyond when it is touched."""
 
@@ -109,7 +110,6 @@ def find_memory_uses(
 
 class _Walk(RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
-        super().__init__()
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
         self._buffers = access.buffers
@@ -124,7 +124,9 @@ class _Walk(RecordVisitor):
 
     def __call__(self, statements: Records) -> tuple[AllocationUses, ...]:
         self._visit(statements)
-        return tuple(replace(uses, by_threads=uses.owner in self._threaded) for uses in self._of)
+        for uses in self._of:
+            uses.by_threads = uses.owner in self._threaded
+        return tuple(self._of)
 
     def _visit_kept(self, record: Any, keeper: str | None) -> None:
         """Visit what is inside of a record, where an address may be kept by something."""
@@ -137,20 +139,16 @@ class _Walk(RecordVisitor):
         entry = self._buffers.get(key)
         return self._of[entry.root] if entry is not None and entry.root >= 0 else None
 
-    def _change(self, key: int, **changes: Any) -> None:
-        root = self._buffers[key].root
-        self._of[root] = replace(self._of[root], **changes)
-
     # Definitions
 
     def _visit_alloc(self, alloc: Alloc) -> None:
-        buffer, uses = alloc.op.buffer, self._uses(alloc.key)
+        buffer, uses = alloc.buffer, self._uses(alloc.key)
         if uses is None:
             raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
         loops = [record.op for record in self._around if type(record) in (ForLoop, WhileLoop)]
+        uses.count += 1
         uses.dtypes[buffer.ty.dtype.dtype] = None
-        owner, loop = (each[-1] if each else None for each in (self._owners, loops))
-        self._change(alloc.key, count=uses.count + 1, owner=owner, loop=loop)
+        uses.owner, uses.loop = (each[-1] if each else None for each in (self._owners, loops))
         self._visit_kept(alloc, f"the size of {buffer.name!r}")
 
     def _visit_declare(self, declare: Declare) -> None:
@@ -252,8 +250,8 @@ class _Walk(RecordVisitor):
         uses = self._uses(key)
         if uses is not None:
             uses.accessed[dtype] = None
-            uses.indexed.update((index.ty.dtype, None) for index in indices)
-            self._note_copy(key)
+            uses.indexed.update((index.ty.dtype, None) for index in items(indices))
+            self._note_copy(uses)
         return uses
 
     def _visit_call(self, call: Call) -> None:
@@ -291,12 +289,11 @@ class _Walk(RecordVisitor):
         uses = self._uses(key)
         if uses is not None:
             uses.handed_on.append(tuple(self._around))
-            is_hidden = uses.is_hidden or key != self._told
-            self._change(key, is_hidden=is_hidden, escape=uses.escape or self._keeper)
-            self._note_copy(key)
+            uses.is_hidden |= key != self._told
+            uses.escape = uses.escape or self._keeper
+            self._note_copy(uses)
 
-    def _note_copy(self, key: int) -> None:
+    def _note_copy(self, uses: AllocationUses) -> None:
         """Note what a copy that runs by itself may be reading or writing for longer."""
-        uses = self._uses(key)
-        if uses is not None and self._is_asynchronous:
-            self._change(key, escape=uses.escape or "an asynchronous copy")
+        if self._is_asynchronous:
+            uses.escape = uses.escape or "an asynchronous copy"

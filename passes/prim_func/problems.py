@@ -206,15 +206,17 @@ class _ProblemBuilder:
 
     def _pinned(self, index: int) -> tuple[int, ...] | None:
         """Return the offsets that the program itself asks for."""
-        memory = self._options.memory_of(str(self._access.allocs[index].scope))
         addresses = self._addresses(index)
+        if not len(addresses):
+            return None
+        memory = self._options.memory_of(str(self._access.allocs[index].scope))
         for address in addresses:
             if not isinstance(address, IntImm):
                 raise ValueError(
                     f"buffer {self._access.allocs[index].name!r}: its allocated_addr must be "
                     f"constants, got {address}"
                 )
-        return tuple(int(address.value) - memory.base for address in addresses) or None
+        return tuple(int(address.value) - memory.base for address in addresses)
 
     def _slots(self, index: int) -> int:
         # TVM removes loops of one iteration, and one iteration takes one slot.

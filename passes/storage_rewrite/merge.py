@@ -136,10 +136,10 @@ class StorageRewriter:
         # What is used and has no entry stays where it is.
         touched = (index for stmt in access.sequence for index in stmt.touched)
         self._staying = {access.alloc_keys[i] for i in touched if i not in plan.entry_of}
-        is_packed = any(entry.bits_offset for entry in plan.entries)
         # An access to packed memory has its index moved, and a buffer handed to
         # a call becomes the buffer that owns its memory.
-        self._changes_uses = is_packed or access.has_opaque
+        self._moves_indices = any(entry.bits_offset for entry in plan.entries)
+        self._changes_calls = self._moves_indices or access.has_opaque
 
     def __call__(self, body: Any) -> Any:
         """Rewrite the body that `access` walked; it stays as it is."""
@@ -150,12 +150,10 @@ class StorageRewriter:
         ]
         if self._attached.within_statements:
             callbacks.append((For, self._attached.rewrite_for))
-        if self._changes_uses:
-            callbacks += [
-                (TensorLoad, self._rewrite_load),
-                (BufferStore, self._rewrite_store),
-                (Call, self._rewrite_call),
-            ]
+        if self._moves_indices:
+            callbacks += [(TensorLoad, self._rewrite_load), (BufferStore, self._rewrite_store)]
+        if self._changes_calls:
+            callbacks.append((Call, self._rewrite_call))
         return self._attached.before(None, structural_mutate(body, callbacks))
 
     def owner(self, entry: StorageEntry) -> Var:

@@ -85,7 +85,7 @@ def _is_above(one: KernelBytes) -> bool:
 def _taken(func: PrimFunc, way: _Way) -> int | None:
     """Return the bytes of the kernel that takes most; None where a pass fails."""
     rewrite, merge, config = way
-    passes = [rewrite(), *up_to_shared_memory(), merge()]
+    passes = [rewrite(), up_to_shared_memory(), merge()]
     with PassContext(config=dict(config)):
         try:
             planned = Sequential(passes)(IRModule({"main": func}))["main"]

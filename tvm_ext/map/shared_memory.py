@@ -37,7 +37,7 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
     storage scope, and a line for each allocation that is not planned. The barriers are those that
     the pass leaves. Raises ValueError when the function cannot be read.
     """
-    passes = [StorageRewrite(shared_apart=True), *up_to_shared_memory()]
+    passes = [StorageRewrite(shared_apart=True), up_to_shared_memory()]
     func = Sequential(passes)(IRModule({name: func}))[name]
     func, found = read_shared_memory(func, solve, "existing")
     if found is None:

@@ -61,6 +61,7 @@ from passes.ir.statements import (
     WhileLoop,
     post_order,
 )
+from passes.ir.structural import structural_walk
 from passes.prim_func.function_problems import FunctionProblems
 
 UNKNOWN_TRIPS = 2
@@ -350,7 +351,7 @@ class _Finder:
             expr, [(TensorLoad, forget), (CallExpr, forget), (Cast, forget)]
         )
         unbounded: list[Var] = []
-        tvm_ffi.structural_walk(expr, (Var, unbounded.append))
+        structural_walk(expr, [(Var, unbounded.append)])
         for var in unbounded:
             if var.__chandle__() not in self._bounded:
                 self._analyzer.update(var, ConstIntBound(-_INFINITE, _INFINITE), override=True)
@@ -361,6 +362,9 @@ class _Finder:
 def _names(expr: Any) -> set[int]:
     """Return the handles of the variables in an expression, and of the buffers that it reads."""
     found: set[int] = set()
-    tvm_ffi.structural_walk(expr, (Var, lambda var: found.add(var.__chandle__())))
-    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.add(load.source.__chandle__())))
+    notes = [
+        (Var, lambda var: found.add(var.__chandle__())),
+        (TensorLoad, lambda load: found.add(load.source.__chandle__())),
+    ]
+    structural_walk(expr, notes)
     return found
