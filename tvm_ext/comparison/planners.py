@@ -19,13 +19,12 @@ from tvm.tirx import PrimFunc
 from passes.ascend.cost import core_kernel
 from passes.ascend.degrade import machine_of
 from passes.driver import memory_of
-from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Problem
 from passes.planning.planner import as_budget
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import simulate
-from target_hw.memory import MemoryScope
+from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.planner_results import (
@@ -158,7 +157,7 @@ def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:
     for name, nbits in allocated_bits(stock):
         scope = parse_storage_scope(name)
         if str(scope) in total and nbits is not None and (scope.tag or nbits > REGISTER_BITS):
-            total[str(scope)] += aligned(-(-nbits // 8), units[str(scope)])
+            total[str(scope)] += round_up(-(-nbits // 8), units[str(scope)])
     return total
 
 
