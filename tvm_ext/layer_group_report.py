@@ -23,13 +23,13 @@ from passes.layer_group.transform import (
     PlannedBlock,
     checked_options,
     chip_of,
-    legalized,
+    has_operators,
     local_memory,
     plan_groups,
 )
 from target_hw.memory import target_label
-from tvm_ext.lowering import as_module, known_target
-from tvm_ext.tensor_names import named_by_modules, naming_passes
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, known_target
+from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.text import Table, Tabular, format_bytes
 
 
@@ -223,19 +223,11 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
 
     Operators that are lowered here are fused, with `fuse`.
     """
-    calls = legalized(mod)
-    if calls is mod:
+    if not has_operators(mod):
         return mod
-    calls = named_by_modules(calls, mod)
-    if not fuse:
-        return calls
-    passes = (
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-    )
-    return Sequential(naming_passes(passes))(calls)
+    with known_target(DEFAULT_TARGET):
+        stages = in_stages(relax_passes(DEFAULT_TARGET, fuse=fuse))
+        return Sequential(stages.first)(mod)
 
 
 def report_of(blocks: Sequence[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:

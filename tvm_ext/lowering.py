@@ -213,13 +213,13 @@ def capture_relax(
 
     Returned is what ``StaticPlanBlockMemory`` is given. `fuse` is whether operators are fused;
     `between` changes the module where `OrderForMemory` and `LayerGroup` stand. Raises ValueError if
-    there is no Relax function, or TVM has no Relax pipeline for the target.
+    there is no Relax function, TVM has no Relax pipeline for the target, or cannot lower it.
     """
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
     target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
-    with target:
+    with target, lowering_relax(target):
         mod = tvm.transform.Sequential(stages.first)(mod)
         mod = mod if between is None else between(mod)
         return tvm.transform.Sequential(stages.lower)(mod)
@@ -231,13 +231,13 @@ class Reordered:
     It is `between` for `capture_relax`.
     """
 
-    def __init__(self, options: GMEMOptions, budget: Budget | None = None) -> None:
-        self.options, self.budget = options, budget or Budget(NODES)
+    def __init__(self, options: GMEMOptions) -> None:
+        self.options = options
         self.orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
 
     def __call__(self, written: tvm.IRModule) -> tvm.IRModule:
         """Return the module in other orders, which it notes."""
-        self.orders = order_functions(written, self.options, self.budget)
+        self.orders = order_functions(written, self.options, Budget(NODES))
         return with_orders(written, self.orders)
 
 

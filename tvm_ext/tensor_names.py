@@ -109,29 +109,15 @@ def _naming_modules(legalize: Pass) -> _Run:
     """
 
     def run(mod: IRModule, _ctx: PassContext) -> IRModule:
-        return named_by_modules(legalize(mod), mod)
+        names = {
+            handle: name
+            for func in mod.functions.values()
+            if _is_graph(func)
+            for handle, name in _from_modules(func).items()
+        }
+        return with_names(legalize(mod), lambda _variable, _func: names)
 
     return run
-
-
-def named_by_modules(legalized: IRModule, mod: IRModule) -> IRModule:
-    """Name what has no name of its own by the module whose parameters it reads.
-
-    `legalized` is the module after `LegalizeOps`, which keeps the variables; `mod` is that before
-    it, with the operators and parameters that names are read from.
-    """
-    names = {
-        handle: name
-        for func in mod.functions.values()
-        if _is_graph(func)
-        for handle, name in _from_modules(func).items()
-    }
-
-    def own(_variable: GlobalVar, func: relax.Function) -> Names:
-        handles = (binding.var.__chandle__() for binding in bindings_of(func.body))
-        return {handle: names[handle] for handle in handles if handle in names}
-
-    return with_names(legalized, own)
 
 
 def _from_modules(func: relax.Function) -> Names:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import zip_longest
 
 from passes.planning.html_table import ROW_LIMIT, html_table
@@ -114,7 +115,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 
 
 def format_bytes(*nbytes: int) -> str:
@@ -145,12 +146,10 @@ def parse_bytes(text: str) -> int:
     """
     units = {unit.lower(): 1 << 10 * power for power, unit in enumerate(_UNITS)}
     found = _SIZE.fullmatch(text.strip())
-    unit = units.get(found[3].lower() or "b") if found else None
+    unit = units.get(found[2].lower() or "b") if found else None
     if found is None or unit is None:
         raise ValueError(f"expected bytes such as 4096, 192KiB or 1.5MiB, got {text!r}")
-    whole, part = found[1], found[2] or ""
-    tenths: int = 10 ** len(part)
-    count, rest = divmod(int(whole + part) * unit, tenths)
-    if rest:
+    nbytes = Fraction(found[1]) * unit
+    if nbytes.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of bytes")
-    return count
+    return int(nbytes)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import tvm_ffi
@@ -74,3 +76,14 @@ def is_dense(ramp: Ramp) -> bool:
     """Whether a ramp is of neighbouring elements, as many as is known at compile time."""
     stride, lanes = ramp.stride, ramp.lanes
     return type(stride) is IntImm and stride.value == 1 and type(lanes) is IntImm
+
+
+def allocated_bits(body: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield scope and bits of each allocation in a body; None for bits that are not constant."""
+    found: list[AllocBuffer] = []
+    tvm_ffi.structural_walk(body, ((AllocBuffer, found.append),))
+    for ty in (alloc.buffer.ty for alloc in found):
+        extents, element = constant_shape(ty.shape), element_type(ty.dtype)
+        is_constant = extents is not None and not element.is_scalable
+        nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None
+        yield str(ty.storage_scope) or "global", nbits

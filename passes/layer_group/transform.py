@@ -148,7 +148,7 @@ def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
 
 def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
     """Return a module whose layers are grouped; see `LayerGroup`."""
-    lowered = legalized(mod)
+    lowered = relax.transform.LegalizeOps()(mod) if has_operators(mod) else mod
     return with_groups(mod, lowered, plan_groups(lowered, options))
 
 
@@ -265,8 +265,8 @@ def chip_of(options: LayerGroupOptions) -> Chip:
     )
 
 
-def legalized(mod: IRModule) -> IRModule:
-    """Return a module with its operators as calls of kernels; `mod` itself where they are."""
+def has_operators(mod: IRModule) -> bool:
+    """Return whether a module has operators that are not calls of kernels yet."""
     found: list[bool] = []
 
     def on_call(call: Call, visitor: Any) -> None:
@@ -277,7 +277,7 @@ def legalized(mod: IRModule) -> IRModule:
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
             structural_visit(function, [(_CALL, on_call)])
-    return relax.transform.LegalizeOps()(mod) if found else mod
+    return bool(found)
 
 
 ESTIMATE = Machine(

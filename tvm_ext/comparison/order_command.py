@@ -14,7 +14,6 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
-from passes.planning import Budget
 from tvm_ext.command_options import write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import (
@@ -81,7 +80,6 @@ def order_savings(
     target: Target,
     *,
     fuse: bool = True,
-    budget: Budget | None = None,
     upper_bounds: Mapping[str, int] | None = None,
 ) -> tuple[OrderSavings, ...]:
     """Return what other orders save of each Relax function with something to plan.
@@ -89,14 +87,14 @@ def order_savings(
     Raises ValueError as `OrderForMemory` and `GMEMAllocate` do.
     """
     options = GMEMOptions(target=target, upper_bounds=upper_bounds or {})
-    ordered = Reordered(options, budget)
+    ordered = Reordered(options)
     plans = [
         _planned(capture_relax(mod, target, fuse=fuse, between=between), options)
         for between in (None, ordered)
     ]
     folded = _lifted(mod)
     if folded is not None:
-        between = Reordered(options, budget)
+        between = Reordered(options)
         plans.append(_planned(capture_relax(folded, target, fuse=fuse, between=between), options))
     rows = []
     for order in ordered.orders:

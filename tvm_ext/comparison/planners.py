@@ -19,13 +19,13 @@ from tvm.tirx import PrimFunc
 from passes.ascend.cost import core_kernel
 from passes.ascend.degrade import machine_of
 from passes.driver import memory_of
-from passes.gmem.planning.gmem_layout import aligned
+from passes.ir.buffers import allocated_bits
 from passes.planning import Budget, Problem
 from passes.planning.planner import as_budget
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import simulate
-from target_hw.memory import MemoryScope
+from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.planner_results import (
@@ -35,7 +35,6 @@ from tvm_ext.comparison.planner_results import (
     ScopeResult,
     plan_scope,
 )
-from tvm_ext.comparison.storage_rewrite import allocated_bits
 from tvm_ext.named_planners import EVERY, known_planners, planners_for
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
@@ -154,11 +153,11 @@ def _function(
 def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:
     """Return what the stock pass allocates in some scopes, each allocation in whole units."""
     total = dict.fromkeys(units, 0)
-    stock = tvm.tirx.transform.StorageRewrite()(IRModule({"main": func}))
-    for name, nbits in allocated_bits(stock):
+    stock = tvm.tirx.transform.StorageRewrite()(IRModule({"main": func}))["main"]
+    for name, nbits in allocated_bits(stock.body):
         scope = parse_storage_scope(name)
         if str(scope) in total and nbits is not None and (scope.tag or nbits > REGISTER_BITS):
-            total[str(scope)] += aligned(-(-nbits // 8), units[str(scope)])
+            total[str(scope)] += round_up(-(-nbits // 8), units[str(scope)])
     return total
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,10 +14,10 @@ import tvm_ffi
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, PrimFunc
+from tvm.tirx import PrimFunc
 
 from passes.driver import prim_funcs
-from passes.ir.buffers import constant_shape, element_type
+from passes.ir.buffers import allocated_bits
 from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
 from tvm_ext.lowering import left_to_lower, not_lowered, split
@@ -257,23 +256,12 @@ def compare_function(
     )
 
 
-def allocated_bits(mod: IRModule) -> Iterator[tuple[str, int | None]]:
-    """Yield scope and bits of each allocation of a module's PrimFuncs; None if not constant."""
-    found: list[AllocBuffer] = []
-    for func in prim_funcs(mod).values():
-        tvm_ffi.structural_walk(func.body, ((AllocBuffer, found.append),))
-    for ty in (alloc.buffer.ty for alloc in found):
-        extents, element = constant_shape(ty.shape), element_type(ty.dtype)
-        is_constant = extents is not None and not element.is_scalable
-        nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None
-        yield str(ty.storage_scope) or "global", nbits
-
-
 def allocations(mod: IRModule) -> dict[str, Allocations]:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
     return sum_of(
         {scope: Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8))}
-        for scope, nbits in allocated_bits(mod)
+        for func in prim_funcs(mod).values()
+        for scope, nbits in allocated_bits(func.body)
     )
 
 

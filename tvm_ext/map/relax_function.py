@@ -21,12 +21,7 @@ from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, solve
 from passes.relax.bindings import bindings_of
 from tvm_ext.comparison.memory_comparison import READER
-from tvm_ext.lowering import (
-    DEFAULT_TARGET,
-    Reordered,
-    capture_relax,
-    lowering_relax,
-)
+from tvm_ext.lowering import Reordered, capture_relax
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
@@ -47,7 +42,9 @@ def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[S
     """
     budget = options.budget
     gmem = GMEMOptions(target=target, budget=budget)
-    lowered, moved = _lowered(mod, gmem, options.order)
+    ordered = Reordered(gmem)
+    lowered = capture_relax(mod, target, between=ordered if options.order else None)
+    moved = {one.name: one.moved for one in ordered.orders}
     for found in plan_gmem(lowered, READER, gmem):
         symbolic = sum(len(g.problem.buffers) for g in found.memory.groups if g.unit is not None)
         if symbolic:
@@ -64,16 +61,6 @@ def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[S
         )
         form = f"{found.form}; a call copies {found.copied:,} bytes"
         yield ScopeMap(found.memory.name, placements, listing, notes, form=form)
-
-
-def _lowered(
-    mod: IRModule, options: GMEMOptions, order: bool
-) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
-    """Return a module before its memory is planned, and which bindings of a function moved."""
-    target, ordered = options.target or Target(DEFAULT_TARGET), Reordered(options)
-    with lowering_relax(target):
-        lowered = capture_relax(mod, target, between=ordered if order else None)
-    return lowered, {one.name: one.moved for one in ordered.orders}
 
 
 def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:

@@ -30,6 +30,7 @@ from passes.planning.live_ranges import live_together
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget
 from passes.planning.problem import Buffer, Problem
+from target_hw.memory import round_up
 
 _SHARE = 4
 """One part in so many of the nodes goes to branch and bound on the whole problem, and one to
@@ -78,10 +79,6 @@ def plan_slots(problem: Problem, budget: Budget) -> SlotPlan:
     return SlotPlan(Plan(offsets, peak, 0, "slots", status, search.nodes), bound)
 
 
-def _rounded(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
-
-
 def _largest_slots(sizes: Sequence[int], buffers: Sequence[Buffer]) -> list[int]:
     """Return for each k what the k-th largest slot has at least, in bytes, largest first."""
     begins: dict[int, list[int]] = {}
@@ -108,9 +105,9 @@ class _Search:
         known = [b for b in problem.buffers if b.size]
         # Largest first; among equals, what lives longest has the fewest slots to go to.
         self.buffers = sorted(
-            known, key=lambda b: (-_rounded(b.size, unit), -sum(e - s for s, e in b.live))
+            known, key=lambda b: (-round_up(b.size, unit), -sum(e - s for s, e in b.live))
         )
-        self.sizes = [_rounded(b.size, unit) for b in self.buffers]
+        self.sizes = [round_up(b.size, unit) for b in self.buffers]
         self.least = _largest_slots(self.sizes, self.buffers)
         self.nodes = 0
         self._most_nodes = nodes

@@ -23,6 +23,7 @@ from passes.order.planning.graph import OrderProblem, Tensor
 from passes.planning import Buffer
 from passes.relax.bindings import bindings_of, renamed
 from passes.relax.facts import RelaxMemory, TensorGroup
+from target_hw.memory import round_up
 
 LOWERING = Sequential(
     [
@@ -75,8 +76,8 @@ class FunctionMemory:
         begun = [0] * (len(self.memory.bindings) + 1)
         for buffer in buffers:
             for first, end in buffer.live:
-                begun[first] += _padded(buffer, alignment)
-                begun[end] -= _padded(buffer, alignment)
+                begun[first] += round_up(buffer.size, alignment)
+                begun[end] -= round_up(buffer.size, alignment)
         live, least = 0, [0] * len(self.position_of)
         for position in range(len(self.memory.bindings)):
             live += begun[position]
@@ -97,7 +98,7 @@ class FunctionMemory:
         touched_at = {n: at for g in self.memory.groups for n, at in g.touched_at.items()}
         returned = {one.name for group in self.memory.groups for one in group.returned}
         for buffer in buffers:
-            size = _padded(buffer, alignment)
+            size = round_up(buffer.size, alignment)
             inside = [at for at in touched_at.get(buffer.name, ()) if first <= at < end]
             begun = any(begin < first < over for begin, over in buffer.live)
             kept = buffer.name in returned or any(begin < end < over for begin, over in buffer.live)
@@ -117,10 +118,6 @@ class FunctionMemory:
     def _span(self, block: Block) -> tuple[int, int]:
         first = self.position_of[block.start - 1] + 1 if block.start else 0
         return first, self.position_of[block.numbers[-1]] + 1
-
-
-def _padded(buffer: Buffer, alignment: int) -> int:
-    return -(-buffer.size // alignment) * alignment
 
 
 def read_function(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +29,7 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import structural_walk
 
-from passes.ir.buffers import constant_shape, element_type
+from passes.ir.buffers import allocated_bits
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.operators import (
     BARRIERS,
@@ -113,20 +112,10 @@ def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
 
 def allocated_bytes(func: PrimFunc, scope: str) -> list[int]:
     """Return the bytes of constant size that each kernel of a function allocates in a scope."""
-    return [sum(_sizes(owner, scope)) for owner in _kernels(func.body)]
-
-
-def _sizes(owner: AttrStmt, scope: str) -> list[int]:
-    sizes: list[int] = []
-
-    def note(op: AllocBuffer) -> None:
-        shape = constant_shape(op.buffer.ty.shape)
-        if str(op.buffer.ty.storage_scope) == scope and shape is not None:
-            bits = math.prod(extent for extent, _ in shape) * element_type(op.buffer.ty.dtype).nbits
-            sizes.append(-(-bits // 8))
-
-    structural_walk(owner, [(AllocBuffer, note)])
-    return sizes
+    return [
+        sum(-(-nbits // 8) for name, nbits in allocated_bits(owner) if name == scope and nbits)
+        for owner in _kernels(func.body)
+    ]
 
 
 def _kernels(body: Any) -> list[AttrStmt]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .kernel import Array, Program, ascend, draws, normal, parts
+from .kernel import Array, Program, ascend, normal, parts
 
 
 @ascend(
@@ -167,12 +167,12 @@ def flash_attention(
             for i, j in T.grid(queries, depth):
                 o[tile * queries + i, j] = out[i, j]
 
-    draw = draws(
+    draws = (
         normal((tiles * queries, depth), dtype),
         normal((tiles * keys, depth), dtype),
         normal((tiles * keys, depth), dtype),
     )
-    return Program(function, draw, _attention, tolerance=2e-3)
+    return Program(function, draws, _attention, tolerance=2e-3)
 
 
 def _attention(q: Array, k: Array, v: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .kernel import Array, Program, ascend, draws, normal, whole
+from .kernel import Array, Program, ascend, normal, whole
 
 
 @ascend(
@@ -59,8 +59,8 @@ def softmax(
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    draw = draws(normal((tiles * rows, columns), dtype))
-    return Program(function, draw, _softmax, tolerance=1e-3)
+    draws = (normal((tiles * rows, columns), dtype),)
+    return Program(function, draws, _softmax, tolerance=1e-3)
 
 
 def _softmax(x: Array) -> Array:
@@ -136,12 +136,12 @@ def layer_norm(
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    draw = draws(
+    draws = (
         normal((tiles * rows, columns), dtype),
         normal((columns,), "float32"),
         normal((columns,), "float32"),
     )
-    return Program(function, draw, _layer_norm, tolerance=1e-3)
+    return Program(function, draws, _layer_norm, tolerance=1e-3)
 
 
 def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
@@ -203,9 +203,9 @@ def reduction(
             for j in range(columns):
                 y[tile * columns + j] = out[j]
 
-    draw = draws(whole((rows, tiles * columns), dtype))
+    draws = (whole((rows, tiles * columns), dtype),)
     # Sums of whole numbers are exact, and so are their halves and quarters.
-    return Program(function, draw, _reduction, tolerance=0.0 if rows in (2, 3, 5) else 1e-3)
+    return Program(function, draws, _reduction, tolerance=0.0 if rows in (2, 3, 5) else 1e-3)
 
 
 def _reduction(x: Array) -> Array:
