@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -38,7 +39,11 @@ from passes.layer_group.analysis.axis_reads import (
     united,
 )
 from passes.layer_group.analysis.block_bodies import Access
-from passes.layer_group.analysis.index_values import NotAnIndexError, values_of
+from passes.layer_group.analysis.index_values import (
+    NotAnIndexError,
+    rounds_products,
+    values_of,
+)
 from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
@@ -310,19 +315,21 @@ def _at_points(
         shape[position] = n
         of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
     grid = tuple(n for _, n in variables)
+    ways = (False, True) if any(map(rounds_products, (index, *guards))) else (False,)
     with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
         try:
-            values = np.broadcast_to(values_of(index, of), grid)
+            values = [np.broadcast_to(values_of(index, of, fused), grid) for fused in ways]
         except NotAnIndexError:
             return None
         read = np.ones(grid, dtype=bool)
         for guard in guards:
             try:
-                read = read & values_of(guard, of)
+                read = read & reduce(np.logical_or, (values_of(guard, of, f) for f in ways))
             except NotAnIndexError:
                 continue  # The condition is of other variables, and may hold.
-    first = np.where(read, values, NOWHERE).reshape(grid[0], -1).min(axis=1)
-    last = np.where(read, values, -NOWHERE).reshape(grid[0], -1).max(axis=1)
+    low, high = reduce(np.minimum, values), reduce(np.maximum, values)
+    first = np.where(read, low, NOWHERE).reshape(grid[0], -1).min(axis=1)
+    last = np.where(read, high, -NOWHERE).reshape(grid[0], -1).max(axis=1)
     return first.astype(np.int64), last.astype(np.int64)
 
 
@@ -337,6 +344,8 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
 
 def _bounded(index: Any, own: Variable, others: Sequence[Variable]) -> Table | None:
     """Let TVM bound an index over all variables but one."""
+    if rounds_products(index):
+        return None
     var, n = own
     domains: Mapping[Any, Any] = {
         other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
