@@ -21,11 +21,10 @@ CUT_LETTERS = "nh"
 """Letters of the axes that are cut: the batch, and rows."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class KernelCall:
     """The call behind a layer."""
 
-    binding: int  # The number of the binding in its block
     reads: KernelReads  # The kernel and what it reads
     parameter: int  # The number of the kernel's parameter that the layer makes
     inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter

@@ -47,7 +47,9 @@ class BlockNetwork:
     function: GlobalVar  # The function
     block: int  # The number of the block in the function's body
     network: Network  # Its layers, one for each tensor that a call makes, in the block's order
-    calls: Mapping[str, KernelCall]  # By the layer's name; without those that cannot be grouped
+    # By the layer's name; without those that cannot be grouped.
+    calls: Mapping[str, KernelCall]
+    bindings: Mapping[str, int]  # The number of each layer's binding in the block, by its name
     values: Mapping[str, Any]  # What each tensor is in the function, by its name
 
 
@@ -73,6 +75,7 @@ def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
 class _Call:
     """One layer while it is being read."""
 
+    binding: int
     name: str
     operator: str
     inputs: list[str]
@@ -140,7 +143,7 @@ class _BlockReader:
             return
         inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
         for name in flat(results):
-            self.calls.append(_Call(f"{operator}:{name}", operator, inputs, name, reason))
+            self.calls.append(_Call(at, f"{operator}:{name}", operator, inputs, name, reason))
 
     def _inputs_of(self, value: Any) -> Any:
         if isinstance(value, Call):
@@ -157,7 +160,7 @@ class _BlockReader:
         taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
         for number in taken or range(len(made)):
             name = f"{operator}:{made[number]}"
-            layer = _Call(name, operator, flat(inputs), made[number])
+            layer = _Call(at, name, operator, flat(inputs), made[number])
             self.calls.append(layer)
             if any(0 in (self.names.shapes[n] or ()) for n in (*layer.inputs, layer.output)):
                 layer.reason = "a tensor of it has no elements"
@@ -169,7 +172,7 @@ class _BlockReader:
                 layer.reason = "its results are used as one tuple"
             else:
                 try:
-                    self._describe(layer, at, kernel, inputs, number, len(made))
+                    self._describe(layer, kernel, inputs, number, len(made))
                 except UNFORESEEN as error:
                     layer.reason = _cannot_be_cut(error)
 
@@ -186,7 +189,7 @@ class _BlockReader:
         return self.kernels[key]
 
     def _describe(
-        self, layer: _Call, at: int, reads: KernelReads, inputs: list[str], number: int, made: int
+        self, layer: _Call, reads: KernelReads, inputs: list[str], number: int, made: int
     ) -> None:
         kernel, parameter = reads.kernel, len(inputs) + number
         if self.device is None:
@@ -216,17 +219,19 @@ class _BlockReader:
             of_parameters = reads.maps(parameter)
             numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
             layer.inputs = [inputs[p] for p in numbers]
-            layer.source = KernelCall(at, reads, parameter, numbers)
+            layer.source = KernelCall(reads, parameter, numbers)
 
     def _network(self) -> BlockNetwork:
         weights = self._weights()
         letters = self._letters(weights)
         cut, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
+        known: dict[KernelCall, KernelCall] = {}  # Equal ones share what is found out about them.
         for call in self.calls:
             if call.source is not None:
                 axes, channels = tuple(sorted(cut[call.output])), letters[call.output].find("c")
                 both = tuple(sorted(columns[call.output]))
-                call.source = replace(call.source, cut=axes, columns=both, channels=channels)
+                source = replace(call.source, cut=axes, columns=both, channels=channels)
+                call.source = known.setdefault(source, source)
         outputs = self._outputs()
         layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
         weights = weights | layouts
@@ -249,7 +254,8 @@ class _BlockReader:
         name = str(self.variable.name_hint)
         network = Network(tensors, layers, outputs, name)
         calls = {call.name: call.source for call in self.calls if call.source is not None}
-        return BlockNetwork(self.variable, self.number, network, calls, self.names.values)
+        bindings = {call.name: call.binding for call in self.calls}
+        return BlockNetwork(self.variable, self.number, network, calls, bindings, self.names.values)
 
     def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
         """Whether a call only moves elements of one weight for one other call."""

@@ -30,6 +30,8 @@ class NetworkIndex:
                     f"its letters are {tensor.axes!r}"
                 )
             self.tensors[tensor.name] = tensor
+        self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
+        self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         for number, layer in enumerate(network.layers):

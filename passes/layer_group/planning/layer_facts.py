@@ -27,6 +27,7 @@ class LayerFacts:
         self._streams: dict[tuple[int, int], Stream | None] = {}
         self._lanes_pipe = chip.machine[LANES]
         self._transfer_pipe = chip.machine[TRANSFERS]
+        self._transfers: dict[int, int] = {}
         self._work: list[tuple[float, float, int]] = []
         for layer in index.network.layers:
             output = index.tensors[layer.output]
@@ -90,4 +91,7 @@ class LayerFacts:
 
     def transfer_cycles(self, nbytes: float) -> int:
         """Return the cycles in which so many bytes are loaded or stored."""
-        return self._transfer_pipe.cycles(int(nbytes))
+        whole = int(nbytes)
+        if whole not in self._transfers:
+            self._transfers[whole] = self._transfer_pipe.cycles(whole)
+        return self._transfers[whole]

@@ -22,8 +22,8 @@ from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
     even_ranges,
+    needed_by,
     settle_spans,
-    through,
     unite,
 )
 from passes.layer_group.planning.streams import Stream, window_of
@@ -324,7 +324,7 @@ def slice_group(
         tensors[tensor.name] = sliced
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             shape = group.tensor(name).shape
-            need = [through(m, made, extent) for m, extent in zip(axis_maps, shape, strict=True)]
+            need = needed_by(axis_maps, made, shape)
             needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
         sliced, _ = _settle(group.tensor(name), needs[name], cut, keep[name])

@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.group import bytes_of, element_count
 from passes.layer_group.planning.in_place import lie_alike
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.network import Kind, Layer, Tensor
 from passes.layer_group.planning.slicing import LETTERS, Cut
 from passes.layer_group.planning.spans import (
     AxisSpans,
+    needed_by,
     same_spans,
     settle_spans,
-    through,
     unite,
 )
 from passes.layer_group.planning.streams import Stream, passing_axis, window_of
@@ -138,11 +137,10 @@ class Sweep:
         self._move.append(0.0)
         loaded = self._loaded.pop(tensor.name, None)
         if loaded is not None:
-            self._account(tensor, loaded, -1, head=number + 1)
+            self._account(tensor.name, loaded, -1, head=number + 1)
         # What only waited for a new head now loads beside this layer.
-        for name, other in self._loaded.items():
-            if other.reader == number + 1 and other.stream is None:
-                self._beside(self.index.tensors[name], other, number, 1)
+        for name, other in self._read_first_by(number + 1):
+            self._beside(name, other, number, 1)
         inside = [r for r in readers if r <= self.last]
         stream = self.facts.stream(number, self.cut.part_bytes)
         parts = None
@@ -154,10 +152,11 @@ class Sweep:
             self._stream(number, stream)
         self._add_life(measure, number, max([number, *inside]), 1)
         if leaves:
-            cycles = self.facts.transfer_cycles(bytes_of(tensor) / self.cut.steps)
-            self._moved += bytes_of(tensor)
+            nbytes = self.index.bytes[tensor.name]
+            cycles = self.facts.transfer_cycles(nbytes / self.cut.steps)
+            self._moved += nbytes
             if parts is not None:
-                self._pass_by(number, bytes_of(tensor) / self.cut.steps, parts[1], 1)
+                self._pass_by(number, nbytes / self.cut.steps, parts[1], 1)
             elif number == self.last:
                 self._stored = (measure.lane_bytes, cycles)
             else:
@@ -204,7 +203,7 @@ class Sweep:
 
     def _stream(self, number: int, stream: Stream) -> None:
         """Note that a layer loads its weights part by part."""
-        nbytes = sum(bytes_of(self.index.tensors[name]) for name, _ in stream.loads)
+        nbytes = sum(self.index.bytes[name] for name, _ in stream.loads)
         self._moved += nbytes * self.cut.steps
         self._pass_by(number, nbytes, stream, 1)
         for name, at in stream.loads:
@@ -222,7 +221,7 @@ class Sweep:
         """Note what the layer needs of its inputs, loaded as long as nothing makes them."""
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
             tensor = self.index.tensors[name]
-            need = [through(m, made, n) for m, n in zip(axis_maps, tensor.shape, strict=True)]
+            need = needed_by(axis_maps, made, tensor.shape)
             known = self._needs.get(name)
             self._needs[name] = need if known is None else unite(known, need)
         streamed = {name for name, _ in stream.loads} if stream is not None else ()
@@ -235,11 +234,19 @@ class Sweep:
                 parts = None if axis is None else (axis, stream)
             elif old is not None:
                 last_reader = old.last_reader
-                self._account(tensor, old, -1, head=number)
+                self._account(name, old, -1, head=number)
             measure = self._measure_loaded(tensor, self._needs[name], parts)
             passing = None if parts is None else parts[1]
             self._loaded[name] = _Loaded(measure, number, last_reader, passing)
-            self._account(tensor, self._loaded[name], 1, head=number)
+            self._account(name, self._loaded[name], 1, head=number)
+
+    def _read_first_by(self, number: int) -> list[tuple[str, _Loaded]]:
+        """Return what is loaded for a layer, as the first one that reads it."""
+        if number > self.last:
+            return []
+        names = dict.fromkeys(self.layers[number].inputs)
+        pairs = ((name, self._loaded[name]) for name in names if name in self._loaded)
+        return [(name, x) for name, x in pairs if x.reader == number and x.stream is None]
 
     def _at(self, number: int) -> int:
         return self.last - number
@@ -251,37 +258,39 @@ class Sweep:
         for number in range(first, min(last, self.last) + 1):
             self._live[self._at(number)] += sign * measure.lane_bytes
 
-    def _account(self, tensor: Tensor, loaded: _Loaded, sign: int, head: int) -> None:
+    def _account(self, name: str, loaded: _Loaded, sign: int, head: int) -> None:
         """Add or take away what a loaded tensor takes, if the group begins with layer `head`.
 
         What the first layer reads is loaded in the last row, or before it; `_whole` adds that.
         """
         self._add_life(loaded.measure, loaded.reader, loaded.last_reader, sign)
         once = loaded.measure.is_whole and self.cut.steps > 1 and loaded.stream is None
-        nbytes = bytes_of(tensor) if once else loaded.measure.elements * tensor.bits / 8
+        tensor = self.index.tensors[name]
+        nbytes = self.index.bytes[name] if once else loaded.measure.elements * tensor.bits / 8
         self._moved += sign * nbytes
         if loaded.stream is not None:
             self._pass_by(loaded.reader, nbytes / self.cut.steps, loaded.stream, sign)
             return
         if loaded.measure.is_whole and self.cut.steps > 1:
-            nbytes = bytes_of(tensor)
+            nbytes = self.index.bytes[name]
             self._held_cycles += sign * self.facts.transfer_cycles(nbytes)
             if tensor.kind is Kind.ACTIVATION:
                 self._whole_activations += sign * loaded.measure.lane_bytes
         if loaded.reader > head:
-            self._beside(tensor, loaded, loaded.reader - 1, sign)
+            self._beside(name, loaded, loaded.reader - 1, sign)
 
-    def _beside(self, tensor: Tensor, loaded: _Loaded, row: int, sign: int) -> None:
+    def _beside(self, name: str, loaded: _Loaded, row: int, sign: int) -> None:
         """Add or take away a load that runs beside layer `row`."""
         if not loaded.measure.everywhere:
             self._live[self._at(row)] += sign * loaded.measure.lane_bytes
-        self._move[self._at(row)] += sign * self._load_cycles(tensor, loaded)
+        self._move[self._at(row)] += sign * self._load_cycles(name, loaded)
 
-    def _load_cycles(self, tensor: Tensor, loaded: _Loaded) -> float:
+    def _load_cycles(self, name: str, loaded: _Loaded) -> float:
         """Return the cycles of a tensor's load for one slice; zero if it is loaded only once."""
         if loaded.measure.is_whole and self.cut.steps > 1:
             return 0.0
-        nbytes = loaded.measure.elements * tensor.bits / 8 / self.cut.steps
+        bits = self.index.tensors[name].bits
+        nbytes = loaded.measure.elements * bits / 8 / self.cut.steps
         return self.facts.transfer_cycles(nbytes)
 
     def _floor(self, number: int) -> int:
@@ -289,19 +298,20 @@ class Sweep:
         # A tensor that is loaded can only come to be made, and then it lives longer, unless it is
         # a whole activation that stays for all slices.
         shared = {self._at(layer): x.lane_bytes for layer, x in self._in_place.items()}
-        live = max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live))
-        return self._everywhere - self._whole_activations + live
+        return self._everywhere - self._whole_activations + self._most_live(shared)
+
+    def _most_live(self, shared: dict[int, int]) -> int:
+        """Return the live bytes of the fullest row, without those that results share in theirs."""
+        if not shared:
+            return max(self._live)
+        return max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live))
 
     def _whole(self, number: int) -> tuple[int, float]:
         """Return live bytes and price of the group that begins with layer `number`."""
         stored_bytes, stored_cycles = self._stored
-        first = [
-            (self.index.tensors[name], loaded)
-            for name, loaded in self._loaded.items()
-            if loaded.reader == number and loaded.stream is None
-        ]
+        first = self._read_first_by(number)
         load_bytes = sum(x.measure.lane_bytes for _, x in first if not x.measure.everywhere)
-        load_cycles = sum(self._load_cycles(tensor, x) for tensor, x in first)
+        load_cycles = sum(self._load_cycles(name, x) for name, x in first)
         head, tail = self._at(number), 0
         shared = self._shared(number) if self._in_place else {}
         if number == self.last:
@@ -312,7 +322,7 @@ class Sweep:
         late = [x for _, x in first if x.last_reader == self.last]
         late_bytes = sum(x.measure.lane_bytes for x in late if not x.measure.everywhere)
         live = max(
-            max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live)),
+            self._most_live(shared),
             self._live[tail] + load_bytes - late_bytes - shared.get(tail, 0),
             self._live[head] + stored_bytes - shared.get(head, 0),
         )
@@ -389,7 +399,7 @@ class Sweep:
         if any(needs) or parts is not None:
             return self._measure(tensor, needs, parts=parts)[0]
         nbytes = self.facts.lane_bytes(tensor, tensor.shape)
-        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True)
+        return _Measure(nbytes, self.index.elements[tensor.name], self.cut.steps > 1, True)
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans, stream: Stream | None) -> int:
         extents = tuple(

@@ -107,13 +107,13 @@ def _with_calls(
     """Return a block in which each group is called once, behind what makes its inputs."""
     grouped = {name for _, group in calls for name in group.layers}
     at_binding: dict[int, list[str]] = {}
-    for name, call in network.calls.items():
-        at_binding.setdefault(call.binding, []).append(name)
+    for name in network.calls:
+        at_binding.setdefault(network.bindings[name], []).append(name)
     gone = {at for at, names in at_binding.items() if all(name in grouped for name in names)}
     is_dataflow = isinstance(block, relax.DataflowBlock)
     nodes = [
         _Node(
-            max(network.calls[name].binding for name in group.layers),
+            max(network.bindings[name] for name in group.layers),
             _group_bindings(variable, group, network, is_dataflow),
         )
         for variable, group in calls

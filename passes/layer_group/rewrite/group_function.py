@@ -213,7 +213,7 @@ class _Writer:
             _, at[-1], extent = loops.pop()
             run = extent * run
         at += [number(0)] * (len(shape) - axis)
-        to = self.memory.address(local.buffer, local.indices(at, slices), run)
+        to = self.memory.address(local.buffer, local.indices(at, slices))
         source = address_of(BufferLoad(outside, at))
         if not loads:
             to, source = source, to
