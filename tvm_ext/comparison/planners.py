@@ -58,7 +58,7 @@ def compare_program(
     is not known, or a function that cannot be planned.
     """
     budget = budget or Budget(SEARCH_NODES)
-    tensors = tuple(_tensors(program, planners, budget))
+    tensors = tuple(tensors_of(program, planners, budget))
     scopes = [memory.planned for memory in tensors if memory.tensors]
     makespans: list[Makespan] = []
     left: list[tuple[str, AllocationNote]] = []
@@ -106,8 +106,8 @@ def _left_alone(left: Sequence[tuple[str, AllocationNote]]) -> Iterator[str]:
         yield f"not planned, {count} in {scope} of {where}{few}: {reason}"
 
 
-def _tensors(
-    program: Program, planners: Sequence[str], budget: Budget
+def tensors_of(
+    program: Program, planners: Sequence[str], budget: Budget | None = None
 ) -> Iterator[ActivationMemory]:
     """Yield the tensors of a network's functions, with operators fused and not."""
     if program.relax is None or program.target is None:
