@@ -119,7 +119,7 @@ def forget_planners() -> Iterator[None]:
 def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning.
 
-    By default a network is lowered for one target.
+    By default a network is lowered for one target, and an operator for two.
     """
     import corpus as functions  # Most runs of a few tests can do without the workloads.
 
