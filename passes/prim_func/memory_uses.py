@@ -27,7 +27,6 @@ from passes.ir.statements import (
     Load,
     Name,
     Other,
-    Records,
     RecordVisitor,
     Store,
     Value,
@@ -90,7 +89,7 @@ class AllocationUses:
 
 
 def find_memory_uses(
-    statements: Records, access: LinearAccess, lasting: frozenset[str] = frozenset()
+    access: LinearAccess, lasting: frozenset[str] = frozenset()
 ) -> tuple[AllocationUses, ...]:
     """List how memory is used, by the index of the allocation in ``access.allocs``.
 
@@ -105,14 +104,14 @@ def find_memory_uses(
     ValueError is raised when one name is declared for the memory of two allocations, or a thread
     extent begins inside another scope of threads.
     """
-    return _Walk(access, lasting)(statements)
+    return _Walk(access, lasting).find()
 
 
 class _Walk(RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
-        self._buffers = access.buffers
+        self._access, self._buffers = access, access.buffers
         self._around: list[Any] = []
         self._owners: list[int] = []
         self._in_thread_env = False
@@ -122,8 +121,8 @@ class _Walk(RecordVisitor):
         self._told = 0
         self._is_asynchronous = False
 
-    def __call__(self, statements: Records) -> tuple[AllocationUses, ...]:
-        self._visit(statements)
+    def find(self) -> tuple[AllocationUses, ...]:
+        self._visit(self._access.statements)
         for uses in self._of:
             uses.by_threads = uses.owner in self._threaded
         return tuple(self._of)

@@ -85,7 +85,7 @@ def find_computations(
     Allocations are planned by index; `route` gives the pipe on which a computation would run by
     itself. ValueError is raised when one named pipe stands inside of another, or is no name.
     """
-    return _Finder(found, planned, route).nodes(found.statements)
+    return _Finder(found, planned, route).nodes(found.access.statements)
 
 
 class _Finder:
