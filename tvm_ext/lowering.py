@@ -8,13 +8,13 @@ any target, whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import IRModule, TensorLoad
 from tvm.ir.instrument import pass_instrument
 from tvm.s_tir import SBlock
@@ -134,20 +134,6 @@ class _Capture:
             raise _Captured
 
 
-def _context(
-    instrument: Any, config: Mapping[str, Any], disabled: Sequence[str] = ()
-) -> tvm.transform.PassContext:
-    """Return the pass context in force with other instruments, and with more options."""
-    outer = tvm.transform.PassContext.current()
-    return tvm.transform.PassContext(
-        opt_level=outer.opt_level,
-        required_pass=list(outer.required_pass),
-        disabled_pass=[*outer.disabled_pass, *disabled],
-        instruments=[instrument],
-        config={**dict(outer.config), **config},
-    )
-
-
 def capture(
     mod: tvm.IRModule | tvm.tirx.PrimFunc,
     target: str | Target,
@@ -168,8 +154,15 @@ def capture(
     lowering never gets there.
     """
     target = known_target(target)
+    outer = tvm.transform.PassContext.current()
     recorder = _Capture()
-    with _context(recorder, config or {}):
+    with tvm.transform.PassContext(
+        opt_level=outer.opt_level,
+        required_pass=list(outer.required_pass),
+        disabled_pass=list(outer.disabled_pass),
+        instruments=[recorder],
+        config={**dict(outer.config), **(config or {})},
+    ):
         if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
                 try:
@@ -190,40 +183,6 @@ def capture(
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
         )
     return recorder.modules
-
-
-@pass_instrument
-class _Between:
-    """Lets TVM's passes run that stand behind `StorageRewrite` and before shared memory is merged.
-
-    Lists of passes, whose names have no namespace, run in any case.
-    """
-
-    def __init__(self) -> None:
-        self._runs = False
-
-    def should_run(self, _mod: tvm.IRModule, info: Any) -> bool:
-        """Whether a pass is one of these."""
-        namespace, _, name = info.name.rpartition(".")
-        if name in ("StorageRewrite", "MergeSharedMemoryAllocations"):
-            self._runs = name == "StorageRewrite"
-            return False
-        return self._runs or not namespace
-
-
-def up_to_shared_memory() -> tvm.transform.Pass:
-    """Return TVM's passes between ``StorageRewrite`` and ``MergeSharedMemoryAllocations``.
-
-    Functions that TVM would refuse, as they use memory of another device, go through.
-    """
-    lower, _, _ = tirx.get_tir_pipeline("default")
-
-    def run(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        config = {"tirx.disable_storage_rewrite": False}
-        with _context(_Between(), config, disabled=["tirx.VerifyMemory"]):
-            return lower(mod)
-
-    return tvm.transform.module_pass(run, opt_level=0, name="tvm_ext.up_to_shared_memory")
 
 
 def capture_relax(
