@@ -10,6 +10,7 @@ comes from; `place_function` serves the allocations of a `PrimFunc`.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -72,14 +73,21 @@ def error_context(
 ) -> Iterator[None]:
     """Let a `ValueError` raised within name the pass, and the function where one is given.
 
-    The name of the function may be what finds it once it is needed.
+    The name of the function may be what finds it once it is needed. Statements may nest too deep
+    for Python's stack: that becomes a `ValueError`, too.
     """
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         name = function() if callable(function) else function
         where = pass_name if name is None else f"{pass_name}: function {name!r}"
-        raise ValueError(f"{where}: {error}") from error
+        said = str(error)
+        if isinstance(error, RecursionError):
+            said = (
+                f"its statements nest deeper than Python's {sys.getrecursionlimit()} frames go; "
+                "sys.setrecursionlimit raises that"
+            )
+        raise ValueError(f"{where}: {said}") from error
 
 
 def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:

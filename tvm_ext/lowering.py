@@ -16,7 +16,6 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import IRModule, TensorLoad
-from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import module_pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
@@ -160,46 +159,6 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
         )
     return modules
-
-
-@pass_instrument
-class _Between:
-    """Lets TVM's passes run that stand behind `StorageRewrite` and before shared memory is merged.
-
-    Lists of passes, whose names have no namespace, run in any case.
-    """
-
-    def __init__(self) -> None:
-        self._runs = False
-
-    def should_run(self, _mod: tvm.IRModule, info: Any) -> bool:
-        """Whether a pass is one of these."""
-        namespace, _, name = info.name.rpartition(".")
-        if name in ("StorageRewrite", "MergeSharedMemoryAllocations"):
-            self._runs = name == "StorageRewrite"
-            return False
-        return self._runs or not namespace
-
-
-def up_to_shared_memory() -> tvm.transform.Pass:
-    """Return TVM's passes between ``StorageRewrite`` and ``MergeSharedMemoryAllocations``.
-
-    Functions that TVM would refuse, as they use memory of another device, go through.
-    """
-    lower, _, _ = tirx.get_tir_pipeline("default")
-
-    def run(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        outer = tvm.transform.PassContext.current()
-        with tvm.transform.PassContext(
-            opt_level=outer.opt_level,
-            required_pass=list(outer.required_pass),
-            disabled_pass=[*outer.disabled_pass, "tirx.VerifyMemory"],
-            instruments=[_Between()],
-            config={**dict(outer.config), "tirx.disable_storage_rewrite": False},
-        ):
-            return lower(mod)
-
-    return module_pass(run, opt_level=0, name="tvm_ext.up_to_shared_memory")
 
 
 def capture_relax(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm_ffi
@@ -77,34 +77,29 @@ class BufferEntry(NamedTuple):
     is_flat: bool  # Whether the memory was declared with one dimension
 
 
-@dataclass(eq=False, slots=True)
-class LinearAccess:
+class LinearAccess(NamedTuple):
     """What the statements of a function say: allocations, and who touches what."""
 
     statements: Records  # The function, as it was read
-    # The statements that touch an allocation, in program order.
-    sequence: list[StmtEntry] = field(default_factory=list)
-    # The uses of buffers in program order, for `InplaceOpVerifier`.
-    accesses: list[Access] = field(default_factory=list)
-    allocs: list[AllocEntry] = field(default_factory=list)  # The allocations, in program order
-    alloc_stmts: list[AllocBuffer] = field(default_factory=list)  # Their statements
-    alloc_keys: list[int] = field(default_factory=list)  # The handles of their buffer variables
+    sequence: list[StmtEntry]  # The statements that touch an allocation, in program order
+    accesses: list[Access]  # The uses of buffers in program order, for `InplaceOpVerifier`
+    allocs: list[AllocEntry]  # The allocations, in program order
+    alloc_stmts: list[AllocBuffer]  # Their statements
+    alloc_keys: list[int]  # The handles of their buffer variables
     # What each buffer variable stands for, by the handle of the variable.
-    buffers: dict[int, BufferEntry] = field(default_factory=dict)
+    buffers: dict[int, BufferEntry]
+    escaped: set[int]  # Allocations whose address is taken, by an opaque use or by `address_of`
+    plain: set[int]  # Allocations with an access of just the element type they are declared with
+    # The accesses of any other type, such as a vector of it, with their indices, by allocation.
+    retyped: dict[int, list[tuple[PrimType, Any]]]
+    # The functions that may be called: global variables, and strings among a call's arguments; each
+    # with the position in `sequence` at which the statement that calls it would stand.
+    calls: list[tuple[str, int]]
     # Whether a buffer is used other than by a load or store: as the argument of a call, whose
     # accesses are not seen.
     has_opaque: bool = False
-    # Allocations whose address is taken, by that or by `address_of`.
-    escaped: set[int] = field(default_factory=set)
-    # Allocations with an access of just the element type that they are declared with.
-    plain: set[int] = field(default_factory=set)
-    # The accesses of any other type, such as a vector of it, with their indices, by allocation.
-    retyped: dict[int, list[tuple[PrimType, Any]]] = field(default_factory=dict)
     # Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
     has_unclear_types: bool = False
-    # The functions that may be called: global variables, and strings among a call's arguments; each
-    # with the position in `sequence` at which the statement that calls it would stand.
-    calls: list[tuple[str, int]] = field(default_factory=list)
 
 
 def find_linear_access(func: PrimFunc) -> LinearAccess:
@@ -114,9 +109,7 @@ def find_linear_access(func: PrimFunc) -> LinearAccess:
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
     are blocks. The message names the buffer or loop.
     """
-    found = LinearAccess(read_statements(func.body))
-    LinearAccessPatternFinder(found, func.params).find()
-    return found
+    return LinearAccessPatternFinder(func.params).find(read_statements(func.body))
 
 
 class LinearAccessPatternFinder(RecordVisitor):
@@ -130,8 +123,9 @@ class LinearAccessPatternFinder(RecordVisitor):
     what keeps memory alive through the loops that use it.
     """
 
-    def __init__(self, found: LinearAccess, params: Any) -> None:
-        self._found = found
+    def __init__(self, params: Any) -> None:
+        self._found = LinearAccess((), [], [], [], [], [], {}, set(), set(), {}, [])
+        self._has_opaque = self._has_unclear_types = False
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: Store | None = None
@@ -142,16 +136,21 @@ class LinearAccessPatternFinder(RecordVisitor):
             if type(ty) is BufferType:
                 self._declare_outside(param.__chandle__(), ty.dtype)
 
-    def find(self) -> None:
-        """Go through the statements, and note what they say beside them."""
-        self._visit(self._found.statements)
+    def find(self, statements: Records) -> LinearAccess:
+        """Go through the statements of a function's body."""
+        self._visit(statements)
+        return self._found._replace(
+            statements=statements,
+            has_opaque=self._has_opaque,
+            has_unclear_types=self._has_unclear_types,
+        )
 
     # Definitions
 
     def _declare(self, key: int, entry: BufferEntry) -> None:
         known = self._found.buffers
         if key in known:
-            self._found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+            self._has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
         known[key] = entry
 
     def _visit_alloc(self, alloc: Alloc) -> None:
@@ -193,8 +192,8 @@ class LinearAccessPatternFinder(RecordVisitor):
         dtype = buffer.ty.dtype
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
-            self._found.has_opaque = True
-            self._found.has_unclear_types = True
+            self._has_opaque = True
+            self._has_unclear_types = True
             tvm_ffi.structural_walk(data, (Var, lambda var: self._escape(var.__chandle__())))
             self._declare_outside(declare.key, dtype)
             return
@@ -202,7 +201,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         entry = self._found.buffers.get(source.__chandle__())
         if entry is not None:
             if element_type(dtype).lanes != element_type(entry.dtype).lanes:
-                self._found.has_unclear_types = True  # The vector rewrite's to refuse, too.
+                self._has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(declare.key, entry)
         elif is_buffer_var(source):
             raise ValueError(
@@ -264,7 +263,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         if self._index_depth:
             self._found.accesses.append(ANY_BUFFER)
         if entry is None:
-            self._found.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0:
             if not self._index_depth:
                 self._found.accesses.append(Access(load.key, load, self._store))
@@ -281,7 +280,7 @@ class LinearAccessPatternFinder(RecordVisitor):
             self._visit_indices(store.indices)
         entry = self._found.buffers.get(store.key)
         if entry is None:
-            self._found.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0:
             self._access(entry, store.op.value.ty, store.op.indices)
         self._leave_leaf(store.op, StmtKind.STORE, touched, first)
@@ -290,7 +289,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         """Note a buffer that is handed on as a whole."""
         entry = self._found.buffers.get(name.key)
         if entry is not None:
-            self._found.has_opaque = True
+            self._has_opaque = True
             self._escape(name.key)
             if entry.root >= 0:
                 self._touch(entry)
@@ -313,14 +312,14 @@ class LinearAccessPatternFinder(RecordVisitor):
         entry = found.buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
-            self._found.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
         elif entry.root >= 0:
             found.retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
 
     def _visit_let(self, let: Let) -> None:
-        self._found.has_unclear_types = True
+        self._has_unclear_types = True
         self._visit_parts(let)
 
     # Leaf statements
@@ -336,7 +335,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         if type(op) is Bind and (
             type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, op.value.ty)
         ):
-            self._found.has_unclear_types = True
+            self._has_unclear_types = True
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)

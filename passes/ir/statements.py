@@ -394,10 +394,16 @@ def parts_of(record: Any) -> tuple[Records, ...]:
 
 def post_order(records: Records) -> Iterator[Any]:
     """Yield records, each behind what is inside of it."""
-    for record in records:
-        for part in parts_of(record):
-            yield from post_order(part)
-        yield record
+    # What there is to do, the first at the end; without recursion, as conditions nest deep.
+    waiting = [(record, False) for record in reversed(records)]
+    while waiting:
+        record, is_done = waiting.pop()
+        if is_done:
+            yield record
+            continue
+        waiting.append((record, True))
+        for part in reversed(parts_of(record)):
+            waiting += [(inner, False) for inner in reversed(part)]
 
 
 class RecordVisitor:

@@ -7,7 +7,7 @@ pointers to it are kept beyond the statement that makes them, and where exactly 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -27,7 +27,6 @@ from passes.ir.statements import (
     Load,
     Name,
     Other,
-    Records,
     RecordVisitor,
     Store,
     Value,
@@ -53,7 +52,7 @@ class StoreSite:
         return self.record.op
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class AllocationUses:
     """What is known of the memory of one allocation, beyond when it is touched."""
 
@@ -90,7 +89,7 @@ class AllocationUses:
 
 
 def find_memory_uses(
-    statements: Records, access: LinearAccess, lasting: frozenset[str] = frozenset()
+    access: LinearAccess, lasting: frozenset[str] = frozenset()
 ) -> tuple[AllocationUses, ...]:
     """List how memory is used, by the index of the allocation in ``access.allocs``.
 
@@ -105,14 +104,14 @@ def find_memory_uses(
     ValueError is raised when one name is declared for the memory of two allocations, or a thread
     extent begins inside another scope of threads.
     """
-    return _Walk(access, lasting)(statements)
+    return _Walk(access, lasting).find()
 
 
 class _Walk(RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
-        self._buffers = access.buffers
+        self._access, self._buffers = access, access.buffers
         self._around: list[Any] = []
         self._owners: list[int] = []
         self._in_thread_env = False
@@ -122,11 +121,12 @@ class _Walk(RecordVisitor):
         self._told = 0
         self._is_asynchronous = False
 
-    def __call__(self, statements: Records) -> tuple[AllocationUses, ...]:
-        self._visit(statements)
-        for uses in self._of:
-            uses.by_threads = uses.owner in self._threaded
-        return tuple(self._of)
+    def find(self) -> tuple[AllocationUses, ...]:
+        self._visit(self._access.statements)
+        return tuple(
+            replace(uses, by_threads=True) if uses.owner in self._threaded else uses
+            for uses in self._of
+        )
 
     def _visit_kept(self, record: Any, keeper: str | None) -> None:
         """Visit what is inside of a record, where an address may be kept by something."""
@@ -139,6 +139,10 @@ class _Walk(RecordVisitor):
         entry = self._buffers.get(key)
         return self._of[entry.root] if entry is not None and entry.root >= 0 else None
 
+    def _change(self, key: int, **changes: Any) -> None:
+        root = self._buffers[key].root
+        self._of[root] = replace(self._of[root], **changes)
+
     # Definitions
 
     def _visit_alloc(self, alloc: Alloc) -> None:
@@ -146,9 +150,9 @@ class _Walk(RecordVisitor):
         if uses is None:
             raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
         loops = [record.op for record in self._around if type(record) in (ForLoop, WhileLoop)]
-        uses.count += 1
         uses.dtypes[buffer.ty.dtype.dtype] = None
-        uses.owner, uses.loop = (each[-1] if each else None for each in (self._owners, loops))
+        owner, loop = (each[-1] if each else None for each in (self._owners, loops))
+        self._change(alloc.key, count=uses.count + 1, owner=owner, loop=loop)
         self._visit_kept(alloc, f"the size of {buffer.name!r}")
 
     def _visit_declare(self, declare: Declare) -> None:
@@ -251,7 +255,7 @@ class _Walk(RecordVisitor):
         if uses is not None:
             uses.accessed[dtype] = None
             uses.indexed.update((index.ty.dtype, None) for index in items(indices))
-            self._note_copy(uses)
+            self._note_copy(key)
         return uses
 
     def _visit_call(self, call: Call) -> None:
@@ -289,11 +293,12 @@ class _Walk(RecordVisitor):
         uses = self._uses(key)
         if uses is not None:
             uses.handed_on.append(tuple(self._around))
-            uses.is_hidden |= key != self._told
-            uses.escape = uses.escape or self._keeper
-            self._note_copy(uses)
+            is_hidden = uses.is_hidden or key != self._told
+            self._change(key, is_hidden=is_hidden, escape=uses.escape or self._keeper)
+            self._note_copy(key)
 
-    def _note_copy(self, uses: AllocationUses) -> None:
+    def _note_copy(self, key: int) -> None:
         """Note what a copy that runs by itself may be reading or writing for longer."""
-        if self._is_asynchronous:
-            uses.escape = uses.escape or "an asynchronous copy"
+        uses = self._uses(key) if self._is_asynchronous else None
+        if uses is not None:
+            self._change(key, escape=uses.escape or "an asynchronous copy")

@@ -63,7 +63,7 @@ class _ProblemBuilder:
         self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
         lasting = options.callers.lasting
-        self._uses = find_memory_uses(self._access.statements, self._access, lasting)
+        self._uses = find_memory_uses(self._access, lasting)
         self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
@@ -106,7 +106,6 @@ class _ProblemBuilder:
             tuple(self._left_alone),
             tuple(self._remarks),
             tuple(self._used_bounds.values()),
-            self._access.statements,
             self._access,
             self._uses,
         )

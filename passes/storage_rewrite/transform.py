@@ -181,7 +181,7 @@ def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
     for index, (alloc, uses) in enumerate(
-        zip(access.allocs, find_memory_uses(access.statements, access), strict=True)
+        zip(access.allocs, find_memory_uses(access), strict=True)
     ):
         if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
             apart.add(index)

@@ -26,7 +26,7 @@ from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
-from passes.ir.structural import structural_mutate, structural_visit, type_index
+from passes.ir.structural import structural_mutate, structural_visit
 from passes.ir.whole_numbers import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
@@ -47,8 +47,6 @@ from passes.layer_group.analysis.index_values import (
 from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
-
-_VAR = type_index(Var)
 
 _SMALL = 1 << 16
 """Points of an index space that is looked at point by point."""
@@ -234,7 +232,7 @@ def _where_read(
         return var + IntImm(var.ty, begin) if begin else var
 
     def moved(expr: Any) -> Any:
-        return structural_mutate(expr, [(_VAR, on_var)])
+        return structural_mutate(expr, [(Var, on_var)])
 
     return _analyzer(domains).simplify(moved(index)), [moved(guard) for guard in guards], begins
 
@@ -252,7 +250,7 @@ def _variables(expr: Any) -> dict[int, Var]:
     def on_var(var: Var, _visitor: Any) -> None:
         found[var.__chandle__()] = var
 
-    structural_visit(expr, [(_VAR, on_var)])
+    structural_visit(expr, [(Var, on_var)])
     return found
 
 

@@ -13,14 +13,12 @@ import tvm
 from tvm import relax
 from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 
-from passes.ir.structural import structural_mutate, structural_visit, type_index
+from passes.ir.structural import structural_mutate, structural_visit
 from passes.layer_group.analysis.networks import BlockNetwork
 from passes.layer_group.rewrite.group_function import GroupFunction
 
 _NAMES = (Var, Tuple, TupleGetItem)
 """What a binding's value is that gives other names to tensors."""
-
-_GLOBAL_VAR, _VAR = type_index(GlobalVar), type_index(Var)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,7 @@ def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
     def on_global(variable: GlobalVar, _mutator: Any) -> GlobalVar:
         return new.get(variable.__chandle__(), variable)
 
-    kernel = structural_mutate(written.function, [(_GLOBAL_VAR, on_global)])
+    kernel = structural_mutate(written.function, [(GlobalVar, on_global)])
     return builder.add_func(kernel, group.name)
 
 
@@ -223,7 +221,7 @@ def _used(binding: Any) -> list[int]:
     def on_var(var: Var, _visitor: Any) -> None:
         found.append(var.__chandle__())
 
-    structural_visit(binding.value, [(_VAR, on_var)])
+    structural_visit(binding.value, [(Var, on_var)])
     symbols = relax.analysis.tir_vars_in_type(binding.var.ty)
     return found + [symbol.__chandle__() for symbol in symbols]
 
@@ -247,5 +245,5 @@ def _called(functions: Any) -> set[str]:
         names.add(str(variable.name_hint))
 
     for function in functions:
-        structural_visit(function, [(_GLOBAL_VAR, on_global)])
+        structural_visit(function, [(GlobalVar, on_global)])
     return names

@@ -40,7 +40,6 @@ from passes.ir.operators import (
     WAIT_GROUP,
     operator_name,
 )
-from passes.ir.statements import read_statements
 from passes.ir.unique_names import unique_name
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
@@ -104,7 +103,7 @@ def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
     if not owners:
         return None
     access = find_linear_access(func)
-    uses = find_memory_uses(read_statements(func.body), access)
+    uses = find_memory_uses(access)
     names: set[str] = set()
     kernels = tuple(_read(owner, access, uses, names) for owner in owners)
     return FunctionMemory(kernels, access, uses) if any(k.kernels for k in kernels) else None
