@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions that nest deeper than Python's stack: TVM joins n tensors by n nested conditions."""
+"""Expressions and statements that nest deeper than Python's stack.
 
+TVM joins n tensors by n nested conditions, and an ``elif`` stands in the ``else`` before it.
+"""
+
+from collections.abc import Callable
+
+import pytest
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -33,15 +39,35 @@ def join(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     return tvm.IRModule({"join": func.with_body(tirx.SeqStmt([*before, joined]))})
 
 
-def test_the_mirrored_pass_gives_what_the_stock_pass_gives() -> None:
+def _cases() -> tvm.IRModule:
+    """Return a kernel that takes one of as many branches as `_DEPTH`, or does what is last."""
+    func = _module()["join"]
+    *before, last = func.body.seq
+    which = tirx.Var("which", "int32")
+    for number in range(_DEPTH):
+        value = tirx.const(float(number), "float32")
+        store = tirx.BufferStore(func.params[1], value, [tirx.const(0, "int32")])
+        last = tirx.IfThenElse(tirx.EQ(which, number), store, last)
+    body = tirx.SeqStmt([*before, last])
+    return tvm.IRModule({"join": tirx.PrimFunc([*func.params, which], body)})
+
+
+_DEEP = pytest.mark.parametrize("make", [_module, _cases])
+
+
+@_DEEP
+def test_the_mirrored_pass_gives_what_the_stock_pass_gives(
+    make: Callable[[], tvm.IRModule],
+) -> None:
     """The stock pass walks in C++, whose stack is deeper than a thousand Python frames."""
-    ours = tvm_ext.transform.StorageRewrite()(_module())
-    stock = tvm.tirx.transform.StorageRewrite()(_module())
+    ours = tvm_ext.transform.StorageRewrite()(make())
+    stock = tvm.tirx.transform.StorageRewrite()(make())
     assert tvm_ffi.structural_equal(ours["join"], stock["join"])
 
 
-def test_buffers_get_addresses() -> None:
+@_DEEP
+def test_buffers_get_addresses(make: Callable[[], tvm.IRModule]) -> None:
     """The readers of live ranges go through all conditions."""
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("global", capacity=512, alignment=32),))
-    planned = tvm_ext.transform.PlanAddresses(memory=memory)(_module())
+    planned = tvm_ext.transform.PlanAddresses(memory=memory)(make())
     assert planned["join"].script().count("allocated_addr") == 2
