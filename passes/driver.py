@@ -67,15 +67,22 @@ def place(
 # Modules and functions
 
 
+_FRAMES = 10_000
+"""Frames for a thousand statements inside each other, such as the cases of a long ``elif``."""
+
+
 @contextmanager
 def error_context(
     pass_name: str, function: str | Callable[[], str] | None = None
 ) -> Iterator[None]:
     """Let a `ValueError` raised within name the pass, and the function where one is given.
 
-    The name of the function may be what finds it once it is needed. Statements may nest too deep
-    for Python's stack: that becomes a `ValueError`, too.
+    The name of the function may be what finds it once it is needed. Python's stack is deeper
+    within, as each statement around another takes some of it; statements that nest deeper still
+    are a `ValueError`, too.
     """
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _FRAMES))
     try:
         yield
     except (ValueError, RecursionError) as error:
@@ -83,11 +90,11 @@ def error_context(
         where = pass_name if name is None else f"{pass_name}: function {name!r}"
         said = str(error)
         if isinstance(error, RecursionError):
-            said = (
-                f"its statements nest deeper than Python's {sys.getrecursionlimit()} frames go; "
-                "sys.setrecursionlimit raises that"
-            )
+            frames = sys.getrecursionlimit()
+            said = f"its statements nest deeper than {frames} frames of Python go"
         raise ValueError(f"{where}: {said}") from error
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:

@@ -223,8 +223,9 @@ def retyped_entries(access: LinearAccess, plan: StoragePlan) -> list[StorageEntr
     most entries apart, and a second walk is rarely needed: None when what is known does not tell,
     and `VectorTypeAccessChecker` must walk the new body.
     """
-    if access.has_unclear_types:
-        return None
+    owned = [index for entry in plan.entries for index in entry.allocs]
+    if access.has_unclear_types or len(set(owned)) < len(owned):
+        return None  # One object that stands in two places may have made an allocation twice.
     retyped = []
     for entry in plan.entries:
         elements = [access.allocs[index].element for index in entry.allocs]

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions that nest deeper than Python's stack: TVM joins n tensors by n nested conditions."""
+"""Expressions and statements that nest deeper than Python's stack.
+
+TVM joins n tensors by n nested conditions, and an ``elif`` stands in the ``else`` before it.
+"""
+
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import tvm
@@ -7,6 +13,7 @@ import tvm_ffi
 from tvm import tirx
 
 import tvm_ext
+from passes.driver import error_context
 
 _DEPTH = 700
 
@@ -34,22 +41,46 @@ def join(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     return tvm.IRModule({"join": func.with_body(tirx.SeqStmt([*before, joined]))})
 
 
-@pytest.mark.parametrize("scope", ["global", "local.UB"])
-def test_the_mirrored_pass_gives_what_the_stock_pass_gives(scope: str) -> None:
+def _joined() -> tvm.IRModule:
+    return _module("global")
+
+
+def _cases() -> tvm.IRModule:
+    """Return a kernel that takes one of as many branches as `_DEPTH`, or does what is last."""
+    func = _joined()["join"]
+    *before, last = func.body.seq
+    which = tirx.Var("which", "int32")
+    for number in range(_DEPTH):
+        value = tirx.const(float(number), "float32")
+        store = tirx.BufferStore(func.params[1], value, [tirx.const(0, "int32")])
+        last = tirx.IfThenElse(tirx.EQ(which, number), store, last)
+    body = tirx.SeqStmt([*before, last])
+    return tvm.IRModule({"join": tirx.PrimFunc([*func.params, which], body)})
+
+
+@pytest.mark.parametrize("make", [_joined, partial(_module, "local.UB"), _cases])
+def test_the_mirrored_pass_gives_what_the_stock_pass_gives(
+    make: Callable[[], tvm.IRModule],
+) -> None:
     """The stock pass walks in C++, whose stack is deeper than a thousand Python frames.
 
     In a scope of its own, memory is packed and the indices are moved.
     """
-    ours = tvm_ext.transform.StorageRewrite()(_module(scope))
-    stock = tvm.tirx.transform.StorageRewrite()(_module(scope))
+    ours = tvm_ext.transform.StorageRewrite()(make())
+    stock = tvm.tirx.transform.StorageRewrite()(make())
     assert tvm_ffi.structural_equal(ours["join"], stock["join"])
 
 
-def test_buffers_get_addresses() -> None:
-    """The readers of live ranges, pipes and first writes go through all conditions."""
+@pytest.mark.parametrize("make", [_joined, _cases])
+def test_buffers_get_addresses(make: Callable[[], tvm.IRModule]) -> None:
+    """The readers of live ranges go through all conditions."""
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("global", capacity=512, alignment=32),))
-    planned = tvm_ext.transform.PlanAddresses(memory=memory)(_module("global"))
+    planned = tvm_ext.transform.PlanAddresses(memory=memory)(make())
     assert planned["join"].script().count("allocated_addr") == 2
+
+
+def test_ascend_buffers_get_addresses() -> None:
+    """The readers of pipes and first writes go through them, too."""
     planned = tvm_ext.transform.AscendPlanMemory(target="ascend/910b")(_module("local.UB"))
     assert planned["join"].script().count("allocated_addr") == 2
 
@@ -62,12 +93,25 @@ def test_an_arena_is_written() -> None:
     assert text.count("y[i + 64]") == 2
 
 
-def test_statements_that_nest_too_deep_are_refused_in_one_line() -> None:
-    """Python's stack ends, and the process goes on."""
+def test_statements_nest_as_deep_in_an_ascend_kernel() -> None:
+    """Its readers take more frames of Python for each than it has by default."""
     func = _module("local.UB")["join"]
     body = func.body
     for _ in range(_DEPTH):
         body = tirx.IfThenElse(tirx.const(1, "bool"), body, None)
     mod = tvm.IRModule({"join": func.with_body(body)})
-    with pytest.raises(ValueError, match=r"'join'.*nest"):
-        tvm_ext.transform.AscendPlanMemory(target="ascend/910b")(mod)
+    planned = tvm_ext.transform.AscendPlanMemory(target="ascend/910b")(mod)
+    assert planned["join"].script().count("allocated_addr") == 2
+
+
+def test_what_nests_deeper_is_refused_in_one_line() -> None:
+    """Python's stack ends, and the process goes on."""
+
+    def deeper(level: int) -> int:
+        return deeper(level + 1)
+
+    with (
+        pytest.raises(ValueError, match=r"MyPass: function 'join': .*nest"),
+        error_context("MyPass", "join"),
+    ):
+        deeper(0)

@@ -104,7 +104,10 @@ class Group:
                             f"{self.index.network.name}: layers {self.numbers} are no group, "
                             f"{name!r} is made outside from what is made inside"
                         )
-            elif any(self.index.maker.get(n) in inside or n in outside for n in layer.inputs):
+            elif any(
+                self.index.maker.get(name) in inside or name in outside
+                for name in (*layer.inputs, *layer.behind)
+            ):
                 outside.add(layer.output)
 
     @cached_property

@@ -91,6 +91,8 @@ class Layer:
     lays_out: bool = False
     # Names of inputs in whose place the result may lie, as far as its kernel goes.
     in_place: tuple[str, ...] = ()
+    # Names of tensors that it does not read and runs behind, as what makes them may have a state.
+    behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

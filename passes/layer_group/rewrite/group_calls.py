@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any
 
 import tvm
@@ -94,6 +95,7 @@ class _Node:
     order: int
     bindings: list[Any]
     is_needed: bool = True  # Else it is left out where nothing uses what it binds.
+    is_opaque: bool = False  # It runs behind those of this kind that were written before it.
 
 
 def _with_calls(
@@ -128,7 +130,8 @@ def _with_calls(
             new = _from_group(binding, taken_out)
             # Another name may be one for what is inside of a group only.
             is_name = isinstance(new, relax.VarBinding) and isinstance(new.value, _NAMES)
-            nodes.append(_Node(at, [new], not (is_name or at in gone)))
+            is_needed = not (is_name or at in gone)
+            nodes.append(_Node(at, [new], is_needed, at in network.opaque))
     nodes = _without_unused(nodes, used_behind)
     bindings = [binding for node in _in_order(nodes) for binding in node.bindings]
     return relax.DataflowBlock(bindings) if is_dataflow else relax.BindingBlock(bindings)
@@ -180,7 +183,7 @@ def _without_unused(nodes: Sequence[_Node], used_behind: set[int]) -> list[_Node
 
 
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
-    """Return nodes behind those whose variables they use, and else by their order."""
+    """Return nodes, given by their order, behind those whose variables they use."""
     maker = {
         key: at
         for at, node in enumerate(nodes)
@@ -192,6 +195,8 @@ def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
         - {at}
         for at, node in enumerate(nodes)
     }
+    for before, after in pairwise(at for at, node in enumerate(nodes) if node.is_opaque):
+        waits[after].add(before)
     sorter = TopologicalSorter(waits)
     sorter.prepare()  # A group is cut out so that nothing depends on itself.
     ready: list[tuple[int, int]] = []
