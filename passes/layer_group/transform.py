@@ -8,7 +8,7 @@ memory of a chip, and calls each group as one kernel. What is in no group stays 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -34,9 +34,10 @@ from passes.layer_group.planning.layer_groups import (
 )
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
-from passes.layer_group.rewrite.group_function import GroupFunction, group_function
+from passes.layer_group.rewrite.group_function import GroupFunction, group_function, parameters
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.planning import check
 from target_hw.machine import Machine, Pipe
@@ -233,6 +234,9 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
     """
     kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after
+    index = NetworkIndex(groups.network)
+    repeats = Repeats(index)
+    written: dict[Hashable, GroupFunction] = {}  # Networks repeat their blocks.
     for group in groups.groups:
         alone = sum(groups.moved_alone[layer.name] for layer in group.group.layers)
         if group.cost.moved > alone:
@@ -240,14 +244,20 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
         else:
             try:
                 check(group.local.problem, group.plan)
-                functions.append(group_function(group, block.calls, lanes, form))
+                layers = (*group.group.layers, *index.layouts(group.group.loaded))
+                calls = tuple(block.calls[layer.name] for layer in layers)
+                same = repeats.plan(group), calls
+                if same not in written:
+                    written[same] = group_function(group, block.calls, lanes, form)
+                inputs, outputs = parameters(group.group)
+                functions.append(replace(written[same], inputs=inputs, outputs=outputs))
                 kept.append(group)
                 continue
             except UNFORESEEN as error:
                 reason = f"its group cannot be written: {first_line(error)}"
         moved += alone - group.cost.moved
         left.update((layer.name, reason) for layer in group.group.layers)
-    reasons = with_layouts(NetworkIndex(groups.network), left)
+    reasons = with_layouts(index, left)
     groups = replace(groups, groups=tuple(kept), left=reasons, moved_after=moved)
     return PlannedBlock(block, groups, tuple(functions))
 

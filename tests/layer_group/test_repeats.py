@@ -44,7 +44,9 @@ def test_what_is_known_of_a_run_holds_for_those_that_are_alike(change):
         anew = GroupSearch(index, CHIP, "cheapest")
         found = search.ending_with(last, first, search.parts)
         expected = anew.ending_with(last, first, anew.parts)
-        assert [replace(e, run=0) for e in found] == [replace(e, run=0) for e in expected]
+        assert [replace(e, run=0, group=0) for e in found] == [
+            replace(e, run=0, group=0) for e in expected
+        ]
         for one, other in list(zip(found, expected, strict=True))[-2:]:
             planned, fresh = search.plan(one), anew.plan(other)
             assert (planned is None) == (fresh is None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.search import GroupSearch
@@ -75,6 +75,7 @@ def _estimate(
     search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], begins: list[int], last: int
 ) -> None:
     """Find the groups that begin and end where `begins` says, of at most `WINDOW` such parts."""
+    moved = [0, *accumulate(one.moved for one in search.alone)]
     for at, begin in enumerate(begins):
         end = begins[at + 1] - 1 if at + 1 < len(begins) else last
         furthest = max(begins[max(0, at + 1 - WINDOW)], end + 1 - MOST_LAYERS)
@@ -82,7 +83,7 @@ def _estimate(
         fresh: dict[int, list[Estimate]] = {}
         for estimate in search.ending_with(end, furthest, search.parts):
             where = bisect_left(begins, estimate.first)
-            alone = sum(one.moved for one in search.alone[estimate.first : end + 1])
+            alone = moved[end + 1] - moved[estimate.first]
             if estimate.moved > alone and estimate.first < end:
                 continue
             if where < len(begins) and begins[where] == estimate.first and estimate.first <= begin:
@@ -133,12 +134,14 @@ def _choose(
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
                 costs[end, end] = estimates[0].price
                 estimates = less
-            # Of those that are not planned, the first one is the cheapest.
-            for estimate in (
-                estimates if estimates[:1] and estimates[0].run in search.tried else estimates[:1]
-            ):
-                if only_planned and not search.is_planned(estimate):
-                    continue
+            if estimates and estimates[0].run not in search.tried:
+                estimates = estimates[:1]
+            skip = only_planned
+            for estimate in estimates:
+                if not search.is_planned(estimate):
+                    if skip:
+                        continue
+                    skip = True  # Of those that are not planned, the first one is the cheapest.
                 price = search.price(estimate)
                 if price is not None and ((start, end) not in options or price < costs[start, end]):
                     options[start, end], costs[start, end] = estimate, price

@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
+from passes.layer_group.planning.planned_group import PlannedGroup
+from passes.layer_group.planning.slicing import Cut
 
 
 class Repeats:
@@ -37,6 +39,19 @@ class Repeats:
             shorter = runs[-1] if runs else None
             runs.append(self._number((shorter, self._layers[number], same, behind)))
         return runs[last - first]
+
+    def group(self, first: int, last: int, cut: Cut, keep: str) -> tuple[int, int]:
+        """Return the number of a run of layers, and that of a group of it in one way."""
+        run = self.run(first, last)
+        return run, self._number((run, cut, keep))
+
+    def plan(self, planned: PlannedGroup) -> Hashable:
+        """Return what a planned group is but for names: layers, slices, time steps, addresses."""
+        numbers, local = planned.numbers, planned.local
+        keep = tuple(planned.slices.tensors[name].keep for name in planned.group.names)
+        offsets = tuple(planned.plan.offsets[item.name] for item in local.items)
+        run = self.run(numbers[0], numbers[-1])
+        return run, planned.cut, keep, memory_content(local), offsets, planned.plan.peak
 
     def _number(self, content: Hashable) -> int:
         return self._numbers.setdefault(content, len(self._numbers))

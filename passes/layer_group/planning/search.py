@@ -95,10 +95,10 @@ class GroupSearch:
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._repeats = self._facts.repeats
-        # By what is alike: plans of groups by their run of layers and cut, those that settling
+        # By what is alike: plans of groups by their number in `Repeats`, those that settling
         # ends with, offsets in local memory, and groups by the run of layers that was looked at,
         # with whether the search could have looked at more.
-        self._planned: dict[tuple[int, Cut, str], PlannedGroup | None] = {}
+        self._planned: dict[int, PlannedGroup | None] = {}
         self._settled: dict[Hashable, tuple[Cut, tuple[str, ...]]] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         self._ending: dict[tuple[int, bool, Sequence[Cut]], tuple[Estimate, ...]] = {}
@@ -110,19 +110,19 @@ class GroupSearch:
         """Return the cost of a group by its plan; None if it does not fit after all."""
         if not self.is_planned(estimate):
             planned = self._plan(estimate)
-            self._planned[estimate.run, estimate.cut, estimate.keep] = planned
+            self._planned[estimate.group] = planned
             self.tried.add(estimate.run)
             if planned is not None:
                 self._estimated += estimate.price
                 self._found += planned.cost.price
-        planned = self._planned[estimate.run, estimate.cut, estimate.keep]
+        planned = self._planned[estimate.group]
         return None if planned is None else planned.cost
 
     def plan(self, estimate: Estimate) -> PlannedGroup | None:
         """Return the plan of a group; None if it does not fit after all."""
         if self.cost(estimate) is None:
             return None
-        planned = self._planned[estimate.run, estimate.cut, estimate.keep]
+        planned = self._planned[estimate.group]
         same = planned is not None and planned.numbers[0] == estimate.first
         return planned if same else self._plan(estimate)
 
@@ -233,7 +233,7 @@ class GroupSearch:
 
     def is_planned(self, estimate: Estimate) -> bool:
         """Whether a group, or one that is alike, was planned, or found not to fit."""
-        return (estimate.run, estimate.cut, estimate.keep) in self._planned
+        return estimate.group in self._planned
 
     def ending_with(self, last: int, first: int, parts: Sequence[Cut]) -> tuple[Estimate, ...]:
         """Return the groups of layers from `first` or later to `last`, cut by cut, as they fit.

@@ -86,7 +86,7 @@ class Cut:
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
-        return {"n": self.n, "h": self.h, "w": self.w}[letter]
+        return self.n if letter == "n" else self.h if letter == "h" else self.w
 
     def indices(self) -> list[dict[str, int]]:
         """Return the index of each slice on each axis, by letter, in the slices' order."""

@@ -10,7 +10,7 @@ full model of filling, draining and re-balancing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,9 @@ class Estimate:
     # Numbers of its first and last layer; it has all layers between them.
     first: int
     last: int
-    run: int  # The number of these layers in `Repeats`
+    # Numbers in `Repeats`: of these layers, and of a group of these layers with this cut and halo.
+    run: int
+    group: int
     cut: Cut  # How many slices
     keep: str  # Letters of the cuts along which halos are kept
     price: int  # About what `cost.group_cost` says
@@ -45,7 +47,9 @@ class Estimate:
 
     def behind(self, layers: int) -> Estimate:
         """Return the estimate of a group that is alike, so many layers behind this one."""
-        return replace(self, first=self.first + layers, last=self.last + layers)
+        first, last = self.first + layers, self.last + layers
+        facts = (self.cut, self.keep, self.price, self.moved, self.live_bytes)
+        return Estimate(first, last, self.run, self.group, *facts)
 
 
 @dataclass
@@ -116,8 +120,9 @@ class Sweep:
             live, price = self._whole(number)
             if live <= capacity:
                 moved = int(self._moved)
-                run = self.facts.repeats.run(number, self.last)
-                yield Estimate(number, self.last, run, self.cut, self.keep, int(price), moved, live)
+                run, same = self.facts.repeats.group(number, self.last, self.cut, self.keep)
+                facts = (self.cut, self.keep, int(price), moved, live)
+                yield Estimate(number, self.last, run, same, *facts)
 
     def _extend(self, number: int) -> bool:
         """Put a layer before the others; False if it cannot be cut so."""

@@ -31,6 +31,7 @@ from tvm.tirx import (
 )
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
+from passes.layer_group.planning.group import Group
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
@@ -75,6 +76,12 @@ def group_function(
     an axis have numbers beyond int32.
     """
     return _Writer(planned, calls, lanes, form).write()
+
+
+def parameters(group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the tensors that a kernel is given, and of those that it makes."""
+    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(group.loaded)}
+    return tuple(laid_out.get(name, name) for name in group.loaded), group.outputs
 
 
 class _Writer:
@@ -131,8 +138,7 @@ class _Writer:
         function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
-        inputs = tuple(self.layouts.get(name, (name,))[0] for name in self.group.loaded)
-        return GroupFunction(function, inputs, self.group.outputs, self.arena_calls.functions)
+        return GroupFunction(function, *parameters(self.group), self.arena_calls.functions)
 
     def _body(self) -> Any:
         """Return the loop over turns, in which each stage has a slice to work on in some of them.
