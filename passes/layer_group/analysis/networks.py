@@ -32,7 +32,7 @@ from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
-from passes.layer_group.planning.slicing import LETTERS
+from passes.layer_group.planning.slicing import LETTERS, ROWS
 from passes.relax.opaque_values import OpaqueValues
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
@@ -261,7 +261,7 @@ class _BlockReader:
         )
         layers = tuple(
             replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
-            for layer in map(self._layer, self.calls)
+            for layer in (self._layer(call, letters) for call in self.calls)
         )
         network = Network(tensors, layers, outputs, str(self.variable.name_hint))
         calls = {call.name: call.source for call in self.calls if call.source is not None}
@@ -288,7 +288,7 @@ class _BlockReader:
             and readers[0].source is not None
         )
 
-    def _layer(self, call: _Call) -> Layer:
+    def _layer(self, call: _Call, letters: Mapping[str, str]) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)
         if call.source is not None:
             source = call.source
@@ -301,11 +301,21 @@ class _BlockReader:
                 others = {name for parameter, name in pairs if parameter not in places}
                 in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
                 layer = Layer(*names, source.maps, source.operations, *bits)
-                return replace(layer, in_place=in_place)
+                adds = self._adds(call, source, letters)
+                by_columns = layer.by_columns and not adds
+                return replace(layer, in_place=in_place, adds=adds, by_columns=by_columns)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
         return Layer(*names, whole, reason=call.reason, behind=call.behind)
+
+    def _adds(
+        self, call: _Call, source: KernelCall, letters: Mapping[str, str]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the axes that a layer adds up, if they are rows and it makes none."""
+        rows = all(letters[call.inputs[at]].find(ROWS) == axis for at, axis in source.adds)
+        output = zip(letters[call.output], self.names.shapes[call.output] or (), strict=True)
+        return source.adds if rows and all(n == 1 for x, n in output if x == ROWS) else ()
 
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something behind the block, or the function's result, needs.

@@ -176,7 +176,7 @@ def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[A
         for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
     }
     index, guards, begins = _where_read(index, domains, list(_terms(access.guards)))
-    used = _variables(index)
+    used = variables_in(index)
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
     if not axes or any(key not in domains for key in used):
         return None
@@ -244,7 +244,8 @@ def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
     return analyzer
 
 
-def _variables(expr: Any) -> dict[int, Var]:
+def variables_in(expr: Any) -> dict[int, Var]:
+    """Return the variables of an expression by their handles."""
     found: dict[int, Var] = {}
 
     def on_var(var: Var, _visitor: Any) -> None:
@@ -262,7 +263,7 @@ def _by_parts(
         return None
     parts: list[tuple[dict[int, Var], Any]] = []
     for summand in _summands(index):
-        variables = _variables(summand)
+        variables = variables_in(summand)
         apart = []
         for before, part in parts:
             if before.keys() & variables.keys():

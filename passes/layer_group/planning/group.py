@@ -158,6 +158,10 @@ class Group:
         """Return the tensor called `name`."""
         return self.index.tensors[name]
 
+    def adds(self, layer: Layer) -> bool:
+        """Whether a layer adds up rows slice by slice: nothing in the group reads the sum."""
+        return bool(layer.adds) and not self.readers(layer.output)
+
     def readers(self, name: str) -> tuple[int, ...]:
         """Positions in `layers` of those that read a tensor."""
         return tuple(self._position[r] for r in self.index.readers[name] if r in self._position)
@@ -171,6 +175,13 @@ def extent_of(tensor: Tensor, letter: str) -> int:
     """Elements on the first axis of a tensor that has this letter; 1 if none has."""
     at = tensor.axes.find(letter)
     return tensor.shape[at] if at >= 0 else 1
+
+
+def rows_of(index: NetworkIndex, layer: Layer) -> int:
+    """Rows that a layer makes, or that it adds up."""
+    for number, axis in layer.adds:
+        return index.tensors[layer.inputs[number]].shape[axis]
+    return extent_of(index.tensors[layer.output], "h")
 
 
 def element_count(tensor: Tensor) -> int:

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 
 from passes.layer_group.planning.cost import TRANSFERS, GroupCost, layer_cycles
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count, extent_of
+from passes.layer_group.planning.group import (
+    NetworkIndex,
+    bytes_of,
+    element_count,
+    extent_of,
+    rows_of,
+)
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
@@ -368,10 +374,11 @@ class GroupSearch:
 
     def _sizes(self, last: int) -> tuple[int, int, int]:
         """Return how many slices a layer's batch, rows and columns can be cut into."""
-        output = self.index.tensors[self.index.network.layers[last].output]
+        layer = self.index.network.layers[last]
+        output = self.index.tensors[layer.output]
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self.chip.lanes.batch_unit(output.bits)
-        return -(-sizes.get("n", 1) // unit), sizes.get("h", 1), sizes.get("w", 1)
+        return -(-sizes.get("n", 1) // unit), rows_of(self.index, layer), sizes.get("w", 1)
 
 
 def _better(sweep: Sweep, first: int, best: dict[int, int], every: list[Estimate]) -> bool:

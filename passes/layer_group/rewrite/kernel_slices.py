@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
-from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, SeqStmt
+from tvm.tirx import (
+    EQ,
+    Bind,
+    BufferLoad,
+    BufferStore,
+    Cast,
+    For,
+    ForKind,
+    IfThenElse,
+    IntImm,
+    SeqStmt,
+)
 
 from passes.ir.structural import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall
@@ -123,9 +134,18 @@ def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) 
 
 
 def stage_loops(
-    stage: Stage, parts: Parts, buffers: Mapping[int, LocalBuffer], call: KernelCall, slices: Any
+    stage: Stage,
+    parts: Parts,
+    buffers: Mapping[int, LocalBuffer],
+    call: KernelCall,
+    slices: Any,
+    share: AxisPart | None = None,
 ) -> Any:
-    """Return the loops of a stage over one slice's part, on buffers in local memory."""
+    """Return the loops of a stage over one slice's part, on buffers in local memory.
+
+    Its outermost sum is over a `share` alone, if there is one, and goes on where the slice before
+    has stopped.
+    """
     new: dict[int, Any] = {}
     bounds = []
     for var, part in zip(stage.spatial, parts, strict=True):
@@ -133,14 +153,18 @@ def stage_loops(
         new[var.__chandle__()] = loop
         bounds.append((loop, *part.bounds(slices)))
     inner = []
-    for var, extent in stage.inner:
+    for at, (var, extent) in enumerate(stage.inner):
         loop = Var(var.name, var.ty)
         new[var.__chandle__()] = loop
-        inner.append((loop, number(0), number(extent)))
+        whole = (number(0), number(extent))
+        inner.append((loop, *(share.bounds(slices) if share is not None and at == 0 else whole)))
     moved = _Moved(new, {_key(call, b): local for b, local in buffers.items()}, slices)
     body = nest(inner, moved(stage.body))
     if stage.init is not None:
-        body = SeqStmt([moved(stage.init), body])
+        init = moved(stage.init)
+        if share is not None:
+            init = IfThenElse(EQ(slices.index[share.letter], number(0)), init, None)
+        body = SeqStmt([init, body])
     return nest(bounds, body)
 
 
