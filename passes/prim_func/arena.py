@@ -101,12 +101,7 @@ class _Place:
     def moved(self, index: Any, element: Any, name: str) -> Any:
         """Return an index of elements, scalar or vector, as one from the arena's start."""
         nbits = element.bits * element.lanes
-        if self.offset * 8 % nbits:
-            raise ValueError(
-                f"buffer {name!r}: its offset of {self.offset} bytes is no multiple of its "
-                f"elements' {nbits} bits"
-            )
-        shift = self.offset * 8 // nbits
+        shift = offset_in_elements(name, self.offset, nbits)
         if shift == 0:
             return index
         lanes = index.ty.dtype.lanes
@@ -204,9 +199,8 @@ class _ArenaRewriter:
         index: Any = IntImm(dtype, offsets[0])
         if len(offsets) > 1:
             index = slot_index(dtype, offsets, self._iterations.number_in(loop))
-        # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
         extent = IntImm(dtype, arena.ty.shape[0].value - max(offsets))
-        self._addresses[key] = tvm_access_ptr("uint8", arena.data, index, extent, _READ_AND_WRITE)
+        self._addresses[key] = address_in(arena, index, extent)
         if len(buffer.ty.allocated_addr):
             # An address of the program's own is not that in the arena.
             self._renamed[key] = buffer.with_allocated_addr([])
@@ -345,6 +339,25 @@ class _ArenaRewriter:
             return self._renamed[op.__chandle__()]
         view = self._view(op)
         return op if view is None else view.first
+
+
+def offset_in_elements(name: str, offset: int, nbits: int) -> int:
+    """Return an offset in bytes as one in elements of so many bits; ValueError where it is none."""
+    if offset * 8 % nbits:
+        raise ValueError(
+            f"buffer {name!r}: its offset of {offset} bytes is no multiple of its elements' "
+            f"{nbits} bits"
+        )
+    return offset * 8 // nbits
+
+
+def address_in(arena: Var, byte: Any, size: Any) -> Any:
+    """Return the address of a byte of an arena, behind which so many bytes are used.
+
+    It is not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte,
+    and leaves no more of the arena than those.
+    """
+    return tvm_access_ptr("uint8", arena.data, byte, size, _READ_AND_WRITE)
 
 
 def _view(buffer: Var, place: _Place) -> Var:
