@@ -199,8 +199,9 @@ class _ArenaRewriter:
         index: Any = IntImm(dtype, offsets[0])
         if len(offsets) > 1:
             index = slot_index(dtype, offsets, self._iterations.number_in(loop))
+        # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
         extent = IntImm(dtype, arena.ty.shape[0].value - max(offsets))
-        self._addresses[key] = address_in(arena, index, extent)
+        self._addresses[key] = tvm_access_ptr("uint8", arena.data, index, extent, _READ_AND_WRITE)
         if len(buffer.ty.allocated_addr):
             # An address of the program's own is not that in the arena.
             self._renamed[key] = buffer.with_allocated_addr([])
@@ -349,15 +350,6 @@ def offset_in_elements(name: str, offset: int, nbits: int) -> int:
             f"{nbits} bits"
         )
     return offset * 8 // nbits
-
-
-def address_in(arena: Var, byte: Any, size: Any) -> Any:
-    """Return the address of a byte of an arena, behind which so many bytes are used.
-
-    It is not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte,
-    and leaves no more of the arena than those.
-    """
-    return tvm_access_ptr("uint8", arena.data, byte, size, _READ_AND_WRITE)
 
 
 def _view(buffer: Var, place: _Place) -> Var:

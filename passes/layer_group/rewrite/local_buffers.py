@@ -10,16 +10,19 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import PrimType, Var
-from tvm.tirx import AllocBuffer, DeclBuffer, floormod
+from tvm.tirx import AllocBuffer, DeclBuffer, floormod, tvm_access_ptr
 
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.slice_values import SliceValues, number
-from passes.prim_func.arena import address_in, offset_in_elements
+from passes.prim_func.arena import offset_in_elements
 
 SCOPE = "local.LMEM"
 """The storage scope of local memory."""
+
+_READ_AND_WRITE = 3
+"""The mask of `tvm_access_ptr` for memory that is read and written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +145,9 @@ class LocalMemory:
         byte = index * number(element) + number(self._in_arena[buffer.__chandle__()])
         if size is None:
             size = number(prod(shape) * element)
-        return address_in(self.arena, byte, size)
+        # Not `address_of`: TVM's `CompactBufferAllocation` takes it for an access to one byte, and
+        # leaves no more of the arena than those.
+        return tvm_access_ptr("uint8", self.arena.data, byte, size, _READ_AND_WRITE)
 
     def _allocate(self, name: str, extents: Sequence[int], dtype: str, lane_byte: int) -> Var:
         if self.arena is not None:
