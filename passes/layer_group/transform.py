@@ -21,7 +21,7 @@ from tvm.target import Target
 
 from passes.driver import FORMS, Form
 from passes.ir.errors import first_line
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_visit
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
 from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
@@ -44,8 +44,6 @@ from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
 
 LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 """Says at level INFO which layers are left alone, and why; warns where cycles are a guess."""
-
-_CALL = type_index(Call)
 
 
 @dataclass(frozen=True)
@@ -276,7 +274,7 @@ def legalized(mod: IRModule) -> IRModule:
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
-            structural_visit(function, [(_CALL, on_call)])
+            structural_visit(function, [(Call, on_call)])
     return relax.transform.LegalizeOps()(mod) if found else mod
 
 
