@@ -51,7 +51,11 @@ def element_type(dtype: PrimType) -> ElementType:
 
 def is_same_type(one: Type, other: Type) -> bool:
     """Whether two types are equal; most often they are one object, which is told fastest."""
-    return bool(one.same_as(other)) or bool(one == other)
+    if one.same_as(other):
+        return True
+    if type(one) is PrimType and type(other) is PrimType:
+        return element_type(one) is element_type(other)
+    return bool(one == other)
 
 
 def is_volatile(alloc: AllocBuffer) -> bool:

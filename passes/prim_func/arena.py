@@ -101,12 +101,7 @@ class _Place:
     def moved(self, index: Any, element: Any, name: str) -> Any:
         """Return an index of elements, scalar or vector, as one from the arena's start."""
         nbits = element.bits * element.lanes
-        if self.offset * 8 % nbits:
-            raise ValueError(
-                f"buffer {name!r}: its offset of {self.offset} bytes is no multiple of its "
-                f"elements' {nbits} bits"
-            )
-        shift = self.offset * 8 // nbits
+        shift = offset_in_elements(name, self.offset, nbits)
         if shift == 0:
             return index
         lanes = index.ty.dtype.lanes
@@ -345,6 +340,16 @@ class _ArenaRewriter:
             return self._renamed[op.__chandle__()]
         view = self._view(op)
         return op if view is None else view.first
+
+
+def offset_in_elements(name: str, offset: int, nbits: int) -> int:
+    """Return an offset in bytes as one in elements of so many bits; ValueError where it is none."""
+    if offset * 8 % nbits:
+        raise ValueError(
+            f"buffer {name!r}: its offset of {offset} bytes is no multiple of its elements' "
+            f"{nbits} bits"
+        )
+    return offset * 8 // nbits
 
 
 def _view(buffer: Var, place: _Place) -> Var:
