@@ -54,17 +54,17 @@ def call_groups(
 
 def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
     """Add the kernel of a group and what it calls; functions that are equal get one name."""
-    written = group.function
-    new = {
-        variable.__chandle__(): builder.add_func(function, variable.name_hint)
-        for variable, function in written.functions.items()
-    }
+    new: dict[int, GlobalVar] = {}
 
     def on_global(variable: GlobalVar, _mutator: Any) -> GlobalVar:
         return new.get(variable.__chandle__(), variable)
 
-    kernel = structural_mutate(written.function, [(GlobalVar, on_global)])
-    return builder.add_func(kernel, group.name)
+    def added(function: Any, name: str) -> GlobalVar:
+        return builder.add_func(structural_mutate(function, [(GlobalVar, on_global)]), name)
+
+    for variable, function in group.function.functions.items():  # Each behind what it calls.
+        new[variable.__chandle__()] = added(function, variable.name_hint)
+    return added(group.function.function, group.name)
 
 
 def _with_blocks(

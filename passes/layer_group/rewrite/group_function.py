@@ -282,7 +282,8 @@ class _Writer:
         turns = count + max(stage for stage, _ in work)
         body = [_where(_in_turns(turn, stage, count, turns), what) for stage, what in work]
         loop = nest([(turn, number(0), number(turns))], _in_order(body))
-        return self._once(made, loop, slices)
+        # What such layers have in common is more than the loops of one part.
+        return self._once(made, self._apart(loop, f"{layer.operator}_parts"), slices)
 
     def _part(self, layer: Layer, slices: SliceValues) -> Any:
         """Return the loops of a layer for a slice, or for a part of its channels."""

@@ -78,7 +78,9 @@ class LocalMemory:
     def __init__(self, planned: PlannedGroup, lanes: int, form: str) -> None:
         self._planned, self._lanes = planned, lanes
         self.declarations: list[Any] = []  # Statements that begin the kernel
-        self._in_arena: dict[int, int] = {}  # Bytes, by the handle of the buffer
+        # Bytes in the arena, and the variable of that address, by the handle of the buffer.
+        self._in_arena: dict[int, int] = {}
+        self._begin: dict[int, Var] = {}
         self._as_type: dict[tuple[int, str], Var] = {}
         self.arena: Var | None = None  # The address of its first byte
         if form == "arena":
@@ -147,8 +149,8 @@ class LocalMemory:
         for extent, place in zip(shape, at, strict=False):
             index = index * number(extent) + place
         element = bits_of(str(buffer.ty.dtype.dtype)) // 8
-        byte = index * number(element) + number(self._in_arena[buffer.__chandle__()])
-        return handle_add_byte_offset(self.arena, byte)
+        begin = self._begin[buffer.__chandle__()]
+        return handle_add_byte_offset(begin, index * number(element)) if at else begin
 
     def _allocate(self, name: str, extents: Sequence[int], dtype: str, lane_byte: int) -> Var:
         if self.arena is not None:
@@ -169,7 +171,11 @@ class LocalMemory:
 
     def _place(self, buffer: Var, byte: int) -> Var:
         offset_in_elements(buffer.name, byte, bits_of(str(buffer.ty.dtype.dtype)))
+        begin = handle_add_byte_offset(self.arena, number(byte))
+        address = Var(f"{buffer.name}_begin", begin.ty)
+        self.declarations.append(Bind(address, begin))
         self._in_arena[buffer.__chandle__()] = byte
+        self._begin[buffer.__chandle__()] = address
         return buffer
 
 
