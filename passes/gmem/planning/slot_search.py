@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from passes.gmem.planning.gmem_layout import NewMemory
+from passes.planning.engine.blocks import BlockList
 from passes.planning.live_ranges import live_together
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget
@@ -268,16 +269,6 @@ class _Search:
 
 def _conflicts(problem: Problem, buffers: Sequence[Buffer]) -> list[int]:
     """Return for each buffer, as bits, those that may not be in one slot with it."""
-    index = {buffer.name: item for item, buffer in enumerate(buffers)}
-    conflicts = [0] * len(buffers)
-    for one, first in enumerate(buffers):
-        for other in range(one):
-            if live_together(first.live, buffers[other].live):
-                conflicts[one] |= 1 << other
-                conflicts[other] |= 1 << one
-    for first_name, second_name in problem.separations:
-        if first_name in index and second_name in index:
-            one, other = index[first_name], index[second_name]
-            conflicts[one] |= 1 << other
-            conflicts[other] |= 1 << one
-    return conflicts
+    item = {problem.index[buffer.name]: number for number, buffer in enumerate(buffers)}
+    interference = BlockList(problem).interference
+    return [sum(1 << item[other] for other in interference[block].tolist()) for block in item]
