@@ -224,9 +224,8 @@ class _BlockReader:
         cut, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
         for call in self.calls:
             if call.source is not None:
-                axes, channels = tuple(sorted(cut[call.output])), letters[call.output].find("c")
-                both = tuple(sorted(columns[call.output]))
-                call.source = replace(call.source, cut=axes, columns=both, channels=channels)
+                axes, both = (tuple(sorted(which[call.output])) for which in (cut, columns))
+                call.source = replace(call.source, cut=axes, columns=both)
         outputs = self._outputs()
         layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
         weights = weights | layouts
@@ -276,7 +275,9 @@ class _BlockReader:
                 others = {name for parameter, name in pairs if parameter not in places}
                 in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
                 layer = Layer(*names, source.maps, source.operations, *bits)
-                return replace(layer, in_place=in_place)
+                names_of = dict(zip(source.inputs, call.inputs, strict=True))
+                sums = tuple((names_of[p], axis) for p, axis in source.sums)
+                return replace(layer, in_place=in_place, sums=sums)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)

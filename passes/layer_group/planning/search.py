@@ -19,6 +19,7 @@ from passes.layer_group.planning.planned_group import (
     place,
     plan_group,
 )
+from passes.layer_group.planning.run_search import groups_in_runs
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.sweep import Estimate, Sweep
 
@@ -45,6 +46,9 @@ QUICK = "first_fit"
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
+
+RUN_CUTS = 4
+"""How many cuts are tried, of few slices, where layers run in one loop over parts."""
 
 Progress = Callable[[int, int], object]
 """Is told how many layers a search has looked at, and how many there are; at times from anew."""
@@ -117,7 +121,7 @@ class GroupSearch:
                 planned = plan_group(group, estimate.cut, self.chip, estimate.keep, fit)
             self._planned[key] = planned
             self.tried.add((estimate.first, estimate.last))
-            if planned is not None:
+            if planned is not None and not estimate.cut.sums:
                 self._estimated += estimate.price
                 self._found += planned.cost.price
         return self._planned[key]
@@ -173,9 +177,17 @@ class GroupSearch:
         """
         key = (estimate.first, estimate.last, estimate.cut, estimate.keep)
         if key not in self._planned:
+            if estimate.cut.sums:
+                return estimate.price  # It comes from slices and time steps, as that of a plan.
             return int(estimate.price * self._found / self._estimated * (1 - DOUBT))
         planned = self._planned[key]
         return None if planned is None else planned.cost.price
+
+    def total(self, parts: Sequence[PlannedGroup | int]) -> int:
+        """Return the price of groups, and of layers in none."""
+        return sum(
+            self.alone[part].price if isinstance(part, int) else part.cost.price for part in parts
+        )
 
     def is_planned(self, estimate: Estimate) -> bool:
         """Whether a group was planned, or found not to fit."""
@@ -189,6 +201,7 @@ class GroupSearch:
         """
         self._progress(last + 1, len(self.index.network.layers))
         reached: dict[Cut, int] = {}  # The first layer that was looked at.
+        moved: dict[int, int] = {}  # The fewest bytes of a group, by its first layer.
         made_in_parts = any(self._facts.stream(n, self._most) for n in range(first, last + 1))
         for keep, uncut in product(self.keeps, parts):
             if uncut.part_bytes and not made_in_parts:
@@ -208,6 +221,8 @@ class GroupSearch:
                 won, worse, all_fit = False, 0, min(best, default=last) == first
                 sweep = Sweep(self._facts, last, cut, keep)
                 for estimate in sweep.run(first):
+                    fewest = moved.get(estimate.first, estimate.moved)
+                    moved[estimate.first] = min(fewest, estimate.moved)
                     known = best.get(estimate.first)
                     worse += 1
                     if known is None or estimate.price < known:
@@ -220,6 +235,10 @@ class GroupSearch:
                 reached[uncut] = min(reached[uncut], sweep.first)
                 alone = min(best, default=last) == last > first
                 vain = 0 if won or alone else vain + 1
+        if made_in_parts and parts[-1].part_bytes:
+            cuts = [cut for cut in self._cuts(last, parts[1]) if cut.w == 1][:RUN_CUTS]
+            numbers = range(last, first - 1, -1)
+            yield from groups_in_runs(self.index, self.chip, numbers, cuts, moved)
 
     def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
         """Return the group of these layers in all cuts that are tried and fit."""
@@ -324,6 +343,9 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     while True:
         _estimate(search, known, begins, last)
         parts = _cheapest(search, known, first, last)
+        if any(isinstance(part, PlannedGroup) and part.cut.sums for part in parts):
+            # What a layer alone is said to cost is lower where it sums over parts, too.
+            parts = min(parts, _cheapest(search, known, first, last, sums=False), key=search.total)
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
             return parts
@@ -352,16 +374,22 @@ def _estimate(
 
 
 def _cheapest(
-    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
+    search: GroupSearch,
+    known: dict[int, dict[int, list[Estimate]]],
+    first: int,
+    last: int,
+    *,
+    sums: bool = True,
 ) -> list[PlannedGroup | int]:
-    """Return the cheapest groups, all planned.
+    """Return the cheapest groups, all planned, with runs that have `sums` or without.
 
     Plans correct the estimates, so the choice is made again until it has only plans; in the last
     round it is one of plans alone.
     """
     chosen: list[Estimate | int] = []
     for number in range(ROUNDS):
-        chosen = _choose(search, known, first, last, only_planned=number == ROUNDS - 1)
+        only_planned = number == ROUNDS - 1
+        chosen = _choose(search, known, first, last, only_planned=only_planned, sums=sums)
         groups = [part for part in chosen if isinstance(part, Estimate)]
         if all(map(search.is_planned, groups)):
             break
@@ -378,13 +406,15 @@ def _choose(
     last: int,
     *,
     only_planned: bool,
+    sums: bool,
 ) -> list[Estimate | int]:
     """Return the cheapest groups as far as is known, and the layers that are in none."""
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
     for end, by_first in known.items():
-        for start, estimates in by_first.items():
-            if start == end:
+        for start, every in by_first.items():
+            estimates = [e for e in every if sums or not e.cut.sums]
+            if start == end and estimates:
                 # A group of one is none, but where it moves less, by laying out its own weights.
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
                 costs[end, end] = estimates[0].price

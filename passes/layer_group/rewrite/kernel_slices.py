@@ -126,9 +126,17 @@ def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) 
 
 
 def stage_loops(
-    stage: Stage, parts: Parts, buffers: Mapping[int, LocalBuffer], call: KernelCall, slices: Any
+    stage: Stage,
+    parts: Parts,
+    buffers: Mapping[int, LocalBuffer],
+    call: KernelCall,
+    slices: SliceValues,
+    summed: AxisPart | None = None,
 ) -> Any:
-    """Return the loops of a stage over one slice's part, on buffers in local memory."""
+    """Return the loops of a stage over one slice's part, on buffers in local memory.
+
+    Of its outermost sum it adds what is `summed` alone, where that is given.
+    """
     new: dict[int, Any] = {}
     bounds = []
     for var, part in zip(stage.spatial, parts, strict=True):
@@ -139,7 +147,10 @@ def stage_loops(
     for var, extent in stage.inner:
         loop = Var(var.name, var.ty)
         new[var.__chandle__()] = loop
-        inner.append((loop, number(0), number(extent)))
+        part = AxisPart(((0, extent),))
+        if summed is not None and extent > 1:
+            part, summed = summed, None
+        inner.append((loop, *part.bounds(slices)))
     moved = _Moved(new, {_key(call, b): local for b, local in buffers.items()}, slices)
     body = nest(inner, moved(stage.body))
     if stage.init is not None:
