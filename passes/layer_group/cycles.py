@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from math import prod
@@ -13,7 +14,9 @@ from passes.layer_group.planning.layer_groups import LayerGroups
 from passes.layer_group.planning.network import Box
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.search import GroupSearch
-from passes.layer_group.planning.time_steps import LOAD, Transfer
+from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.streams import Run
+from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.planning.plan import Plan
 from passes.planning.problem import Problem
 from passes.simulation import Simulation, simulate
@@ -51,37 +54,51 @@ def group_program(planned: PlannedGroup, chip: Chip, core: int = 0) -> tuple[Sta
             at = turn - (1 if planned.steps.pipelined else 0)
             if row.layer is None or not 0 <= at < cut.turns:
                 continue
-            layer = planned.group.layers[row.layer]
-            elements = _elements(slices.tensors[layer.output].made(indices[at]))
-            if not elements:
-                continue
-            cycles = layer_cycles(chip.machine, chip.lanes, planned.group, layer, elements)
-            names = (n for n in dict.fromkeys(layer.inputs) if n not in row.streamed)
-            reads = tuple(name for name in names if name in items)
-            writes = tuple(name for name in (layer.output, layer.name) if name in items)
-            stream = slices.streams.get(layer.name)
-            if stream is None or not (stream.loads or stream.stores):
-                program.append(Statement(layer.name, LANES, reads, writes, cycles))
-                continue
-            count = stream.count
-            stored = -(-_elements(slices.tensors[layer.output].made(indices[at])) // count)
-            stored = -(-stored * planned.group.tensor(layer.output).bits // 8)
-            for part in range(count + 2):
-                for name, _ in stream.loads if part < count else ():
-                    elements = _elements(slices.tensors[name].made(indices[at]))
-                    moved = -(-elements * planned.group.tensor(name).bits // (8 * count))
-                    half = (_half(name, part),)
-                    program.append(Statement(f"load {name}", TRANSFERS, (), half, moved))
-                if 0 < part <= count:
-                    halves = tuple(_half(name, part - 1) for name, _ in stream.loads)
-                    made = (_half(layer.output, part - 1), *writes[1:]) if stream.stores else writes
-                    work = -(-cycles // count)
-                    program.append(Statement(layer.name, LANES, (*reads, *halves), made, work))
-                if stream.stores and part > 1:
-                    half = (_half(layer.output, part - 2),)
-                    name = f"store {layer.output}"
-                    program.append(Statement(name, TRANSFERS, half, (), stored))
+            program += _computed(planned, row, indices[at], chip)
     return tuple(program)
+
+
+def _computed(
+    planned: PlannedGroup, row: Row, index: dict[str, int], chip: Chip
+) -> Iterator[Statement]:
+    """Yield what the layers of a time step do for a slice, with what they move part by part."""
+    slices, group = planned.slices, planned.group
+    run = slices.streams.get(group.layers[row.layers[-1]].name)
+    made = [slices.tensors[group.made[position]].made(index) for position in row.layers]
+    if not any(map(_elements, made)):
+        return
+    count = run.count if run is not None and (run.loads or run.stores) else 1
+    for part in range(count + 2):
+        if run is not None and part < count:
+            for name in run.loads:
+                moved = _moved(slices.tensors[name], index, count)
+                yield Statement(f"load {name}", TRANSFERS, (), (_place(run, name, part),), moved)
+        for position, box in zip(row.layers, made, strict=True):
+            layer, elements = group.layers[position], _elements(box)
+            if not elements or not 0 < part <= count:
+                continue
+            cycles = layer_cycles(chip.machine, chip.lanes, group, layer, elements)
+            reads, writes = (
+                tuple(_place(run, name, part - 1) for name in names if name in planned.local.item)
+                for names in (dict.fromkeys(layer.inputs), (layer.output, layer.name))
+            )
+            yield Statement(layer.name, LANES, reads, writes, -(-cycles // count))
+        if run is not None and part > 1:
+            for name in run.stores:
+                moved = _moved(slices.stored[name], index, count)
+                half = (_place(run, name, part - 2),)
+                yield Statement(f"store {name}", TRANSFERS, half, (), moved)
+
+
+def _moved(tensor: TensorSlices, index: dict[str, int], parts: int) -> int:
+    """Return the bytes of one of so many parts of a slice of a tensor."""
+    return -(-_elements(tensor.made(index)) * tensor.tensor.bits // (8 * parts))
+
+
+def _place(run: Run | None, name: str, part: int) -> str:
+    """Return where a part of a tensor is: in one of two buffers, where others are moved."""
+    moved = run is not None and (name in run.loads or name in run.stores)
+    return _half(name, part) if moved else name
 
 
 def simulate_group(planned: PlannedGroup, chip: Chip) -> Simulation:
@@ -118,9 +135,10 @@ def _half(name: str, part: int) -> str:
 def _in_halves(planned: PlannedGroup, core: int) -> tuple[Problem, Plan]:
     """Return a core's local memory with the two buffers of each tensor that comes in parts."""
     problem, offsets = planned.local.problem, dict(planned.plan.offsets)
+    moved = {name for run in planned.slices.streams.values() for name in (*run.loads, *run.stores)}
     buffers = []
     for buffer in problem.buffers:
-        if buffer.name not in planned.slices.streamed:
+        if buffer.name not in moved:
             buffers.append(buffer)
             continue
         (start,) = offsets.pop(buffer.name)

@@ -58,7 +58,9 @@ class Builder:
         names = tuple(i for i, _ in inputs)
         maps = tuple(m for _, m in inputs)
         layer = Layer(f"{operator}:{name}", operator, names, output, maps, multiply_adds)
-        self.layers.append(replace(layer, part_bits=self.part_bits))
+        if self.part_bits is not None:
+            layer = replace(layer, part_bits=((1, self.part_bits),))
+        self.layers.append(layer)
         return output
 
     def conv(
@@ -106,7 +108,11 @@ class Builder:
             )
             maps.append((f"{name}.bias", (FULL, AxisMap(1), FULL, FULL)))
         work = n * channels * out[0] * out[1] * weight_channels * kernel * kernel
-        return self.add("conv", name, (n, channels, *out), maps, work)
+        made = self.add("conv", name, (n, channels, *out), maps, work)
+        if self.part_bits is not None and not depthwise and c > 1:
+            sums = ((source, 1), (weight, 2))
+            self.layers[-1] = replace(self.layers[-1], sums=sums)
+        return made
 
     def pool(self, source: str, name: str, kernel: int, stride: int, padding: int = 0) -> str:
         n, c, h, w = self.shape(source)

@@ -16,6 +16,7 @@ import numpy as np
 
 from passes.layer_group.planning.network import AxisMap, Box, Tensor
 from passes.layer_group.planning.planned_group import PlannedGroup
+from passes.layer_group.planning.streams import Parts
 
 
 def read_by(m: AxisMap, element: int, extent: int) -> range:
@@ -41,6 +42,13 @@ def hull(*parts: np.ndarray) -> np.ndarray:
     """Return all indices from the first to the last one of any part."""
     together = np.concatenate(parts)
     return np.arange(together.min(), together.max() + 1) if len(together) else together
+
+
+def part_of(box: Box, parts: Parts, at: int) -> Box:
+    """Return a box with one of its axes in a part."""
+    begin = at * parts.chunk
+    part = (begin, min(begin + parts.chunk, parts.extent))
+    return (*box[: parts.axis], part, *box[parts.axis + 1 :])
 
 
 class Layout:
@@ -84,13 +92,12 @@ class Replay:
             shape = self.group.tensor(name).shape
             self.numbers[name] = np.arange(first, first + prod(shape)).reshape(shape)
             first += prod(shape)
-        # What comes in parts: the axis, elements of a part, and of the axis.
+        # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
-        for layer in self.group.layers:
-            stream = planned.slices.streams.get(layer.name)
-            if stream is not None:
-                mine = [*stream.loads, *([(layer.output, stream.axis)] if stream.stores else [])]
-                self.parts |= {n: (axis, stream.chunk, stream.extent) for n, axis in mine}
+        for run in planned.slices.streams.values():
+            for tensors, times in ((run.loads, 2), (run.stores, 2), (run.between, 1)):
+                for name, p in tensors.items():
+                    self.parts[name] = (p.axis, min(times * p.chunk, p.extent))
         self.layouts = {name: self.layout(name) for name in self.group.names}
         self.stored = {n: np.zeros(self.group.tensor(n).shape, int) for n in self.group.outputs}
         self.computed = dict.fromkeys(self.group.made, 0)
@@ -165,8 +172,7 @@ class Replay:
         boxes = [slices.held(index) for index in self.indices]
         window = [max(end - begin for begin, end in axis) for axis in zip(*boxes, strict=True)]
         if name in self.parts:
-            axis, chunk, extent = self.parts[name]
-            window[axis] = min(2 * chunk, extent)
+            axis, window[axis] = self.parts[name]
         layout = Layout(slices.tensor, window, self.lanes, self.eu_bytes)
         item = self.planned.local.item.get(name)
         share = 0 if item is None else item.lane_bytes
@@ -225,10 +231,9 @@ class Replay:
             assert (times == 1).all(), f"{name} is stored {times.min()} to {times.max()} times"
 
     def row(self, row, turns: list[int]) -> None:
-        used, made = set(), set()
-        if row.layer is not None:
-            layer = self.group.layers[row.layer]
-            used, made = {*layer.inputs, layer.output}, {layer.output}
+        layers = [self.group.layers[position] for position in row.layers]
+        made = {layer.output for layer in layers}
+        used = made.union(*(layer.inputs for layer in layers))
         for transfer in row.transfers:
             # A result may be stored while another layer reads it.
             assert transfer.tensor not in (used if transfer.kind == "load" else made)
@@ -236,44 +241,47 @@ class Replay:
             if transfer.kind == "load" and turn in self.mine:
                 box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
                 self.write(transfer.tensor, turn, box)
-        if row.layer is not None and turns[1] in self.mine:
-            self.compute(row.layer, turns[1])
+        if row.layers and turns[1] in self.mine:
+            self.compute(row.layers, turns[1])
         for transfer in row.transfers:
             turn = turns[transfer.stage]
             if transfer.kind == "store" and turn in self.mine:
                 box = self.slices.stored[transfer.tensor].made(self.indices[turn])
                 self.store(transfer.tensor, turn, box)
 
-    def compute(self, position: int, turn: int) -> None:
-        layer = self.group.layers[position]
-        stream = self.slices.streams.get(layer.name)
-        box = self.slices.tensors[layer.output].made(self.indices[turn])
-        if self.slices.tensors[layer.output].adds:
-            self.add(position, turn)
-        if not all(begin < end for begin, end in box):
+    def compute(self, positions: tuple[int, ...], turn: int) -> None:
+        layers = [self.group.layers[position] for position in positions]
+        boxes = [self.slices.tensors[layer.output].made(self.indices[turn]) for layer in layers]
+        for position, layer in zip(positions, layers, strict=True):
+            if self.slices.tensors[layer.output].adds:
+                self.add(position, turn)
+        some = [all(begin < end for begin, end in box) for box in boxes]
+        if not any(some):
             return
-        if layer.buffer_bits:
-            item = self.planned.local.item[layer.name]
-            at = self.planned.plan.offsets[layer.name][0]
-            self.memory[:, at : at + item.lane_bytes] = -1 - position
-        if stream is None:
-            self.compute_part(position, turn, box)
+        run = self.slices.streams.get(layers[0].name)
+        assert run is None or run.layers == tuple(layer.name for layer in layers)
+        if run is None:
+            self.overwrite_working(positions[0])
+            self.compute_part(positions[0], turn, boxes[0])
             return
-        ranges = [
-            (begin, min(begin + stream.chunk, stream.extent))
-            for begin in range(0, stream.extent, stream.chunk)
-        ]
         # The next part is loaded while one computes: both orders have to do.
-        self.load_parts(stream, turn, ranges[0])
-        for at, part in enumerate(ranges):
-            if at + 1 < len(ranges):
-                self.load_parts(stream, turn, ranges[at + 1])
-            self.compute_part(position, turn, (*box[: stream.axis], part, *box[stream.axis + 1 :]))
+        self.move_parts(run.loads, turn, 0)
+        for at in range(run.count):
+            if at + 1 < run.count:
+                self.move_parts(run.loads, turn, at + 1)
+            for position, layer, box in zip(positions, layers, boxes, strict=True):
+                if not all(begin < end for begin, end in box):
+                    continue
+                if layer.name in run.sums:
+                    self.add_part(position, turn, box, run.sums[layer.name], at)
+                    continue
+                self.overwrite_working(position)
+                parts = run.made[layer.name]
+                self.compute_part(position, turn, part_of(box, parts, at))
             # A part is stored while the next one computes.
-            if stream.stores and at:
-                self.store_part(layer.output, stream.axis, turn, ranges[at - 1])
-        if stream.stores:
-            self.store_part(layer.output, stream.axis, turn, ranges[-1])
+            if at:
+                self.move_parts(run.stores, turn, at - 1, stores=True)
+        self.move_parts(run.stores, turn, run.count - 1, stores=True)
 
     def add(self, position: int, turn: int) -> None:
         """Add a slice's share to a result, where the sum of those before has to be."""
@@ -290,16 +298,51 @@ class Replay:
                 )
             self.memory[lane, byte + k] = tags
 
-    def load_parts(self, stream, turn: int, part: tuple[int, int]) -> None:
-        for name, axis in stream.loads:
-            box = list(self.slices.tensors[name].made(self.indices[turn]))
-            box[axis] = part
-            self.write(name, turn, tuple(box))
+    def move_parts(self, tensors, turn: int, at: int, *, stores: bool = False) -> None:
+        for name, parts in tensors.items():
+            slices = (self.slices.stored if stores else self.slices.tensors)[name]
+            box = part_of(slices.made(self.indices[turn]), parts, at)
+            (self.store if stores else self.write)(name, turn, box)
 
-    def store_part(self, name: str, axis: int, turn: int, part: tuple[int, int]) -> None:
-        box = list(self.slices.stored[name].made(self.indices[turn]))
-        box[axis] = part
-        self.store(name, turn, tuple(box))
+    def overwrite_working(self, position: int) -> None:
+        layer = self.group.layers[position]
+        if layer.buffer_bits and layer.name in self.planned.local.item:
+            self.working(layer)[:] = -1 - position
+
+    def working(self, layer) -> np.ndarray:
+        begin = self.planned.plan.offsets[layer.name][0]
+        return self.memory[:, begin : begin + self.planned.local.item[layer.name].lane_bytes]
+
+    def add_part(self, position: int, turn: int, box: Box, parts, at: int) -> None:
+        """Add a part to sums, which nothing may touch from the first part to the last one."""
+        layer = self.group.layers[position]
+        made = [np.arange(*axis) for axis in box]
+        lane, byte, number = self.cells(layer.output, turn, made)
+        tags = -number * 1000
+        for k in range(self.layouts[layer.output].bytes):
+            there = self.memory[lane, byte + k]
+            assert at == 0 or (there == tags - at).all(), f"sums of {layer.output} are not there"
+        if layer.buffer_bits:
+            there = self.working(layer)
+            assert at == 0 or (there == -1 - position).all(), f"sums of {layer.name} are not there"
+            there[:] = -1 - position
+        along = dict(layer.sums)
+        begin = at * parts.chunk
+        part = np.arange(begin, min(begin + parts.chunk, parts.extent))
+        for name, maps in zip(layer.inputs, layer.maps, strict=True):
+            shape = self.group.tensor(name).shape
+            read = [read_of(m, made, extent) for m, extent in zip(maps, shape, strict=True)]
+            if name in along:
+                assert len(read[along[name]]) == parts.extent
+                read[along[name]] = part
+            if all(len(axis) for axis in read):
+                self.expect(name, turn, read)
+        if part[-1] == parts.extent - 1:
+            self.write(layer.output, turn, box)
+            self.computed[layer.output] += prod(len(axis) for axis in made)
+        else:
+            for k in range(self.layouts[layer.output].bytes):
+                self.memory[lane, byte + k] = tags - at - 1
 
     def store(self, name: str, turn: int, box: Box) -> None:
         part = [np.arange(*axis) for axis in box]

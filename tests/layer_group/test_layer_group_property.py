@@ -37,7 +37,7 @@ def check_as_one_group(mod, cuts, keep, fuse):
         letter: min((t.shape[t.axes.index(letter)] for t in tensors if letter in t.axes), default=1)
         for letter in "nh"
     }
-    cut = Cut(n=min(cuts[0], most["n"]), h=min(cuts[1], most["h"]))
+    cut = Cut(min(cuts[0], most["n"]), min(cuts[1], most["h"]), part_bytes=cuts[3], sums=cuts[3])
     cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
     found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)
     assert found is not None
@@ -46,7 +46,7 @@ def check_as_one_group(mod, cuts, keep, fuse):
         np.testing.assert_array_equal(ours, theirs)
 
 
-CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6), st.integers(1, 3))
+CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6), st.integers(1, 3), st.integers(0, 2))
 KEEPS = st.sampled_from(["", "h", "nh"])
 
 

@@ -36,7 +36,9 @@ def chain(*kernels, channels=64, rows=8, columns=8):
 
 
 def in_parts(network):
-    return replace(network, layers=tuple(replace(layer, part_bits=0) for layer in network.layers))
+    return replace(
+        network, layers=tuple(replace(layer, part_bits=((1, 0),)) for layer in network.layers)
+    )
 
 
 def refused(network, *names):

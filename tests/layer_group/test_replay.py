@@ -16,13 +16,13 @@ from test_local_memory import HUGE, LANES, MACHINE, group_of, worked_example
 from passes.layer_group.planning.cost import group_cost
 from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
 from passes.layer_group.planning.planned_group import PlannedGroup, place
+from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
     AxisSlices,
     Cut,
     GroupSlices,
     slice_group,
 )
-from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.time_steps import nearest, pipeline
 
 ROWS, COLUMNS = 2, 3  # The axes of rows and columns in NCHW.
@@ -32,7 +32,7 @@ def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda 
     """Plan slices on lanes with room for all, with sizes that a test may change."""
     sizes = item_bytes(slices, LANES)
     change(sizes)
-    steps = pipeline(nearest(slices.group, slices.streamed))
+    steps = pipeline(nearest(slices.group, slices.streams))
     cost, steps = group_cost(slices, steps, MACHINE, LANES, sizes)
     local = of_time_steps(slices, steps, HUGE, sizes)
     found = place(local, "first_fit")
@@ -192,5 +192,6 @@ def run_random_group(network, h, w, data):
     keep = data.draw(st.sampled_from(("", "h")))
     part_bytes = data.draw(st.sampled_from((0, 1, 100)))
     cut = replace(cut, part_bytes=part_bytes, passing=cut.steps == 1 and data.draw(st.booleans()))
-    streams = streams_of(group, LANES, cut.part_bytes, cut.passing)
+    sums = data.draw(st.integers(0, 2)) if part_bytes else 0
+    streams = streams_of(group, LANES, cut.part_bytes, cut.passing, sums)
     check_replay(plan(slice_group(group, cut, keep, streams=streams)))

@@ -22,9 +22,9 @@ from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer
 from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
 from passes.layer_group.planning.partition import shortest_path
 from passes.layer_group.planning.planned_group import Chip, plan_group
+from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.search import GroupSearch, counts
 from passes.layer_group.planning.slicing import Cut, slice_group
-from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.sweep import Sweep
 from passes.layer_group.planning.time_steps import nearest, pipeline
 from passes.planning.verify import check
@@ -55,7 +55,7 @@ def test_a_sweep_finds_what_slices_and_time_steps_say(network, cut, keep):
         group = index.group(tuple(range(estimate.first, last + 1)))
         streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
         slices = slice_group(group, cut, keep, streams=streams)
-        steps = pipeline(nearest(group, slices.streamed))
+        steps = pipeline(nearest(group, slices.streams))
         local_bytes = item_bytes(slices, chip.lanes)
         local = of_time_steps(slices, steps, chip.memory, local_bytes)
         assert estimate.live_bytes == max(local.live_bytes)

@@ -135,7 +135,7 @@ def test_operands_and_results_pass_by_in_parts():
     other = group.group.inputs[-1]
     assert not first.stores
     assert second.stores
-    assert (other, 1) in second.loads
+    assert second.loads[other].axis == 1
     moved = [t.tensor for row in group.steps.rows for t in row.transfers]
     assert not {other, result} & set(moved)
     assert not {other, result} & set(group.slices.kept)
@@ -154,12 +154,11 @@ def test_only_what_is_one_slice_passes_by():
 def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):
     group = planned(name, PASSING)
     layer = group.group.layers[-1] if name == "residual" else group.group.layers[0]
-    stream = group.slices.streams[layer.name]
-    assert stream.count > 2
-    passing = [*stream.loads, *([(layer.output, stream.axis)] if stream.stores else [])]
+    run = group.slices.streams[layer.name]
+    assert run.count > 2
     replay = Replay(group, LANES, 16)
-    tensor, axis = passing[at]
-    replay.layouts[tensor].window[axis] = stream.chunk  # As if there was one buffer.
+    tensor, parts = [*run.loads.items(), *run.stores.items()][at]
+    replay.layouts[tensor].window[parts.axis] = parts.chunk  # As if there was one buffer.
     with pytest.raises(AssertionError, match=f"reads {tensor}"):
         replay.run()
 

@@ -62,8 +62,7 @@ def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote
     writes: defaultdict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(group.steps.rows):
         parts = []
-        if row.layer is not None:
-            layer = layers[row.layer]
+        for layer in (layers[position] for position in row.layers):
             for read in dict.fromkeys(layer.inputs):
                 reads[read].append(len(lines))
             for made in (layer.output, layer.name):

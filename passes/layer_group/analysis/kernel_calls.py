@@ -10,12 +10,17 @@ from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
-from tvm.ir import TensorLoad
+import tvm_ffi
+from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore
 
+from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
 from passes.layer_group.analysis.regions import KernelReads, variables_in
+from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
+
+_VAR = type_index(Var)
 
 CUT_LETTERS = "nh"
 """Letters of the axes that are cut: the batch, and rows."""
@@ -30,7 +35,6 @@ class KernelCall:
     inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
     cut: tuple[int, ...] = ()  # Axes of what it makes that a group may cut
     columns: tuple[int, ...] = ()  # The same where columns are cut, too
-    channels: int = -1  # The axis of what it makes that lies across the lanes; -1 if none does
 
     @property
     def maps(self) -> tuple[InputMap, ...]:
@@ -158,22 +162,57 @@ class KernelCall:
         other = self.in_columns
         return (other.buffer_bits, other.part_bits) == (self.buffer_bits, self.part_bits)
 
-    @cached_property
-    def in_parts(self) -> KernelCall:
-        """The call where it makes channels of its result in parts."""
-        return replace(self, cut=tuple(sorted({*self.cut, self.channels})))
+    def in_parts(self, axis: int) -> KernelCall:
+        """Return the call where it makes an axis of its result in parts."""
+        return replace(self, cut=tuple(sorted({*self.cut, axis})))
 
     @cached_property
-    def part_bits(self) -> int | None:
-        """Bits of working memory for each element of a part of the result's channels.
+    def part_bits(self) -> tuple[tuple[int, int], ...]:
+        """Bits of working memory for each element of a part of the result, by the axis in parts.
 
-        None where channels cannot be made in parts without making something else again for each.
+        Without the axes that cannot be made in parts without making something else again for each.
         """
         made = self.reads.of_made(self.parameter).values()
-        follow = all(any(r is not None and r.axis == self.channels for r in axes) for axes in made)
-        if self.channels < 0 or self.channels in self.cut or not follow:
-            return None
-        return self.in_parts.buffer_bits
+        return tuple(
+            (axis, self.in_parts(axis).buffer_bits)
+            for axis, extent in enumerate(self.reads.kernel.shape(self.parameter))
+            if extent > 1
+            and axis not in (*self.cut, *self.columns)
+            and all(any(r is not None and r.axis == axis for r in axes) for axes in made)
+        )
+
+    @cached_property
+    def sum_stage(self) -> tuple[Stage, Var] | None:
+        """The stage that sums before all others, and the variable of its outermost sum."""
+        kernel = self.reads.kernel
+        first = kernel.stages[kernel.stages_for(self.parameter)[0]]
+        inner = [var for var, extent in first.inner if extent > 1]
+        return (first, inner[0]) if inner else None
+
+    @cached_property
+    def sums(self) -> tuple[tuple[int, int], ...]:
+        """Parameters that are read along an axis alone as the outermost sum goes, and the axis."""
+        if self.sum_stage is None:
+            return ()
+        kernel, (stage, var) = self.reads.kernel, self.sum_stage
+        extent = next(n for inner, n in stage.inner if inner.same_as(var))
+        later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
+        again = {access.buffer for other in later for access in other.reads}
+        found: dict[int, set[int]] = {}
+        for access in stage.reads:
+            along = [axis for axis, index in enumerate(access.indices) if index.same_as(var)]
+            uses = [axis for axis, index in enumerate(access.indices) if _uses(index, var)]
+            axes = found.setdefault(access.buffer, set())
+            axes.update(along if along == uses and len(along) == 1 else (-1,))
+        return tuple(
+            (buffer, axis)
+            for buffer, axes in found.items()
+            for axis in axes
+            if len(axes) == 1
+            and axis >= 0
+            and buffer not in again
+            and kernel.shape(buffer)[axis] == extent
+        )
 
     @cached_property
     def in_place(self) -> tuple[int, ...]:
@@ -208,3 +247,12 @@ class KernelCall:
             else:
                 begin, end = reads.of((0, shape[reads.axis]))
                 yield Fraction(max(1, end - begin))
+
+
+def _uses(index: Any, var: Var) -> bool:
+    """Whether a variable stands in an index."""
+
+    def on_var(found: Var, _visitor: Any) -> Any:
+        return tvm_ffi.VisitInterrupt(None) if found.same_as(var) else None
+
+    return structural_visit(index, [(_VAR, on_var)]) is not None

@@ -240,9 +240,8 @@ class _BlockReader:
         known: dict[KernelCall, KernelCall] = {}  # Equal ones share what is found out about them.
         for call in self.calls:
             if call.source is not None:
-                axes, channels = tuple(sorted(cut[call.output])), letters[call.output].find("c")
-                both = tuple(sorted(columns[call.output]))
-                source = replace(call.source, cut=axes, columns=both, channels=channels)
+                axes, both = (tuple(sorted(which[call.output])) for which in (cut, columns))
+                source = replace(call.source, cut=axes, columns=both)
                 call.source = known.setdefault(source, source)
         outputs = self._outputs()
         layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
@@ -302,8 +301,12 @@ class _BlockReader:
                 in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
                 layer = Layer(*names, source.maps, source.operations, *bits)
                 adds = self._adds(call, source, letters)
+                names_of = dict(zip(source.inputs, call.inputs, strict=True))
+                sums = tuple((names_of[p], axis) for p, axis in source.sums)
                 by_columns = layer.by_columns and not adds
-                return replace(layer, in_place=in_place, adds=adds, by_columns=by_columns)
+                return replace(
+                    layer, in_place=in_place, adds=adds, sums=sums, by_columns=by_columns
+                )
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)

@@ -99,16 +99,17 @@ def group_cost(
     computing = [-(-all_slices // slices.cut.steps) for all_slices in computed]
     streaming: dict[int, int] = {}
     streamed = 0
-    for at, layer in enumerate(group.layers):
-        stream = slices.streams.get(layer.name)
-        if stream is None:
+    for row in steps.rows:
+        run = None if row.layer is None else slices.streams.get(group.layers[row.layer].name)
+        if run is None or row.layer is None:
             continue
-        loaded = sum(moved_bytes(slices, name, LOAD) for name, _ in stream.loads)
-        stored = bytes_of(group.tensor(layer.output)) if stream.stores else 0
-        parts = stream.count
+        loaded = sum(moved_bytes(slices, name, LOAD) for name in run.loads)
+        stored = sum(bytes_of(group.tensor(name)) for name in run.stores)
+        parts, at = run.count, row.layer
         each = [pipe.cycles(-(-n // (parts * slices.cut.steps))) for n in (loaded, stored) if n]
         waits = sum(each) * cores
-        computing[at], streaming[at] = computing[at] + waits, waits * parts
+        computing[at] = sum(computing[position] for position in row.layers) + waits
+        streaming[at] = waits * parts
         streamed += loaded + stored
     for row in steps.rows:
         for transfer in row.transfers:

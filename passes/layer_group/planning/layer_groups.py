@@ -84,7 +84,7 @@ def plan_layer_groups(
     parts: list[PlannedGroup | int] = []
     for first, last in _runs(network):
         found = [_settled(group_search, way(group_search, first, last)) for way in SEARCHES[search]]
-        chosen = min(found, key=lambda one: _price(group_search, one))
+        chosen = min(found, key=group_search.total)
         parts += chosen
     groups = [group_search.placed(part) for part in parts if isinstance(part, PlannedGroup)]
     left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
@@ -146,13 +146,6 @@ def _settled(
     search: GroupSearch, parts: Sequence[PlannedGroup | int]
 ) -> tuple[PlannedGroup | int, ...]:
     return tuple(part if isinstance(part, int) else search.settle(part) for part in parts)
-
-
-def _price(search: GroupSearch, parts: Sequence[PlannedGroup | int]) -> int:
-    """Return the price of groups, and of layers in none."""
-    return sum(
-        search.alone[part].price if isinstance(part, int) else part.cost.price for part in parts
-    )
 
 
 def _moved_least(index: NetworkIndex) -> int:

@@ -98,9 +98,11 @@ def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
             extent if axis is None else axis.fresh
             for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
         )
-        stream, each = slices.streams.get(layer.name), layer.buffer_bits
-        if stream is not None:
-            extents, each = window_of(extents, stream.axis, stream.chunk), layer.part_bits or 0
+        run, each = slices.streams.get(layer.name), layer.buffer_bits
+        if run is not None and layer.name in run.made:
+            parts = run.made[layer.name]
+            extents = window_of(extents, parts.axis, parts.chunk)
+            each = dict(layer.part_bits)[parts.axis]
         bits = each * lanes.elements(made.tensor, extents)
         sizes[layer.name] = -(-bits // 8)
     return sizes
@@ -114,12 +116,9 @@ def of_time_steps(
     life = lives(steps, (*slices.resident, *slices.kept))
     rows = []
     for number, row in enumerate(steps.rows):
-        touched: tuple[str, ...] = ()
-        if row.layer is not None:
-            layer = group.layers[row.layer]
-            touched = (*dict.fromkeys(layer.inputs), layer.output, layer.name)
-            life[layer.name] = Life(number, number)
-        rows.append(RowUse(touched, tuple(t.tensor for t in row.transfers)))
+        names = tuple(group.layers[position].name for position in row.layers)
+        life.update(dict.fromkeys(names, Life(number, number)))
+        rows.append(RowUse((*row.touched(group), *names), tuple(t.tensor for t in row.transfers)))
     order = dict.fromkeys(n for x in group.layers for n in (*x.inputs, x.name, x.output))
     items = []
     for name in order:

@@ -81,9 +81,8 @@ class Layer:
     multiply_adds: int = 0  # For the whole output; a slice takes its share
     # Bits of working memory a lane for each element of the output's slice in that lane.
     buffer_bits: int = 0
-    # The same for an element of a part where channels of the output are made in parts; None where
-    # they cannot be.
-    part_bits: int | None = None
+    # Axes of the output that can be made in parts, each with the same for an element of a part.
+    part_bits: tuple[tuple[int, int], ...] = ()
     by_columns: bool = True  # Whether it needs no more of either where columns are cut, too
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
     # Whether it only moves elements of one weight, for one layer that can load them so; it
@@ -96,6 +95,9 @@ class Layer:
     # Inputs of which it adds up all rows in their order, by their numbers, with the axis: so it can
     # add some with each slice, and its result is there with the last one.
     adds: tuple[tuple[int, int], ...] = ()
+    # Inputs that are read along an axis, one index after the other, as the outermost sum goes: all
+    # that is summed into the output can be added part by part of these.
+    sums: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,9 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     while True:
         _estimate(search, known, begins, last)
         parts = _cheapest(search, known, first, last)
+        if any(isinstance(part, PlannedGroup) and part.cut.sums for part in parts):
+            # What a layer alone is said to cost is lower where it sums over parts, too.
+            parts = min(parts, _cheapest(search, known, first, last, sums=False), key=search.total)
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
             return parts
@@ -94,16 +97,22 @@ def _estimate(
 
 
 def _cheapest(
-    search: GroupSearch, known: dict[int, dict[int, list[Estimate]]], first: int, last: int
+    search: GroupSearch,
+    known: dict[int, dict[int, list[Estimate]]],
+    first: int,
+    last: int,
+    *,
+    sums: bool = True,
 ) -> list[PlannedGroup | int]:
-    """Return the cheapest groups, all planned.
+    """Return the cheapest groups, all planned, with runs that have `sums` or without.
 
     Plans correct the estimates, so the choice is made again until it has only plans; in the last
     round it is one of plans alone.
     """
     chosen: list[Estimate | int] = []
     for number in range(ROUNDS):
-        chosen = _choose(search, known, first, last, only_planned=number == ROUNDS - 1)
+        only_planned = number == ROUNDS - 1
+        chosen = _choose(search, known, first, last, only_planned=only_planned, sums=sums)
         groups = [part for part in chosen if isinstance(part, Estimate)]
         if all(map(search.is_planned, groups)):
             break
@@ -123,13 +132,15 @@ def _choose(
     last: int,
     *,
     only_planned: bool,
+    sums: bool,
 ) -> list[Estimate | int]:
     """Return the cheapest groups as far as is known, and the layers that are in none."""
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
     for end, by_first in known.items():
-        for start, estimates in by_first.items():
-            if start == end:
+        for start, every in by_first.items():
+            estimates = [one for one in every if sums or not one.cut.sums]
+            if start == end and estimates:
                 # A group of one is none, but where it moves less, by laying out its own weights.
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
                 costs[end, end] = estimates[0].price

@@ -17,17 +17,18 @@ from passes.layer_group.planning.banks import (
     spread,
 )
 from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
-from passes.layer_group.planning.group import Group, extent_of
+from passes.layer_group.planning.group import Group, extent_of, rows_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
 from passes.layer_group.planning.op_order import op_order
+from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
     ROWS,
     Cut,
     GroupSlices,
     slice_group,
 )
-from passes.layer_group.planning.streams import streams_of
+from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import solve
 from passes.planning.plan import Plan
@@ -167,6 +168,36 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
+def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
+    """Whether each output of a group has as many slices, and each layer can be cut so."""
+    unit = chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
+    for layer in group.layers:
+        if layer.output in group.outputs:
+            output, adds = group.tensor(layer.output), group.adds(layer)
+            rows = rows_of(group.index, layer) if adds else extent_of(output, ROWS)
+            batch = -(-extent_of(output, "n") // unit)
+            if batch < cut.n or rows < cut.h or extent_of(output, "w") < cut.w:
+                return False
+    if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
+        return False
+    # No core has all of a sum of rows, and in one loop over parts it would not stay.
+    shared = cut.cores > 1 and cut.outermost == ROWS
+    return not ((shared or cut.sums) and cut.h > 1 and any(map(group.adds, group.layers)))
+
+
+def laid_out(
+    group: Group,
+    cut: Cut,
+    chip: Chip,
+    streams: Mapping[str, Run],
+    keep: str | Mapping[str, str] = "",
+) -> tuple[GroupSlices, dict[str, int], TimeSteps]:
+    """Return the slices of a group that can be cut so, bytes a lane of its items, and its steps."""
+    unit = chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
+    slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
+    return slices, item_bytes(slices, chip.lanes), pipeline(nearest(group, streams))
+
+
 def plan_group(
     group: Group,
     cut: Cut,
@@ -178,18 +209,10 @@ def plan_group(
 
     `placing` is `place`, or `fit` where it does not matter in which banks items lie.
     """
-    outputs = [group.tensor(name) for name in group.outputs]
-    unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
-    if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
+    if not can_be_cut(group, cut, chip):
         return None
-    if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
-        return None
-    if cut.cores > 1 and cut.outermost == ROWS and any(map(group.adds, group.layers)):
-        return None  # No core has all of the sum.
-    streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
-    slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
-    sizes = item_bytes(slices, chip.lanes)
-    steps = pipeline(nearest(group, slices.streamed))
+    streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing, cut.sums)
+    slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     local = of_time_steps(slices, balanced, chip.memory, sizes)
     plan = placing(local, chip.planner)

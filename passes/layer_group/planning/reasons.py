@@ -10,9 +10,9 @@ from math import prod
 from passes.layer_group.planning.group import extent_of, rows_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.planned_group import PlannedGroup
+from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import Cut, slice_group
-from passes.layer_group.planning.streams import streams_of
 from passes.layer_group.planning.sweep import Estimate
 
 

@@ -59,12 +59,12 @@ class Repeats:
     def _content(self, number: int) -> Hashable:
         """Return what a layer is but for names."""
         index, layer = self._index, self._index.network.layers[number]
-        operands = []
+        operands, sums = [], dict(layer.sums)
         for name in layer.inputs:
             laid_out = [source for one in index.layouts((name,)) for source in one.inputs]
             own = index.readers[name] == [number], name in index.maker, name in layer.in_place
-            operands.append((own, self._tensors((name, *laid_out))))
-        alone = replace(layer, name="", inputs=(), output="", in_place=())
+            operands.append((own, sums.get(name), self._tensors((name, *laid_out))))
+        alone = replace(layer, name="", inputs=(), output="", in_place=(), sums=())
         return alone, tuple(operands), self._tensors((layer.output,))
 
     def _tensors(self, names: tuple[str, ...]) -> Hashable:

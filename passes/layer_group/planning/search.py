@@ -26,6 +26,7 @@ from passes.layer_group.planning.planned_group import (
     plan_group,
 )
 from passes.layer_group.planning.repeats import memory_content
+from passes.layer_group.planning.run_search import groups_in_runs
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.sweep import Estimate, Sweep
 from passes.planning.plan import Plan
@@ -44,6 +45,9 @@ QUICK = "first_fit"
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
+
+RUN_CUTS = 4
+"""How many cuts are tried, of few slices, where layers run in one loop over parts."""
 
 Progress = Callable[[int, int], object]
 """Is told how many layers a search has looked at, and how many there are; at times from anew."""
@@ -118,7 +122,7 @@ class GroupSearch:
             planned = self._plan(estimate)
             self._planned[estimate.group] = planned
             self.tried.add(estimate.run)
-            if planned is not None:
+            if planned is not None and not estimate.cut.sums:
                 self._estimated += estimate.price
                 self._found += planned.cost.price
         planned = self._planned[estimate.group]
@@ -233,9 +237,17 @@ class GroupSearch:
         It is None if the group was found not to fit.
         """
         if not self.is_planned(estimate):
+            if estimate.cut.sums:
+                return estimate.price  # It comes from slices and time steps, as that of a plan.
             return int(estimate.price * self._found / self._estimated * (1 - DOUBT))
         cost = self.cost(estimate)
         return None if cost is None else cost.price
+
+    def total(self, parts: Sequence[PlannedGroup | int]) -> int:
+        """Return the price of groups, and of layers in none."""
+        return sum(
+            self.alone[part].price if isinstance(part, int) else part.cost.price for part in parts
+        )
 
     def is_planned(self, estimate: Estimate) -> bool:
         """Whether a group, or one that is alike, was planned, or found not to fit."""
@@ -289,7 +301,19 @@ class GroupSearch:
                 looked = self._in_columns(last, first, uncut, keep, best, every)
                 reached[uncut] = min(reached[uncut], looked)
             furthest = min(furthest, reached[uncut])
+        if parts[-1].part_bytes and self._in_parts(furthest, last):
+            furthest = min(furthest, self._in_runs(last, first, parts[1], every))
         return tuple(every), furthest
+
+    def _in_runs(self, last: int, first: int, uncut: Cut, every: list[Estimate]) -> int:
+        """Add groups with runs of layers; the result is the first layer that was looked at."""
+        moved: dict[int, int] = {}
+        for one in every:
+            moved[one.first] = min(one.moved, moved.get(one.first, one.moved))
+        cuts = self._cuts(last, uncut)[:RUN_CUTS]
+        found, looked = groups_in_runs(self._facts, range(last, first - 1, -1), cuts, moved)
+        every += found
+        return looked
 
     def _in_columns(
         self,

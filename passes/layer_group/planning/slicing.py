@@ -26,7 +26,7 @@ from passes.layer_group.planning.spans import (
     settle_spans,
     unite,
 )
-from passes.layer_group.planning.streams import Stream, window_of
+from passes.layer_group.planning.streams import Parts, Run, window_of
 
 LETTERS = "nwh"
 """Letters of the axes that are cut, outermost first."""
@@ -52,6 +52,9 @@ class Cut:
     # Whether what such a layer adds to its sums, and what it makes for others outside of the
     # group, comes and goes in the same parts; in one slice only.
     passing: bool = False
+    # Whether layers run in one loop over parts with those that sum over them (see `runs`): 1 and 2
+    # are two ways to choose these, zero: none do.
+    sums: int = 0
     # Cores that share the slices, each the same number of them one after the other.
     cores: int = 1
 
@@ -195,10 +198,11 @@ class TensorSlices:
         """
         return self.cut.run(letter) - 1 if self.adds and letter == ROWS else 0
 
-    def in_parts(self, axis: int, stream: Stream) -> TensorSlices:
-        """Return the slices with one axis in the parts of a layer."""
-        parts = AxisSlices(CHANNELS, stream.ranges, stream.ranges)
-        return replace(self, axes=(*self.axes[:axis], parts, *self.axes[axis + 1 :]))
+    def in_parts(self, parts: Parts) -> TensorSlices:
+        """Return the slices with one axis in parts."""
+        axis = AxisSlices(CHANNELS, parts.ranges, parts.ranges)
+        before, behind = self.axes[: parts.axis], self.axes[parts.axis + 1 :]
+        return replace(self, axes=(*before, axis, *behind))
 
     def made_elements(self, cut: Cut) -> int:
         """Return how many elements all slices make together, repeated ones each time."""
@@ -235,12 +239,12 @@ class GroupSlices:
     # By name, for every output of the group: what each slice writes to global memory. It covers the
     # output exactly, each element once.
     stored: Mapping[str, TensorSlices]
-    streams: Mapping[str, Stream]  # By name, for the layers that are made in parts
+    streams: Mapping[str, Run]  # By name, for the layers that compute part by part
 
     @cached_property
-    def streamed(self) -> dict[str, tuple[int, Stream]]:
-        """What passes by in parts: the axis that is in parts, and these."""
-        return _streamed(self.group, self.streams)
+    def streamed(self) -> dict[str, tuple[Parts, int]]:
+        """Of what only parts are there: these, and elements that are there at once."""
+        return _streamed(self.streams)
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
@@ -280,13 +284,14 @@ class GroupSlices:
         )
         if name not in self.streamed:
             return window
-        axis, stream = self.streamed[name]
-        return window_of(window, axis, stream.window)
+        parts, elements = self.streamed[name]
+        return window_of(window, parts.axis, elements)
 
     def in_parts(self, layer: Layer) -> TensorSlices:
-        """Return what a layer makes, its channels in parts if it is made so."""
-        made, stream = self.tensors[layer.output], self.streams.get(layer.name)
-        return made if stream is None else made.in_parts(stream.axis, stream)
+        """Return what a layer makes, one axis in parts if it is made so."""
+        made, run = self.tensors[layer.output], self.streams.get(layer.name)
+        parts = None if run is None else run.made.get(layer.name)
+        return made if parts is None else made.in_parts(parts)
 
     def repeated_rows(self, name: str) -> int:
         """Rows of a tensor that are computed or loaded again, each time counted.
@@ -308,7 +313,7 @@ def slice_group(
     keep: str | Mapping[str, str] = "",
     *,
     n_unit: int = 1,
-    streams: Mapping[str, Stream] | None = None,
+    streams: Mapping[str, Run] | None = None,
 ) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
 
@@ -324,7 +329,7 @@ def slice_group(
     such axis.
     """
     streams = streams or {}
-    streamed = _streamed(group, streams)  # Nothing of these stays.
+    streamed = _streamed(streams)  # Nothing of these stays.
     if isinstance(keep, str):
         keep = dict.fromkeys(group.names, keep)
     keep = {name: "" if name in streamed else keep.get(name, "") for name in group.names}
@@ -373,15 +378,10 @@ def needed_of(
     return need
 
 
-def _streamed(group: Group, streams: Mapping[str, Stream]) -> dict[str, tuple[int, Stream]]:
-    """Return what passes by in parts: the axis that is in parts, and these."""
-    found = {}
-    for layer in group.layers:
-        if layer.name in streams:
-            stream = streams[layer.name]
-            found.update({name: (axis, stream) for name, axis in stream.loads})
-            if stream.stores:
-                found[layer.output] = (stream.axis, stream)
+def _streamed(streams: Mapping[str, Run]) -> dict[str, tuple[Parts, int]]:
+    found: dict[str, tuple[Parts, int]] = {}
+    for run in streams.values():
+        found |= run.held
     return found
 
 

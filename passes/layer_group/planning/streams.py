@@ -12,23 +12,22 @@ small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from passes.layer_group.planning.group import Group, NetworkIndex
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Kind, Range
 
 
 @dataclass(frozen=True)
-class Stream:
-    """The parts in which a layer makes its channels."""
+class Parts:
+    """An axis of a tensor in parts."""
 
-    axis: int  # The axis of the result that is made in parts
+    axis: int
     extent: int  # Its elements
-    chunk: int  # Elements of a part; a multiple of the lanes
-    # Names of what is loaded in parts, with the axis of each that follows that of the result.
-    loads: tuple[tuple[str, int], ...]
-    stores: bool = False  # Whether the result is stored in parts
+    chunk: int  # Elements of a part
 
     @property
     def count(self) -> int:
@@ -37,14 +36,55 @@ class Stream:
 
     @property
     def ranges(self) -> tuple[Range, ...]:
-        """What each part makes of the axis."""
+        """What each part has of the axis."""
         begins = range(0, self.extent, self.chunk)
         return tuple((begin, min(begin + self.chunk, self.extent)) for begin in begins)
 
     @property
     def window(self) -> int:
-        """Elements of the axis for which weights are there at once: those of two parts."""
+        """Elements of the axis that are there at once where parts are moved: those of two."""
         return min(2 * self.chunk, self.extent)
+
+
+@dataclass(frozen=True)
+class Stream(Parts):
+    """The parts in which a layer makes its channels; a part is a multiple of the lanes."""
+
+    # Names of what is loaded in parts, with the axis of each that follows that of the result.
+    loads: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """Layers in one loop over parts, part by part: mostly one layer alone.
+
+    All axes that are in parts have as many parts.
+    """
+
+    layers: tuple[str, ...]  # Their names, in order
+    # By name, for each layer that makes its result in parts: the axis of the result.
+    made: Mapping[str, Parts]
+    # By name, for each that sums over the parts: the axis that it reads of all that is summed. Its
+    # result is whole; it is begun with the first part and finished with the last one.
+    sums: Mapping[str, Parts]
+    # By name, for each tensor of which only parts are there.
+    loads: Mapping[str, Parts] = field(default_factory=dict)
+    stores: Mapping[str, Parts] = field(default_factory=dict)
+    between: Mapping[str, Parts] = field(default_factory=dict)  # Made and read in the loop alone
+
+    @cached_property
+    def count(self) -> int:
+        """How many parts there are."""
+        return next(iter((*self.made.values(), *self.sums.values()))).count
+
+    @cached_property
+    def held(self) -> dict[str, tuple[Parts, int]]:
+        """The axis in parts of each tensor of which only parts are there, and how many elements."""
+        moved = {
+            name: (parts, parts.window)
+            for name, parts in (*self.loads.items(), *self.stores.items())
+        }
+        return {name: (parts, parts.chunk) for name, parts in self.between.items()} | moved
 
 
 def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]:
@@ -63,7 +103,8 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
     layer = index.network.layers[number]
     output = index.tensors[layer.output]
     axis = output.axes.find("c")
-    if not most or layer.part_bits is None or axis < 0:
+    bits = dict(layer.part_bits).get(axis)
+    if not most or bits is None:
         return None
     extent = output.shape[axis]
     weights = []
@@ -88,37 +129,12 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
         return None
     if lane_bytes(extent) <= most:
         # Weights stay, and only working memory is that of a part.
-        return Stream(axis, extent, lanes.count, ()) if layer.part_bits else None
+        return Stream(axis, extent, lanes.count) if bits else None
     # A block of channels, one in each lane, is the least that a part has.
     fitting = most // (2 * max(1, lane_bytes(min(lanes.count, extent))))
     parts = -(-blocks // max(1, fitting))
     chunk = -(-blocks // parts) * lanes.count
     return Stream(axis, extent, chunk, tuple(weights)) if chunk < extent else None
-
-
-def streams_of(group: Group, lanes: Lanes, most: int, passing: bool) -> dict[str, Stream]:
-    """Return the layers of a group that are made in parts, by name.
-
-    `most` is as in `stream_of`; operands and results come in parts, too, where `passing`.
-    """
-    found = {}
-    for position, (layer, number) in enumerate(zip(group.layers, group.numbers, strict=True)):
-        stream = stream_of(group.index, lanes, number, most)
-        if stream is None:
-            continue
-        if not passing:
-            found[layer.name] = stream
-            continue
-        others = [
-            (name, axis)
-            for name in group.inputs
-            if group.readers(name) == (position,)
-            for axis in [passing_axis(group.index, number, stream, name)]
-            if axis is not None
-        ]
-        stores = not group.readers(layer.output)
-        found[layer.name] = replace(stream, loads=(*stream.loads, *others), stores=stores)
-    return found
 
 
 def passing_axis(index: NetworkIndex, number: int, stream: Stream, name: str) -> int | None:

@@ -176,7 +176,7 @@ class Sweep:
                 self._move[self._at(number + 1)] += cycles
                 if not measure.everywhere and not inside:
                     self._live[self._at(number + 1)] += measure.lane_bytes
-        bits = layer.buffer_bits if stream is None else layer.part_bits
+        bits = layer.buffer_bits if stream is None else dict(layer.part_bits)[stream.axis]
         if bits:
             buffer = -(-bits * self._lane_elements(tensor, made, stream) // 8)
             self._live[self._at(number)] += buffer

@@ -10,11 +10,12 @@ results of the one before are stored. (tpu-mlir, ``BasicTimeStep``, ``TimeStepMe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group
+from passes.layer_group.planning.streams import Run
 
 LOAD, STORE = "load", "store"
 
@@ -37,6 +38,18 @@ class Row:
     layer: int | None  # Position in the group's layers of the one that computes; None if none does
     transfers: tuple[Transfer, ...] = ()  # What runs beside it
     streamed: tuple[str, ...] = ()  # What it loads part by part for the slice
+    # Positions of those that compute before it in the same loop over parts.
+    earlier: tuple[int, ...] = ()
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Positions of all that compute in the step, in order."""
+        return self.earlier if self.layer is None else (*self.earlier, self.layer)
+
+    def touched(self, group: Group) -> dict[str, None]:
+        """Return the names of the tensors that these read and make."""
+        layers = [group.layers[position] for position in self.layers]
+        return dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
 
 
 @dataclass(frozen=True)
@@ -49,34 +62,42 @@ class TimeSteps:
     pipelined: bool
 
 
-def nearest(group: Group, streamed: Collection[str] = ()) -> TimeSteps:
+def nearest(group: Group, streams: Mapping[str, Run] = MappingProxyType({})) -> TimeSteps:
     """Return steps without overlap of slices: operands are loaded one step before their layer.
 
-    Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i`` while the next
-    layer's operands are loaded and the layer before's results stored, and the last row stores.
-    What is `streamed` is loaded and stored in the row of its layer.
+    Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i``, or the layers of run
+    ``i``, while the next layer's operands are loaded and the layer before's results stored, and the
+    last row stores. What comes in parts is loaded and stored in the row of its run.
     """
-    rows: list[Row] = [Row(None)]
-    there = {*group.made, *streamed}
-    outputs = {name for name in group.outputs if name not in streamed}
-    loads: list[tuple[Transfer, ...]] = []
-    for layer in group.layers:
-        names = [name for name in dict.fromkeys(layer.inputs) if name not in there]
-        there.update(names)
-        loads.append(tuple(Transfer(name, LOAD, 1) for name in names))
-    rows = [Row(None, tuple(replace(t, stage=0) for t in loads[0]))]
-    for position in range(len(group.layers)):
-        transfers = loads[position + 1] if position + 1 < len(loads) else ()
-        parts = tuple(n for n in dict.fromkeys(group.layers[position].inputs) if n in streamed)
-        rows.append(Row(position, transfers + _stores(group, position - 1, outputs, 1), parts))
-    rows.append(Row(None, _stores(group, len(group.layers) - 1, outputs, 2)))
-    return TimeSteps(group, tuple(rows), False)
-
-
-def _stores(group: Group, position: int, outputs: set[str], stage: int) -> tuple[Transfer, ...]:
-    if position < 0 or group.made[position] not in outputs:
-        return ()
-    return (Transfer(group.made[position], STORE, stage),)
+    passing = {name for run in streams.values() for name in run.held}
+    there = {*group.made, *passing}
+    outputs = {name for name in group.outputs if name not in passing}
+    together: list[list[int]] = []
+    for position, layer in enumerate(group.layers):
+        run = streams.get(layer.name)
+        if run is not None and run.layers[0] != layer.name:
+            together[-1].append(position)
+        else:
+            together.append([position])
+    computing = []
+    for *earlier, last in together:
+        run = streams.get(group.layers[last].name)
+        parts = () if run is None else tuple(run.loads)
+        computing.append(Row(last, (), parts, tuple(earlier)))
+    rows: list[Row] = []
+    stores: tuple[Transfer, ...] = ()
+    for row in [Row(None), *computing]:
+        at = len(rows)
+        loads = []
+        if at < len(computing):
+            loads = [name for name in computing[at].touched(group) if name not in there]
+        there.update(loads)
+        transfers = tuple(Transfer(name, LOAD, min(at, 1)) for name in loads)
+        rows.append(replace(row, transfers=transfers + stores))
+        stage = 1 if at < len(computing) else 2
+        made = (group.made[position] for position in row.layers)
+        stores = tuple(Transfer(name, STORE, stage) for name in made if name in outputs)
+    return TimeSteps(group, (*rows, Row(None, stores)), False)
 
 
 def pipeline(steps: TimeSteps) -> TimeSteps:
@@ -85,11 +106,11 @@ def pipeline(steps: TimeSteps) -> TimeSteps:
     The last stores run beside the first layer of the next slice; the first loads beside the last
     layer of the slice before, or after it where it reads them. One layer alone stays as it is.
     """
-    if len(steps.group.layers) < 2:
-        return steps
     first, *middle, last = steps.rows
+    if len(middle) < 2:
+        return steps
     middle[0] = replace(middle[0], transfers=middle[0].transfers + last.transfers)
-    reads = steps.group.layers[-1].inputs
+    reads = middle[-1].touched(steps.group)
     early = tuple(t for t in first.transfers if t.tensor not in reads)
     late = tuple(t for t in first.transfers if t.tensor in reads)
     middle[-1] = replace(middle[-1], transfers=middle[-1].transfers + early)
@@ -151,8 +172,7 @@ def _destinations(group: Group, rows: list[Row], source: int, transfer: Transfer
     found = []
     row = source + step
     while 0 <= row < len(rows):
-        layer = None if rows[row].layer is None else group.layers[rows[row].layer or 0]
-        if layer is not None and transfer.tensor in (*layer.inputs, layer.output):
+        if transfer.tensor in rows[row].touched(group):
             break
         found.append(row)
         row += step
@@ -186,12 +206,11 @@ def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
     for stage in (0, 1, 2):
         for number, row in enumerate(steps.rows):
             if row.layer is not None and stage == 1:
-                layer = steps.group.layers[row.layer]
-                first[layer.output] = number
-                last.setdefault(layer.output, number)
+                for layer in (steps.group.layers[position] for position in row.layers):
+                    first[layer.output] = number
+                    last.setdefault(layer.output, number)
+                    last.update(dict.fromkeys(layer.inputs, number))
                 first.update(dict.fromkeys(row.streamed, number))
-                for name in layer.inputs:
-                    last[name] = number
             for transfer in row.transfers:
                 if transfer.stage == stage and transfer.kind == LOAD:
                     first[transfer.tensor] = number

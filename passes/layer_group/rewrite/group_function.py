@@ -9,8 +9,8 @@ slice is computed, loads of the next and stores of the one before happen in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby, zip_longest
+from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -31,11 +31,13 @@ from tvm.tirx import (
 )
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
+from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.group import Group, rows_of
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import ROWS, TensorSlices
+from passes.layer_group.planning.slicing import CHANNELS, ROWS, TensorSlices
 from passes.layer_group.planning.spans import even_ranges
+from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
 from passes.layer_group.rewrite.kernel_slices import (
@@ -175,7 +177,7 @@ class _Writer:
         what writes it, and what that is to write.
         """
         moves = [(transfer.stage, self._transfer, transfer) for transfer in row.transfers]
-        layers = [] if row.layer is None else [(1, self._compute, self.group.layers[row.layer])]
+        layers = [] if row.layer is None else [(1, self._compute, row)]
         stores = [move for move in moves if move[2].kind != LOAD]
         return [*stores, *layers, *(move for move in moves if move[2].kind == LOAD)]
 
@@ -254,42 +256,48 @@ class _Writer:
 
     # ------------------------------------------------------------------------------- layers
 
-    def _compute(self, layer: Layer, slices: SliceValues) -> Any:
-        made = self.planned.slices.tensors[layer.output]
-        stream = self.planned.slices.streams.get(layer.name)
-        if stream is None:
-            part = self._part(layer, slices)
+    def _compute(self, row: Row, slices: SliceValues) -> Any:
+        """Return what the layers of a time step do for a slice."""
+        layers = [self.group.layers[position] for position in row.layers]
+        tensors, stored = self.planned.slices.tensors, self.planned.slices.stored
+        run = self.planned.slices.streams.get(layers[-1].name)
+        if run is None:
+            (layer,) = layers
+            part, made = self._part(layer, slices), tensors[layer.output]
             return part if made.adds else self._once(made, part, slices)
         # A part is loaded in the turn before it is computed, and stored in the one after.
-        turn, count, ahead = (
-            Var("part", PrimType(INDEX)),
-            stream.count,
-            int(bool(stream.loads)),
-        )
+        turn, count, ahead = Var("part", PrimType(INDEX)), run.count, int(bool(run.loads))
 
-        def moved(name: str, axis: int, stage: int, loads: bool) -> Any:
-            of = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
+        def moved(name: str, stage: int) -> Any:
+            parts, loads = (run.loads[name], True) if stage == 0 else (run.stores[name], False)
+            of = (tensors if loads else stored)[name]
             at = SliceValues(self.cut, slices.number, _back(turn, stage))
-            copy = self._copy(name, made_parts(of.in_parts(axis, stream)), at, loads)
+            copy = self._copy(name, made_parts(of.in_parts(parts)), at, loads)
             return _in_order([*at.bindings, copy])
 
-        inner = SliceValues(self.cut, slices.number, _back(turn, ahead))
-        statement = self._part(layer, inner)  # It adds to the bindings.
-        work = [(ahead, _in_order([*inner.bindings, statement]))]
-        if stream.stores:
-            work.insert(0, (ahead + 1, moved(layer.output, stream.axis, ahead + 1, False)))
-        work += [(0, moved(name, axis, 0, True)) for name, axis in stream.loads]
+        def computed(layer: Layer) -> Any:
+            inner = SliceValues(self.cut, slices.number, _back(turn, ahead))
+            statement = self._part(layer, inner, run)  # It adds to the bindings.
+            if len(layers) > 1:
+                statement = self._once(tensors[layer.output], statement, slices)
+            return _in_order([*inner.bindings, statement])
+
+        work = [(ahead + 1, moved(name, ahead + 1)) for name in run.stores]
+        work += [(ahead, computed(layer)) for layer in layers]
+        work += [(0, moved(name, 0)) for name in run.loads]
         turns = count + max(stage for stage, _ in work)
         body = [_where(_in_turns(turn, stage, count, turns), what) for stage, what in work]
         loop = nest([(turn, number(0), number(turns))], _in_order(body))
-        # What such layers have in common is more than the loops of one part.
-        return self._once(made, self._apart(loop, f"{layer.operator}_parts"), slices)
+        # What such runs have in common is more than the loops of one part.
+        loop = self._apart(loop, f"{layers[-1].operator}_parts")
+        made = tensors[layers[-1].output]
+        return loop if len(layers) > 1 or made.adds else self._once(made, loop, slices)
 
-    def _part(self, layer: Layer, slices: SliceValues) -> Any:
-        """Return the loops of a layer for a slice, or for a part of its channels."""
+    def _part(self, layer: Layer, slices: SliceValues, run: Run | None = None) -> Any:
+        """Return the loops of a layer for a slice, or for what it does with a part in a run."""
         call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
-        if layer.name in self.planned.slices.streams:
-            call = call.in_parts
+        if run is not None and layer.name in run.made:
+            call = call.in_parts(run.made[layer.name].axis)
         kernel = call.reads.kernel
         parts = buffer_parts(made, lambda box: call.reads.made_for(call.parameter, box))
         # What lies in the result's place is needed where the result is made, and nowhere else.
@@ -297,26 +305,38 @@ class _Writer:
         parts |= dict.fromkeys(in_place, made_parts(made))
         buffers = self._buffers(layer, call, made)
         stages = [kernel.stages[i] for i in kernel.stages_for(call.parameter)]
-        share = self._share(layer) if made.adds else None
-        work = [
-            stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices, rows)
-            for stage, rows in zip_longest(stages, [share])
-        ]
-        if made.adds and len(work) > 1:
-            # What becomes of the sum comes when all of it is there.
-            work = [work[0], self._once(made, _in_order(work[1:]), slices)]
-        computed = self._apart(_in_order(work), f"{layer.operator}_slice")
         filled = [
             part.bounds(slices)[1] > number(0)
             for part in parts[call.parameter]
             if any(begin >= end for begin, end in part.ranges)
         ]
-        return _where(filled, computed)
 
-    def _share(self, layer: Layer) -> AxisPart:
-        """Return the rows that each slice adds to the result of a layer."""
-        ranges = even_ranges(rows_of(self.group.index, layer), self.cut.h)
-        return AxisPart(ranges, ROWS)
+        def computed(stages: Sequence[Stage], summed: AxisPart | None = None) -> Any:
+            work = [
+                stage_loops(
+                    stage, parts[_written(stage.writes, parts)], buffers, call, slices, summed
+                )
+                for stage in stages
+            ]
+            return self._apart(_in_order(work), f"{layer.operator}_slice")
+
+        letter = CHANNELS
+        if made.adds:
+            letter, ranges = ROWS, even_ranges(rows_of(self.group.index, layer), self.cut.h)
+        elif run is not None and layer.name in run.sums:
+            ranges = run.sums[layer.name].ranges
+        else:
+            return _where(filled, computed(stages))
+        # The sum begins before the first part, and what is made of it comes behind the last one.
+        (summing, *rest), part = stages, slices.index[letter]
+        begin = replace(summing, inner=(), init=None, body=summing.init)
+        statements = [
+            _where([EQ(part, number(0))], computed([begin])),
+            computed([replace(summing, init=None)], AxisPart(ranges, letter)),
+        ]
+        if rest:
+            statements.append(_where([EQ(part, number(len(ranges) - 1))], computed(rest)))
+        return _where(filled, _in_order(statements))
 
     def _buffers(
         self, layer: Layer, call: KernelCall, made: TensorSlices

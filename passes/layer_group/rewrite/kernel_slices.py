@@ -9,14 +9,12 @@ from typing import Any
 
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import (
-    EQ,
     Bind,
     BufferLoad,
     BufferStore,
     Cast,
     For,
     ForKind,
-    IfThenElse,
     IntImm,
     SeqStmt,
 )
@@ -138,13 +136,12 @@ def stage_loops(
     parts: Parts,
     buffers: Mapping[int, LocalBuffer],
     call: KernelCall,
-    slices: Any,
-    share: AxisPart | None = None,
+    slices: SliceValues,
+    summed: AxisPart | None = None,
 ) -> Any:
     """Return the loops of a stage over one slice's part, on buffers in local memory.
 
-    Its outermost sum is over a `share` alone, if there is one, and goes on where the slice before
-    has stopped.
+    Of its outermost sum it adds what is `summed` alone, where that is given.
     """
     new: dict[int, Any] = {}
     bounds = []
@@ -153,18 +150,17 @@ def stage_loops(
         new[var.__chandle__()] = loop
         bounds.append((loop, *part.bounds(slices)))
     inner = []
-    for at, (var, extent) in enumerate(stage.inner):
+    for var, extent in stage.inner:
         loop = Var(var.name, var.ty)
         new[var.__chandle__()] = loop
-        whole = (number(0), number(extent))
-        inner.append((loop, *(share.bounds(slices) if share is not None and at == 0 else whole)))
+        part = AxisPart(((0, extent),))
+        if summed is not None and extent > 1:
+            part, summed = summed, None
+        inner.append((loop, *part.bounds(slices)))
     moved = _Moved(new, {_key(call, b): local for b, local in buffers.items()}, slices)
     body = nest(inner, moved(stage.body))
     if stage.init is not None:
-        init = moved(stage.init)
-        if share is not None:
-            init = IfThenElse(EQ(slices.index[share.letter], number(0)), init, None)
-        body = SeqStmt([init, body])
+        body = SeqStmt([moved(stage.init), body])
     return nest(bounds, body)
 
 

@@ -99,7 +99,7 @@ class LocalMemory:
         buffer = self._allocate(name, extents, dtype, self._planned.plan.offsets[name][0])
         circular = list(_circular(slices))
         if name in self._planned.slices.streamed:
-            circular[self._planned.slices.streamed[name][0]] = True
+            circular[self._planned.slices.streamed[name][0].axis] = True
         return LocalBuffer(buffer, _begins(slices), tuple(circular))
 
     def working(

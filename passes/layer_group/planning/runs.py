@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs: layers of a group in one loop over parts, of which the last ones sum over the parts.
+
+A layer that sums over the channels of what it reads can add them part by part to sums that stay in
+local memory. So the layers before it make a part of the channels, what is parallel in that axis
+does the same part, and the sum takes it up: what lies between them is never there as a whole.
+Weights are loaded in parts on both sides, those of the sum along the axis that it sums over. A sum
+whose operand comes from outside is a run of one layer: the operand is loaded in parts.
+
+Which layers form a run is found from the last layer of a group to the first one. A layer joins the
+run behind it if that reads its result in parts, and if it can be made in these parts; else the run
+is closed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import lcm
+
+from passes.layer_group.planning.group import Group
+from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.network import AxisMap, Kind
+from passes.layer_group.planning.streams import Parts, Run, passing_axis, stream_of, window_of
+
+Along = tuple[int, Fraction]
+"""An axis that is in parts, and its elements for each element of the axis of the sum."""
+
+
+def streams_of(
+    group: Group, lanes: Lanes, most: int, passing: bool, sums: int = 0
+) -> dict[str, Run]:
+    """Return the loop of each layer of a group that computes part by part, by the layer's name.
+
+    `most` is as in `stream_of`; operands and results come in parts, too, where `passing`. Where
+    there are to be `sums`, see `runs_of`.
+    """
+    found = runs_of(group, lanes, most, sums) if sums else {}
+    for position, (layer, number) in enumerate(zip(group.layers, group.numbers, strict=True)):
+        stream = None if layer.name in found else stream_of(group.index, lanes, number, most)
+        if stream is None:
+            continue
+        axes = dict(stream.loads)
+        if passing:
+            for name in group.inputs:
+                axis = passing_axis(group.index, number, stream, name)
+                if axis is not None and group.readers(name) == (position,):
+                    axes[name] = axis
+        loads = {n: Parts(axis, stream.extent, stream.chunk) for n, axis in axes.items()}
+        stores = {layer.output: stream} if passing and not group.readers(layer.output) else {}
+        found[layer.name] = Run((layer.name,), {layer.name: stream}, {}, loads, stores)
+    return found
+
+
+def runs_of(group: Group, lanes: Lanes, most: int, sums: int) -> dict[str, Run]:
+    """Return the runs of a group, for each of their layers by its name.
+
+    Weights and other tensors of a part take about `most` bytes a lane for each layer. A layer that
+    could sum, or be made in parts, does what leaves fewer bytes of whole tensors to its run; the
+    last such layer does the other with two `sums`.
+    """
+    found: dict[str, Run] = {}
+    other = sums == 2
+    position = len(group.layers) - 1
+    while position >= 0:
+        ways = sorted(_ways(group, lanes, position), key=lambda run: run.whole_bytes(lanes))
+        if ways:
+            run = ways[-1] if other else ways[0]
+            other = other and len(ways) == 1
+            found |= run.closed(lanes, most)
+            position = run.positions[-1]
+        position -= 1
+    return found
+
+
+def _ways(group: Group, lanes: Lanes, position: int) -> list[_Growing]:
+    """Return the runs that a layer can be the last one of."""
+    layer = group.layers[position]
+    ways = []
+    summed = [name for name, _ in layer.sums if layer.inputs.count(name) == 1]
+    if any(
+        group.tensor(name).kind is Kind.ACTIVATION and group.readers(name)[-1] <= position
+        for name in summed
+    ):
+        name, axis = layer.sums[0]
+        ways.append(_Growing(group, group.tensor(name).shape[axis]))
+        ways[-1].sum_up(position)
+    output = group.tensor(layer.output)
+    axis = output.axes.find("c")
+    if axis in dict(layer.part_bits) and output.shape[axis] > lanes.count:
+        ways.append(_Growing(group, output.shape[axis]))
+        ways[-1].make(position, (axis, Fraction(1)))
+    for run in ways:
+        before = position - 1
+        while before >= 0 and run.joined_by(before):
+            before -= 1
+    return ways
+
+
+@dataclass(eq=False)
+class _Growing:
+    """A run while layers are put before it."""
+
+    group: Group
+    extent: int  # Elements of the axis of the sum
+    positions: list[int] = field(default_factory=list)  # The last layer first
+    made: dict[int, Along] = field(default_factory=dict)  # By position: what is made in parts
+    sums: list[int] = field(default_factory=list)  # Positions of what sums over parts
+    wanted: dict[str, Along] = field(default_factory=dict)  # What the layers read in parts
+    whole: set[str] = field(default_factory=set)  # What one of them reads as a whole
+
+    def joined_by(self, position: int) -> bool:
+        """Put a layer before the others; False if it does not belong to them."""
+        group, layer = self.group, self.group.layers[position]
+        readers = group.readers(layer.output)
+        inside = [reader for reader in readers if reader in self.positions]
+        along = self.wanted.get(layer.output)
+        if inside:
+            if along is None or len(inside) < len(readers) or along[0] not in dict(layer.part_bits):
+                return False
+            self.make(position, along)
+            return True
+        # A second sum over what is in parts already.
+        shared = [n for n, axis in layer.sums if self.wanted.get(n) == (axis, Fraction(1))]
+        if shared and self.sums and layer.inputs.count(shared[0]) == 1:
+            self.sum_up(position)
+            return True
+        return False
+
+    def sum_up(self, position: int) -> None:
+        """Let a layer sum over the parts."""
+        self.positions.append(position)
+        self.sums.append(position)
+        layer = self.group.layers[position]
+        along = {name: axis for name, axis in layer.sums if layer.inputs.count(name) == 1}
+        for name in layer.inputs:
+            self._want(name, (along[name], Fraction(1)) if name in along else None)
+
+    def make(self, position: int, along: Along) -> None:
+        """Let a layer make its result in parts."""
+        self.positions.append(position)
+        self.made[position] = along
+        layer = self.group.layers[position]
+        for name, maps in zip(layer.inputs, layer.maps, strict=True):
+            shape = self.group.tensor(name).shape
+            follows = (
+                (axis, each)
+                for axis, m in enumerate(maps)
+                if m is not None and m.axis == along[0]
+                for each in [_through(m, along[1])]
+                if each is not None and shape[axis] == self.extent * each
+            )
+            self._want(name, next(follows, None))
+
+    def _want(self, name: str, along: Along | None) -> None:
+        if along is None or self.wanted.get(name, along) != along:
+            self.whole.add(name)
+        if name in self.whole:
+            self.wanted.pop(name, None)
+        elif along is not None:
+            self.wanted[name] = along
+
+    def _passing(self) -> tuple[dict[str, Along], dict[str, Along], dict[str, Along]]:
+        """Return what is loaded and what is stored in parts, and what lies between in parts."""
+        group, inside = self.group, set(self.positions)
+        made = {group.made[position]: along for position, along in self.made.items()}
+        loads = {n: x for n, x in self.wanted.items() if n not in made and self._is_outside(n)}
+        loads, made = (
+            {n: x for n, x in tensors.items() if inside.issuperset(group.readers(n))}
+            for tensors in (loads, made)
+        )
+        stores = {n: x for n, x in made.items() if n in group.outputs}
+        return loads, stores, {n: x for n, x in made.items() if n not in stores}
+
+    def whole_bytes(self, lanes: Lanes) -> int:
+        """Return the bytes a lane of whole activations, and of whole sums, beside the parts."""
+        passing = {name for tensors in self._passing() for name in tensors}
+        layers = [self.group.layers[position] for position in self.positions]
+        names = dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
+        tensors = [self.group.tensor(name) for name in names if name not in passing]
+        total = sum(lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION)
+        for position in self.sums:
+            layer = self.group.layers[position]
+            output = self.group.tensor(layer.output)
+            total += layer.buffer_bits * lanes.elements(output, output.shape) // 8
+        return total
+
+    def closed(self, lanes: Lanes, most: int) -> dict[str, Run]:
+        """Return the run for each of its layers; nothing if it cannot have two parts."""
+        group = self.group
+        layers = [group.layers[position] for position in reversed(self.positions)]
+        made = {group.made[position]: along for position, along in self.made.items()}
+        loads, stores, between = self._passing()
+        chunk = self._chunk(lanes, most * len(layers), {**loads, **stores}, between, made)
+        if chunk is None:
+            return {}
+
+        def parts(tensors: dict[str, Along]) -> dict[str, Parts]:
+            return {
+                n: Parts(axis, int(self.extent * each), int(chunk * each))
+                for n, (axis, each) in tensors.items()
+            }
+
+        of_made = parts(made)
+        run = Run(
+            tuple(layer.name for layer in layers),
+            {layer.name: of_made[layer.output] for layer in layers if layer.output in made},
+            {group.layers[position].name: Parts(0, self.extent, chunk) for position in self.sums},
+            parts(loads),
+            parts(stores),
+            parts(between),
+        )
+        return {layer.name: run for layer in layers}
+
+    def _is_outside(self, name: str) -> bool:
+        index = self.group.index
+        return name not in self.group.made and (
+            self.group.tensor(name).kind is Kind.ACTIVATION
+            or name not in index.maker
+            or bool(index.layouts((name,)))
+        )
+
+    def _chunk(
+        self,
+        lanes: Lanes,
+        most: int,
+        moved: dict[str, Along],
+        between: dict[str, Along],
+        made: dict[str, Along],
+    ) -> int | None:
+        """Return the elements of a part; None if there is but one part.
+
+        All that is made in parts has one of its channels, at least, in each lane.
+        """
+        unit = lcm(
+            *(each.denominator for _, each in (*moved.values(), *between.values(), *made.values()))
+        )
+        least = unit
+        across = [
+            each for name, (axis, each) in made.items() if self.group.tensor(name).axes[axis] == "c"
+        ]
+        while any(least * each % lanes.count for each in across):
+            least += unit
+        if not across:
+            least = unit * lanes.count
+
+        def lane_bytes(chunk: int) -> int:
+            total = 0
+            for tensors, times in ((moved, 2), (between, 1)):
+                for name, (axis, each) in tensors.items():
+                    tensor = self.group.tensor(name)
+                    elements = min(int(times * chunk * each), tensor.shape[axis])
+                    total += lanes.tensor_bytes(tensor, window_of(tensor.shape, axis, elements))
+            return total
+
+        while not across and least > unit and lane_bytes(least) > most:
+            least = max(unit, least // 2)
+        blocks = -(-self.extent // least)
+        count = -(-blocks // max(1, most // max(1, lane_bytes(least))))
+        chunk = -(-blocks // count) * least
+        return chunk if chunk < self.extent else None
+
+
+def _through(m: AxisMap, each: Fraction) -> Fraction | None:
+    """Return how many elements a part needs through a map; None if parts would overlap."""
+    if m == AxisMap(m.axis):
+        return each
+    exact = 0 <= m.first < m.divide and -m.divide <= m.last - m.stride < 0
+    return each * m.stride / m.divide if exact else None

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers in one loop over parts, with one that sums over the parts of what the others make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixed_groups import LANES, chip, everything, grouped
+from operator_modules import arrays, lowered, module, run
+from replay import Replay, check_replay
+from tvm import relax
+
+from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.planned_group import plan_group
+from passes.layer_group.planning.slicing import Cut
+
+OP = relax.op
+
+
+def feed_forward(emit, x, w, gate, v):
+    y = emit(OP.multiply(emit(OP.nn.silu(emit(OP.matmul(x, gate)))), emit(OP.matmul(x, w))))
+    return emit(OP.matmul(y, v))
+
+
+def bottleneck(emit, x, w, depthwise, v):
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w))))
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=36))))
+    return emit(OP.add(emit(OP.nn.conv2d(y, v)), x))
+
+
+def heads(emit, x, wq, wk, wv, wo):
+    def split(w, order):
+        y = emit(OP.reshape(emit(OP.matmul(x, w)), (1, 6, 70, 2)))
+        return emit(OP.permute_dims(y, order))
+
+    q, k, v = (split(w, [0, 2, 3, 1] if w is wk else [0, 2, 1, 3]) for w in (wq, wk, wv))
+    scores = emit(OP.nn.softmax(emit(OP.matmul(q, k))))
+    y = emit(OP.permute_dims(emit(OP.matmul(scores, v)), [0, 2, 1, 3]))
+    return emit(OP.add(emit(OP.matmul(emit(OP.reshape(y, (1, 6, 140))), wo)), x))
+
+
+def two_sums(emit, x, w, a, b):
+    # What the first makes in parts leaves the group, too, so that its parts are stored.
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1)))))
+    return [y, emit(OP.nn.conv2d(y, a)), emit(OP.nn.conv2d(y, b))]
+
+
+def whole_numbers(emit, x, w, v):
+    # Sums lie in working memory, and are finished with the last part.
+    y = emit(OP.nn.conv2d(x, w, padding=(1, 1), out_dtype="int32"))
+    y = emit(OP.astype(emit(OP.right_shift(y, relax.const(7, "int32"))), "int8"))
+    y = emit(OP.nn.conv2d(y, v, padding=(1, 1), out_dtype="int32"))
+    return emit(OP.astype(emit(OP.right_shift(y, relax.const(5, "int32"))), "int8"))
+
+
+NETWORKS = {
+    "feed_forward": (feed_forward, [(1, 6, 8), (8, 36), (8, 36), (36, 17)], "float32"),
+    "bottleneck": (
+        bottleneck,
+        [(1, 12, 9, 5), (36, 12, 1, 1), (36, 1, 3, 3), (12, 36, 1, 1)],
+        "float32",
+    ),
+    "heads": (heads, [(1, 6, 24), *[(24, 140)] * 3, (140, 24)], "float32"),
+    "two_sums": (
+        two_sums,
+        [(1, 5, 8, 6), (60, 5, 3, 3), (9, 60, 1, 1), (9, 60, 1, 1)],
+        "float32",
+    ),
+    "whole_numbers": (whole_numbers, [(1, 4, 6, 5), (28, 4, 3, 3), (24, 28, 3, 3)], "int8"),
+}
+"""Each fused is a run of all its layers."""
+
+
+def runs(name, **cut):
+    return Cut(part_bytes=1, sums=2 if name == "whole_numbers" else 1, **cut)
+
+
+def network(name, *, fuse=True):
+    body, shapes, dtype = NETWORKS[name]
+    return lowered(module(shapes, body, dtype=dtype), fuse=fuse)
+
+
+def planned(name, cut=None, keep=""):
+    mod, cut = network(name), cut or runs(name)
+    (block,) = read_networks(mod)
+    found = plan_group(NetworkIndex(block.network).group(everything(mod)), cut, chip(), keep)
+    assert found is not None
+    return found
+
+
+def sums_of(group):
+    return [name for name, run in group.slices.streams.items() if name in run.sums]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_runs_compute_the_same(name):
+    mod = network(name)
+    args = arrays(mod)
+    expected = run(mod, args)
+    for cut in (runs(name), runs(name, h=2)):
+        found = grouped(mod, {everything(mod): cut}, keep="h")
+        assert found is not None
+        new, (group,) = found
+        assert sums_of(group)
+        for ours, theirs in zip(run(new, args), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_replay_finds_all_that_is_summed(name):
+    for sums, h in ((1, 1), (2, 1), (1, 3)):
+        check_replay(planned(name, Cut(part_bytes=1, sums=sums, h=h), "h"), LANES)
+
+
+def test_what_lies_in_a_run_takes_the_memory_of_a_part():
+    for name in ("feed_forward", "bottleneck", "heads"):
+        whole, parts, together = (
+            planned(name, cut) for cut in (Cut(), Cut(part_bytes=1, passing=True), runs(name))
+        )
+        assert max(together.local.live_bytes) < max(parts.local.live_bytes)
+        assert max(together.local.live_bytes) < max(whole.local.live_bytes)
+        assert together.cost.moved == whole.cost.moved
+    group = planned("heads")
+    (loop,) = {id(run): run for run in group.slices.streams.values()}.values()
+    assert loop.layers == tuple(layer.name for layer in group.group.layers)
+    assert loop.count == 9  # Of 8 heads and, the last one, 6: there are as many lanes.
+    assert {group.group.tensor(n).axes[p.axis] for n, p in loop.between.items()} == {"c"}
+
+
+def test_a_part_that_leaves_the_group_is_stored():
+    group = planned("two_sums")
+    (loop,) = {id(run): run for run in group.slices.streams.values() if run.sums}.values()
+    assert len(loop.sums) == 2
+    (stored,) = loop.stores
+    assert stored in group.group.outputs
+    assert stored not in {t.tensor for row in group.steps.rows for t in row.transfers}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_sums_that_do_not_stay_are_seen(name):
+    group = planned(name)
+    last = [layer for layer in group.group.layers if layer.name in sums_of(group)][-1]
+    offsets = group.plan.offsets
+    loop = group.slices.streams[last.name]
+    taken = next(
+        n for n in (*loop.between, *loop.loads) if offsets[n][0] != offsets[last.output][0]
+    )
+    moved = replace(group.plan, offsets={**offsets, taken: offsets[last.output]})
+    with pytest.raises(AssertionError):
+        Replay(replace(group, plan=moved), LANES, 16).run()
+
+
+def test_only_the_outermost_sum_is_cut():
+    """With channels last, TVM sums over rows and columns of the kernel first."""
+
+    def convolution(emit, x, w):
+        return emit(OP.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO"))
+
+    (block,) = read_networks(lowered(module([(1, 6, 5, 20), (3, 3, 20, 9)], convolution)))
+    (layer,) = block.network.layers
+    (weight,) = (name for name, _ in layer.sums)
+    assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
