@@ -21,7 +21,7 @@ from tvm.target import Target
 
 from passes.driver import FORMS, Form
 from passes.ir.errors import first_line
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_visit
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
 from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
@@ -45,8 +45,6 @@ from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
 
 LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 """Says at level INFO which layers are left alone, and why; warns where cycles are a guess."""
-
-_CALL = type_index(Call)
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
 
 def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
     """Return a module whose layers are grouped; see `LayerGroup`."""
-    lowered = legalized(mod)
+    lowered = relax.transform.LegalizeOps()(mod) if has_operators(mod) else mod
     return with_groups(mod, lowered, plan_groups(lowered, options))
 
 
@@ -275,8 +273,8 @@ def chip_of(options: LayerGroupOptions) -> Chip:
     )
 
 
-def legalized(mod: IRModule) -> IRModule:
-    """Return a module with its operators as calls of kernels; `mod` itself where they are."""
+def has_operators(mod: IRModule) -> bool:
+    """Return whether a module has operators that are not calls of kernels yet."""
     found: list[bool] = []
 
     def on_call(call: Call, visitor: Any) -> None:
@@ -286,8 +284,8 @@ def legalized(mod: IRModule) -> IRModule:
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
-            structural_visit(function, [(_CALL, on_call)])
-    return relax.transform.LegalizeOps()(mod) if found else mod
+            structural_visit(function, [(Call, on_call)])
+    return bool(found)
 
 
 ESTIMATE = Machine(

@@ -33,6 +33,10 @@ def read_of(m: AxisMap | None, made: list[np.ndarray], extent: int) -> np.ndarra
     return np.array(sorted(found), int)
 
 
+SLICE = 1 << 40
+"""Tells the sums of one slice from those of the next."""
+
+
 def hull(*parts: np.ndarray) -> np.ndarray:
     """Return all indices from the first to the last one of any part."""
     together = np.concatenate(parts)
@@ -110,14 +114,32 @@ class Replay:
             for number, index in enumerate(self.indices):
                 box = self.slices.tensors[layer.output].made(index)
                 made = [np.arange(*part) for part in box]
-                for name, maps in zip(layer.inputs, layer.maps, strict=True):
-                    shape = self.group.tensor(name).shape
-                    read = [read_of(m, made, n) for m, n in zip(maps, shape, strict=True)]
-                    if all(map(len, made)) and all(map(len, read)):
+                adds = self.slices.tensors[layer.output].adds
+                for at, name in enumerate(layer.inputs):
+                    read = self.read(layer, at, made, number)
+                    if (adds or all(map(len, made))) and all(map(len, read)):
                         before = needs[name][number]
                         needs[name][number] = list(map(hull, before, read))
         for name in self.group.loaded:
             self.check_made(name, needs[name])
+
+    def read(self, layer, at: int, made: list[np.ndarray], turn: int) -> list[np.ndarray]:
+        """Return the indices that a layer reads of one of its inputs.
+
+        What it adds up, slice by slice, is in shares that differ by one row, larger ones first.
+        """
+        shape = self.group.tensor(layer.inputs[at]).shape
+        adds = dict(layer.adds) if self.slices.tensors[layer.output].adds else {}
+        if adds:  # It adds to all of its result with each slice of the batch's entries.
+            made = [
+                np.arange(*part)
+                for part in self.slices.tensors[layer.output].held(self.indices[turn])
+            ]
+        read = [read_of(m, made, n) for m, n in zip(layer.maps[at], shape, strict=True)]
+        if at in adds:
+            shares = np.array_split(np.arange(shape[adds[at]]), self.planned.cut.h)
+            read[adds[at]] = shares[self.indices[turn]["h"]]
+        return read
 
     def check_made(self, name: str, needs: list[list[np.ndarray]]) -> None:
         """Check what each slice makes of a tensor, with what stays of the slices before."""
@@ -226,6 +248,8 @@ class Replay:
         layer = self.group.layers[position]
         stream = self.slices.streams.get(layer.name)
         box = self.slices.tensors[layer.output].made(self.indices[turn])
+        if self.slices.tensors[layer.output].adds:
+            self.add(position, turn)
         if not all(begin < end for begin, end in box):
             return
         if layer.buffer_bits:
@@ -251,6 +275,21 @@ class Replay:
         if stream.stores:
             self.store_part(layer.output, stream.axis, turn, ranges[-1])
 
+    def add(self, position: int, turn: int) -> None:
+        """Add a slice's share to a result, where the sum of those before has to be."""
+        layer = self.group.layers[position]
+        name = layer.output
+        self.expect_inputs(layer, turn, [])
+        box = [np.arange(*part) for part in self.slices.tensors[name].held(self.indices[turn])]
+        lane, byte, number = self.cells(name, turn, box)
+        tags = -number - SLICE * self.indices[turn]["h"]
+        for k in range(self.layouts[name].bytes):
+            if self.indices[turn]["h"]:
+                assert (self.memory[lane, byte + k] == tags + SLICE).all(), (
+                    f"the sum {name} is gone"
+                )
+            self.memory[lane, byte + k] = tags
+
     def load_parts(self, stream, turn: int, part: tuple[int, int]) -> None:
         for name, axis in stream.loads:
             box = list(self.slices.tensors[name].made(self.indices[turn]))
@@ -270,13 +309,15 @@ class Replay:
     def compute_part(self, position: int, turn: int, box: Box) -> None:
         layer = self.group.layers[position]
         made = [np.arange(*part) for part in box]
-        for name, maps in zip(layer.inputs, layer.maps, strict=True):
-            shape = self.group.tensor(name).shape
-            read = [read_of(m, made, extent) for m, extent in zip(maps, shape, strict=True)]
-            if all(len(axis) for axis in read):
-                self.expect(name, turn, read)
+        self.expect_inputs(layer, turn, made)
         self.write(layer.output, turn, box)
         self.computed[layer.output] += prod(len(axis) for axis in made)
+
+    def expect_inputs(self, layer, turn: int, made: list[np.ndarray]) -> None:
+        for at, name in enumerate(layer.inputs):
+            read = self.read(layer, at, made, turn)
+            if all(len(axis) for axis in read):
+                self.expect(name, turn, read)
 
 
 def check_replay(planned: PlannedGroup, lanes: int = 8, eu_bytes: int = 16) -> Replay:

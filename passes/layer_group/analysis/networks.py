@@ -32,7 +32,8 @@ from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
-from passes.layer_group.planning.slicing import LETTERS
+from passes.layer_group.planning.slicing import LETTERS, ROWS
+from passes.relax.opaque_values import OpaqueValues
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 _IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
@@ -51,6 +52,7 @@ class BlockNetwork:
     calls: Mapping[str, KernelCall]
     bindings: Mapping[str, int]  # The number of each layer's binding in the block, by its name
     values: Mapping[str, Any]  # What each tensor is in the function, by its name
+    opaque: tuple[int, ...]  # The numbers of bindings that keep their order: see `OpaqueValues`
 
 
 def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
@@ -59,13 +61,14 @@ def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
     Functions come by name, their blocks in order; blocks that call nothing are left out.
     """
     kernels: dict[int, KernelReads | str] = {}
+    is_opaque = OpaqueValues(mod)
     found = []
     for variable in sorted(mod.get_global_vars(), key=lambda v: str(v.name_hint)):
         function = mod[variable]
         if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
             continue
         for number in range(len(function.body.blocks)):
-            network = _BlockReader(mod, variable, function, number, kernels).read()
+            network = _BlockReader(mod, variable, function, number, kernels, is_opaque).read()
             if network is not None:
                 found.append(network)
     return tuple(found)
@@ -82,6 +85,7 @@ class _Call:
     output: str
     reason: str = ""
     source: KernelCall | None = None
+    behind: tuple[str, ...] = ()
 
     @property
     def maps(self) -> tuple[InputMap, ...]:
@@ -96,12 +100,14 @@ class _BlockReader:
         function: relax.Function,
         number: int,
         kernels: dict[int, KernelReads | str],
+        is_opaque: OpaqueValues,
     ) -> None:
         self.mod, self.variable, self.function, self.number = mod, variable, function, number
         self.block = function.body.blocks[number]
-        self.kernels = kernels
+        self.kernels, self.is_opaque = kernels, is_opaque
         self.names = TensorNames()
         self.calls: list[_Call] = []
+        self.opaque: dict[int, tuple[str, ...]] = {}  # What such bindings make, by their number
         self.device: str | None = None
         self.taken_out, self.used_whole = tuple_uses(function, number)
 
@@ -137,13 +143,19 @@ class _BlockReader:
             self.names.of_var[var.__chandle__()] = []
             return
         results = self.names.new(var)
-        operator, reason = operator_of(value)
+        (operator, reason), first = operator_of(value), len(self.calls)
         if operator == CALL_TIR:
             self._read_kernel_call(at, binding, results)
-            return
-        inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
-        for name in flat(results):
-            self.calls.append(_Call(at, f"{operator}:{name}", operator, inputs, name, reason))
+        else:
+            inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
+            for name in flat(results):
+                self.calls.append(_Call(at, f"{operator}:{name}", operator, inputs, name, reason))
+        made = self.calls[first:]
+        if made and self.is_opaque(value):
+            behind = next(reversed(self.opaque.values()), ())
+            for call in made:
+                call.behind = behind
+            self.opaque[at] = tuple(call.output for call in made)
 
     def _inputs_of(self, value: Any) -> Any:
         if isinstance(value, Call):
@@ -249,13 +261,20 @@ class _BlockReader:
         )
         layers = tuple(
             replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
-            for layer in map(self._layer, self.calls)
+            for layer in (self._layer(call, letters) for call in self.calls)
         )
-        name = str(self.variable.name_hint)
-        network = Network(tensors, layers, outputs, name)
+        network = Network(tensors, layers, outputs, str(self.variable.name_hint))
         calls = {call.name: call.source for call in self.calls if call.source is not None}
         bindings = {call.name: call.binding for call in self.calls}
-        return BlockNetwork(self.variable, self.number, network, calls, bindings, self.names.values)
+        return BlockNetwork(
+            self.variable,
+            self.number,
+            network,
+            calls,
+            bindings,
+            self.names.values,
+            tuple(self.opaque),
+        )
 
     def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
         """Whether a call only moves elements of one weight for one other call."""
@@ -269,7 +288,7 @@ class _BlockReader:
             and readers[0].source is not None
         )
 
-    def _layer(self, call: _Call) -> Layer:
+    def _layer(self, call: _Call, letters: Mapping[str, str]) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)
         if call.source is not None:
             source = call.source
@@ -282,11 +301,21 @@ class _BlockReader:
                 others = {name for parameter, name in pairs if parameter not in places}
                 in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
                 layer = Layer(*names, source.maps, source.operations, *bits)
-                return replace(layer, in_place=in_place)
+                adds = self._adds(call, source, letters)
+                by_columns = layer.by_columns and not adds
+                return replace(layer, in_place=in_place, adds=adds, by_columns=by_columns)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
-        return Layer(*names, whole, reason=call.reason)
+        return Layer(*names, whole, reason=call.reason, behind=call.behind)
+
+    def _adds(
+        self, call: _Call, source: KernelCall, letters: Mapping[str, str]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the axes that a layer adds up, if they are rows and it makes none."""
+        rows = all(letters[call.inputs[at]].find(ROWS) == axis for at, axis in source.adds)
+        output = zip(letters[call.output], self.names.shapes[call.output] or (), strict=True)
+        return source.adds if rows and all(n == 1 for x, n in output if x == ROWS) else ()
 
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something behind the block, or the function's result, needs.

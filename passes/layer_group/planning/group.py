@@ -104,7 +104,10 @@ class Group:
                             f"{self.index.network.name}: layers {self.numbers} are no group, "
                             f"{name!r} is made outside from what is made inside"
                         )
-            elif any(self.index.maker.get(n) in inside or n in outside for n in layer.inputs):
+            elif any(
+                self.index.maker.get(name) in inside or name in outside
+                for name in (*layer.inputs, *layer.behind)
+            ):
                 outside.add(layer.output)
 
     @cached_property
@@ -155,6 +158,10 @@ class Group:
         """Return the tensor called `name`."""
         return self.index.tensors[name]
 
+    def adds(self, layer: Layer) -> bool:
+        """Whether a layer adds up rows slice by slice: nothing in the group reads the sum."""
+        return bool(layer.adds) and not self.readers(layer.output)
+
     def readers(self, name: str) -> tuple[int, ...]:
         """Positions in `layers` of those that read a tensor."""
         return tuple(self._position[r] for r in self.index.readers[name] if r in self._position)
@@ -168,6 +175,13 @@ def extent_of(tensor: Tensor, letter: str) -> int:
     """Elements on the first axis of a tensor that has this letter; 1 if none has."""
     at = tensor.axes.find(letter)
     return tensor.shape[at] if at >= 0 else 1
+
+
+def rows_of(index: NetworkIndex, layer: Layer) -> int:
+    """Rows that a layer makes, or that it adds up."""
+    for number, axis in layer.adds:
+        return index.tensors[layer.inputs[number]].shape[axis]
+    return extent_of(index.tensors[layer.output], "h")
 
 
 def element_count(tensor: Tensor) -> int:

@@ -108,7 +108,10 @@ def _cheapest(
         if all(map(search.is_planned, groups)):
             break
         for group in groups:
-            search.cost(group)
+            ways = known[group.last][group.first]
+            if search.cost(group) is None and all(search.price(way) is None for way in ways):
+                finest = max(ways, key=lambda way: way.cut.steps)
+                ways += [way for way in search.finer(finest) if not search.is_planned(way)]
     planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
     return [part for part in planned if part is not None]
 

@@ -22,6 +22,7 @@ from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
 from passes.layer_group.planning.op_order import op_order
 from passes.layer_group.planning.slicing import (
+    ROWS,
     Cut,
     GroupSlices,
     slice_group,
@@ -116,7 +117,7 @@ class PlannedGroup:
 
         Only tensors whose slices overlap count.
         """
-        kept = set(self.slices.kept)
+        kept = {name for name in self.slices.kept if not self.slices.tensors[name].adds}
         again = [n for n in self.group.names if n not in kept and self.slices.repeated_rows(n)]
         if not again:
             return "keep" if kept else "recompute"
@@ -183,6 +184,8 @@ def plan_group(
         return None
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return None
+    if cut.cores > 1 and cut.outermost == ROWS and any(map(group.adds, group.layers)):
+        return None  # No core has all of the sum.
     streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
     slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)

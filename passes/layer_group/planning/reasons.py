@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from passes.layer_group.planning.group import extent_of
+from passes.layer_group.planning.group import extent_of, rows_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.search import GroupSearch
@@ -53,7 +53,7 @@ def _does_not_fit(search: GroupSearch, number: int) -> str:
     output = index.tensors[layer.output]
     unit = chip.lanes.batch_unit(output.bits)
     columns = extent_of(output, "w") if layer.by_columns else 1
-    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
+    cut = Cut(-(-extent_of(output, "n") // unit), rows_of(index, layer), columns, 1)
     streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
     slices = slice_group(group, cut, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)

@@ -5,10 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import chain, islice, product
 
 from passes.layer_group.planning.cost import TRANSFERS, GroupCost, layer_cycles
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count, extent_of
+from passes.layer_group.planning.group import (
+    NetworkIndex,
+    bytes_of,
+    element_count,
+    extent_of,
+    rows_of,
+)
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
@@ -197,20 +203,29 @@ class GroupSearch:
         Each core loads weights, and rows that its first slice shares with the one before. A group
         never moves more than its layers alone.
         """
-        group, cores, cut = planned.group, self.chip.cores, replace(planned.cut, passing=False)
-        if cores == 1:
+        group, cut = planned.group, planned.cut
+        if self.chip.cores == 1:
             return planned
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
         alone = sum(self.alone[number].moved for number in group.numbers)
-        rows = min(extent_of(group.tensor(name), "h") for name in group.outputs)
-        # More slices, where cores cannot share as many as there are.
-        more = (replace(cut, h=cut.h + at, cores=cores) for at in range(cores))
-        for shared in more:
-            if shared.h <= rows and shared.can_share(cores):
+        last = group.numbers[-1]
+        for finer in (cut, *islice(self._finer_cuts(last, cut), PATIENCE)):
+            # More slices, where cores cannot share as many as there are, or where the rows that
+            # each core makes for itself find no room.
+            shared = self._shared(finer)
+            letter = shared.outermost
+            most = min(extent_of(group.tensor(name), letter) for name in group.outputs)
+            if shared.count(letter) <= most:
                 other = plan_group(group, shared, self._quick, keep, self._fit)
                 if other is not None and other.cost.moved <= alone:
-                    planned = min(planned, other, key=lambda one: one.cost.price)
+                    return min(planned, other, key=lambda one: one.cost.price)
         return planned
+
+    def _shared(self, cut: Cut) -> Cut:
+        """Return a cut of as many slices or a few more, of which all cores have equally many."""
+        letter, cores = cut.outermost or "h", self.chip.cores
+        count = -(-cut.count(letter) // cores) * cores
+        return replace(cut, passing=False, cores=cores, **{letter: count})
 
     def price(self, estimate: Estimate) -> int | None:
         """Return a group's price, of its plan or the lowest that is likely.
@@ -230,7 +245,8 @@ class GroupSearch:
         """Return the groups of layers from `first` or later to `last`, cut by cut, as they fit.
 
         Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
-        the rows, until more slices win nothing. `parts` say what comes in parts.
+        the rows, until more slices win nothing, and the columns last. `parts` say what comes in
+        parts.
         """
         self._progress(last + 1, len(self.index.network.layers))
         for number in range(last, first - 1, -1):
@@ -250,7 +266,6 @@ class GroupSearch:
         every: list[Estimate] = []
         reached: dict[Cut, int] = {}  # The first layer that was looked at.
         furthest = last
-        two = max(first, last - 1)
         for keep, uncut in product(self.keeps, parts):
             # Without what can be made in parts, the groups are those without parts.
             if uncut.part_bytes and not self._in_parts(reached[parts[0]], last):
@@ -261,29 +276,56 @@ class GroupSearch:
             vain = 0
             reached[uncut] = last
             for cut in self._cuts(last, uncut):
-                # Columns are cut where no rows make a group of two layers fit.
-                fits = min(best, default=last + 1) <= two or not self._able(two, last)
-                if vain == PATIENCE and (cut.w == 1 or fits):
-                    continue
+                if vain == PATIENCE:
+                    break
                 if cut.h == 1 and keep != self.keeps[0]:
                     continue  # Without cut rows there is nothing to keep.
-                won, worse, all_fit = False, 0, min(best, default=last) == first
                 sweep = Sweep(self._facts, last, cut, keep)
-                for estimate in sweep.run(first):
-                    known = best.get(estimate.first)
-                    worse += 1
-                    if known is None or estimate.price < known:
-                        best[estimate.first] = estimate.price
-                        worse = 0
-                        won = won or known is None or estimate.price < known * (1 - LEAST_GAIN)
-                    every.append(estimate)
-                    if all_fit and worse == PATIENCE:
-                        break  # Fewer slices do for all groups, in fewer cycles.
+                won = _better(sweep, first, best, every)
                 reached[uncut] = min(reached[uncut], sweep.first)
                 alone = min(best, default=last) == last > first
                 vain = 0 if won or alone else vain + 1
+            if keep == self.keeps[-1]:
+                looked = self._in_columns(last, first, uncut, keep, best, every)
+                reached[uncut] = min(reached[uncut], looked)
             furthest = min(furthest, reached[uncut])
         return tuple(every), furthest
+
+    def _in_columns(
+        self,
+        last: int,
+        first: int,
+        uncut: Cut,
+        keep: str,
+        best: dict[int, int],
+        every: list[Estimate],
+    ) -> int:
+        """Add groups whose columns are cut, too, if more layers fit than with rows alone.
+
+        A slice has few rows then: fewer columns at a time are more that two slices need. The
+        result is the first layer that was looked at.
+        """
+        by_columns = self._column_cuts(last, uncut)
+        if not by_columns or min(best, default=last + 1) == first:
+            return last
+        finest = Sweep(self._facts, last, by_columns[-1][0], keep)
+        furthest = min((estimate.first for estimate in finest.run(first)), default=last + 1)
+        looked = finest.first
+        if furthest >= min(best, default=last + 1):
+            return looked
+        vain = 0
+        for cuts in by_columns:
+            vain += 1
+            for cut in cuts:
+                sweep = Sweep(self._facts, last, cut, keep)
+                won = _better(sweep, first, best, every)
+                looked = min(looked, sweep.first)
+                if not won:
+                    break
+                vain = 0
+            if vain >= PATIENCE and min(best, default=last + 1) <= furthest:
+                break
+        return looked
 
     def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
         """Return the group of these layers in all cuts that are tried and fit."""
@@ -295,11 +337,16 @@ class GroupSearch:
 
         A group whose live bytes fit may find no place for them.
         """
-        uncut = Cut(part_bytes=estimate.cut.part_bytes)
-        cuts = (c for c in self._cuts(estimate.last, uncut) if c.steps > estimate.cut.steps)
-        for cut in islice(cuts, PATIENCE):
+        for cut in islice(self._finer_cuts(estimate.last, estimate.cut), PATIENCE):
             found = Sweep(self._facts, estimate.last, cut, estimate.keep).run(estimate.first)
             yield from (one for one in found if one.first == estimate.first)
+
+    def _finer_cuts(self, last: int, than: Cut) -> Iterator[Cut]:
+        """Yield cuts of more slices, fewer first, but the columns last."""
+        uncut = Cut(part_bytes=than.part_bytes)
+        by_columns = (cut for cuts in self._column_cuts(last, uncut) for cut in cuts[:1])
+        every = chain(self._cuts(last, uncut), by_columns)
+        return (cut for cut in every if cut.steps > than.steps)
 
     def _overlaps(self, first: int, last: int) -> bool:
         """Whether slices of any of these layers may need the same rows."""
@@ -313,20 +360,44 @@ class GroupSearch:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
         if uncut.passing:
             return [uncut]
-        output = self.index.tensors[self.index.network.layers[last].output]
+        batch, rows, _ = self._sizes(last)
+        by_batch = [replace(uncut, n=count) for count in counts(batch)]
+        return [*by_batch, *(replace(uncut, n=batch, h=count) for count in counts(rows)[1:])]
+
+    def _column_cuts(self, last: int, uncut: Cut) -> list[list[Cut]]:
+        """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
+        if uncut.passing or not self.index.network.layers[last].by_columns:
+            return []
+        batch, rows, columns = self._sizes(last)
+        tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
+        return [[replace(uncut, n=batch, h=h, w=w) for h in tall] for w in counts(columns)[1:]]
+
+    def _sizes(self, last: int) -> tuple[int, int, int]:
+        """Return how many slices a layer's batch, rows and columns can be cut into."""
+        layer = self.index.network.layers[last]
+        output = self.index.tensors[layer.output]
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self.chip.lanes.batch_unit(output.bits)
-        batch, rows = -(-sizes.get("n", 1) // unit), sizes.get("h", 1)
-        by_batch = [replace(uncut, n=count) for count in counts(batch)]
-        cuts = [replace(uncut, n=batch, h=count) for count in counts(rows)[1:]]
-        columns = counts(sizes.get("w", 1))[1:]
-        tall = [count for count in counts(rows) if 8 * count >= rows]
-        both = [replace(uncut, n=batch, h=h, w=w) for w in columns for h in tall]
-        return [*by_batch, *cuts, *both]
+        return -(-sizes.get("n", 1) // unit), rows_of(self.index, layer), sizes.get("w", 1)
 
-    def _able(self, first: int, last: int) -> bool:
-        """Whether these layers can be cut in columns."""
-        return all(x.by_columns for x in self.index.network.layers[first : last + 1])
+
+def _better(sweep: Sweep, first: int, best: dict[int, int], every: list[Estimate]) -> bool:
+    """Add a sweep's groups to all; whether one is new, or costs less than it is known to.
+
+    `best` has the lowest price of each group, by its first layer.
+    """
+    won, worse, all_fit = False, 0, min(best, default=sweep.last) == first
+    for estimate in sweep.run(first):
+        known = best.get(estimate.first)
+        worse += 1
+        if known is None or estimate.price < known:
+            best[estimate.first] = estimate.price
+            worse = 0
+            won = won or known is None or estimate.price < known * (1 - LEAST_GAIN)
+        every.append(estimate)
+        if all_fit and worse == PATIENCE:
+            break  # Fewer slices do for all groups, in fewer cycles.
+    return won
 
 
 def counts(extent: int) -> list[int]:

@@ -16,13 +16,14 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from passes.layer_group.planning.group import rows_of
 from passes.layer_group.planning.in_place import lie_alike
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.network import Kind, Layer, Tensor
-from passes.layer_group.planning.slicing import LETTERS, Cut
+from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut, needed_of
 from passes.layer_group.planning.spans import (
     AxisSpans,
-    needed_by,
+    Spans,
     same_spans,
     settle_spans,
     unite,
@@ -133,8 +134,15 @@ class Sweep:
         tensor = self.index.tensors[layer.output]
         readers, leaves = self.index.readers[tensor.name], self.index.leaves(tensor.name, self.last)
         needs = self._needs.get(tensor.name)
+        inside = [r for r in readers if r <= self.last]
+        share = None
+        if layer.adds and self.cut.h > 1 and not inside:
+            rows = rows_of(self.index, layer)
+            if rows < self.cut.h:
+                return False
+            share = self.facts.even(rows, self.cut.h, 1)
         if leaves:
-            own = self._cut_output(tensor)
+            own = self._cut_output(tensor, adds=share is not None)
             if own is None:
                 return False
             needs = own if needs is None else unite(needs, own)
@@ -147,12 +155,12 @@ class Sweep:
         # What only waited for a new head now loads beside this layer.
         for name, other in self._read_first_by(number + 1):
             self._beside(name, other, number, 1)
-        inside = [r for r in readers if r <= self.last]
         stream = self.facts.stream(number, self.cut.part_bytes)
         parts = None
         if stream is not None and self.cut.passing and not inside:
             parts = (stream.axis, stream)
-        measure, made = self._measure(tensor, needs, parts=parts)
+        keep = "" if parts is not None else self.keep if share is None else ROWS
+        measure, made = self._measure(tensor, needs, keep, parts)
         self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
         if stream is not None and stream.loads:
             self._stream(number, stream)
@@ -164,7 +172,7 @@ class Sweep:
             if parts is not None:
                 self._pass_by(number, nbytes / self.cut.steps, parts[1], 1)
             elif number == self.last:
-                self._stored = (measure.lane_bytes, cycles)
+                self._stored = (0 if measure.everywhere else measure.lane_bytes, cycles)
             else:
                 self._move[self._at(number + 1)] += cycles
                 if not measure.everywhere and not inside:
@@ -183,7 +191,7 @@ class Sweep:
             if operands:
                 read_last = max(inside, default=number) == self.last
                 self._in_place[number] = _Result(operands, made, measure.lane_bytes, read_last)
-        self._read(number, layer, made, stream)
+        self._read(number, layer, made, stream, share)
         return True
 
     def _shared(self, number: int) -> dict[int, int]:
@@ -223,11 +231,17 @@ class Sweep:
         self._compute[self._at(number)] += cycles
         self._move[self._at(number)] += cycles * stream.count
 
-    def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> None:
+    def _read(
+        self,
+        number: int,
+        layer: Layer,
+        made: AxisSpans,
+        stream: Stream | None,
+        share: Spans | None,
+    ) -> None:
         """Note what the layer needs of its inputs, loaded as long as nothing makes them."""
-        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-            tensor = self.index.tensors[name]
-            need = needed_by(axis_maps, made, tensor.shape)
+        for at, name in enumerate(layer.inputs):
+            need = needed_of(layer, at, made, self.index.tensors[name].shape, share)
             known = self._needs.get(name)
             self._needs[name] = need if known is None else unite(known, need)
         streamed = {name for name, _ in stream.loads} if stream is not None else ()
@@ -354,11 +368,12 @@ class Sweep:
         move[-1] += stored_cycles
         return (sum(map(max, self._compute, move)) + max(sum(self._compute), sum(move))) / 2
 
-    def _cut_output(self, tensor: Tensor) -> AxisSpans | None:
+    def _cut_output(self, tensor: Tensor, *, adds: bool) -> AxisSpans | None:
+        """Return the spans of an output, which slices may add to; None if it has too few rows."""
         spans: AxisSpans = [None] * len(tensor.shape)
         for letter in LETTERS:
             count = self.cut.count(letter)
-            if count == 1:
+            if count == 1 or (adds and letter == ROWS):
                 continue
             at = tensor.axes.find(letter)
             unit = self.facts.chip.lanes.batch_unit(tensor.bits) if letter == "n" else 1
@@ -368,10 +383,9 @@ class Sweep:
         return spans
 
     def _measure(
-        self, tensor: Tensor, needs: AxisSpans, *, parts: tuple[int, Stream] | None
+        self, tensor: Tensor, needs: AxisSpans, keep: str, parts: tuple[int, Stream] | None
     ) -> tuple[_Measure, AxisSpans]:
         """Return what a tensor takes, and what of it is made; one axis may pass by in parts."""
-        keep = self.keep if parts is None else ""
         held, made = settle_spans(needs, keep, self.cut.run)
         extents, elements, kept = [], 1, False
         # Of all slices along a letter: what each makes, and the sum of it.
@@ -408,7 +422,7 @@ class Sweep:
     ) -> _Measure:
         """Return what a tensor takes that is loaded; a whole one once, if it does not pass by."""
         if any(needs) or parts is not None:
-            return self._measure(tensor, needs, parts=parts)[0]
+            return self._measure(tensor, needs, self.keep if parts is None else "", parts)[0]
         nbytes = self.facts.lane_bytes(tensor, tensor.shape)
         return _Measure(nbytes, self.index.elements[tensor.name], self.cut.steps > 1, True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from typing import Any
 
@@ -31,10 +31,11 @@ from tvm.tirx import (
 )
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
-from passes.layer_group.planning.group import Group
+from passes.layer_group.planning.group import Group, rows_of
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.slicing import ROWS, TensorSlices
+from passes.layer_group.planning.spans import even_ranges
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
 from passes.layer_group.rewrite.kernel_slices import (
@@ -244,7 +245,7 @@ class _Writer:
                 slices.index[letter]
                 if self.cut.run(letter) == self.cut.count(letter)
                 else floormod(slices.index[letter], number(self.cut.run(letter))),
-                number(0),
+                number(tensor.once_at(letter)),
             )
             for letter in tensor.keep
             if letter not in tensor.letters and self.cut.run(letter) > 1
@@ -257,7 +258,8 @@ class _Writer:
         made = self.planned.slices.tensors[layer.output]
         stream = self.planned.slices.streams.get(layer.name)
         if stream is None:
-            return self._once(made, self._part(layer, slices), slices)
+            part = self._part(layer, slices)
+            return part if made.adds else self._once(made, part, slices)
         # A part is loaded in the turn before it is computed, and stored in the one after.
         turn, count, ahead = (
             Var("part", PrimType(INDEX)),
@@ -294,10 +296,15 @@ class _Writer:
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
         buffers = self._buffers(layer, call, made)
+        stages = [kernel.stages[i] for i in kernel.stages_for(call.parameter)]
+        share = self._share(layer) if made.adds else None
         work = [
-            stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices)
-            for stage in (kernel.stages[i] for i in kernel.stages_for(call.parameter))
+            stage_loops(stage, parts[_written(stage.writes, parts)], buffers, call, slices, rows)
+            for stage, rows in zip_longest(stages, [share])
         ]
+        if made.adds and len(work) > 1:
+            # What becomes of the sum comes when all of it is there.
+            work = [work[0], self._once(made, _in_order(work[1:]), slices)]
         computed = self._apart(_in_order(work), f"{layer.operator}_slice")
         filled = [
             part.bounds(slices)[1] > number(0)
@@ -305,6 +312,11 @@ class _Writer:
             if any(begin >= end for begin, end in part.ranges)
         ]
         return _where(filled, computed)
+
+    def _share(self, layer: Layer) -> AxisPart:
+        """Return the rows that each slice adds to the result of a layer."""
+        ranges = even_ranges(rows_of(self.group.index, layer), self.cut.h)
+        return AxisPart(ranges, ROWS)
 
     def _buffers(
         self, layer: Layer, call: KernelCall, made: TensorSlices

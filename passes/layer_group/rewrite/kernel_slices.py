@@ -8,18 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
-from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, SeqStmt
+from tvm.tirx import (
+    EQ,
+    Bind,
+    BufferLoad,
+    BufferStore,
+    Cast,
+    For,
+    ForKind,
+    IfThenElse,
+    IntImm,
+    SeqStmt,
+)
 
-from passes.ir.structural import structural_mutate, type_index
+from passes.ir.structural import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box
 from passes.layer_group.planning.slicing import CHANNELS, LETTERS, TensorSlices
 from passes.layer_group.rewrite.local_buffers import LocalBuffer
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
-
-_BIND, _BUFFER_STORE = type_index(Bind), type_index(BufferStore)
-_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class Layout:
         def on_var(var: Var, _mutator: Any) -> Any:
             return new.get(var.__chandle__(), var)
 
-        return [_as(structural_mutate(index, [(_VAR, on_var)]), INDEX) for index in self.indices]
+        return [_as(structural_mutate(index, [(Var, on_var)]), INDEX) for index in self.indices]
 
 
 def made_parts(tensor: TensorSlices) -> Parts:
@@ -126,9 +134,18 @@ def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) 
 
 
 def stage_loops(
-    stage: Stage, parts: Parts, buffers: Mapping[int, LocalBuffer], call: KernelCall, slices: Any
+    stage: Stage,
+    parts: Parts,
+    buffers: Mapping[int, LocalBuffer],
+    call: KernelCall,
+    slices: Any,
+    share: AxisPart | None = None,
 ) -> Any:
-    """Return the loops of a stage over one slice's part, on buffers in local memory."""
+    """Return the loops of a stage over one slice's part, on buffers in local memory.
+
+    Its outermost sum is over a `share` alone, if there is one, and goes on where the slice before
+    has stopped.
+    """
     new: dict[int, Any] = {}
     bounds = []
     for var, part in zip(stage.spatial, parts, strict=True):
@@ -136,14 +153,18 @@ def stage_loops(
         new[var.__chandle__()] = loop
         bounds.append((loop, *part.bounds(slices)))
     inner = []
-    for var, extent in stage.inner:
+    for at, (var, extent) in enumerate(stage.inner):
         loop = Var(var.name, var.ty)
         new[var.__chandle__()] = loop
-        inner.append((loop, number(0), number(extent)))
+        whole = (number(0), number(extent))
+        inner.append((loop, *(share.bounds(slices) if share is not None and at == 0 else whole)))
     moved = _Moved(new, {_key(call, b): local for b, local in buffers.items()}, slices)
     body = nest(inner, moved(stage.body))
     if stage.init is not None:
-        body = SeqStmt([moved(stage.init), body])
+        init = moved(stage.init)
+        if share is not None:
+            init = IfThenElse(EQ(slices.index[share.letter], number(0)), init, None)
+        body = SeqStmt([init, body])
     return nest(bounds, body)
 
 
@@ -178,10 +199,10 @@ class _Moved:
         return structural_mutate(
             stmt,
             [
-                (_TENSOR_LOAD, self._load),
-                (_BUFFER_STORE, self._store),
-                (_BIND, self._bind),
-                (_VAR, self._var),
+                (TensorLoad, self._load),
+                (BufferStore, self._store),
+                (Bind, self._bind),
+                (Var, self._var),
             ],
         )
 

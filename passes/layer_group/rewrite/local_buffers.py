@@ -23,6 +23,7 @@ from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.slice_values import SliceValues, number
+from passes.prim_func.arena import offset_in_elements
 
 SCOPE = "local.LMEM"
 """The storage scope of local memory."""
@@ -163,12 +164,13 @@ class LocalMemory:
         if self.arena is not None:
             start = self._in_arena[memory.__chandle__()]
             return self._place(_buffer(name, extents, dtype), start + at)
-        view = _buffer(name, extents, dtype, memory.ty.elem_offset + _elements(name, at, dtype))
+        offset = memory.ty.elem_offset + offset_in_elements(name, at, bits_of(dtype))
+        view = _buffer(name, extents, dtype, offset)
         self.declarations.append(DeclBuffer(view, data=memory.data))
         return view
 
     def _place(self, buffer: Var, byte: int) -> Var:
-        _elements(buffer.name, byte, str(buffer.ty.dtype.dtype))
+        offset_in_elements(buffer.name, byte, bits_of(str(buffer.ty.dtype.dtype)))
         begin = handle_add_byte_offset(self.arena, number(byte))
         address = Var(f"{buffer.name}_begin", begin.ty)
         self.declarations.append(Bind(address, begin))
@@ -187,13 +189,6 @@ def _buffer(name: str, extents: Sequence[Any], dtype: str, elem_offset: Any = No
         scope=SCOPE,
         layout=None,
     )
-
-
-def _elements(name: str, byte: int, dtype: str) -> int:
-    """Return a number of bytes as one of elements."""
-    if byte * 8 % bits_of(dtype):
-        raise ValueError(f"buffer {name!r}: byte {byte} is no place for {dtype}")
-    return byte * 8 // bits_of(dtype)
 
 
 def _begins(slices: TensorSlices) -> tuple[tuple[tuple[int, ...], str] | None, ...]:
