@@ -116,7 +116,7 @@ class Spans:
 
     def needed(self, m: AxisMap, extent: int) -> Spans:
         """Return what they need through a map of an input's axis of `extent` elements."""
-        key = (m, extent)
+        key = (m.stride, m.divide, m.first, m.last, extent)
         if key not in self._known:
             begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
             if m.divide > 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -387,7 +388,9 @@ class Sweep:
         """Return what a tensor takes, and what of it is made; one axis may pass by in parts."""
         held, made = settle_spans(needs, keep, self.cut.run)
         extents, elements, kept = [], 1, False
-        sizes: dict[str, NDArray[np.int64]] = {}  # Of all slices along a letter.
+        # Of all slices along a letter: what each makes, and the sum of it.
+        sizes: dict[str, NDArray[np.int64]] = {}
+        totals: dict[str, int] = {}
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):
             if window is None or fresh is None:
                 extents.append(extent)
@@ -395,10 +398,13 @@ class Sweep:
                 continue
             letter, new = fresh
             extents.append(window[1].longest)
-            sizes[letter] = new.sizes * sizes.get(letter, 1)
+            if letter in sizes:
+                sizes[letter] = new.sizes * sizes[letter]
+                totals[letter] = int(sizes[letter].sum())
+            else:
+                sizes[letter], totals[letter] = new.sizes, new.total
             kept = kept or (letter in keep and new.total < window[1].total)
-        for made_by in sizes.values():
-            elements *= int(made_by.sum())
+        elements *= prod(totals.values())
         for letter in LETTERS:
             if letter in sizes or self.cut.count(letter) == 1:
                 continue

@@ -44,10 +44,10 @@ class ArenaCalls:
     def called(self, loops: Any, name: str) -> Any:
         """Return a call in the place of loops.
 
-        The function is given the addresses of buffers and the numbers that the loops take from
-        outside. Nothing is said about its buffers not to overlap, because some lie in the place of
-        others; LLVM may put it in the place of a call, and then has to know of no difference
-        between its buffers and those of other functions.
+        The function is given the addresses and the numbers that the loops take from outside.
+        Nothing is said about its buffers not to overlap, because some lie in the place of others;
+        LLVM may put it in the place of a call, and then has to know of no difference between its
+        buffers and those of other functions.
         """
         parameters, arguments, declared = [], [], []
         new: dict[int, Any] = {}
