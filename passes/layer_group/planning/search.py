@@ -19,7 +19,7 @@ from passes.layer_group.planning.planned_group import (
     place,
     plan_group,
 )
-from passes.layer_group.planning.run_search import groups_in_runs
+from passes.layer_group.planning.run_search import RunSearch
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.sweep import Estimate, Sweep
 
@@ -105,6 +105,7 @@ class GroupSearch:
         # While groups are compared it is enough that they fit; the portfolio is for the result.
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
+        self._in_runs = RunSearch(index, chip)
         self._planned: dict[tuple[int, int, Cut, str], PlannedGroup | None] = {}
         self._ways: dict[tuple[int, int], tuple[Estimate, ...]] = {}
         self.tried: set[tuple[int, int]] = set()  # First and last layers of what was planned.
@@ -237,8 +238,11 @@ class GroupSearch:
                 vain = 0 if won or alone else vain + 1
         if made_in_parts and parts[-1].part_bytes:
             cuts = [cut for cut in self._cuts(last, parts[1]) if cut.w == 1][:RUN_CUTS]
-            numbers = range(last, first - 1, -1)
-            yield from groups_in_runs(self.index, self.chip, numbers, cuts, moved)
+            most, together = dict[int, int](), 0
+            for number in range(last, first - 1, -1):
+                together += self.alone[number].moved
+                most[number] = min(together, moved.get(number, together))
+            yield from self._in_runs.ending_with(last, most, cuts)
 
     def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
         """Return the group of these layers in all cuts that are tried and fit."""
