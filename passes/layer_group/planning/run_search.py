@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from passes.layer_group.planning.cost import group_cost
 from passes.layer_group.planning.group import Group, bytes_of
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.local_memory import of_time_steps
+from passes.layer_group.planning.network import Kind
 from passes.layer_group.planning.planned_group import can_be_cut, laid_out
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import Cut
@@ -21,36 +22,60 @@ PATIENCE = 2
 
 
 def groups_in_runs(
-    facts: LayerFacts, numbers: Iterable[int], cuts: Sequence[Cut], moved: Mapping[int, int]
+    facts: LayerFacts, last: int, most: Mapping[int, int], cuts: Sequence[Cut]
 ) -> tuple[list[Estimate], int]:
-    """Return groups that end with the first of these numbers of layers, and begin with any.
+    """Return groups that end with one layer, shortest first, and move fewer bytes than `most`.
 
-    Of the `cuts`, ever more slices, the first one that fits is taken: more load weights more often.
-    Where a group is known that has `moved` no more than each of its tensors once, by the number of
-    its first layer, there is nothing to win. Beside the groups comes the first layer looked at.
+    `most` are bytes by the number of the first layer. Of the `cuts`, ever more slices, the first
+    one that fits is taken: more load weights more often. Beside the groups comes the first layer
+    that was looked at.
     """
     every: list[Estimate] = []
-    last, vain, first = -1, 0, 0
-    for first in numbers:
-        last = max(last, first)
+    vain, first = 0, last
+    for first, bytes_moved in most.items():
         group = facts.index.group(tuple(range(first, last + 1)))
-        least = _least(group)
-        if moved.get(first) == least:
+        least = sum(bytes_of(group.tensor(name)) for name in (*group.loaded, *group.outputs))
+        if least >= bytes_moved:
             continue
-        found: list[Estimate] = []
-        known: Mapping[str, Run] = {}
-        for sums in (1, 2):
-            streams = streams_of(group, facts.chip.lanes, cuts[0].part_bytes, False, sums)
-            if streams != known and any(x.sums or len(x.layers) > 1 for x in streams.values()):
-                found += _fewest(group, facts, streams, [replace(cut, sums=sums) for cut in cuts])
-            if any(estimate.moved == least for estimate in found):
-                break
-            known = streams
+        found = list(_found(group, facts, cuts, least, bytes_moved))
         every += found
         vain = 0 if found else vain + 1
         if vain == PATIENCE:
             break
     return every, first
+
+
+def _found(
+    group: Group, facts: LayerFacts, cuts: Sequence[Cut], least: int, most: int
+) -> Iterator[Estimate]:
+    """Yield a group in the runs that it can have, as they fit and move fewer bytes than `most`."""
+    known: Mapping[str, Run] = {}
+    for sums in (1, 2):
+        streams = streams_of(group, facts.chip.lanes, cuts[0].part_bytes, False, sums)
+        if streams == known or not any(map(_passes_by, streams.values())):
+            continue
+        known = streams
+        again = sum(bytes_of(group.tensor(name)) for name in _weights(group, streams))
+        able = [
+            replace(cut, sums=sums)
+            for cut in cuts
+            if least + (cut.steps - 1) * again < most and can_be_cut(group, cut, facts.chip)
+        ]
+        for estimate in _fewest(group, facts, streams, able):
+            yield estimate
+            if estimate.moved == least:
+                return
+
+
+def _passes_by(run: Run) -> bool:
+    """Whether a run has more in parts than the weights of one layer."""
+    return bool(run.sums or run.stores or len(run.layers) > 1)
+
+
+def _weights(group: Group, streams: Mapping[str, Run]) -> dict[str, None]:
+    """Return the weights that each slice loads anew."""
+    names = (name for run in streams.values() for name in run.loads)
+    return dict.fromkeys(n for n in names if group.tensor(n).kind is Kind.WEIGHT)
 
 
 def _fewest(
@@ -70,14 +95,8 @@ def _fewest(
         return Estimate(*ends, *numbers, cut, "", cost.price, cost.moved, live)
 
     # Where the most slices do not do, fewer need not be looked at.
-    cuts = [cut for cut in cuts if can_be_cut(group, cut, chip)]
     whole = estimate(cuts[0]) if cuts else None
     if whole is not None:
         yield whole
     elif len(cuts) > 1 and (most := estimate(cuts[-1])) is not None:
         yield next((one for one in map(estimate, cuts[1:-1]) if one is not None), most)
-
-
-def _least(group: Group) -> int:
-    """Return the bytes of all that a group loads and stores, each tensor once."""
-    return sum(bytes_of(group.tensor(name)) for name in (*group.loaded, *group.outputs))

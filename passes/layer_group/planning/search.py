@@ -307,11 +307,14 @@ class GroupSearch:
 
     def _in_runs(self, last: int, first: int, uncut: Cut, every: list[Estimate]) -> int:
         """Add groups with runs of layers; the result is the first layer that was looked at."""
-        moved: dict[int, int] = {}
+        most, together = dict[int, int](), 0
+        for number in range(last, first - 1, -1):
+            together += self.alone[number].moved
+            most[number] = together
         for one in every:
-            moved[one.first] = min(one.moved, moved.get(one.first, one.moved))
+            most[one.first] = min(one.moved, most[one.first])
         cuts = self._cuts(last, uncut)[:RUN_CUTS]
-        found, looked = groups_in_runs(self._facts, range(last, first - 1, -1), cuts, moved)
+        found, looked = groups_in_runs(self._facts, last, most, cuts)
         every += found
         return looked
 

@@ -71,7 +71,7 @@ class _Result:
     operands: list[str]  # Names of those that nothing in the group reads later
     made: AxisSpans  # What is made of it
     lane_bytes: int
-    read_last: bool  # Whether the group's last layer reads it, or makes it
+    in_last: bool  # Whether it lives in the row of the group's last layer
 
 
 @dataclass
@@ -189,8 +189,9 @@ class Sweep:
                 and lie_alike(self.index.tensors[name], tensor)
             ]
             if operands:
-                read_last = max(inside, default=number) == self.last
-                self._in_place[number] = _Result(operands, made, measure.lane_bytes, read_last)
+                ends = max(inside, default=number)
+                in_last = ends == self.last or (leaves and number + 1 == self.last)
+                self._in_place[number] = _Result(operands, made, measure.lane_bytes, in_last)
         self._read(number, layer, made, stream, share)
         return True
 
@@ -202,10 +203,10 @@ class Sweep:
         """
         found = {}
         for layer, result in self._in_place.items():
-            if layer == number < self.last and result.read_last:
-                continue
             for name in result.operands:
                 loaded = self._loaded.get(name)
+                if loaded is not None and loaded.reader == number < self.last and result.in_last:
+                    continue  # It is loaded in that row.
                 if loaded is None and self.index.leaves(name, self.last):
                     continue  # It is stored while its reader runs, or later.
                 begin = self.index.maker[name] if loaded is None else layer - 1
