@@ -156,6 +156,20 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ("NetworkIndex._add", "Group.__post_init__", "Group.outputs", "Group.loaded"),
         (_SLICES, "tests/layer_group/test_search.py"),
     ),
+    Fault(
+        "LayerGroup groups fault: runs are alike whatever leaves them",
+        f"{_PLANNING}/repeats.py",
+        "self._layers[number], same, behind",
+        "self._layers[number], same",
+        ("tests/layer_group/test_repeats.py",),
+    ),
+    Fault(
+        "LayerGroup groups fault: runs are alike whatever their layers do",
+        f"{_PLANNING}/repeats.py",
+        "return alone, tuple(operands), self._tensors((layer.output,))",
+        "return tuple(operands), self._tensors((layer.output,))",
+        ("tests/layer_group/test_repeats.py",),
+    ),
     Rule(
         "LayerGroup writing: a group's function",
         f"{_REWRITE}/group_function.py",
