@@ -17,9 +17,10 @@ from passes.layer_group.planning.banks import (
     spread,
 )
 from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
-from passes.layer_group.planning.group import Group, extent_of
+from passes.layer_group.planning.group import Group, extent_of, rows_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
+from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.op_order import op_order
 from passes.layer_group.planning.slicing import (
     ROWS,
@@ -167,6 +168,13 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
+def _rows(group: Group, layer: Layer) -> int:
+    """Return into how many slices the rows of an output can be cut, or those that it adds up."""
+    if group.adds(layer):
+        return rows_of(group.index, layer)
+    return extent_of(group.tensor(layer.output), "h")
+
+
 def plan_group(
     group: Group,
     cut: Cut,
@@ -181,6 +189,11 @@ def plan_group(
     outputs = [group.tensor(name) for name in group.outputs]
     unit = chip.lanes.batch_unit(min(tensor.bits for tensor in outputs))
     if any(-(-extent_of(tensor, "n") // unit) < cut.n for tensor in outputs):
+        return None
+    if any(extent_of(tensor, "w") < cut.w for tensor in outputs):
+        return None
+    makers = [layer for layer in group.layers if layer.output in group.outputs]
+    if any(_rows(group, layer) < cut.h for layer in makers):
         return None
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return None

@@ -13,7 +13,6 @@ from passes.layer_group.planning.group import (
     NetworkIndex,
     bytes_of,
     element_count,
-    extent_of,
     rows_of,
 )
 from passes.layer_group.planning.layer_facts import LayerFacts
@@ -166,13 +165,9 @@ class GroupSearch:
         for finer in (cut, *islice(self._finer_cuts(last, cut), PATIENCE)):
             # More slices, where cores cannot share as many as there are, or where the rows that
             # each core makes for itself find no room.
-            shared = self._shared(finer)
-            letter = shared.outermost
-            most = min(extent_of(group.tensor(name), letter) for name in group.outputs)
-            if shared.count(letter) <= most:
-                other = plan_group(group, shared, self._quick, keep, fit)
-                if other is not None and other.cost.moved <= alone:
-                    return min(planned, other, key=lambda one: one.cost.price)
+            other = plan_group(group, self._shared(finer), self._quick, keep, fit)
+            if other is not None and other.cost.moved <= alone:
+                return min(planned, other, key=lambda one: one.cost.price)
         return planned
 
     def _shared(self, cut: Cut) -> Cut:
