@@ -120,6 +120,7 @@ class GroupSearch:
             planned = plan_group(group, estimate.cut, self._quick, estimate.keep, fit)
             if planned is None and self._quick != self.chip:
                 planned = plan_group(group, estimate.cut, self.chip, estimate.keep, fit)
+            planned = None if planned is None else self.on_cores(planned)
             self._planned[key] = planned
             self.tried.add((estimate.first, estimate.last))
             if planned is not None:
@@ -157,7 +158,7 @@ class GroupSearch:
         never moves more than its layers alone.
         """
         group, cut = planned.group, planned.cut
-        if self.chip.cores == 1:
+        if cut.cores == self.chip.cores:
             return planned
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
         alone = sum(self.alone[number].moved for number in group.numbers)
