@@ -277,7 +277,8 @@ class _BlockReader:
                 layer = Layer(*names, source.maps, source.operations, *bits)
                 names_of = dict(zip(source.inputs, call.inputs, strict=True))
                 sums = tuple((names_of[p], axis) for p, axis in source.sums)
-                return replace(layer, in_place=in_place, sums=sums)
+                late = tuple((names_of[p], axis, to) for p, axis, to in source.late)
+                return replace(layer, in_place=in_place, sums=sums, late=late)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)

@@ -74,9 +74,10 @@ class RunSearch:
             laid_out = tuple(bool(self._index.layouts((name,))) for name in layer.inputs)
             sums = tuple((layer.inputs.index(name), axis) for name, axis in layer.sums)
             places = tuple(layer.inputs.index(name) for name in layer.in_place)
-            plain = replace(layer, name="", inputs=(), output="", sums=(), in_place=())
+            late = tuple((layer.inputs.index(name), *axes) for name, *axes in layer.late)
+            plain = replace(layer, name="", inputs=(), output="", sums=(), late=(), in_place=())
             facts = tuple(replace(tensor, name="") for tensor in tensors)
-            key = (plain, facts, made, laid_out, sums, places)
+            key = (plain, facts, made, laid_out, sums, late, places)
             self._kind_of[at] = self._kinds.setdefault(key, len(self._kinds))
         return self._kind_of[at]
 
