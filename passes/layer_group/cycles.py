@@ -11,7 +11,7 @@ from math import prod
 from passes.layer_group.planning.cost import LANES, TRANSFERS, layer_cycles
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.layer_groups import LayerGroups
-from passes.layer_group.planning.network import Box
+from passes.layer_group.planning.network import Box, Layer
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import TensorSlices
@@ -79,15 +79,42 @@ def _computed(
                 continue
             cycles = layer_cycles(chip.machine, chip.lanes, group, layer, elements)
             reads, writes = (
-                tuple(_place(run, name, part - 1) for name in names if name in planned.local.item)
+                tuple(
+                    _place(run, name, part - 1)
+                    for name in names
+                    if name in planned.local.item and (run is None or name not in run.late)
+                )
                 for names in (dict.fromkeys(layer.inputs), (layer.output, layer.name))
             )
-            yield Statement(layer.name, LANES, reads, writes, -(-cycles // count))
+            pieces = count if run is None or layer.name not in run.finish else count + 1
+            yield Statement(layer.name, LANES, reads, writes, -(-cycles // pieces))
         if run is not None and part > 1:
             for name in run.stores:
                 moved = _moved(slices.stored[name], index, count)
                 half = (_place(run, name, part - 2),)
                 yield Statement(f"store {name}", TRANSFERS, half, (), moved)
+    for position in row.layers if run is not None else ():
+        layer = group.layers[position]
+        if run is not None and layer.name in run.finish:
+            elements = _elements(slices.tensors[layer.output].made(index))
+            cycles = layer_cycles(chip.machine, chip.lanes, group, layer, elements)
+            yield from _finished(planned, run, layer, index, -(-cycles // (count + 1)))
+
+
+def _finished(
+    planned: PlannedGroup, run: Run, layer: Layer, index: dict[str, int], cycles: int
+) -> Iterator[Statement]:
+    """Yield what finishes the sums of a layer, part by part, in so many cycles."""
+    count = run.finish[layer.name].count
+    late = [name for name in layer.inputs if name in run.late]
+    for part in range(count + 1):
+        for name in late if part < count else ():
+            moved = _moved(planned.slices.tensors[name], index, count)
+            yield Statement(f"load {name}", TRANSFERS, (), (_place(run, name, part),), moved)
+        if part:
+            reads = tuple(_place(run, name, part - 1) for name in late)
+            writes = tuple(n for n in (layer.output, layer.name) if n in planned.local.item)
+            yield Statement(layer.name, LANES, reads, writes, -(-cycles // count))
 
 
 def _moved(tensor: TensorSlices, index: dict[str, int], parts: int) -> int:
@@ -97,7 +124,7 @@ def _moved(tensor: TensorSlices, index: dict[str, int], parts: int) -> int:
 
 def _place(run: Run | None, name: str, part: int) -> str:
     """Return where a part of a tensor is: in one of two buffers, where others are moved."""
-    moved = run is not None and (name in run.loads or name in run.stores)
+    moved = run is not None and name in (*run.loads, *run.stores, *run.late)
     return _half(name, part) if moved else name
 
 
@@ -135,7 +162,11 @@ def _half(name: str, part: int) -> str:
 def _in_halves(planned: PlannedGroup, core: int) -> tuple[Problem, Plan]:
     """Return a core's local memory with the two buffers of each tensor that comes in parts."""
     problem, offsets = planned.local.problem, dict(planned.plan.offsets)
-    moved = {name for run in planned.slices.streams.values() for name in (*run.loads, *run.stores)}
+    moved = {
+        name
+        for run in planned.slices.streams.values()
+        for name in (*run.loads, *run.stores, *run.late)
+    }
     buffers = []
     for buffer in problem.buffers:
         if buffer.name not in moved:

@@ -95,7 +95,12 @@ class Replay:
         # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
         for run in planned.slices.streams.values():
-            for tensors, times in ((run.loads, 2), (run.stores, 2), (run.between, 1)):
+            for tensors, times in (
+                (run.loads, 2),
+                (run.stores, 2),
+                (run.late, 2),
+                (run.between, 1),
+            ):
                 for name, p in tensors.items():
                     self.parts[name] = (p.axis, min(times * p.chunk, p.extent))
         self.layouts = {name: self.layout(name) for name in self.group.names}
@@ -273,7 +278,8 @@ class Replay:
                 if not all(begin < end for begin, end in box):
                     continue
                 if layer.name in run.sums:
-                    self.add_part(position, turn, box, run.sums[layer.name], at)
+                    finish = layer.name in run.finish
+                    self.add_part(position, turn, box, run.sums[layer.name], at, finish)
                     continue
                 self.overwrite_working(position)
                 parts = run.made[layer.name]
@@ -282,6 +288,10 @@ class Replay:
             if at:
                 self.move_parts(run.stores, turn, at - 1, stores=True)
         self.move_parts(run.stores, turn, run.count - 1, stores=True)
+        for position, layer, box in zip(positions, layers, boxes, strict=True):
+            if layer.name in run.finish and all(begin < end for begin, end in box):
+                late = {name: run.late[name] for name in layer.inputs if name in run.late}
+                self.finish(position, turn, box, run.finish[layer.name], late)
 
     def add(self, position: int, turn: int) -> None:
         """Add a slice's share to a result, where the sum of those before has to be."""
@@ -313,15 +323,32 @@ class Replay:
         begin = self.planned.plan.offsets[layer.name][0]
         return self.memory[:, begin : begin + self.planned.local.item[layer.name].lane_bytes]
 
-    def add_part(self, position: int, turn: int, box: Box, parts, at: int) -> None:
+    def finish(self, position: int, turn: int, box: Box, parts, late) -> None:
+        """Make the result of sums part by part, which stay until their part is made."""
+        layer = self.group.layers[position]
+        if layer.buffer_bits:
+            assert (self.working(layer) == -1 - position).all(), f"no sums of {layer.name}"
+        self.move_parts(late, turn, 0)
+        for at in range(parts.count):
+            if at + 1 < parts.count:
+                self.move_parts(late, turn, at + 1)
+            part = part_of(box, parts, at)
+            self.expect_sums(position, turn, part)
+            self.compute_part(position, turn, part, only=late)
+
+    def expect_sums(self, position: int, turn: int, box: Box, added: int | None = None) -> None:
+        """Expect the sums of a part of a result, of all parts that are added or of some."""
+        name = self.group.layers[position].output
+        lane, byte, number = self.cells(name, turn, [np.arange(*axis) for axis in box])
+        for k in range(self.layouts[name].bytes):
+            there = self.memory[lane, byte + k]
+            assert (there == -number * 1000 - (added or 0)).all(), f"sums of {name} are not there"
+
+    def add_part(self, position: int, turn: int, box: Box, parts, at: int, finish: bool) -> None:
         """Add a part to sums, which nothing may touch from the first part to the last one."""
         layer = self.group.layers[position]
-        made = [np.arange(*axis) for axis in box]
-        lane, byte, number = self.cells(layer.output, turn, made)
-        tags = -number * 1000
-        for k in range(self.layouts[layer.output].bytes):
-            there = self.memory[lane, byte + k]
-            assert at == 0 or (there == tags - at).all(), f"sums of {layer.output} are not there"
+        if at:
+            self.expect_sums(position, turn, box, at)
         if layer.buffer_bits:
             there = self.working(layer)
             assert at == 0 or (there == -1 - position).all(), f"sums of {layer.name} are not there"
@@ -329,35 +356,41 @@ class Replay:
         along = dict(layer.sums)
         begin = at * parts.chunk
         part = np.arange(begin, min(begin + parts.chunk, parts.extent))
+        made = [np.arange(*axis) for axis in box]
+        run = self.slices.streams[layer.name]
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
             shape = self.group.tensor(name).shape
             read = [read_of(m, made, extent) for m, extent in zip(maps, shape, strict=True)]
             if name in along:
                 assert len(read[along[name]]) == parts.extent
                 read[along[name]] = part
-            if all(len(axis) for axis in read):
+            if all(len(axis) for axis in read) and name not in run.late:
                 self.expect(name, turn, read)
-        if part[-1] == parts.extent - 1:
+        is_last = part[-1] == parts.extent - 1
+        if is_last and not finish:
             self.write(layer.output, turn, box)
             self.computed[layer.output] += prod(len(axis) for axis in made)
-        else:
-            for k in range(self.layouts[layer.output].bytes):
-                self.memory[lane, byte + k] = tags - at - 1
+            return
+        lane, byte, number = self.cells(layer.output, turn, made)
+        for k in range(self.layouts[layer.output].bytes):
+            self.memory[lane, byte + k] = -number * 1000 - (0 if is_last else at + 1)
 
     def store(self, name: str, turn: int, box: Box) -> None:
         part = [np.arange(*axis) for axis in box]
         self.expect(name, turn, part)
         self.stored[name][np.ix_(*part)] += 1
 
-    def compute_part(self, position: int, turn: int, box: Box) -> None:
+    def compute_part(self, position: int, turn: int, box: Box, only=None) -> None:
         layer = self.group.layers[position]
         made = [np.arange(*part) for part in box]
-        self.expect_inputs(layer, turn, made)
+        self.expect_inputs(layer, turn, made, only)
         self.write(layer.output, turn, box)
         self.computed[layer.output] += prod(len(axis) for axis in made)
 
-    def expect_inputs(self, layer, turn: int, made: list[np.ndarray]) -> None:
+    def expect_inputs(self, layer, turn: int, made: list[np.ndarray], only=None) -> None:
         for at, name in enumerate(layer.inputs):
+            if only is not None and name not in only:
+                continue
             read = self.read(layer, at, made, turn)
             if all(len(axis) for axis in read):
                 self.expect(name, turn, read)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixed_groups import LANES, chip, everything, grouped
+from fixed_groups import LANES, allocations, chip, everything, grouped
 from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
 from tvm import relax
@@ -29,6 +29,14 @@ def bottleneck(emit, x, w, depthwise, v):
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w))))
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=36))))
     return emit(OP.add(emit(OP.nn.conv2d(y, v)), x))
+
+
+def projection(emit, x, u, w, v, bias):
+    # The first layer is not in the group. What is added to the sums is loaded in parts of the
+    # result, behind all parts of the sums.
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(emit(OP.nn.relu(emit(OP.nn.conv2d(x, u)))), w))))
+    y = emit(OP.add(emit(OP.nn.conv2d(y, v, padding=(1, 1))), bias))
+    return emit(OP.nn.relu(emit(OP.add(y, x))))
 
 
 def heads(emit, x, wq, wk, wv, wo):
@@ -63,6 +71,11 @@ NETWORKS = {
         [(1, 12, 9, 5), (36, 12, 1, 1), (36, 1, 3, 3), (12, 36, 1, 1)],
         "float32",
     ),
+    "projection": (
+        projection,
+        [(1, 28, 9, 5), (4, 28, 1, 1), (80, 4, 1, 1), (28, 80, 3, 3), (28, 1, 1)],
+        "float32",
+    ),
     "heads": (heads, [(1, 6, 24), *[(24, 140)] * 3, (140, 24)], "float32"),
     "two_sums": (
         two_sums,
@@ -83,10 +96,15 @@ def network(name, *, fuse=True):
     return lowered(module(shapes, body, dtype=dtype), fuse=fuse)
 
 
+def layers(name, mod):
+    """Return the numbers of the layers that are grouped."""
+    return everything(mod)[1 if name == "projection" else 0 :]
+
+
 def planned(name, cut=None, keep=""):
     mod, cut = network(name), cut or runs(name)
     (block,) = read_networks(mod)
-    found = plan_group(NetworkIndex(block.network).group(everything(mod)), cut, chip(), keep)
+    found = plan_group(NetworkIndex(block.network).group(layers(name, mod)), cut, chip(), keep)
     assert found is not None
     return found
 
@@ -101,12 +119,23 @@ def test_runs_compute_the_same(name):
     args = arrays(mod)
     expected = run(mod, args)
     for cut in (runs(name), runs(name, h=2)):
-        found = grouped(mod, {everything(mod): cut}, keep="h")
+        found = grouped(mod, {layers(name, mod): cut}, keep="h")
         assert found is not None
         new, (group,) = found
         assert sums_of(group)
         for ours, theirs in zip(run(new, args), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["projection", "whole_numbers"])
+def test_each_item_is_one_allocation_with_an_address(name):
+    mod = network(name)
+    found = grouped(mod, {layers(name, mod): runs(name)}, form="address")
+    assert found is not None
+    new, (group,) = found
+    kernel = next(f for v, f in new.functions.items() if "group_0" in str(v.name_hint))
+    at = sorted(int(buffer.ty.allocated_addr[0]) for buffer in allocations(kernel))
+    assert at == sorted(starts[0] for starts in group.plan.offsets.values())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -137,6 +166,20 @@ def test_a_part_that_leaves_the_group_is_stored():
     (stored,) = loop.stores
     assert stored in group.group.outputs
     assert stored not in {t.tensor for row in group.steps.rows for t in row.transfers}
+
+
+def test_what_is_added_behind_the_sums_comes_in_parts():
+    group = planned("projection")
+    loop = group.slices.streams[group.group.layers[-1].name]
+    ((late, parts),) = loop.late.items()
+    assert parts.count > 2
+    assert loop.finish == {group.group.layers[-1].name: parts}
+    local, plan = group.local.item, group.plan
+    assert local[late].lane_bytes < planned("projection", Cut()).local.item[late].lane_bytes
+    # Both parts of it in the place of sums that are not finished are seen.
+    moved = replace(plan, offsets={**plan.offsets, late: plan.offsets[group.group.made[-1]]})
+    with pytest.raises(AssertionError):
+        Replay(replace(group, plan=moved), LANES, 16).run()
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -213,6 +213,28 @@ class KernelCall:
         )
 
     @cached_property
+    def late(self) -> tuple[tuple[int, int, int], ...]:
+        """Parameters that are read behind the sum alone, an axis of each, and that of the result.
+
+        All that is made is needed along the axis of the result one by one, so that what is behind
+        the sum can be done for a part of it.
+        """
+        if self.sum_stage is None:
+            return ()
+        kernel, read_before = self.reads.kernel, {a.buffer for a in self.sum_stage[0].reads}
+        made = self.reads.of_made(self.parameter).values()
+        found = []
+        for axis, _ in self.part_bits:
+            extent = kernel.shape(self.parameter)[axis]
+            if any(_along(axes, axis) is None for axes in made):
+                continue
+            for buffer, axes in self.reads.of_parameters(self.parameter).items():
+                at = None if buffer in read_before else _along(axes, axis)
+                if at is not None and kernel.shape(buffer)[at] == extent:
+                    found.append((buffer, at, axis))
+        return tuple(found)
+
+    @cached_property
     def in_place(self) -> tuple[int, ...]:
         """Parameters in whose place the result may lie.
 
@@ -254,3 +276,10 @@ def _uses(index: Any, var: Var) -> bool:
         return tvm_ffi.VisitInterrupt(None) if found.same_as(var) else None
 
     return structural_visit(index, [(_VAR, on_var)]) is not None
+
+
+def _along(axes: BufferReads, axis: int) -> int | None:
+    """Return the one axis of a buffer that is read index by index as an axis of the result."""
+    found = [at for at, reads in enumerate(axes) if reads is not None and reads.axis == axis]
+    reads = axes[found[0]] if len(found) == 1 else None
+    return found[0] if reads is not None and reads.is_identity else None

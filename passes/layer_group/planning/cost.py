@@ -108,8 +108,14 @@ def group_cost(
         parts, at = run.count, row.layer
         each = [pipe.cycles(-(-n // (parts * slices.cut.steps))) for n in (loaded, stored) if n]
         waits = sum(each) * cores
-        computing[at] = sum(computing[position] for position in row.layers) + waits
         streaming[at] = waits * parts
+        for name, late in run.late.items():
+            # What is left behind the sums waits for the first part of what it needs.
+            nbytes = moved_bytes(slices, name, LOAD)
+            first = pipe.cycles(-(-nbytes // (late.count * slices.cut.steps))) * cores
+            waits, streaming[at] = waits + first, streaming[at] + first * late.count
+            loaded += nbytes
+        computing[at] = sum(computing[position] for position in row.layers) + waits
         streamed += loaded + stored
     for row in steps.rows:
         for transfer in row.transfers:

@@ -98,6 +98,10 @@ class Layer:
     # Inputs that are read along an axis, one index after the other, as the outermost sum goes: all
     # that is summed into the output can be added part by part of these.
     sums: tuple[tuple[str, int], ...] = ()
+    # Inputs that are read behind the outermost sum alone, with an axis of each and the axis of the
+    # output that it follows: what is left to do for a part of the output needs that part alone, of
+    # these and of all sums.
+    late: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)

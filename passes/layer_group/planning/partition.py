@@ -67,7 +67,8 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
         parts = _cheapest(search, known, first, last)
         if any(isinstance(part, PlannedGroup) and part.cut.sums for part in parts):
             # What a layer alone is said to cost is lower where it sums over parts, too.
-            parts = min(parts, _cheapest(search, known, first, last, sums=False), key=search.total)
+            plain = _cheapest(search, known, first, last, sums=False)
+            parts = min(parts, plain, key=lambda one: (search.moved(one), search.total(one)))
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
             return parts

@@ -172,9 +172,27 @@ class _Growing:
         stores = {n: x for n, x in made.items() if n in group.outputs}
         return loads, stores, {n: x for n, x in made.items() if n not in stores}
 
+    def _late(self) -> list[dict[str, tuple[int, int]]]:
+        """Return for each sum what can be loaded in parts behind it: an axis, and the result's."""
+        group, found = self.group, []
+        for position in self.sums:
+            layer = group.layers[position]
+            found.append(
+                {
+                    name: (axis, to)
+                    for name, axis, to in layer.late
+                    if name in group.inputs
+                    and group.readers(name) == (position,)
+                    and layer.inputs.count(name) == 1
+                    and group.tensor(layer.output).axes[to] == "c"
+                }
+            )
+        return found
+
     def whole_bytes(self, lanes: Lanes) -> int:
         """Return the bytes a lane of whole activations, and of whole sums, beside the parts."""
         passing = {name for tensors in self._passing() for name in tensors}
+        passing.update(name for tensors in self._late() for name in tensors)
         layers = [self.group.layers[position] for position in self.positions]
         names = dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
         tensors = [self.group.tensor(name) for name in names if name not in passing]
@@ -209,8 +227,29 @@ class _Growing:
             parts(loads),
             parts(stores),
             parts(between),
+            *self._finish(lanes, most),
         )
         return {layer.name: run for layer in layers}
+
+    def _finish(self, lanes: Lanes, most: int) -> tuple[dict[str, Parts], dict[str, Parts]]:
+        """Return the parts in which sums are finished, and those of what is loaded for that."""
+        finish: dict[str, Parts] = {}
+        late: dict[str, Parts] = {}
+        for position, names in zip(self.sums, self._late(), strict=True):
+            layer, axes = self.group.layers[position], {to for _, to in names.values()}
+            if len(axes) != 1:
+                continue
+            (axis,), least = axes, lanes.count
+            extent = self.group.tensor(layer.output).shape[axis]
+            tensors = {self.group.tensor(name): at for name, (at, _) in names.items()}
+            each = sum(
+                lanes.tensor_bytes(x, window_of(x.shape, at, least)) for x, at in tensors.items()
+            )
+            chunk = least * max(1, most // max(1, 2 * each))
+            if chunk < extent:
+                finish[layer.name] = Parts(axis, extent, chunk)
+                late |= {name: Parts(at, extent, chunk) for name, (at, _) in names.items()}
+        return finish, late
 
     def _is_outside(self, name: str) -> bool:
         index = self.group.index

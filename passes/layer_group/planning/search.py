@@ -244,6 +244,12 @@ class GroupSearch:
             self.alone[part].price if isinstance(part, int) else part.cost.price for part in parts
         )
 
+    def moved(self, parts: Sequence[PlannedGroup | int]) -> int:
+        """Return the bytes that groups move, and layers in none."""
+        return sum(
+            self.alone[part].moved if isinstance(part, int) else part.cost.moved for part in parts
+        )
+
     def is_planned(self, estimate: Estimate) -> bool:
         """Whether a group, or one that is alike, was planned, or found not to fit."""
         return estimate.group in self._planned

@@ -71,6 +71,10 @@ class Run:
     loads: Mapping[str, Parts] = field(default_factory=dict)
     stores: Mapping[str, Parts] = field(default_factory=dict)
     between: Mapping[str, Parts] = field(default_factory=dict)  # Made and read in the loop alone
+    # By name, for each layer whose sums are finished in a loop of its own over parts of its result:
+    # the axis of that; and for each tensor that is loaded in these parts.
+    finish: Mapping[str, Parts] = field(default_factory=dict)
+    late: Mapping[str, Parts] = field(default_factory=dict)
 
     @cached_property
     def count(self) -> int:
@@ -80,11 +84,9 @@ class Run:
     @cached_property
     def held(self) -> dict[str, tuple[Parts, int]]:
         """The axis in parts of each tensor of which only parts are there, and how many elements."""
-        moved = {
-            name: (parts, parts.window)
-            for name, parts in (*self.loads.items(), *self.stores.items())
-        }
-        return {name: (parts, parts.chunk) for name, parts in self.between.items()} | moved
+        moved = (*self.loads.items(), *self.stores.items(), *self.late.items())
+        found = {name: (parts, parts.chunk) for name, parts in self.between.items()}
+        return found | {name: (parts, parts.window) for name, parts in moved}
 
 
 def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ def nearest(group: Group, streams: Mapping[str, Run] = MappingProxyType({})) -> 
     computing = []
     for *earlier, last in together:
         run = streams.get(group.layers[last].name)
-        parts = () if run is None else tuple(run.loads)
+        parts = () if run is None else (*run.loads, *run.late)
         computing.append(Row(last, (), parts, tuple(earlier)))
     rows: list[Row] = []
     stores: tuple[Transfer, ...] = ()

@@ -23,7 +23,6 @@ from tvm.tirx import (
     BufferStore,
     For,
     ForKind,
-    IfThenElse,
     PrimFunc,
     SeqStmt,
     address_of,
@@ -51,8 +50,12 @@ from passes.layer_group.rewrite.kernel_slices import (
 )
 from passes.layer_group.rewrite.local_buffers import SCOPE, LocalBuffer, LocalMemory, bits_of
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
+from passes.layer_group.rewrite.turns import back, in_order, in_turns, where
 
 _stage_of = itemgetter(0)
+
+_Write = Callable[[SliceValues], Any]
+"""Writes a statement for a slice, or for a part of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +102,8 @@ class _Writer:
         self.memory = LocalMemory(planned, lanes, form)
         self.arena_calls = ArenaCalls(self._address)
         self.core = Var("core", PrimType(INDEX))
+        # By layer, where each buffer of its kernel lies; the same for all loops that it has.
+        self.buffers: dict[str, dict[int, LocalBuffer]] = {}
         uses = self._uses()
         # Weights that are loaded in another order than they lie in: the layer that said which.
         self.layouts = {
@@ -156,12 +161,12 @@ class _Writer:
         if turns == 1:
             work.sort(key=_stage_of)
         for stage, together in groupby(work, _stage_of):
-            at = number(0) if turns == 1 else _back(turn, stage)
+            at = number(0) if turns == 1 else back(turn, stage)
             slices = SliceValues(self.cut, at if cores == 1 else self.core * number(turns) + at)
             done = [write(what, slices) for _, write, what in together]
-            conditions = _in_turns(turn, stage, turns, turns + last_stage) if turns > 1 else []
-            statements.append(_where(conditions, _in_order([*slices.bindings, *done])))
-        body = _in_order(statements)
+            conditions = in_turns(turn, stage, turns, turns + last_stage) if turns > 1 else []
+            statements.append(where(conditions, in_order([*slices.bindings, *done])))
+        body = in_order(statements)
         if turns > 1:
             body = nest([(turn, number(0), number(turns + last_stage))], body)
         if cores > 1:
@@ -252,7 +257,7 @@ class _Writer:
             for letter in tensor.keep
             if letter not in tensor.letters and self.cut.run(letter) > 1
         ]
-        return _where(conditions, statement)
+        return where(conditions, statement)
 
     # ------------------------------------------------------------------------------- layers
 
@@ -265,45 +270,71 @@ class _Writer:
             (layer,) = layers
             part, made = self._part(layer, slices), tensors[layer.output]
             return part if made.adds else self._once(made, part, slices)
+        alone = len(layers) == 1
+
+        def computed(layer: Layer, *, late: bool = False) -> _Write:
+            def write(at: SliceValues) -> Any:
+                statement = self._part(layer, at, run, late=late)
+                return statement if alone else self._once(tensors[layer.output], statement, at)
+
+            return write
+
         # A part is loaded in the turn before it is computed, and stored in the one after.
-        turn, count, ahead = Var("part", PrimType(INDEX)), run.count, int(bool(run.loads))
-
-        def moved(name: str, stage: int) -> Any:
-            parts, loads = (run.loads[name], True) if stage == 0 else (run.stores[name], False)
-            of = (tensors if loads else stored)[name]
-            at = SliceValues(self.cut, slices.number, _back(turn, stage))
-            copy = self._copy(name, made_parts(of.in_parts(parts)), at, loads)
-            return _in_order([*at.bindings, copy])
-
-        def computed(layer: Layer) -> Any:
-            inner = SliceValues(self.cut, slices.number, _back(turn, ahead))
-            statement = self._part(layer, inner, run)  # It adds to the bindings.
-            if len(layers) > 1:
-                statement = self._once(tensors[layer.output], statement, slices)
-            return _in_order([*inner.bindings, statement])
-
-        work = [(ahead + 1, moved(name, ahead + 1)) for name in run.stores]
+        ahead = int(bool(run.loads))
+        work = [
+            (ahead + 1, self._move(stored[n].in_parts(p), loads=False))
+            for n, p in run.stores.items()
+        ]
         work += [(ahead, computed(layer)) for layer in layers]
-        work += [(0, moved(name, 0)) for name in run.loads]
-        turns = count + max(stage for stage, _ in work)
-        body = [_where(_in_turns(turn, stage, count, turns), what) for stage, what in work]
-        loop = nest([(turn, number(0), number(turns))], _in_order(body))
-        # What such runs have in common is more than the loops of one part.
-        loop = self._apart(loop, f"{layers[-1].operator}_parts")
-        made = tensors[layers[-1].output]
-        return loop if len(layers) > 1 or made.adds else self._once(made, loop, slices)
+        work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in run.loads.items()]
+        name = f"{layers[-1].operator}_parts"
+        loops = [self._apart(self._loop(run.count, work, slices), name)]
+        for layer in layers:
+            if layer.name in run.finish:
+                late = [(n, run.late[n]) for n in layer.inputs if n in run.late]
+                work = [(1, computed(layer, late=True))]
+                work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in late]
+                loops.append(
+                    self._apart(self._loop(run.finish[layer.name].count, work, slices), name)
+                )
+        done = in_order(loops)
+        made = tensors[layers[0].output]
+        return self._once(made, done, slices) if alone and not made.adds else done
 
-    def _part(self, layer: Layer, slices: SliceValues, run: Run | None = None) -> Any:
-        """Return the loops of a layer for a slice, or for what it does with a part in a run."""
+    def _move(self, of: TensorSlices, *, loads: bool) -> _Write:
+        """Return what writes loops that load or store a part of a tensor."""
+        return lambda at: self._copy(of.tensor.name, made_parts(of), at, loads)
+
+    def _loop(self, count: int, work: Sequence[tuple[int, _Write]], slices: SliceValues) -> Any:
+        """Return a loop over parts, in which each stage works on a part in some of the turns."""
+        turn, statements = Var("part", PrimType(INDEX)), []
+        turns = count + max(stage for stage, _ in work)
+        for stage, write in work:
+            at = SliceValues(self.cut, slices.number, back(turn, stage))
+            statement = write(at)  # It adds to the bindings.
+            done = in_order([*at.bindings, statement])
+            statements.append(where(in_turns(turn, stage, count, turns), done))
+        return nest([(turn, number(0), number(turns))], in_order(statements))
+
+    def _part(
+        self, layer: Layer, slices: SliceValues, run: Run | None = None, *, late: bool = False
+    ) -> Any:
+        """Return the loops of a layer for a slice, or for what it does with a part in a run.
+
+        Where it is `late`, that is a part of its result, behind its sums.
+        """
         call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
         if run is not None and layer.name in run.made:
             call = call.in_parts(run.made[layer.name].axis)
-        kernel = call.reads.kernel
+        if layer.name not in self.buffers:
+            self.buffers[layer.name] = self._buffers(layer, call, made)
+        if run is not None and late:
+            made = made.in_parts(run.finish[layer.name])
+        buffers, kernel = self.buffers[layer.name], call.reads.kernel
         parts = buffer_parts(made, lambda box: call.reads.made_for(call.parameter, box))
         # What lies in the result's place is needed where the result is made, and nowhere else.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
-        buffers = self._buffers(layer, call, made)
         stages = [kernel.stages[i] for i in kernel.stages_for(call.parameter)]
         filled = [
             part.bounds(slices)[1] > number(0)
@@ -318,7 +349,7 @@ class _Writer:
                 )
                 for stage in stages
             ]
-            return self._apart(_in_order(work), f"{layer.operator}_slice")
+            return self._apart(in_order(work), f"{layer.operator}_slice")
 
         letter = CHANNELS
         if made.adds:
@@ -326,17 +357,19 @@ class _Writer:
         elif run is not None and layer.name in run.sums:
             ranges = run.sums[layer.name].ranges
         else:
-            return _where(filled, computed(stages))
-        # The sum begins before the first part, and what is made of it comes behind the last one.
+            return where(filled, computed(stages))
         (summing, *rest), part = stages, slices.index[letter]
+        if late:
+            return where(filled, computed(rest))
+        # The sum begins before the first part, and what is made of it comes behind the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
         statements = [
-            _where([EQ(part, number(0))], computed([begin])),
+            where([EQ(part, number(0))], computed([begin])),
             computed([replace(summing, init=None)], AxisPart(ranges, letter)),
         ]
-        if rest:
-            statements.append(_where([EQ(part, number(len(ranges) - 1))], computed(rest)))
-        return _where(filled, _in_order(statements))
+        if rest and (run is None or layer.name not in run.finish):
+            statements.append(where([EQ(part, number(len(ranges) - 1))], computed(rest)))
+        return where(filled, in_order(statements))
 
     def _buffers(
         self, layer: Layer, call: KernelCall, made: TensorSlices
@@ -379,31 +412,6 @@ def _offset(parameters: Sequence[Var]) -> Any:
     if all(isinstance(offset, Var) for offset in offsets):
         return Var("offset", offsets[0].ty)
     return next((offset for offset in offsets if not isinstance(offset, Var)), None)
-
-
-def _back(turn: Any, stage: int) -> Any:
-    """Return the number of the slice or part that a stage works on in a turn."""
-    return turn - number(stage) if stage else turn
-
-
-def _in_turns(turn: Any, stage: int, count: int, turns: int) -> list[Any]:
-    """Return the conditions under which a stage has one of `count` slices or parts to work on."""
-    last = stage + count - 1
-    return [
-        *([turn >= number(stage)] if stage > 0 else []),
-        *([turn <= number(last)] if last < turns - 1 else []),
-    ]
-
-
-def _where(conditions: Sequence[Any], statement: Any) -> Any:
-    """Return a statement that runs where all conditions hold."""
-    for condition in reversed(conditions):
-        statement = IfThenElse(condition, statement, None)
-    return statement
-
-
-def _in_order(statements: Sequence[Any]) -> Any:
-    return SeqStmt(statements) if len(statements) > 1 else statements[0]
 
 
 def _written(writes: Sequence[int], parts: Mapping[int, Parts]) -> int:

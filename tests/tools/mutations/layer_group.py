@@ -123,7 +123,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup live ranges: time steps",
         f"{_PLANNING}/time_steps.py",
-        ("_stores", "pipeline", "rebalance", "_destinations", "Life.ranges", "lives"),
+        ("pipeline", "rebalance", "_destinations", "Life.ranges", "lives"),
         (_REPLAY, _LOCAL),
     ),
     Rule(
