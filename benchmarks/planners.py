@@ -35,11 +35,11 @@ from instances import (
     WITHOUT_DATA,
     Case,
     Function,
-    rounded,
 )
 
 from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
 from passes.planning.engine.ranking import rank
+from target_hw.memory import round_up
 
 NODES = 1 << 60
 
@@ -67,7 +67,7 @@ class Outcome:
         """Count the plans of one more problem of the function."""
         bound, memory = lower_bound(problem), problem.memory
         for planner, plan in plans.items():
-            self.nbytes[planner][memory.name] += rounded(plan.peak, memory.alignment)
+            self.nbytes[planner][memory.name] += round_up(plan.peak, memory.alignment)
             if plan.peak > bound:
                 self.above_bound.add(planner)
 

@@ -10,6 +10,7 @@ comes from; `place_function` serves the allocations of a `PrimFunc`.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -66,20 +67,34 @@ def place(
 # Modules and functions
 
 
+_FRAMES = 10_000
+"""Frames for a thousand statements inside each other, such as the cases of a long ``elif``."""
+
+
 @contextmanager
 def error_context(
     pass_name: str, function: str | Callable[[], str] | None = None
 ) -> Iterator[None]:
     """Let a `ValueError` raised within name the pass, and the function where one is given.
 
-    The name of the function may be what finds it once it is needed.
+    The name of the function may be what finds it once it is needed. Python's stack is deeper
+    within, as each statement around another takes some of it; statements that nest deeper still
+    are a `ValueError`, too.
     """
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _FRAMES))
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         name = function() if callable(function) else function
         where = pass_name if name is None else f"{pass_name}: function {name!r}"
-        raise ValueError(f"{where}: {error}") from error
+        said = str(error)
+        if isinstance(error, RecursionError):
+            frames = sys.getrecursionlimit()
+            said = f"its statements nest deeper than {frames} frames of Python go"
+        raise ValueError(f"{where}: {said}") from error
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:

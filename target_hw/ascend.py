@@ -21,6 +21,7 @@ Sources, by the names used below:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from target_hw.machine import Machine, Pipe, Rates
@@ -142,7 +143,8 @@ def _machine(
     )
 
 
-_DAV_2201 = _machine(
+_DAV_2201 = partial(
+    _machine,
     l0b=128,
     mte1_startup=28,
     fix_startup=20,
@@ -151,17 +153,10 @@ _DAV_2201 = _machine(
 
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
-        "ascend/910b": _DAV_2201,
-        "ascend/910_93": _DAV_2201,
+        "ascend/910b": _DAV_2201(),
+        "ascend/910_93": _DAV_2201(),
         # Nothing published was found.
-        "ascend/310b": _machine(
-            l0b=128,
-            mte1_startup=28,
-            fix_startup=20,
-            multiply_adds=(("8", 8192), ("16", 4096), ("32", 1024)),
-            cores=(),
-            basis="estimate: as 910b",
-        ),
+        "ascend/310b": _DAV_2201(cores=(), basis="estimate: as 910b"),
         "ascend/950": _machine(
             l0b=256,
             mte1_startup=30,

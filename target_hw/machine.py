@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from target_hw.memory import is_byte_count, read_feature, refuse_others
@@ -87,16 +88,19 @@ class Pipe:
         scopes : tuple of str
             The storage scopes that are written. The slowest that has a rate of its own counts.
         """
-        rates = [rate for scope, rate in self.to_scope if scope in scopes]
-        rate = min(rates, default=self._rate_at(element_bits))
+        rates = [rate for scope, rate in self.to_scope if scope in scopes] if scopes else ()
+        rate = min(rates) if rates else self._rate_at(element_bits)
         return max(1, self.startup + -(-work // rate))
 
+    @cached_property
+    def _by_width(self) -> list[tuple[int, int]]:
+        return sorted((int(bits), rate) for bits, rate in self.at_bits)
+
     def _rate_at(self, element_bits: int) -> int:
-        by_width = sorted((int(bits), rate) for bits, rate in self.at_bits)
-        for bits, rate in by_width:
+        for bits, rate in self._by_width:
             if element_bits <= bits:
                 return rate
-        return by_width[-1][1] if by_width else self.rate
+        return self._by_width[-1][1] if self._by_width else self.rate
 
 
 @dataclass(frozen=True)

@@ -257,6 +257,11 @@ def refuse_others(where: str, given: Iterable[str], known: Sequence[str]) -> Non
             raise ValueError(f"{where}: no field {field!r}; there are: {', '.join(known)}")
 
 
+def round_up(value: int, multiple: int) -> int:
+    """Return the first multiple that is not below a value."""
+    return -(-value // multiple) * multiple
+
+
 def is_byte_count(value: object) -> bool:
     """Whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -39,6 +39,10 @@ def _local(kib: int, *, banks: int, lanes: int, eu_bytes: int, facts: Facts = ()
     )
 
 
+def _global(base: int, *facts: tuple[str, int]) -> MemoryScope:
+    return MemoryScope("global", alignment=_PAGE, base=base, facts=facts)
+
+
 def _tagged(start: int, unit: int, io_start: int) -> Facts:
     """Return the regions of a chip that gives each its own tag in the address: chip header.
 
@@ -87,24 +91,14 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
                 # Entries of the batch share these bytes: four of 8 bits, two of 16 (the 4N layout
                 # of ``Arch.cpp``).
                 _local(512, banks=8, lanes=64, eu_bytes=128, facts=(("pack_bytes", 4),)),
-                MemoryScope(
-                    "global",
-                    alignment=_PAGE,
-                    base=0x1_0000_0000,
-                    facts=(("weight_base", 0x1_0510_0000), ("dma_alignment", 512)),
-                ),
+                _global(0x1_0000_0000, ("weight_base", 0x1_0510_0000), ("dma_alignment", 512)),
             )
         ),
         "sophgo/bm1684x": MemoryHierarchy(
             (
                 _local(256, banks=16, lanes=64, eu_bytes=64),
                 MemoryScope("global.L2", 0x1F_B000, alignment=_PAGE, base=0x1000_0000),
-                MemoryScope(
-                    "global",
-                    alignment=_PAGE,
-                    base=0x1_0000_0000,
-                    facts=(("weight_base", 0x1_0000_0000), ("dma_alignment", 512)),
-                ),
+                _global(0x1_0000_0000, ("weight_base", 0x1_0000_0000), ("dma_alignment", 512)),
             )
         ),
         "sophgo/bm1688": MemoryHierarchy(
@@ -112,12 +106,7 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
                 # Cores: tpu-mlir's quick start, `num_core` of ``model_deploy``. Each has lanes and
                 # local memory of its own, and all share the bytes a cycle of global memory.
                 _local(128, banks=16, lanes=32, eu_bytes=16, facts=(("cores", 2),)),
-                MemoryScope(
-                    "global",
-                    alignment=_PAGE,
-                    base=1 << 39,
-                    facts=(*_tagged(1 << 39, 1 << 36, 1 << 39), ("dma_alignment", 512)),
-                ),
+                _global(1 << 39, *_tagged(1 << 39, 1 << 36, 1 << 39), ("dma_alignment", 512)),
             )
         ),
         "sophgo/bm1690": MemoryHierarchy(
@@ -130,26 +119,18 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
                     alignment=_PAGE,
                     base=(30 << 40) + 0x69_8000_0000,
                 ),
-                MemoryScope(
-                    "global",
-                    alignment=_PAGE,
-                    facts=(
-                        ("weight_base", 1 << 40),
-                        ("activation_base", 2 << 40),
-                        ("dma_alignment", 256),
-                    ),
+                _global(
+                    0,
+                    ("weight_base", 1 << 40),
+                    ("activation_base", 2 << 40),
+                    ("dma_alignment", 256),
                 ),
             )
         ),
         "sophgo/cv184x": MemoryHierarchy(
             (
                 _local(64, banks=16, lanes=8, eu_bytes=16),
-                MemoryScope(
-                    "global",
-                    alignment=_PAGE,
-                    base=0x8000_0000,
-                    facts=(*_tagged(0x8000_0000, 1 << 40, 0), ("dma_alignment", 256)),
-                ),
+                _global(0x8000_0000, *_tagged(0x8000_0000, 1 << 40, 0), ("dma_alignment", 256)),
             )
         ),
         "sophgo/cv183x": _cv18xx(0x1_0000_0000, lanes=32),

@@ -5,30 +5,37 @@ from __future__ import annotations
 
 import gc
 import inspect
-import sys
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import llvm_level
 import pytest
-from hypothesis import HealthCheck, settings
-
-from passes.planning import planner, planner_names
 
 if TYPE_CHECKING:
     import corpus as functions
 
-# For each function that it parses, and each call of an inlined one, TVMScript takes a stack with
-# source lines. For a frame without a file, `inspect` looks through all modules for the one that the
-# frame is of, and finds none: milliseconds for each frame, of which an import has many. That there
-# is none can be said beforehand: a name that no module has.
-_EVALUATED = ("<ast>", "<string>")
-_IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
-_STARTED = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe()))
-for _name in (*_EVALUATED, *_IMPORTING, *_STARTED):
-    if _name.startswith("<"):
-        inspect.modulesbyfile.setdefault(_name, "")
+_frame_info = inspect.getframeinfo
+
+
+def _outer_frames(frame: FrameType, context: int = 1) -> list[inspect.FrameInfo]:
+    """Return a stack as `inspect` does, with source lines for the innermost frames alone.
+
+    TVMScript takes one for each function that it parses and each call of an inlined one, and reads
+    the line of the third frame at most. Under pytest a stack has a hundred frames: to look up the
+    lines of all takes milliseconds.
+    """
+    found = []
+    for at, (outer, line) in enumerate(traceback.walk_stack(frame)):
+        code = outer.f_code
+        info = inspect.Traceback(code.co_filename, line, code.co_name, None, None)
+        if at < 3:
+            info = _frame_info(outer, context)
+        found.append(inspect.FrameInfo(outer, *info))
+    return found
+
+
+inspect.getouterframes = _outer_frames
 
 
 # What lives long is hardly ever garbage: to look through it again and again costs a twentieth.
@@ -47,6 +54,15 @@ def is_sweep(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let each property test see the same sample in every default run, and others in the sweeps."""
+    if config.getoption("numprocesses", None):
+        # Workers run the tests, and wait for what this process imports, which is nothing.
+        config.pluginmanager.unregister(name="hypothesispytest")
+        return
+    import llvm_level
+    from hypothesis import HealthCheck, settings
+
+    from passes.planning.planners.neighborhood import improve
+
     sweeps = is_sweep(config)
     settings.register_profile(
         "any machine",
@@ -57,6 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings.load_profile("any machine")
     llvm_level.set_level(llvm_level.SWEEP if sweeps else llvm_level.DEFAULT)
+    if not sweeps:
+        # Of many small problems, each would be searched in plain Python for a tenth of a second.
+        improve.FIRST_WORK = 0
 
 
 CORPUS = (
@@ -67,9 +86,6 @@ CORPUS = (
     "tests/tvm_ext/test_workloads.py",
 )
 """The files that ask for the corpus, which takes long to make."""
-
-NOTEBOOKS = "tests/test_tutorials.py"
-"""Each notebook is a process of its own: the last of a run are shared out one by one."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,9 +98,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            if file in CORPUS:
-                return "the corpus"
-            return nodeid if file == NOTEBOOKS else file
+            return "the corpus" if file in CORPUS else file
 
     return ByWhatIsShared(config, log)
 
@@ -92,6 +106,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(autouse=True)
 def forget_planners() -> Iterator[None]:
     """Forget the planners that a test registers: others ask for all that there are."""
+    from passes.planning import planner, planner_names
+
     before = planner_names()
     yield
     for name in planner_names():
@@ -103,7 +119,7 @@ def forget_planners() -> Iterator[None]:
 def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning.
 
-    By default a network is lowered for one target.
+    By default a network is lowered for one target, and an operator for two.
     """
     import corpus as functions  # Most runs of a few tests can do without the workloads.
 

@@ -43,9 +43,14 @@ if "passes.planning.planner" in sys.modules:
     for name, each in list(planners.items()):
         if each.run.args[1].__module__ == "__main__":
             del planners[name]
+from passes.planning.planners.neighborhood import improve
+improve.FIRST_WORK = 0
 %reset -f
 """
-"""What is run before a notebook: names and planners of the one before are forgotten."""
+"""What is run before a notebook: names and planners of the one before are forgotten.
+
+The search for cheap plans runs compiled from the first problem on, as in other tests.
+"""
 
 
 @pytest.fixture(scope="session")

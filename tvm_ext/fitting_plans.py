@@ -18,12 +18,11 @@ from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.slot_search import Cost, MemoryRequest, SlotChoice
 from passes.driver import error_context, memory_of
 from passes.planning import Budget, lower_bound, solve
-from passes.planning.html_table import html_table
 from passes.planning.planner import as_budget
 from tvm_ext.lowering import known_target, split
-from tvm_ext.text import in_columns
+from tvm_ext.text import Table, Tabular
 
-_COLUMNS = ("bytes", "cycles", "level", "penalty", "one slot for")
+_HEADER = ("", "bytes", "cycles", "level", "penalty", "one slot for")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class FittingPlan:
 
 
 @dataclass(frozen=True)
-class FittingMemory:
+class FittingMemory(Tabular):
     """The ways to fit one memory of a function."""
 
     function: str
@@ -70,19 +69,10 @@ class FittingMemory:
     """The chosen one, and those to which no other is better in both bytes and cycles, fewest bytes
     first; empty where no plan that was found fits."""
 
-    def __str__(self) -> str:
-        """Return a table."""
-        if not self.plans:
-            return f"{self._title()}\n  {self._nothing()}"
-        marks, *columns = zip(("", *_COLUMNS), *self._rows(), strict=True)
-        table = in_columns(list(zip(*columns, strict=True)), left=(4,))
-        return "\n".join([self._title(), *map("{:1} {}".format, marks, table)])
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook; the chosen plan is the one with a star."""
-        if not self.plans:
-            return html_table(self._title(), ("",), [(self._nothing(),)])
-        return html_table(self._title(), ("", *_COLUMNS), self._rows())
+    def table(self) -> Table:
+        """Return a row for each plan, the chosen one with a star; or what is in the way of any."""
+        rows = [_HEADER, *self._rows()] if self.plans else [("",), (self._nothing(),)]
+        return Table(self._title(), rows, left=(0, 5))
 
     def _title(self) -> str:
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
@@ -158,13 +148,12 @@ def what_fits(
     with error_context("what_fits"):
         limits = as_budget(budget)
         chip = None if target is None else known_target(target)
-        modules = split(program, target=chip)
+        functions = split(program, target=chip)
     found = []
-    for mod in modules:
-        ((var, func),) = mod.functions.items()
+    for name, func in functions.items():
         if chip is not None:
             func = func.with_attr("target", chip)
-        with error_context("what_fits", str(var.name_hint)):
+        with error_context("what_fits", name):
             if memory_of(func) is None:
                 raise ValueError("neither an argument nor the function's target describes a memory")
             options = AscendOptions()
@@ -176,7 +165,7 @@ def what_fits(
             cost = in_cycles or (lambda _placed: Cost(0))
             choices = choose(requests, level_planner(options), cost, limits, smaller=True)
         for request, ways in zip(requests, choices, strict=True):
-            found.append(_memory(str(var.name_hint), request, ways, in_cycles is not None))
+            found.append(_memory(name, request, ways, in_cycles is not None))
     return tuple(found)
 
 

@@ -23,76 +23,52 @@ from passes.layer_group.transform import (
     PlannedBlock,
     checked_options,
     chip_of,
-    legalized,
+    has_operators,
     local_memory,
     plan_groups,
 )
-from passes.planning.html_table import ROW_LIMIT, html_table
 from target_hw.memory import target_label
-from tvm_ext.lowering import as_module, known_target
-from tvm_ext.tensor_names import named_by_modules, naming_passes
-from tvm_ext.text import format_bytes
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, known_target
+from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.text import Table, Tabular, format_bytes
 
 
 @dataclass(frozen=True)
 class LayerGroupSummary:
-    """One group of layers that run together in local memory.
-
-    Attributes
-    ----------
-    layers : tuple of str
-        Names of its layers, ``operator:tensor``, in order.
-    operators : tuple of str
-        What its layers are.
-    results : tuple of str
-        What each layer makes: its extents, what each of its axes is to the chip, and the bits of
-        an element, such as ``1x64x56x56 nchw, 16 bits``. The letters are ``n`` for the batch,
-        ``c`` for channels, which lie across the lanes, ``h`` for rows and ``w`` for the rest.
-    n_slices, h_slices, w_slices : int
-        How many slices the batch, the rows and the columns of its outputs are cut into.
-    cores : int
-        How many of the chip's cores share the slices.
-    in_parts : int
-        How many of its layers make their channels in parts, while weights are loaded.
-    halo : str
-        ``keep`` if the rows that two slices need stay in local memory, ``recompute`` if they are
-        made again or there are none, ``mixed`` if some stay.
-    lmem_peak, lmem_capacity : int
-        Bytes a lane: what its plan takes, and what there is.
-    moved : int
-        Bytes between global and local memory.
-    bank_conflicts : int
-        Pairs of buffers that meet in a bank in one time step.
-    repeated_rows : int
-        Rows of tensors that are computed again.
-    cycles : int
-        By the cost model.
-    planned : PlannedGroup
-        All that was decided: slices, time steps and addresses.
-    """
+    """One group of layers that run together in local memory."""
 
     layers: tuple[str, ...]
+    """Names of its layers, ``operator:tensor``, in order."""
     operators: tuple[str, ...]
+    """What its layers are."""
     results: tuple[str, ...]
+    """What each layer makes: its extents, what each of its axes is to the chip, and the bits of an
+    element, such as ``1x64x56x56 nchw, 16 bits``. The letters are ``n`` for the batch, ``c`` for
+    channels, which lie across the lanes, ``h`` for rows and ``w`` for the rest."""
     n_slices: int
     h_slices: int
     w_slices: int
+    """How many slices the batch, the rows and the columns of its outputs are cut into."""
     cores: int
+    """How many of the chip's cores share the slices."""
     in_parts: int
+    """How many of its layers make their channels in parts, while weights are loaded."""
     halo: str
+    """``keep`` if the rows that two slices need stay in local memory, ``recompute`` if they are
+    made again or there are none, ``mixed`` if some stay."""
     lmem_peak: int
     lmem_capacity: int
+    """Bytes a lane: what its plan takes, and what there is."""
     moved: int
+    """Bytes between global and local memory."""
     bank_conflicts: int
+    """Pairs of buffers that meet in a bank in one time step."""
     repeated_rows: int
+    """Rows of tensors that are computed again."""
     cycles: int
+    """By the cost model."""
     planned: PlannedGroup = field(repr=False)
-
-
-def slices_of(group: LayerGroupSummary) -> str:
-    """Say in how many slices a group is, and how many cores share them if there are several."""
-    slices = f"{group.n_slices}x{group.h_slices}x{group.w_slices}"
-    return slices if group.cores == 1 else f"{slices} on {group.cores} cores"
+    """All that was decided: slices, time steps and addresses."""
 
 
 class LeftLayer(NamedTuple):
@@ -103,65 +79,61 @@ class LeftLayer(NamedTuple):
     result: str
 
 
-@dataclass(frozen=True, repr=False)
-class LayerGroupReport:
-    """A network in groups; printed, it is one line.
+_HEADER: tuple[str, ...] = (
+    *("group", "layer", "makes", "slices", "rows that two slices need"),
+    *("bytes a lane", "bank conflicts", "bytes moved", "rows made again"),
+)
 
-    Attributes
-    ----------
-    groups : tuple of LayerGroupSummary
-        In the order in which they run.
-    left : tuple of LeftLayer
-        The layers in no group, each with its reason, in order.
-    moved_before : int
-        Bytes between global and local memory if each layer loads its inputs and stores its
-        output.
-    moved_after : int
-        Bytes with the groups.
-    folded_before, folded_after : int
-        What of these two is moved by layers that make weights of weights alone, such as the
-        transpose of a matrix. A deployment does that once, before; then it is not moved.
-    moved_least : int
-        Bytes if every input, weight and output of the network moves once.
-    makespan_before, makespan_after : int
-        Cycles of the simulator without groups and with them.
-    """
+
+def _row(number: int, group: LayerGroupSummary) -> tuple[str, ...]:
+    slices = f"{group.n_slices}x{group.h_slices}x{group.w_slices}"
+    return (
+        str(number),
+        "\n".join(group.layers),
+        "\n".join(group.results),
+        slices if group.cores == 1 else f"{slices} on {group.cores} cores",
+        group.halo,
+        f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
+        f"{group.bank_conflicts:,}",
+        f"{group.moved:,}",
+        f"{group.repeated_rows:,}",
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class LayerGroupReport(Tabular):
+    """A network in groups; printed, it is one line."""
 
     groups: tuple[LayerGroupSummary, ...]
+    """In the order in which they run."""
     left: tuple[LeftLayer, ...]
+    """The layers in no group, each with its reason, in order."""
     moved_before: int
     moved_after: int
+    """Bytes between global and local memory: if each layer loads its inputs and stores its output,
+    and with the groups."""
     folded_before: int
     folded_after: int
+    """What of these two is moved by layers that make weights of weights alone, such as the
+    transpose of a matrix. A deployment does that once, before; then it is not moved."""
     moved_least: int
+    """Bytes if every input, weight and output of the network moves once."""
     makespan_before: int
     makespan_after: int
+    """Cycles of the simulator without groups and with them."""
 
-    def _repr_html_(self) -> str:
-        """Return a table of the groups, for a notebook."""
-        header = (
-            "layers and what they make",
-            "slices",
-            "rows that two slices need",
-            "bytes a lane",
-            "bytes moved",
-        )
-        rows = (
-            (
-                ", ".join(f"{n} ({r})" for n, r in zip(group.layers, group.results, strict=True)),
-                slices_of(group),
-                group.halo,
-                f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
-                f"{group.moved:,}",
-            )
-            for group in self.groups
-        )
-        left = [
-            f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left[:ROW_LIMIT]
-        ]
-        more = len(self.left) - len(left)
-        left += [f"... and {more:,} more are left"] if more else []
-        return html_table(repr(self).strip("<>"), header, rows, notes=left)
+    def table(self) -> Table:
+        """Return a row for each group, with a line for each of its layers."""
+        folded = (self.folded_before, self.folded_after)
+        laid_out = "of what is moved, to lay out weights, which a deployment does once: "
+        notes = [f"{laid_out}{format_bytes(*folded)} without/with groups"] if any(folded) else []
+        notes += [f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left]
+        rows = [_HEADER, *(_row(number, group) for number, group in enumerate(self.groups))]
+        return Table(repr(self).strip("<>"), rows, notes, left=range(5))
+
+    def __str__(self) -> str:
+        """Return the line."""
+        return repr(self)
 
     def __repr__(self) -> str:
         """Say in a line what the groups save."""
@@ -238,13 +210,7 @@ def layer_groups(
 
 
 def check_local_memory(target: Target) -> None:
-    """Refuse a target on which no layers can run together.
-
-    Raises
-    ------
-    ValueError
-        When it describes no local memory.
-    """
+    """Raise ValueError on a target that describes no local memory for layers to run in."""
     if local_memory(target) is None:
         raise ValueError(
             f"target {target_label(target)} describes no memory {SCOPE!r}, so no layers can run "
@@ -255,26 +221,13 @@ def check_local_memory(target: Target) -> None:
 def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
     """Return a module with its operators as calls of kernels; `mod` itself where they are.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        It stays as it is.
-    fuse : bool
-        Whether operators that are lowered here are fused.
+    Operators that are lowered here are fused, with `fuse`.
     """
-    calls = legalized(mod)
-    if calls is mod:
+    if not has_operators(mod):
         return mod
-    calls = named_by_modules(calls, mod)
-    if not fuse:
-        return calls
-    passes = (
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-    )
-    return Sequential(naming_passes(passes))(calls)
+    with known_target(DEFAULT_TARGET):
+        stages = in_stages(relax_passes(DEFAULT_TARGET, fuse=fuse))
+        return Sequential(stages.first)(mod)
 
 
 def report_of(blocks: Sequence[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:

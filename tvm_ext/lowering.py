@@ -14,20 +14,22 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 from tvm.ir import IRModule, TensorLoad
-from tvm.ir.instrument import pass_instrument
+from tvm.ir.transform import module_pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
+from passes.driver import prim_funcs
 from passes.gmem.options import GMEMOptions
 from passes.ir.errors import first_line
 from passes.order.functions import FunctionOrder
 from passes.order.planning.search import NODES
 from passes.order.transform import order_functions, with_orders
 from passes.planning import Budget
+from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import in_stages, no_relax_pipeline, relax_passes
 
 #: The name that the stock storage planning pass goes by.
@@ -108,98 +110,55 @@ def lowering_relax(target: Target) -> Iterator[None]:
 
 
 class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering that has served
-    """Raised inside the pass instrument to leave the pipeline early."""
+    """Raised where ``StorageRewrite`` stands, to leave the pipeline early."""
 
 
-@pass_instrument
-class _Capture:
-    """Record each module that ``StorageRewrite`` is about to see.
-
-    The pipeline is left at the next recording once it is to `stop`; where it `stopped`, the error
-    that comes out of it is ours.
-    """
-
-    def __init__(self) -> None:
-        self.modules: list[tvm.IRModule] = []
-        self.stop = False
-        self.stopped = False
-
-    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
-        """Record the module if the pass is the one, and end the lowering if told to."""
-        if info.name != STORAGE_REWRITE:
-            return
-        self.modules.append(mod)
-        if self.stop:
-            self.stopped = True
-            raise _Captured
-
-
-def capture(
-    mod: tvm.IRModule | tvm.tirx.PrimFunc,
-    target: str | Target,
-    *,
-    config: Mapping[str, Any] | None = None,
-    relax_pipeline: tvm.transform.Pass | None = None,
-) -> list[tvm.IRModule]:
+def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list[tvm.IRModule]:
     """Lower a program by the stock pipelines up to storage planning.
 
     A TIR module takes the road of `tvm.tirx.build`. A Relax module first goes through the Relax
-    pipeline of its target, or the one given: `tvm.relax.get_default_pipeline` fuses operators, and
-    ``tvm.compile`` uses ``get_pipeline("default")`` for a CPU, which does not. The lowering ends
-    when ``StorageRewrite`` is reached, so no device compiler is needed. The pass context in force
-    applies, with the options of `config` added, but without its instruments.
+    pipeline of its target: `tvm.relax.get_default_pipeline` fuses operators, and ``tvm.compile``
+    uses ``get_pipeline("default")`` for a CPU, which does not. The lowering ends when
+    ``StorageRewrite`` is reached, so no device compiler is needed. The pass context in force
+    applies.
 
     Returned is each module that storage planning is given, in order: the last is the program, those
     before it are the functions that Relax evaluates to fold constants. Raises ValueError if the
     lowering never gets there.
     """
-    target = known_target(target)
-    outer = tvm.transform.PassContext.current()
-    recorder = _Capture()
-    with tvm.transform.PassContext(
-        opt_level=outer.opt_level,
-        required_pass=list(outer.required_pass),
-        disabled_pass=list(outer.disabled_pass),
-        instruments=[recorder],
-        config={**dict(outer.config), **(config or {})},
-    ):
+    target, stock = known_target(target), tirx.transform.StorageRewrite
+    modules: list[tvm.IRModule] = []
+    is_program = is_captured = False
+
+    def record(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        nonlocal is_captured
+        modules.append(mod)
+        is_captured = is_program
+        if is_captured:
+            raise _Captured
+        return stock()(mod)
+
+    recorder = module_pass(record, opt_level=0, name=STORAGE_REWRITE)
+    with replaced("StorageRewrite", lambda: recorder):
         if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
                 try:
-                    pipeline = relax_pipeline or relax.get_default_pipeline(target)
+                    pipeline = relax.get_default_pipeline(target)
                 except ValueError as error:
                     raise ValueError(no_relax_pipeline(target)) from error
                 mod = pipeline(mod)
-        recorder.stop = True
+        is_program = True
         try:
             tvm.compile(mod, target, relax_pipeline=None)
-        except RuntimeError:
-            # Crossing the C++ pass manager turns our exception into a plain RuntimeError.
-            if not recorder.stopped:
+        except Exception:  # Crossing the C++ pass manager may make another error of ours.
+            if not is_captured:
                 raise
-    if not recorder.stopped:
+    if not is_captured:
         raise ValueError(
             f"capture: lowering for target kind {target.kind.name!r} never ran {STORAGE_REWRITE}; "
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
         )
-    return recorder.modules
-
-
-def up_to_shared_memory() -> list[tvm.transform.Pass]:
-    """Return TVM's passes between ``StorageRewrite`` and ``MergeSharedMemoryAllocations``."""
-    return [
-        s_tir.transform.HoistIfThenElse(),
-        tirx.transform.UnrollLoop(),
-        s_tir.transform.RenormalizeSplitPattern(),
-        tirx.transform.StmtSimplify(),
-        tirx.transform.RemoveNoOp(),
-        s_tir.transform.RewriteUnsafeSelect(),
-        tirx.transform.CommonSubexprElim(),
-        tirx.transform.FP8ComputeLegalize(),
-        *map(s_tir.transform.ThreadSync, ("shared", "shared.dyn", "warp")),
-        s_tir.transform.InferFragment(),
-        s_tir.transform.LowerThreadAllreduce(),
-    ]
+    return modules
 
 
 def capture_relax(
@@ -213,13 +172,13 @@ def capture_relax(
 
     Returned is what ``StaticPlanBlockMemory`` is given. `fuse` is whether operators are fused;
     `between` changes the module where `OrderForMemory` and `LayerGroup` stand. Raises ValueError if
-    there is no Relax function, or TVM has no Relax pipeline for the target.
+    there is no Relax function, TVM has no Relax pipeline for the target, or cannot lower it.
     """
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
     target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
-    with target:
+    with target, lowering_relax(target):
         mod = tvm.transform.Sequential(stages.first)(mod)
         mod = mod if between is None else between(mod)
         return tvm.transform.Sequential(stages.lower)(mod)
@@ -231,13 +190,13 @@ class Reordered:
     It is `between` for `capture_relax`.
     """
 
-    def __init__(self, options: GMEMOptions, budget: Budget | None = None) -> None:
-        self.options, self.budget = options, budget or Budget(NODES)
+    def __init__(self, options: GMEMOptions) -> None:
+        self.options = options
         self.orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
 
     def __call__(self, written: tvm.IRModule) -> tvm.IRModule:
         """Return the module in other orders, which it notes."""
-        self.orders = order_functions(written, self.options, self.budget)
+        self.orders = order_functions(written, self.options, Budget(NODES))
         return with_orders(written, self.orders)
 
 
@@ -246,8 +205,8 @@ def has_relax(mod: tvm.IRModule) -> bool:
     return any(isinstance(function, relax.Function) for function in mod.functions.values())
 
 
-def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> list[IRModule]:
-    """Give each PrimFunc of a module a module of its own, as it stands before ``StorageRewrite``.
+def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> dict[str, PrimFunc]:
+    """Return the PrimFuncs of a module by name, as they stand before ``StorageRewrite``.
 
     They are in alphabetical order. Those of a Relax module are there once it is lowered; functions
     of other kinds are left out. Without Relax functions and without a target, every function has to
@@ -265,27 +224,21 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> li
     if resolved is not None and has_relax(mod):
         functions = prim_funcs(_lowered(mod, resolved))
     elif resolved is not None and any(map(left_to_lower, functions.values())):
-        functions = prim_funcs(_lowered(IRModule(functions), resolved))
+        alone = {v: func for v, func in mod.functions.items() if isinstance(func, PrimFunc)}
+        functions = prim_funcs(_lowered(IRModule(alone), resolved))
     elif resolved is not None:
         functions = {
-            var: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
-            for var, func in functions.items()
+            name: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
+            for name, func in functions.items()
         }
     if not functions:
         others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
         what = f"it has only other functions ({others})" if others else "it is empty"
         raise ValueError(f"no PrimFunc in the module: {what}")
-    for var, func in functions.items():
+    for name, func in functions.items():
         if blocks := _blocks(func):
-            raise ValueError(not_lowered(var.name_hint, blocks[0]))
-    return [
-        IRModule({var: functions[var]}) for var in sorted(functions, key=lambda var: var.name_hint)
-    ]
-
-
-def prim_funcs(mod: IRModule) -> dict[Any, PrimFunc]:
-    """Return the functions of a module that are PrimFuncs, by their variables."""
-    return {var: func for var, func in mod.functions.items() if isinstance(func, PrimFunc)}
+            raise ValueError(not_lowered(name, blocks[0]))
+    return functions
 
 
 def not_lowered(name: str, left: str) -> str:

@@ -60,7 +60,7 @@ def use_storage_rewrite(
         )
 
     storage_rewrite()  # A wrong option is an error here, not in the middle of a build.
-    with _replaced("StorageRewrite", storage_rewrite):
+    with replaced("StorageRewrite", storage_rewrite):
         yield
 
 
@@ -148,8 +148,8 @@ def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[No
         apart: Callable[[], Pass] = partial(transform.StorageRewrite, shared_apart=True)
         before = tirx.transform.StorageRewrite
         with (
-            _replaced("StorageRewrite", apart if before is _STOCK_REWRITE else before),
-            _replaced("MergeSharedMemoryAllocations", plan, s_tir.transform),
+            replaced("StorageRewrite", apart if before is _STOCK_REWRITE else before),
+            replaced("MergeSharedMemoryAllocations", plan, s_tir.transform),
         ):
             yield
 
@@ -176,20 +176,20 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
 
             def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
                 # A planner may compile a kernel of its own, which is not to be planned by it.
-                with _replaced("StorageRewrite", rewrite), _replaced("LowerTVMBuiltin", lower):
+                with replaced("StorageRewrite", rewrite), replaced("LowerTVMBuiltin", lower):
                     return planning(mod)
 
             return module_pass(run, opt_level=0, name="tvm_ext.planned")
 
         with (
-            _replaced("StorageRewrite", storage_rewrite),
-            _replaced("LowerTVMBuiltin", lower_tvm_builtin),
+            replaced("StorageRewrite", storage_rewrite),
+            replaced("LowerTVMBuiltin", lower_tvm_builtin),
         ):
             yield
 
 
 @contextmanager
-def _replaced(
+def replaced(
     name: str, make_pass: Callable[[], Pass], passes: ModuleType = tirx.transform
 ) -> Iterator[None]:
     """Let TVM's pipelines find another pass where they look one up."""

@@ -27,7 +27,8 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
 from passes.ir.errors import first_line
-from tvm_ext.tensor_names import Names, bindings_of, variables_read, with_names
+from passes.relax.bindings import bindings_of
+from tvm_ext.tensor_names import Names, variables_read, with_names
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)

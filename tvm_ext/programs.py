@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,7 @@ class Program:
     """What there is to plan, and what it was lowered for."""
 
     name: str  # What the user called it
-    # Each PrimFunc in a module of its own, as it stands before ``StorageRewrite``.
-    functions: tuple[IRModule, ...]
+    functions: Mapping[str, PrimFunc]  # By name, as they stand before ``StorageRewrite``
     relax: IRModule | None = None  # The program before it was lowered, if that is Relax
     target: Target | None = None  # What it was lowered for, if it was
     assumed: str = ""  # What was assumed because the user did not say it; empty if nothing
@@ -124,7 +124,7 @@ def program_of(
     mod = as_module(mod)
     resolved = target_for(mod, target)
     try:
-        functions = tuple(split(mod, target=resolved))
+        functions = split(mod, target=resolved)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     relax_mod = mod if has_relax(mod) else None
@@ -141,4 +141,4 @@ def _load_ascend(what: str, target: Target | None) -> Program:
         raise ValueError(f"{what}: the size must be one of {sizes}, and is {size[0]!r}")
     kernel = workloads.ascend_kernel(name, *size)  # type: ignore[arg-type]
     resolved = target or known_target(f"{workloads.ascend.CHIP}-llvm")
-    return Program(what, tuple(split(kernel.lower(resolved))), target=resolved)
+    return Program(what, split(kernel.lower(resolved)), target=resolved)

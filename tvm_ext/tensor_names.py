@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tvm_ffi
@@ -24,6 +24,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR
+from passes.relax.bindings import bindings_of, renamed
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
 """Names that say only that a variable is one of several."""
@@ -62,35 +63,6 @@ def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
             stock = module_pass(naming[name](stock), opt_level=stock.info.opt_level, name=name)
         named.append(stock)
     return named
-
-
-def renamed(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
-    """Return a function with new names for some of its variables, by their handles."""
-    made: dict[int, Any] = {}
-
-    def rename(variable: Any) -> Any:
-        handle = variable.__chandle__()
-        if handle not in names:
-            return variable
-        if handle not in made:
-            made[handle] = type(variable)(names[handle], variable.ty, variable.span)
-        return made[handle]
-
-    if not names:
-        return func
-    return tvm_ffi.structural_map(func, [(relax.DataflowVar, rename), (relax.Var, rename)])
-
-
-def bindings_of(body: Any) -> Iterator[Any]:
-    """Yield the bindings of a body in program order: an ``if``, then those inside it."""
-    if not isinstance(body, relax.SeqExpr):
-        return
-    for block in body.blocks:
-        for binding in block.bindings:
-            yield binding
-            if isinstance(binding.value, relax.If):
-                yield from bindings_of(binding.value.true_branch)
-                yield from bindings_of(binding.value.false_branch)
 
 
 def operator_of(call: relax.Call) -> str:
@@ -137,29 +109,15 @@ def _naming_modules(legalize: Pass) -> _Run:
     """
 
     def run(mod: IRModule, _ctx: PassContext) -> IRModule:
-        return named_by_modules(legalize(mod), mod)
+        names = {
+            handle: name
+            for func in mod.functions.values()
+            if _is_graph(func)
+            for handle, name in _from_modules(func).items()
+        }
+        return with_names(legalize(mod), lambda _variable, _func: names)
 
     return run
-
-
-def named_by_modules(legalized: IRModule, mod: IRModule) -> IRModule:
-    """Name what has no name of its own by the module whose parameters it reads.
-
-    `legalized` is the module after `LegalizeOps`, which keeps the variables; `mod` is that before
-    it, with the operators and parameters that names are read from.
-    """
-    names = {
-        handle: name
-        for func in mod.functions.values()
-        if _is_graph(func)
-        for handle, name in _from_modules(func).items()
-    }
-
-    def own(_variable: GlobalVar, func: relax.Function) -> Names:
-        handles = (binding.var.__chandle__() for binding in bindings_of(func.body))
-        return {handle: names[handle] for handle in handles if handle in names}
-
-    return with_names(legalized, own)
 
 
 def _from_modules(func: relax.Function) -> Names:

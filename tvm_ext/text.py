@@ -6,53 +6,85 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import zip_longest
 
-from passes.planning.html_table import html_table
+from passes.planning.html_table import ROW_LIMIT, html_table
 
 Rows = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, and rows of cells; a column in which no row has anything is not shown."""
+    """A title, and rows of cells, which may have several lines.
+
+    A column in which no row has anything is not shown.
+    """
 
     title: str
     rows: Rows  # Equally long; the first names the columns
     notes: Sequence[str] = ()  # Lines below
-    left: int = 1  # So many columns are flush left, the others flush right
+    left: Sequence[int] = (0,)  # These columns are flush left, the others flush right
 
     def text(self, width: int | None = None) -> list[str]:
         """Return lines; those of the rows are at most `width` characters long, if that is given."""
         below = ["", *self.notes] if self.notes else []
-        rows = in_columns(self._filled(), left=range(self.left), width=width)
-        return [self.title, "", *rows, *below]
+        rows, left = self._filled()
+        return [self.title, "", *_in_columns(rows, left, width), *below]
 
     def markdown(self) -> list[str]:
         """Return lines of Markdown."""
-        header, *rows = self._filled()
-        rule = ["---" if column < self.left else "---:" for column in range(len(header))]
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, rule, *rows)]
+        (header, *rows), left = self._filled()
+        rule = ["---" if column in left else "---:" for column in range(len(header))]
+        cells = [
+            [cell.replace("|", "\\|").replace("\n", "<br>") for cell in row]
+            for row in (header, rule, *rows)
+        ]
         below = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         return [f"**{self.title}**", "", *(f"| {' | '.join(row)} |" for row in cells), *below]
 
     def html(self) -> str:
         """Return an element of HTML."""
-        header, *rows = self._filled()
-        return html_table(self.title, header, rows, notes=self.notes)
+        (header, *rows), _ = self._filled()
+        more = len(self.notes) - ROW_LIMIT
+        notes = [*self.notes[:ROW_LIMIT], *([f"... and {more:,} more"] if more > 0 else [])]
+        return html_table(self.title, header, rows, notes=notes)
 
-    def _filled(self) -> Rows:
+    def _filled(self) -> tuple[Rows, list[int]]:
         kept = [
             i for i in range(len(self.rows[0])) if not i or any(row[i] for row in self.rows[1:])
         ]
-        return [[row[i] for i in kept] for row in self.rows]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return rows, [at for at, i in enumerate(kept) if i in self.left]
 
 
-def in_columns(rows: Rows, *, left: Sequence[int] = (0,), width: int | None = None) -> list[str]:
+class Tabular:
+    """A result that is shown as a table, printed and in a notebook."""
+
+    def table(self) -> Table:
+        """Return what is shown."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """Return it as text."""
+        return "\n".join(self.table().text())
+
+    def _repr_html_(self) -> str:
+        """Return it for a notebook."""
+        return self.table().html()
+
+
+def _in_columns(rows: Rows, left: Sequence[int], width: int | None) -> list[str]:
     """Lay equally long rows out as lines, the columns of `left` flush left, the others right.
 
     Columns are two spaces apart. Where the lines would be longer than `width` they are one apart,
     and cells of columns of `left` are shortened.
     """
+    rows = [
+        line
+        for row in rows
+        for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gap = 2
     if width is not None:
@@ -83,7 +115,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([a-zA-Z]*)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 
 
 def format_bytes(*nbytes: int) -> str:
@@ -114,12 +146,10 @@ def parse_bytes(text: str) -> int:
     """
     units = {unit.lower(): 1 << 10 * power for power, unit in enumerate(_UNITS)}
     found = _SIZE.fullmatch(text.strip())
-    unit = units.get(found[3].lower() or "b") if found else None
+    unit = units.get(found[2].lower() or "b") if found else None
     if found is None or unit is None:
         raise ValueError(f"expected bytes such as 4096, 192KiB or 1.5MiB, got {text!r}")
-    whole, part = found[1], found[2] or ""
-    tenths: int = 10 ** len(part)
-    count, rest = divmod(int(whole + part) * unit, tenths)
-    if rest:
+    nbytes = Fraction(found[1]) * unit
+    if nbytes.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of bytes")
-    return count
+    return int(nbytes)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import tvm_ffi
@@ -15,9 +17,13 @@ array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 """``array_get(array, index)``: the item of an array, at a third of the time of ``array[index]``."""
 
 
+array_size = tvm_ffi.get_global_func("ffi.ArraySize")
+"""``array_size(array)``: the number of its items, at a third of the time of ``len(array)``."""
+
+
 def items(array: Any) -> list[Any]:
     """Return the items of an array, in a fraction of the time of its iterator."""
-    return [array_get(array, index) for index in range(len(array))]
+    return [array_get(array, index) for index in range(array_size(array))]
 
 
 _map_count = tvm_ffi.get_global_func("ffi.MapCount")
@@ -45,7 +51,11 @@ def element_type(dtype: PrimType) -> ElementType:
 
 def is_same_type(one: Type, other: Type) -> bool:
     """Whether two types are equal; most often they are one object, which is told fastest."""
-    return bool(one.same_as(other)) or bool(one == other)
+    if one.same_as(other):
+        return True
+    if type(one) is PrimType and type(other) is PrimType:
+        return element_type(one) is element_type(other)
+    return bool(one == other)
 
 
 def is_volatile(alloc: AllocBuffer) -> bool:
@@ -59,7 +69,7 @@ def constant_shape(shape: Any) -> tuple[tuple[int, ElementType], ...] | None:
     The results of equal shapes are equal.
     """
     extents = []
-    for extent in items(shape):
+    for extent in shape:
         if type(extent) is not IntImm:
             return None
         extents.append((extent.value, element_type(extent.ty)))
@@ -70,3 +80,14 @@ def is_dense(ramp: Ramp) -> bool:
     """Whether a ramp is of neighbouring elements, as many as is known at compile time."""
     stride, lanes = ramp.stride, ramp.lanes
     return type(stride) is IntImm and stride.value == 1 and type(lanes) is IntImm
+
+
+def allocated_bits(body: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield scope and bits of each allocation in a body; None for bits that are not constant."""
+    found: list[AllocBuffer] = []
+    tvm_ffi.structural_walk(body, ((AllocBuffer, found.append),))
+    for ty in (alloc.buffer.ty for alloc in found):
+        extents, element = constant_shape(ty.shape), element_type(ty.dtype)
+        is_constant = extents is not None and not element.is_scalable
+        nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None
+        yield str(ty.storage_scope) or "global", nbits

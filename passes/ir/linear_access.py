@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm_ffi
@@ -11,7 +11,7 @@ from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, Var
 from tvm.tirx import (
     AllocBuffer,
     Bind,
-    BufferStore,
+    BufferType,
     ForKind,
     PrimFunc,
     TilePrimitiveCall,
@@ -19,7 +19,7 @@ from tvm.tirx import (
 )
 
 from passes.ir.buffers import (
-    array_get,
+    array_size,
     constant_shape,
     element_type,
     is_same_type,
@@ -60,8 +60,8 @@ class Access:
     """One use of a buffer, or of something that forbids sharing in place."""
 
     buffer: int  # Handle of the buffer variable; 0 stands for all buffers
-    load: TensorLoad | None  # The load that reads it; None where it is used in any other way
-    store: BufferStore | None  # The store for whose value it is read
+    load: Load | None  # The load that reads it; None where it is used in any other way
+    store: Store | None  # The store for whose value it is read
 
 
 ANY_BUFFER = Access(0, None, None)
@@ -77,34 +77,29 @@ class BufferEntry(NamedTuple):
     is_flat: bool  # Whether the memory was declared with one dimension
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class LinearAccess:
+class LinearAccess(NamedTuple):
     """What the statements of a function say: allocations, and who touches what."""
 
     statements: Records  # The function, as it was read
-    # The statements that touch an allocation, in program order.
-    sequence: list[StmtEntry] = field(default_factory=list)
-    # The uses of buffers in program order, for `InplaceOpVerifier`.
-    accesses: list[Access] = field(default_factory=list)
-    allocs: list[AllocEntry] = field(default_factory=list)  # The allocations, in program order
-    alloc_stmts: list[AllocBuffer] = field(default_factory=list)  # Their statements
-    alloc_keys: list[int] = field(default_factory=list)  # The handles of their buffer variables
+    sequence: list[StmtEntry]  # The statements that touch an allocation, in program order
+    accesses: list[Access]  # The uses of buffers in program order, for `InplaceOpVerifier`
+    allocs: list[AllocEntry]  # The allocations, in program order
+    alloc_stmts: list[AllocBuffer]  # Their statements
+    alloc_keys: list[int]  # The handles of their buffer variables
     # What each buffer variable stands for, by the handle of the variable.
-    buffers: dict[int, BufferEntry] = field(default_factory=dict)
+    buffers: dict[int, BufferEntry]
+    escaped: set[int]  # Allocations whose address is taken, by an opaque use or by `address_of`
+    plain: set[int]  # Allocations with an access of just the element type they are declared with
+    # The accesses of any other type, such as a vector of it, with their indices, by allocation.
+    retyped: dict[int, list[tuple[PrimType, Any]]]
+    # The functions that may be called: global variables, and strings among a call's arguments; each
+    # with the position in `sequence` at which the statement that calls it would stand.
+    calls: list[tuple[str, int]]
     # Whether a buffer is used other than by a load or store: as the argument of a call, whose
     # accesses are not seen.
     has_opaque: bool = False
-    # Allocations whose address is taken, by that or by `address_of`.
-    escaped: set[int] = field(default_factory=set)
-    # Allocations with an access of just the element type that they are declared with.
-    plain: set[int] = field(default_factory=set)
-    # The accesses of any other type, such as a vector of it, with their indices, by allocation.
-    retyped: dict[int, list[tuple[PrimType, Any]]] = field(default_factory=dict)
     # Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
     has_unclear_types: bool = False
-    # The functions that may be called: global variables, and strings among a call's arguments; each
-    # with the position in `sequence` at which the statement that calls it would stand.
-    calls: list[tuple[str, int]] = field(default_factory=list)
 
 
 def find_linear_access(func: PrimFunc) -> LinearAccess:
@@ -114,7 +109,7 @@ def find_linear_access(func: PrimFunc) -> LinearAccess:
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
     are blocks. The message names the buffer or loop.
     """
-    return LinearAccessPatternFinder(func.params)(read_statements(func.body))
+    return LinearAccessPatternFinder(func.params).find(read_statements(func.body))
 
 
 class LinearAccessPatternFinder(RecordVisitor):
@@ -129,24 +124,22 @@ class LinearAccessPatternFinder(RecordVisitor):
     """
 
     def __init__(self, params: Any) -> None:
-        super().__init__()
-        self._found = LinearAccess(())
+        self._found = LinearAccess((), [], [], [], [], [], {}, set(), set(), {}, [])
         self._has_opaque = self._has_unclear_types = False
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
-        self._store: BufferStore | None = None
+        self._store: Store | None = None
         self._index_depth = 0
         self._in_thread_env = False
-        for position in range(len(params)):
-            param = array_get(params, position)
-            if is_buffer_var(param):
-                self._declare_outside(param, param.ty.dtype)
+        for param in items(params):
+            ty = param.ty
+            if type(ty) is BufferType:
+                self._declare_outside(param.__chandle__(), ty.dtype)
 
-    def __call__(self, statements: Records) -> LinearAccess:
+    def find(self, statements: Records) -> LinearAccess:
         """Go through the statements of a function's body."""
         self._visit(statements)
-        return replace(
-            self._found,
+        return self._found._replace(
             statements=statements,
             has_opaque=self._has_opaque,
             has_unclear_types=self._has_unclear_types,
@@ -154,22 +147,20 @@ class LinearAccessPatternFinder(RecordVisitor):
 
     # Definitions
 
-    def _declare(self, buffer: Var, dtype: PrimType, source: BufferEntry) -> None:
-        key = buffer.__chandle__()
+    def _declare(self, key: int, entry: BufferEntry) -> None:
         known = self._found.buffers
-        if key in known or element_type(dtype).lanes != element_type(source.dtype).lanes:
-            # Declared twice, or an alias of other lanes: the vector rewrite's to refuse.
-            self._has_unclear_types = True
-        known[key] = source
+        if key in known:
+            self._has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+        known[key] = entry
 
     def _visit_alloc(self, alloc: Alloc) -> None:
-        found, op = self._found, alloc.op
-        ty = op.buffer.ty
+        found, op, ty = self._found, alloc.op, alloc.buffer.ty
         volatile = is_volatile(op)
         if volatile:
             found.accesses.append(ANY_BUFFER)
-        element = element_type(ty.dtype)
-        extents = constant_shape(ty.shape)
+        dtype = ty.dtype
+        element = element_type(dtype)
+        extents = constant_shape(alloc.extents)
         nbits = element.nbits
         if extents is None:
             self._visit(alloc.shape)
@@ -177,10 +168,9 @@ class LinearAccessPatternFinder(RecordVisitor):
         else:
             for extent, _ in extents:
                 nbits *= extent
-        ndim = len(ty.shape) if extents is None else len(extents)
-        level = len(self._scopes)
+        ndim, level = len(alloc.extents), len(self._scopes)
         scope = parse_storage_scope(ty.storage_scope)
-        entry = AllocEntry(op.buffer.name, level, scope, element, extents, nbits, ndim, volatile)
+        entry = AllocEntry(alloc.buffer.name, level, scope, element, extents, nbits, ndim, volatile)
         known = found.buffers.get(alloc.key)
         if known is not None and known.root >= 0:
             # One statement may stand in several places; the last is what counts.
@@ -191,10 +181,10 @@ class LinearAccessPatternFinder(RecordVisitor):
             found.allocs.append(entry)
             found.alloc_stmts.append(op)
             found.alloc_keys.append(alloc.key)
-        self._declare(op.buffer, ty.dtype, BufferEntry(root, ty.dtype, level, ndim == 1))
+        self._declare(alloc.key, BufferEntry(root, dtype, level, ndim == 1))
 
-    def _declare_outside(self, buffer: Var, dtype: PrimType) -> None:
-        self._declare(buffer, dtype, BufferEntry(_OUTSIDE, dtype, 0, True))
+    def _declare_outside(self, key: int, dtype: PrimType) -> None:
+        self._declare(key, BufferEntry(_OUTSIDE, dtype, 0, True))
 
     def _visit_declare(self, declare: Declare) -> None:
         buffer, data = declare.op.buffer, declare.op.data
@@ -205,19 +195,21 @@ class LinearAccessPatternFinder(RecordVisitor):
             self._has_opaque = True
             self._has_unclear_types = True
             tvm_ffi.structural_walk(data, (Var, lambda var: self._escape(var.__chandle__())))
-            self._declare_outside(buffer, dtype)
+            self._declare_outside(declare.key, dtype)
             return
         self._forbid_inplace(source.__chandle__())
         entry = self._found.buffers.get(source.__chandle__())
         if entry is not None:
-            self._declare(buffer, dtype, entry)
+            if element_type(dtype).lanes != element_type(entry.dtype).lanes:
+                self._has_unclear_types = True  # The vector rewrite's to refuse, too.
+            self._declare(declare.key, entry)
         elif is_buffer_var(source):
             raise ValueError(
                 f"buffer {buffer.name!r} is declared as an alias of {source.name!r}, "
                 "which is not declared before it"
             )
         else:
-            self._declare_outside(buffer, dtype)
+            self._declare_outside(declare.key, dtype)
 
     def _forbid_inplace(self, key: int) -> None:
         self._found.accesses.append(Access(key, None, None))
@@ -248,7 +240,7 @@ class LinearAccessPatternFinder(RecordVisitor):
                 f"buffer {alloc.name!r} is allocated with {alloc.num_physical_dimensions} "
                 "dimensions and accessed as flat memory; run FlattenBuffer before StorageRewrite"
             )
-        if not len(indices):
+        if not array_size(indices):
             raise ValueError(
                 f"buffer {alloc.name!r} is accessed without an index, through an "
                 "alias without dimensions; run FlattenBuffer before StorageRewrite"
@@ -265,7 +257,8 @@ class LinearAccessPatternFinder(RecordVisitor):
         self._index_depth -= 1
 
     def _visit_load(self, load: Load) -> None:
-        self._visit_indices(load.indices)
+        if load.indices:
+            self._visit_indices(load.indices)
         entry = self._found.buffers.get(load.key)
         if self._index_depth:
             self._found.accesses.append(ANY_BUFFER)
@@ -273,17 +266,18 @@ class LinearAccessPatternFinder(RecordVisitor):
             self._has_unclear_types = True
         elif entry.root >= 0:
             if not self._index_depth:
-                self._found.accesses.append(Access(load.key, load.op, self._store))
+                self._found.accesses.append(Access(load.key, load, self._store))
             self._access(entry, load.op.ty, load.op.indices)
 
     def _visit_store(self, store: Store) -> None:
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
-        self._store = store.op
+        self._store = store
         self._visit(store.value)
         self._store = None
-        self._visit_indices(store.indices)
+        if store.indices:
+            self._visit_indices(store.indices)
         entry = self._found.buffers.get(store.key)
         if entry is None:
             self._has_unclear_types = True
@@ -361,7 +355,7 @@ class LinearAccessPatternFinder(RecordVisitor):
     def _visit_nest(self, record: Any, kind: StmtKind) -> None:
         found = self._found
         first, begin = len(found.accesses), len(found.sequence)
-        before = StmtEntry(record.op.__chandle__(), kind, [], first, first)
+        before = StmtEntry(record.key, kind, [], first, first)
         found.sequence.append(before)
         self._scopes.append([])
         self._visit_parts(record)

@@ -10,9 +10,10 @@ on; arithmetic has no record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from tvm.ir import StringImm, TensorLoad, Var
+import tvm_ffi
+from tvm.ir import Expr, PrimType, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call as CallExpr
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import (
@@ -77,7 +78,7 @@ class Conditional(NamedTuple):
     """One of two values is evaluated, or both are and one is taken."""
 
     condition: Records  # Evaluated in any case
-    values: Records
+    values: tuple[Records, ...]
 
 
 class Let(NamedTuple):
@@ -96,7 +97,9 @@ class Alloc(NamedTuple):
 
     op: AllocBuffer
     key: int
-    shape: Records
+    buffer: Var
+    extents: list[Any]  # The numbers and expressions of its shape
+    shape: Records  # What they use
 
 
 class Declare(NamedTuple):
@@ -127,6 +130,7 @@ class Assert(NamedTuple):
     """A condition is asserted."""
 
     op: AssertStmt
+    key: int
     condition: Records
 
 
@@ -181,12 +185,6 @@ def read_statements(body: Any) -> Records:
     return _Reader().read(body)
 
 
-def _uses_nothing(part: Any) -> bool:
-    """Whether a part of a node is a number, text, or a variable that is no buffer."""
-    kind = type(part)
-    return kind in _CONSTANTS or (kind is Var and type(part.ty) is not BufferType)
-
-
 class _Reader:
     """Adds a record of each node to the list of what encloses it.
 
@@ -197,145 +195,178 @@ class _Reader:
     def __init__(self) -> None:
         self._records: list[Any] = []
         self._waiting: list[tuple[Sequence[Any], list[Any]]] = []
-        self._callbacks = prepared(
-            [
-                (TensorLoad, self._visit_load),
-                (Stmt, self._visit_stmt),  # One for all: a node is tried against each callback.
-                (CallExpr, self._visit_call),
-                (LetExpr, self._visit_let),
-                (Var, self._visit_var),
-                (Select, self._visit_select),
-            ]
-        )
-        # What needs no search for what is inside; most parts are of these.
-        self._direct: dict[type, Callable[[Any, Any], None]] = {
-            AllocBuffer: self._visit_alloc,
-            AssertStmt: self._visit_assert,
-            AttrStmt: self._visit_attr,
-            Bind: self._visit_value,
-            BufferStore: self._visit_store,
-            CallExpr: self._visit_call,
-            DeclBuffer: self._visit_decl,
-            Evaluate: self._visit_value,
-            For: self._visit_for,
-            IfThenElse: self._visit_if,
-            LetExpr: self._visit_let,
-            Return: self._visit_value,
-            SBlock: _refuse_block,
-            SBlockRealize: _refuse_block,
-            Select: self._visit_select,
-            TensorLoad: self._visit_load,
-            Var: self._visit_var,
-            While: self._visit_while,
-        }
+        self._found: list[Any] = []
+        # What a visit finds, and goes no further into. Arithmetic is of numbers: a buffer as a
+        # whole stands in none.
+        note = _noting(self._found)
+        in_numbers = [(kind, note) for kind in (TensorLoad, CallExpr, LetExpr, Select)]
+        self._in_numbers = prepared(in_numbers)
+        self._anything = [*in_numbers, (Var, note)]
 
     def read(self, body: Any) -> Records:
         """Return the records of a body."""
         result = self._within(body)
         while self._waiting:
-            parts, self._records = self._waiting.pop()
-            for part in parts:
-                self._read(part)
+            nodes, self._records = self._waiting.pop()
+            self._read(nodes)
         return result
 
-    def _read(self, part: Any) -> None:
-        if type(part) is SeqStmt:
-            for statement in items(part.seq):
-                self._read(statement)
-        elif type(part) in self._direct:
-            self._direct[type(part)](part, None)
-        else:
-            structural_visit(part, self._callbacks)
+    def _read(self, nodes: Sequence[Any]) -> None:
+        for node in nodes:
+            _VISITORS.get(type(node), _Reader._visit_other)(self, node)
 
-    def _within(self, *parts: Any) -> Records:
-        """Return what will have the records of parts of a node."""
-        used = [part for part in parts if not _uses_nothing(part)]
-        if not used:
-            return ()
+    def _later(self, nodes: Sequence[Any]) -> Records:
+        """Return what will have the records of nodes."""
         records: list[Any] = []
-        self._waiting.append((used, records))
+        self._waiting.append((nodes, records))
         return records
+
+    def _later_found(self) -> Records:
+        if not self._found:
+            return ()
+        found = self._found[:]
+        self._found.clear()
+        return self._later(found)
+
+    def _within(self, part: Any) -> Records:
+        """Return what will have the records of a part of a node."""
+        kind = type(part)
+        if kind in _CONSTANTS or (kind is Var and type(part.ty) is not BufferType):
+            return ()
+        if kind in _VISITORS or isinstance(part, Stmt):
+            return self._later((part,))
+        is_number = isinstance(part, Expr) and type(part.ty) is PrimType
+        structural_visit(part, self._in_numbers if is_number else self._anything)
+        return self._later_found()
+
+    def _within_numbers(self, part: Any) -> Records:
+        """Return what will have the records of a number, or of an array of numbers."""
+        kind = type(part)
+        if kind in _CONSTANTS or kind is Var:
+            return ()
+        if kind in _VISITORS:
+            return self._later((part,))
+        structural_visit(part, self._in_numbers)
+        return self._later_found()
 
     # Statements
 
-    def _visit_stmt(self, op: Any, visitor: Any) -> None:
-        visit = self._direct.get(type(op))
-        if visit is not None:
-            visit(op, visitor)
-        elif type(op) is SeqStmt:
-            visitor.default_visit(op)
-        else:
-            outer, self._records = self._records, []
-            visitor.default_visit(op)
-            parts, self._records = self._records, outer
-            self._records.append(Other(op, parts))
+    def _visit_seq(self, op: SeqStmt) -> None:
+        self._read(items(op.seq))
 
-    def _visit_alloc(self, op: AllocBuffer, _visitor: Any) -> None:
-        shape = self._within(*items(op.buffer.ty.shape))
-        self._records.append(Alloc(op, op.buffer.__chandle__(), shape))
+    def _visit_alloc(self, op: AllocBuffer) -> None:
+        buffer = op.buffer
+        shape = buffer.ty.shape
+        extents = items(shape)
+        is_constant = all(type(extent) is IntImm for extent in extents)
+        used = () if is_constant else self._within_numbers(shape)
+        self._records.append(Alloc(op, buffer.__chandle__(), buffer, extents, used))
 
-    def _visit_decl(self, op: DeclBuffer, _visitor: Any) -> None:
+    def _visit_decl(self, op: DeclBuffer) -> None:
         self._records.append(Declare(op, op.buffer.__chandle__(), self._within(op.data)))
 
-    def _visit_store(self, op: BufferStore, _visitor: Any) -> None:
-        value, indices = self._within(op.value), self._within(*items(op.indices))
+    def _visit_store(self, op: BufferStore) -> None:
+        value, indices = self._within_numbers(op.value), self._within_numbers(op.indices)
         self._records.append(Store(op, op.buffer.__chandle__(), value, indices))
 
-    def _visit_value(self, op: Evaluate | Bind | Return, _visitor: Any) -> None:
+    def _visit_value(self, op: Evaluate | Bind | Return) -> None:
         self._records.append(Value(op, self._within(op.value)))
 
-    def _visit_assert(self, op: AssertStmt, _visitor: Any) -> None:
-        self._records.append(Assert(op, self._within(op.condition)))
+    def _visit_assert(self, op: AssertStmt) -> None:
+        self._records.append(Assert(op, op.__chandle__(), self._within_numbers(op.condition)))
 
-    def _visit_for(self, op: For, _visitor: Any) -> None:
+    def _visit_for(self, op: For) -> None:
         bounds = [bound for bound in (op.min, op.extent, op.step) if bound is not None]
-        read = tuple(map(self._within, bounds))
+        read = tuple(map(self._within_numbers, bounds))
         self._records.append(ForLoop(op, op.__chandle__(), read, self._within(op.body)))
 
-    def _visit_while(self, op: While, _visitor: Any) -> None:
-        condition, body = self._within(op.condition), self._within(op.body)
+    def _visit_while(self, op: While) -> None:
+        condition, body = self._within_numbers(op.condition), self._within(op.body)
         self._records.append(WhileLoop(op, op.__chandle__(), condition, body))
 
-    def _visit_if(self, op: IfThenElse, _visitor: Any) -> None:
+    def _visit_if(self, op: IfThenElse) -> None:
         cases = [case for case in (op.then_case, op.else_case) if case is not None]
-        condition, read = self._within(op.condition), tuple(map(self._within, cases))
+        condition, read = self._within_numbers(op.condition), tuple(map(self._within, cases))
         self._records.append(Branch(op, op.__chandle__(), condition, read))
 
-    def _visit_attr(self, op: AttrStmt, _visitor: Any) -> None:
+    def _visit_attr(self, op: AttrStmt) -> None:
         value, body = self._within(op.value), self._within(op.body)
         self._records.append(Attribute(op, op.__chandle__(), value, body))
 
+    def _visit_other(self, op: Any) -> None:
+        def visit_stmt(inner: Any, visitor: Any) -> None:
+            if inner.same_as(op):
+                visitor.default_visit(inner)
+            else:
+                self._found.append(inner)
+
+        structural_visit(op, [*self._anything, (Stmt, visit_stmt)])
+        self._records.append(Other(op, self._later_found()))
+
     # Expressions
 
-    def _visit_load(self, op: TensorLoad, _visitor: Any) -> None:
-        self._records.append(Load(op, op.source.__chandle__(), self._within(*items(op.indices))))
+    def _visit_load(self, op: TensorLoad) -> None:
+        indices = self._within_numbers(op.indices)
+        self._records.append(Load(op, op.source.__chandle__(), indices))
 
-    def _visit_call(self, op: CallExpr, _visitor: Any) -> None:
+    def _visit_call(self, op: CallExpr) -> None:
         if is_if_then_else(op):
             condition, *values = items(op.args)
-            self._records.append(Conditional(self._within(condition), self._within(*values)))
+            within = tuple(map(self._within, values))
+            self._records.append(Conditional(self._within(condition), within))
         else:
             self._records.append(Call(op, tuple(map(self._within, items(op.args)))))
 
-    def _visit_select(self, op: Select, _visitor: Any) -> None:
-        values = self._within(op.true_value, op.false_value)
-        self._records.append(Conditional(self._within(op.condition), values))
+    def _visit_select(self, op: Select) -> None:
+        values = tuple(map(self._within_numbers, (op.true_value, op.false_value)))
+        self._records.append(Conditional(self._within_numbers(op.condition), values))
 
-    def _visit_let(self, op: LetExpr, _visitor: Any) -> None:
+    def _visit_let(self, op: LetExpr) -> None:
         self._records.append(Let(op, self._within(op.value), self._within(op.body)))
 
-    def _visit_var(self, op: Var, _visitor: Any) -> None:
+    def _visit_var(self, op: Var) -> None:
         # Other variables are not told.
         if type(op.ty) is BufferType:
             self._records.append(Name(op, op.__chandle__()))
 
 
-def _refuse_block(_op: Any, _visitor: Any) -> None:
+def _noting(found: list[Any]) -> Any:
+    """Return a callback that adds the nodes that it is called for to a list."""
+
+    def note(node: Any, _visitor: Any) -> None:
+        found.append(node)
+
+    return tvm_ffi.convert(note)
+
+
+def _refuse_block(_reader: _Reader, _op: Any) -> None:
     raise ValueError(
         "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
         "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
     )
 
+
+_VISITORS: dict[type, Callable[[_Reader, Any], None]] = {
+    AllocBuffer: _Reader._visit_alloc,
+    AssertStmt: _Reader._visit_assert,
+    AttrStmt: _Reader._visit_attr,
+    Bind: _Reader._visit_value,
+    BufferStore: _Reader._visit_store,
+    CallExpr: _Reader._visit_call,
+    DeclBuffer: _Reader._visit_decl,
+    Evaluate: _Reader._visit_value,
+    For: _Reader._visit_for,
+    IfThenElse: _Reader._visit_if,
+    LetExpr: _Reader._visit_let,
+    Return: _Reader._visit_value,
+    SBlock: _refuse_block,
+    SBlockRealize: _refuse_block,
+    Select: _Reader._visit_select,
+    SeqStmt: _Reader._visit_seq,
+    TensorLoad: _Reader._visit_load,
+    Var: _Reader._visit_var,
+    While: _Reader._visit_while,
+}
 
 _PARTS: dict[type, Callable[[Any], tuple[Records, ...]]] = {
     Alloc: lambda alloc: (alloc.shape,),
@@ -343,7 +374,7 @@ _PARTS: dict[type, Callable[[Any], tuple[Records, ...]]] = {
     Attribute: lambda attribute: (attribute.value, attribute.body),
     Branch: lambda branch: (branch.condition, *branch.cases),
     Call: lambda call: call.args,
-    Conditional: lambda choice: (choice.condition, choice.values),
+    Conditional: lambda choice: (choice.condition, *choice.values),
     Declare: lambda declare: (declare.data,),
     ForLoop: lambda loop: (*loop.bounds, loop.body),
     Let: lambda let: (let.value, let.body),
@@ -363,10 +394,16 @@ def parts_of(record: Any) -> tuple[Records, ...]:
 
 def post_order(records: Records) -> Iterator[Any]:
     """Yield records, each behind what is inside of it."""
-    for record in records:
-        for part in parts_of(record):
-            yield from post_order(part)
-        yield record
+    # What there is to do, the first at the end; without recursion, as conditions nest deep.
+    waiting = [(record, False) for record in reversed(records)]
+    while waiting:
+        record, is_done = waiting.pop()
+        if is_done:
+            yield record
+            continue
+        waiting.append((record, True))
+        for part in reversed(parts_of(record)):
+            waiting += [(inner, False) for inner in reversed(part)]
 
 
 class RecordVisitor:
@@ -376,17 +413,23 @@ class RecordVisitor:
     records; where there is none, all that is inside of them is visited.
     """
 
-    def __init__(self) -> None:
-        self._visitors: dict[type, Callable[[Any], None]] = {}
+    _visitors: ClassVar[dict[type, Callable[[Any, Any], None]]]
+
+    def __init_subclass__(cls) -> None:
+        cls._visitors = {
+            kind: getattr(cls, f"_visit_{kind.__name__.lower()}", cls._visit_parts)
+            for kind in _PARTS
+        }
 
     def _visit(self, records: Records) -> None:
+        visitors = self._visitors
         for record in records:
-            visit = self._visitors.get(type(record)) or self._visitor(type(record))
-            visit(record)
+            visitors[type(record)](self, record)
 
     def _visit_parts(self, record: Any) -> None:
         for part in parts_of(record):
-            self._visit(part)
+            if part:
+                self._visit(part)
 
     def _visit_conditional(self, choice: Conditional) -> None:
         # Without recursion: they nest as deep as a concatenation has tensors.
@@ -398,12 +441,7 @@ class RecordVisitor:
             else:
                 self._visit((record,))
 
-    def _visitor(self, kind: type) -> Callable[[Any], None]:
-        visit = getattr(self, f"_visit_{kind.__name__.lower()}", self._visit_parts)
-        self._visitors[kind] = visit
-        return visit
-
 
 def _inside(choice: Conditional) -> list[Any]:
     """Return what is inside of a choice, the first at the end."""
-    return [*choice.condition, *choice.values][::-1]
+    return [record for part in parts_of(choice) for record in part][::-1]

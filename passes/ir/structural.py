@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's structural visit and mutation, called without their cost of preparation.
+"""TVM's structural walk, visit and mutation, called without their cost of preparation.
 
-``tvm_ffi.structural_visit`` and ``structural_mutate`` look up the types of their
+Those of ``tvm_ffi`` look up the types of their
 callbacks and inspect their signatures anew at each call, 4 to 20 µs a callback,
 which for a small function is more than the walk itself. The functions here do the
 same on callbacks whose types were looked up once.
@@ -9,14 +9,17 @@ same on callbacks whose types were looked up once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import tvm_ffi
 from tvm.tirx import PrimFunc, Stmt
+from tvm_ffi import WalkOrder
 
 _structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
+_structural_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
+_structural_map = tvm_ffi.get_global_func("ffi.StructuralMap")
 _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 Callback = Callable[[Any, Any], Any]
@@ -50,6 +53,19 @@ def structural_visit(root: Any, callbacks: Any) -> Any:
     return _structural_visit(root, callbacks)
 
 
+def structural_walk(
+    root: Any,
+    notes: Sequence[tuple[Any, Callable[[Any], Any]]],
+    order: WalkOrder = WalkOrder.POSTORDER,
+) -> None:
+    """Call back for the nodes of an IR by their classes; the first that matches is called.
+
+    The descent is TVM's own, so that its depth takes nothing from Python's stack. In preorder a
+    callback may return `tvm_ffi.WalkResult.SKIP`, and what is inside of the node is left out.
+    """
+    _structural_walk(root, [(type_index(kind), note) for kind, note in notes], [], int(order))
+
+
 def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
     """Return a changed copy of an IR; the first callback whose type matches makes the new node.
 
@@ -58,6 +74,16 @@ def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
     """
     indexed = [(_index(kind), callback, False) for kind, callback in callbacks]
     return _structural_mutate(root, indexed)
+
+
+def structural_map(root: Any, callbacks: Sequence[tuple[Any, Callable[[Any], Any]]]) -> Any:
+    """Return a copy of an IR in which callbacks have replaced nodes by their classes.
+
+    A node is replaced before what is inside of it, and what is inside of the new one is next. The
+    descent is TVM's own, so that its depth takes nothing from Python's stack.
+    """
+    indexed = [(type_index(kind), callback) for kind, callback in callbacks]
+    return _structural_map(root, indexed, [], int(WalkOrder.PREORDER))
 
 
 def with_body(func: PrimFunc, body: Any) -> PrimFunc:

@@ -10,8 +10,8 @@ from typing import Any
 from tvm.ir import TensorLoad, Var
 from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import PrimFunc, is_buffer_var
-from tvm_ffi import structural_walk
 
+from passes.ir.structural import structural_walk
 from passes.ir.whole_numbers import never_wraps
 
 _LIMIT = 1 << 62
@@ -71,7 +71,7 @@ def variables_of_params(func: PrimFunc) -> list[Var]:
         found.append(param)
         if is_buffer_var(param):
             for part in (*param.ty.shape, *param.ty.strides):
-                structural_walk(part, (Var, found.append))
+                structural_walk(part, [(Var, found.append)])
     return found
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm.ir import Var
 from tvm.ir.prim import Add, LShift, Mul, Sub
 from tvm.tirx import Cast, IntImm
+
+from passes.ir.structural import structural_walk
 
 _MAY_WRAP = (Add, Sub, Mul, LShift)
 
@@ -38,5 +39,5 @@ def never_wraps(expr: Any) -> bool:
         if not (is_wider or does_not_wrap(new)):
             wrapping.append(op)
 
-    tvm_ffi.structural_walk(expr, [*((kind, note) for kind in _MAY_WRAP), (Cast, note_cast)])
+    structural_walk(expr, [*((kind, note) for kind in _MAY_WRAP), (Cast, note_cast)])
     return not wrapping

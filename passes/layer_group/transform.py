@@ -8,7 +8,7 @@ memory of a chip, and calls each group as one kernel. What is in no group stays 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ from tvm.target import Target
 
 from passes.driver import FORMS, Form
 from passes.ir.errors import first_line
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_visit
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
 from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
@@ -34,9 +34,10 @@ from passes.layer_group.planning.layer_groups import (
 )
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
-from passes.layer_group.rewrite.group_function import GroupFunction, group_function
+from passes.layer_group.rewrite.group_function import GroupFunction, group_function, parameters
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.planning import check
 from target_hw.machine import Machine, Pipe
@@ -44,8 +45,6 @@ from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
 
 LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 """Says at level INFO which layers are left alone, and why; warns where cycles are a guess."""
-
-_CALL = type_index(Call)
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
 
 def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
     """Return a module whose layers are grouped; see `LayerGroup`."""
-    lowered = legalized(mod)
+    lowered = relax.transform.LegalizeOps()(mod) if has_operators(mod) else mod
     return with_groups(mod, lowered, plan_groups(lowered, options))
 
 
@@ -235,6 +234,9 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
     """
     kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after
+    index = NetworkIndex(groups.network)
+    repeats = Repeats(index)
+    written: dict[Hashable, GroupFunction] = {}  # Networks repeat their blocks.
     for group in groups.groups:
         alone = sum(groups.moved_alone[layer.name] for layer in group.group.layers)
         if group.cost.moved > alone:
@@ -242,14 +244,20 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
         else:
             try:
                 check(group.local.problem, group.plan)
-                functions.append(group_function(group, block.calls, lanes, form))
+                layers = (*group.group.layers, *index.layouts(group.group.loaded))
+                calls = tuple(block.calls[layer.name] for layer in layers)
+                same = repeats.plan(group), calls
+                if same not in written:
+                    written[same] = group_function(group, block.calls, lanes, form)
+                inputs, outputs = parameters(group.group)
+                functions.append(replace(written[same], inputs=inputs, outputs=outputs))
                 kept.append(group)
                 continue
             except UNFORESEEN as error:
                 reason = f"its group cannot be written: {first_line(error)}"
         moved += alone - group.cost.moved
         left.update((layer.name, reason) for layer in group.group.layers)
-    reasons = with_layouts(NetworkIndex(groups.network), left)
+    reasons = with_layouts(index, left)
     groups = replace(groups, groups=tuple(kept), left=reasons, moved_after=moved)
     return PlannedBlock(block, groups, tuple(functions))
 
@@ -265,8 +273,8 @@ def chip_of(options: LayerGroupOptions) -> Chip:
     )
 
 
-def legalized(mod: IRModule) -> IRModule:
-    """Return a module with its operators as calls of kernels; `mod` itself where they are."""
+def has_operators(mod: IRModule) -> bool:
+    """Return whether a module has operators that are not calls of kernels yet."""
     found: list[bool] = []
 
     def on_call(call: Call, visitor: Any) -> None:
@@ -276,8 +284,8 @@ def legalized(mod: IRModule) -> IRModule:
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
-            structural_visit(function, [(_CALL, on_call)])
-    return relax.transform.LegalizeOps()(mod) if found else mod
+            structural_visit(function, [(Call, on_call)])
+    return bool(found)
 
 
 ESTIMATE = Machine(

@@ -16,6 +16,7 @@ import numpy as np
 
 from passes.planning.live_ranges import common, live_together
 from passes.planning.problem import Buffer, Problem
+from target_hw.memory import round_up
 
 CLIQUE_STEPS = 20_000
 """Buffers that the search for a heavy set of separated ones may try."""
@@ -104,7 +105,7 @@ def _lowest_end(problem: Problem, buffer: Buffer) -> int:
     offset = 0
     for begin, end in problem.memory.reserved:
         if begin < offset + buffer.size and offset < end:
-            offset = _round_up(end, alignment)
+            offset = round_up(end, alignment)
     return offset + buffer.size
 
 
@@ -116,7 +117,7 @@ def _most_live(problem: Problem, alignment: int) -> int:
     ):
         return _most_padded(problem)
     padded = {
-        buffer.name: _round_up(buffer.size, alignment)
+        buffer.name: round_up(buffer.size, alignment)
         for buffer in problem.buffers
         if problem.alignment_of(buffer) % alignment == 0
     }
@@ -198,8 +199,8 @@ def _heaviest_clique(problem: Problem, unit: int) -> int:
     from one, or live with one that is, are looked at: all others add nothing to what is live at
     one position.
     """
-    weights = [b.slots * _round_up(b.size, unit) for b in problem.buffers]
-    slack = max(_round_up(b.size, unit) - b.size for b in problem.buffers)
+    weights = [b.slots * round_up(b.size, unit) for b in problem.buffers]
+    slack = max(round_up(b.size, unit) - b.size for b in problem.buffers)
     enemies = _enemies(problem)
     separated = {problem.index[name] for pair in problem.separations for name in pair}
     steps = CLIQUE_STEPS
@@ -257,11 +258,7 @@ def _with_reserved(problem: Problem, needed: int, unit: int) -> int:
     if needed == 0:
         return 0
     for begin, end in problem.memory.reserved:
-        begin, end = _round_up(begin, unit), end // unit * unit
+        begin, end = round_up(begin, unit), end // unit * unit
         if begin < min(needed, end):
             needed += end - begin
     return needed
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

@@ -6,6 +6,7 @@ Each remedy is a problem changed in one way, with a verified plan of it within t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -226,13 +227,8 @@ def _largest(sized: Callable[[int], Problem], whole: int) -> tuple[int, Plan] | 
 
     No larger one than the lower bound allows is planned; `TRIES` are, by bisection.
     """
-    low, high = 1, whole - 1
-    while low <= high:
-        middle = (low + high) // 2
-        if _may_fit(sized(middle)):
-            low = middle + 1
-        else:
-            high = middle - 1
+    # How many counts, from 1 up, the bound allows.
+    high = bisect_left(range(1, whole), True, key=lambda count: not _may_fit(sized(count)))
     low, best, middle = 1, None, high
     for _ in range(TRIES):
         if low > high:

@@ -57,7 +57,7 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
     masked_index,
 )
-from passes.ir.structural import Callbacks, structural_mutate, with_body
+from passes.ir.structural import Callbacks, structural_map, structural_mutate, with_body
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.attach import AttachedAllocations
 from passes.prim_func.function_problems import Allocation
@@ -101,12 +101,7 @@ class _Place:
     def moved(self, index: Any, element: Any, name: str) -> Any:
         """Return an index of elements, scalar or vector, as one from the arena's start."""
         nbits = element.bits * element.lanes
-        if self.offset * 8 % nbits:
-            raise ValueError(
-                f"buffer {name!r}: its offset of {self.offset} bytes is no multiple of its "
-                f"elements' {nbits} bits"
-            )
-        shift = self.offset * 8 // nbits
+        shift = offset_in_elements(name, self.offset, nbits)
         if shift == 0:
             return index
         lanes = index.ty.dtype.lanes
@@ -219,13 +214,15 @@ class _ArenaRewriter:
             (While, lambda op, m: self._iterations.write_while(op, m.default_mutate(op))),
             (SeqStmt, self._rewrite_seq),
             (AttrStmt, self._rewrite_attr),
+        ]
+        uses = [
             (BufferStore, self._rewrite_store),
             (TensorLoad, self._rewrite_load),
             (TensorRegion, self._rewrite_region),
             (Call, self._rewrite_call),
             (Var, self._rewrite_var),
         ]
-        return self._attached.before(None, structural_mutate(body, callbacks))
+        return structural_map(self._attached.before(None, structural_mutate(body, callbacks)), uses)
 
     def _view(self, buffer: Var | None) -> _View | None:
         return None if buffer is None else self._views.get(buffer.__chandle__())
@@ -255,7 +252,7 @@ class _ArenaRewriter:
     def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
         view = self._view(op.buffer)
         if view is None:
-            return DeclBuffer(op.buffer, data=mutator.mutate(op.data))
+            return mutator.default_mutate(op)
         return DeclBuffer(view.buffer, data=view.place.arena.data)
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
@@ -264,64 +261,56 @@ class _ArenaRewriter:
 
     # Accesses
 
-    def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
+    def _rewrite_load(self, op: TensorLoad) -> Any:
         view = self._view(op.source)
-        if view is None:
-            return mutator.default_mutate(op)
-        return BufferLoad(view.buffer, view.indices(mutator.mutate(op.indices)))
+        return op if view is None else BufferLoad(view.buffer, view.indices(op.indices))
 
-    def _rewrite_store(self, op: BufferStore, mutator: Any) -> Any:
+    def _rewrite_store(self, op: BufferStore) -> Any:
         view = self._view(op.buffer)
-        if view is None:
-            return mutator.default_mutate(op)
-        indices = view.indices(mutator.mutate(op.indices))
-        return BufferStore(view.buffer, mutator.mutate(op.value), indices)
+        return op if view is None else BufferStore(view.buffer, op.value, view.indices(op.indices))
 
     # Addresses
 
-    def _rewrite_call(self, op: Call, mutator: Any) -> Any:
+    def _rewrite_call(self, op: Call) -> Any:
         if is_tvm_access_ptr(op):
-            return self._rewrite_access_ptr(op, mutator)
+            return self._rewrite_access_ptr(op)
         at = masked_index(op)
         if at is not None:
-            return self._rewrite_masked(op, at, mutator)
+            return self._rewrite_masked(op, at)
         if getattr(op.op, "name", None) == ASYNC_COPY:
-            return self._rewrite_copy(op, mutator)
+            return self._rewrite_copy(op)
         if is_buffer_data(op):
             view = self._view(op.args[0])
-            return mutator.default_mutate(op) if view is None else view.first
+            return op if view is None else view.first
         if not (is_address_of(op) and isinstance(op.args[0], TensorLoad)):
             self._check_takes_addresses(op)
-        return mutator.default_mutate(op)
+        return op
 
-    def _rewrite_access_ptr(self, op: Call, mutator: Any) -> Any:
+    def _rewrite_access_ptr(self, op: Call) -> Any:
         dtype, data, offset, extent, mask = op.args
         view = self._view(buffer_data_var(data))
         if view is None:
-            return mutator.default_mutate(op)
+            return op
         element, name = dtype.ty.dtype, view.buffer.name
         if element.bits * element.lanes == 0:
             raise ValueError(f"buffer {name!r}: a pointer into it has no element type")
-        offset = view.place.moved(mutator.mutate(offset), element, name)
-        args = [dtype, view.buffer.data, offset, mutator.mutate(extent), mask]
+        args = [dtype, view.buffer.data, view.place.moved(offset, element, name), extent, mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
-    def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
+    def _rewrite_masked(self, op: Call, at: int) -> Any:
         view = self._view(op.args[0])
         if view is None:
-            return mutator.default_mutate(op)
-        args = [view.buffer, *(mutator.mutate(arg) for arg in op.args[1:])]
+            return op
+        args = [view.buffer, *op.args[1:]]
         args[at : at + 1] = view.indices([args[at]])
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
-    def _rewrite_copy(self, op: Call, mutator: Any) -> Any:
+    def _rewrite_copy(self, op: Call) -> Any:
         args = list(op.args)
         for at in (0, 2):
             view = self._view(buffer_data_var(args[at]))
-            args[at + 1] = mutator.mutate(args[at + 1])
             if view is not None:
                 args[at : at + 2] = view.buffer.data, *view.indices([args[at + 1]])
-        args[4:] = [mutator.mutate(arg) for arg in args[4:]]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _check_takes_addresses(self, op: Call) -> None:
@@ -338,19 +327,29 @@ class _ArenaRewriter:
                     "of a part of an arena; plan addresses instead, or other scopes"
                 )
 
-    def _rewrite_region(self, op: TensorRegion, mutator: Any) -> Any:
+    def _rewrite_region(self, op: TensorRegion) -> Any:
         if self._view(op.source) is not None:
             raise ValueError(
                 f"buffer {op.source.name!r} is used as a region, which an arena cannot hold; "
                 "plan addresses instead, or other scopes"
             )
-        return mutator.default_mutate(op)
+        return op
 
-    def _rewrite_var(self, op: Var, mutator: Any) -> Any:
+    def _rewrite_var(self, op: Var) -> Any:
         if op.__chandle__() in self._renamed:
             return self._renamed[op.__chandle__()]
         view = self._view(op)
-        return mutator.default_mutate(op) if view is None else view.first
+        return op if view is None else view.first
+
+
+def offset_in_elements(name: str, offset: int, nbits: int) -> int:
+    """Return an offset in bytes as one in elements of so many bits; ValueError where it is none."""
+    if offset * 8 % nbits:
+        raise ValueError(
+            f"buffer {name!r}: its offset of {offset} bytes is no multiple of its elements' "
+            f"{nbits} bits"
+        )
+    return offset * 8 // nbits
 
 
 def _view(buffer: Var, place: _Place) -> Var:

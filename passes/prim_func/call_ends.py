@@ -13,9 +13,9 @@ from tvm.ir import GlobalVar, Op, PointerType, StringImm
 from tvm.ir.expr import Call
 from tvm.tirx import BufferStore, PrimFunc
 from tvm.tirx.stmt import AttrStmt
-from tvm_ffi import structural_walk
 
 from passes.ir.operators import is_synchronous
+from passes.ir.structural import structural_walk
 
 ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
 """Attributes whose body TVM turns into copies that run by themselves, behind storage planning."""

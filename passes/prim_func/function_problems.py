@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from tvm.tirx import AllocBuffer, For, While
 
 from passes.ir.linear_access import LinearAccess
-from passes.ir.statements import Records
 from passes.ir.symbolic_bounds import Bound
 from passes.planning.problem import LiveRange, Problem
 from passes.prim_func.memory_uses import AllocationUses
@@ -69,8 +68,7 @@ class FunctionProblems:
     # The allocations that are planned other than they ask to be.
     remarks: tuple[AllocationNote, ...]
     bounds: tuple[Bound, ...]  # What the sizes rest on
-    statements: Records  # The function, as it was read
-    access: LinearAccess  # Which statement of it touches which allocation
+    access: LinearAccess  # The function, as it was read, and which statement touches what
     uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index
 
 

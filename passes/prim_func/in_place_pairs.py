@@ -17,6 +17,7 @@ from typing import Any
 from tvm.ir import Var
 from tvm.ir.prim import expr_deep_equal
 
+from passes.ir.buffers import items
 from passes.ir.linear_access import LinearAccess
 from passes.ir.statements import (
     Attribute,
@@ -167,7 +168,7 @@ def _comes_first(
     if not common:
         return True
     nest = LoopNest(common, (loops[0], loops[1]), counters)
-    (read,), (written,) = other.indices, store.indices
+    (read,), (written,) = items(other.indices), items(store.indices)
     if is_narrower:
         return bool(expr_deep_equal(read, written)) and nest.is_ascending(written)
     return nest.never_meet(read, written)

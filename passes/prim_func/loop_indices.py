@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
+from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer, ConstIntBound, detect_linear_equation
 from tvm.tirx import For, ForKind, IntImm, Ramp
 
+from passes.ir.buffers import items
 from passes.ir.operators import is_pure
+from passes.ir.structural import structural_walk
 from passes.ir.whole_numbers import never_wraps
 
 _MOST = 1 << 30
@@ -52,11 +54,15 @@ class LoopNest:
         if not variables[0].isdisjoint(variables[1]):
             return False  # One variable counts two loops, so that its values are not equal.
         ranges = self._ranges()
-        first = self._as_sum(one, self.inner[0], ranges)
-        second = self._as_sum(other, self.inner[1], ranges)
+        if expr_deep_equal(one, other):
+            # No variable of the inner loops is in it: those of one are none of the other's.
+            first = second = self._as_sum(one, (), ranges)
+        else:
+            first = self._as_sum(one, self.inner[0], ranges)
+            second = self._as_sum(other, self.inner[1], ranges)
         if first is None or second is None or first.factors != second.factors:
             return False
-        apart = _limits(ranges, first.rest - second.rest)
+        apart = (0, 0) if first is second else _limits(ranges, first.rest - second.rest)
         if apart is None:
             return False
         width = max(map(abs, apart)) + max(first.reach, second.reach) + 1
@@ -138,7 +144,7 @@ class LoopNest:
         index = ranges.simplify(index)
         if not common:
             return _Sum((), index, reach)
-        found = list(detect_linear_equation(index, common))
+        found = items(detect_linear_equation(index, common))
         if len(found) != len(common) + 1:
             return None
         *factors, rest = found
@@ -190,7 +196,11 @@ def _limits(ranges: Analyzer, expr: Any) -> tuple[int, int] | None:
 
 def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
     """Whether an expression depends on nothing but some variables, and reads no memory."""
+    if isinstance(expr, IntImm):
+        return True
     known = {var.__chandle__() for var in variables}
+    if isinstance(expr, Var):
+        return expr.__chandle__() in known
     unknown: list[Any] = []
 
     def note_var(var: Var) -> None:
@@ -202,5 +212,5 @@ def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
             unknown.append(call)
 
     notes = [(Var, note_var), (TensorLoad, unknown.append), (Call, note_call)]
-    tvm_ffi.structural_walk(expr, notes)
+    structural_walk(expr, notes)
     return not unknown

@@ -13,6 +13,7 @@ from typing import Any
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import Bind, BufferStore, Evaluate, For, ForKind, IntImm, While, is_buffer_var
 
+from passes.ir.buffers import items
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
@@ -26,7 +27,6 @@ from passes.ir.statements import (
     Load,
     Name,
     Other,
-    Records,
     RecordVisitor,
     Store,
     Value,
@@ -52,7 +52,7 @@ class StoreSite:
         return self.record.op
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class AllocationUses:
     """What is known of the memory of one allocation, beyond when it is touched."""
 
@@ -89,7 +89,7 @@ class AllocationUses:
 
 
 def find_memory_uses(
-    statements: Records, access: LinearAccess, lasting: frozenset[str] = frozenset()
+    access: LinearAccess, lasting: frozenset[str] = frozenset()
 ) -> tuple[AllocationUses, ...]:
     """List how memory is used, by the index of the allocation in ``access.allocs``.
 
@@ -104,15 +104,14 @@ def find_memory_uses(
     ValueError is raised when one name is declared for the memory of two allocations, or a thread
     extent begins inside another scope of threads.
     """
-    return _Walk(access, lasting)(statements)
+    return _Walk(access, lasting).find()
 
 
 class _Walk(RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
-        super().__init__()
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
-        self._buffers = access.buffers
+        self._access, self._buffers = access, access.buffers
         self._around: list[Any] = []
         self._owners: list[int] = []
         self._in_thread_env = False
@@ -122,9 +121,12 @@ class _Walk(RecordVisitor):
         self._told = 0
         self._is_asynchronous = False
 
-    def __call__(self, statements: Records) -> tuple[AllocationUses, ...]:
-        self._visit(statements)
-        return tuple(replace(uses, by_threads=uses.owner in self._threaded) for uses in self._of)
+    def find(self) -> tuple[AllocationUses, ...]:
+        self._visit(self._access.statements)
+        return tuple(
+            replace(uses, by_threads=True) if uses.owner in self._threaded else uses
+            for uses in self._of
+        )
 
     def _visit_kept(self, record: Any, keeper: str | None) -> None:
         """Visit what is inside of a record, where an address may be kept by something."""
@@ -144,7 +146,7 @@ class _Walk(RecordVisitor):
     # Definitions
 
     def _visit_alloc(self, alloc: Alloc) -> None:
-        buffer, uses = alloc.op.buffer, self._uses(alloc.key)
+        buffer, uses = alloc.buffer, self._uses(alloc.key)
         if uses is None:
             raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
         loops = [record.op for record in self._around if type(record) in (ForLoop, WhileLoop)]
@@ -252,7 +254,7 @@ class _Walk(RecordVisitor):
         uses = self._uses(key)
         if uses is not None:
             uses.accessed[dtype] = None
-            uses.indexed.update((index.ty.dtype, None) for index in indices)
+            uses.indexed.update((index.ty.dtype, None) for index in items(indices))
             self._note_copy(key)
         return uses
 
@@ -297,6 +299,6 @@ class _Walk(RecordVisitor):
 
     def _note_copy(self, key: int) -> None:
         """Note what a copy that runs by itself may be reading or writing for longer."""
-        uses = self._uses(key)
-        if uses is not None and self._is_asynchronous:
+        uses = self._uses(key) if self._is_asynchronous else None
+        if uses is not None:
             self._change(key, escape=uses.escape or "an asynchronous copy")

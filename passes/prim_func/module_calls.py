@@ -13,10 +13,10 @@ from functools import cached_property
 
 from tvm.ir import GlobalVar, StringImm
 from tvm.tirx import PrimFunc
-from tvm_ffi import structural_walk
 
 from passes.ir.linear_access import LinearAccess
 from passes.ir.storage_entries import StmtKind
+from passes.ir.structural import structural_walk
 from passes.prim_func.call_ends import goes_on
 from target_hw.memory import ByteRange
 

@@ -63,7 +63,7 @@ class _ProblemBuilder:
         self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
         lasting = options.callers.lasting
-        self._uses = find_memory_uses(self._access.statements, self._access, lasting)
+        self._uses = find_memory_uses(self._access, lasting)
         self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
         self._used_bounds: dict[str, Bound] = {}
         self._left_alone: list[AllocationNote] = []
@@ -106,7 +106,6 @@ class _ProblemBuilder:
             tuple(self._left_alone),
             tuple(self._remarks),
             tuple(self._used_bounds.values()),
-            self._access.statements,
             self._access,
             self._uses,
         )
@@ -206,15 +205,17 @@ class _ProblemBuilder:
 
     def _pinned(self, index: int) -> tuple[int, ...] | None:
         """Return the offsets that the program itself asks for."""
-        memory = self._options.memory_of(str(self._access.allocs[index].scope))
         addresses = self._addresses(index)
+        if not len(addresses):
+            return None
+        memory = self._options.memory_of(str(self._access.allocs[index].scope))
         for address in addresses:
             if not isinstance(address, IntImm):
                 raise ValueError(
                     f"buffer {self._access.allocs[index].name!r}: its allocated_addr must be "
                     f"constants, got {address}"
                 )
-        return tuple(int(address.value) - memory.base for address in addresses) or None
+        return tuple(int(address.value) - memory.base for address in addresses)
 
     def _slots(self, index: int) -> int:
         # TVM removes loops of one iteration, and one iteration takes one slot.

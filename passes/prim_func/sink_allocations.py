@@ -27,6 +27,7 @@ from tvm.tirx import (
 )
 
 from passes.ir.operators import REINTERPRET, SET_FIELD, operator_name
+from passes.ir.structural import structural_walk
 from passes.prim_func.loop_indices import LoopNest
 
 _ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
@@ -73,7 +74,7 @@ def _contents_of(op: Any) -> _Contents:
             stored.append(store)
 
     notes = [(Var, lambda var: variables.append(var.__chandle__()))]
-    tvm_ffi.structural_walk(op, [*notes, (Call, note_call), (BufferStore, note_store)])
+    structural_walk(op, [*notes, (Call, note_call), (BufferStore, note_store)])
     return _Contents(op, frozenset(variables), bool(stored))
 
 

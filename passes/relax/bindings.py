@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.ir import GlobalVar
+from tvm_ffi import structural_map
 
 
 def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
@@ -19,6 +20,38 @@ def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
         for name in sorted(named)
         if isinstance(mod[named[name]], relax.Function)
     ]
+
+
+def renamed(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
+    """Return a function with new names for some of its variables, by their handles."""
+    made: dict[int, Any] = {}
+
+    def rename(variable: Any) -> Any:
+        handle = variable.__chandle__()
+        if handle not in names:
+            return variable
+        if handle not in made:
+            made[handle] = type(variable)(names[handle], variable.ty, variable.span)
+        return made[handle]
+
+    if not names:
+        return func
+    return structural_map(func, [(relax.DataflowVar, rename), (relax.Var, rename)])
+
+
+def bindings_of(body: Any) -> Iterator[Any]:
+    """Yield the bindings of a body in program order: an ``if``, then those inside it.
+
+    Those of functions within the function are left out.
+    """
+    if not isinstance(body, relax.SeqExpr):
+        return
+    for block in body.blocks:
+        for binding in block.bindings:
+            yield binding
+            if isinstance(binding.value, relax.If):
+                yield from bindings_of(binding.value.true_branch)
+                yield from bindings_of(binding.value.false_branch)
 
 
 def used_variables(func: relax.Function) -> set[int]:

@@ -55,7 +55,10 @@ by TVM's own account.
 """
 
 _ADDRESS_SPACES = ("opencl", "metal")
-"""Targets whose pointers say which memory they point to."""
+"""Targets whose pointers say which memory they point to, and for which TVM writes no alignment."""
+
+_NO_VECTOR_VIEWS = ("metal",)
+"""Targets for which TVM builds no buffer of vectors that is declared on memory of another type."""
 
 _STOCK_LIMIT = "max_shared_memory_per_block"
 
@@ -286,15 +289,17 @@ def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: FunctionMemory) -> 
     """
     statements, allocations = found.access.alloc_stmts, planned.memory.allocations
     types = {name: set(found.uses[allocations[name]].dtypes) for name in planned.plan.offsets}
-    scalars = {str(dtype.with_lanes(1)) for dtypes in types.values() for dtype in dtypes}
-    dtype = tvm_ffi.dtype(scalars.pop() if len(scalars) == 1 else "uint8")
     target = target_of(func)
-    if target is not None and target.kind.name in _ADDRESS_SPACES:
-        for name in sorted(planned.memory.scattered & types.keys()):
-            if types[name] != {dtype}:
-                text = "function %r: %s stays as it is, as vectors of %r are gathered there"
-                LOGGER.warning(text, name_of(func), planned.kernel.name, name)
-                return None
+    kind = "" if target is None else target.kind.name
+    every = set().union(*types.values())
+    dtype, has_vectors = _element_type(every, kind), any(t.lanes != 1 for t in every)
+    for name in sorted(types):
+        is_cast = kind in _ADDRESS_SPACES and name in planned.memory.scattered
+        is_cast |= kind in _NO_VECTOR_VIEWS and has_vectors
+        if is_cast and types[name] != {dtype}:
+            text = "function %r: %s stays as it is, as TVM would not write the vectors of %r there"
+            LOGGER.warning(text, name_of(func), planned.kernel.name, name)
+            return None
     members = tuple(
         (Allocation(allocations[name], statements[allocations[name]]), offsets)
         for name, offsets in planned.plan.offsets.items()
@@ -302,6 +307,18 @@ def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: FunctionMemory) -> 
     alignment = max(buffer.alignment for buffer in planned.problem.buffers)
     owner = planned.memory.owner.__chandle__()
     return Arena(planned.kernel.name, planned.plan.peak, owner, members, alignment, dtype)
+
+
+def _element_type(types: set[Any], kind: str) -> Any:
+    """Return the type of an allocation's elements: that of its buffers, or numbers of its width.
+
+    Where no alignment is written, an array has that of its elements.
+    """
+    scalars = {str(dtype.with_lanes(1)) for dtype in types}
+    widest = max(dtype.bits for dtype in types)
+    lanes = max(dtype.lanes for dtype in types) if kind in _ADDRESS_SPACES else 1
+    dtype = tvm_ffi.dtype(scalars.pop() if len(scalars) == 1 else f"uint{widest}")
+    return dtype.with_lanes(lanes if lanes.bit_count() == 1 else 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tvm.ir.prim import expr_deep_equal
 
-from passes.ir.buffers import array_get, is_same_type
+from passes.ir.buffers import is_same_type, items
 from passes.ir.linear_access import Access
 from passes.ir.storage_entries import StmtEntry, StmtKind
 
@@ -42,18 +42,15 @@ class InplaceOpVerifier:
 
 def _is_same_element(access: Access, dst: int) -> bool:
     """Whether `src` is read for the very element of `dst` that is written."""
-    load, store = access.load, access.store
-    if load is None or store is None or store.buffer.__chandle__() != dst:
+    if access.load is None or access.store is None or access.store.key != dst:
         return False
+    load, store = access.load.op, access.store.op
     if not is_same_type(store.value.ty, load.ty):
         return False
-    written, read = store.indices, load.indices
-    ndim = len(read)
-    if len(written) != ndim:
+    written, read = items(store.indices), items(load.indices)
+    if len(written) != len(read):
         raise ValueError(
-            f"buffer {load.source.name!r} is read with {ndim} indices in a store that writes "
+            f"buffer {load.source.name!r} is read with {len(read)} indices in a store that writes "
             f"{store.buffer.name!r} with {len(written)}; run FlattenBuffer before StorageRewrite"
         )
-    return all(
-        expr_deep_equal(array_get(written, axis), array_get(read, axis)) for axis in range(ndim)
-    )
+    return all(map(expr_deep_equal, written, read))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -24,7 +25,7 @@ from tvm.tirx.stmt import AttrStmt
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StorageEntry, StoragePlan
-from passes.ir.structural import Callbacks, structural_mutate
+from passes.ir.structural import Callbacks, structural_map, structural_mutate
 from passes.prim_func.attach import AttachedAllocations
 
 _INT32_MAX = 2**31 - 1
@@ -136,10 +137,10 @@ class StorageRewriter:
         # What is used and has no entry stays where it is.
         touched = (index for stmt in access.sequence for index in stmt.touched)
         self._staying = {access.alloc_keys[i] for i in touched if i not in plan.entry_of}
-        is_packed = any(entry.bits_offset for entry in plan.entries)
         # An access to packed memory has its index moved, and a buffer handed to
         # a call becomes the buffer that owns its memory.
-        self._changes_uses = is_packed or access.has_opaque
+        self._moves_indices = any(entry.bits_offset for entry in plan.entries)
+        self._changes_calls = self._moves_indices or access.has_opaque
 
     def __call__(self, body: Any) -> Any:
         """Rewrite the body that `access` walked; it stays as it is."""
@@ -150,13 +151,13 @@ class StorageRewriter:
         ]
         if self._attached.within_statements:
             callbacks.append((For, self._attached.rewrite_for))
-        if self._changes_uses:
-            callbacks += [
-                (TensorLoad, self._rewrite_load),
-                (BufferStore, self._rewrite_store),
-                (Call, self._rewrite_call),
-            ]
-        return self._attached.before(None, structural_mutate(body, callbacks))
+        body = self._attached.before(None, structural_mutate(body, callbacks))
+        uses: list[tuple[Any, Callable[[Any], Any]]] = []
+        if self._moves_indices:
+            uses += [(TensorLoad, self._rewrite_load), (BufferStore, self._rewrite_store)]
+        if self._changes_calls:
+            uses.append((Call, self._rewrite_call))
+        return structural_map(body, uses) if uses else body
 
     def owner(self, entry: StorageEntry) -> Var:
         """Return the buffer that owns the memory of an entry."""
@@ -210,11 +211,9 @@ class StorageRewriter:
     # Uses
 
     def _rewrite_indices(self, indices: Any, buffer: Var, entry: StorageEntry) -> list[Any]:
-        moved = list(indices)
-        if entry.bits_offset:
-            bits = buffer.ty.dtype.dtype.bits
-            moved[-1] = self._moved(moved[-1], entry, bits, buffer.name)
-        return moved
+        *others, last = indices
+        bits = buffer.ty.dtype.dtype.bits
+        return [*others, self._moved(last, entry, bits, buffer.name) if entry.bits_offset else last]
 
     def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:
         """Return an index of elements of so many bits as one in the memory it is packed into."""
@@ -235,35 +234,33 @@ class StorageRewriter:
             )
         return IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
 
-    def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
+    def _rewrite_load(self, op: TensorLoad) -> Any:
         entry = self._entry(op.source)
-        if entry is None:
-            return mutator.default_mutate(op)
-        indices = self._rewrite_indices(mutator.mutate(op.indices), op.source, entry)
-        return BufferLoad(op.source, indices)
+        if entry is None or not entry.bits_offset:
+            return op
+        return BufferLoad(op.source, self._rewrite_indices(op.indices, op.source, entry))
 
-    def _rewrite_store(self, op: BufferStore, mutator: Any) -> Any:
+    def _rewrite_store(self, op: BufferStore) -> Any:
         entry = self._entry(op.buffer)
-        if entry is None:
-            return mutator.default_mutate(op)
-        indices = self._rewrite_indices(mutator.mutate(op.indices), op.buffer, entry)
-        return BufferStore(op.buffer, mutator.mutate(op.value), indices)
+        if entry is None or not entry.bits_offset:
+            return op
+        indices = self._rewrite_indices(op.indices, op.buffer, entry)
+        return BufferStore(op.buffer, op.value, indices)
 
-    def _rewrite_call(self, op: Call, mutator: Any) -> Any:
+    def _rewrite_call(self, op: Call) -> Any:
         if is_buffer_data(op):
             entry = self._entry(op.args[0])
             return op if entry is None else self._owner[entry].data
         at = masked_index(op)
         if at is not None:
-            return self._rewrite_masked(op, at, mutator)
+            return self._rewrite_masked(op, at)
         if not is_tvm_access_ptr(op):
-            return mutator.default_mutate(op)
+            return op
         dtype, data, offset, extent, mask = op.args
         buffer = buffer_data_var(data)
         entry = None if buffer is None else self._entry(buffer)
         if buffer is None or entry is None:
-            return mutator.default_mutate(op)
-        offset, extent = mutator.mutate(offset), mutator.mutate(extent)
+            return op
         element = dtype.ty.dtype
         if element.lanes < 0:
             raise ValueError(
@@ -275,11 +272,10 @@ class StorageRewriter:
         args = [dtype, self._owner[entry], offset, extent, mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
-    def _rewrite_masked(self, op: Call, at: int, mutator: Any) -> Any:
-        buffer, *rest = op.args
-        entry = self._entry(buffer)
+    def _rewrite_masked(self, op: Call, at: int) -> Any:
+        args = list(op.args)
+        entry = self._entry(args[0])
         if entry is None:
-            return mutator.default_mutate(op)
-        args = [buffer, *(mutator.mutate(arg) for arg in rest)]
-        args[at] = self._rewrite_indices([args[at]], buffer, entry)[0]
+            return op
+        args[at : at + 1] = self._rewrite_indices([args[at]], args[0], entry)
         return Call(op.op, args, op.attrs, None, op.span, op.ty)

@@ -11,12 +11,11 @@ from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext
 from tvm.tirx import IntImm, PrimFunc
 from tvm.tirx.transform import prim_func_pass
-from tvm_ffi import structural_walk
 
 from passes.driver import EXACT_DTYPE_TARGETS, error_context, target_of
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
-from passes.ir.structural import with_body
+from passes.ir.structural import structural_walk, with_body
 from passes.ir.symbolic_bounds import variables_of_params
 from passes.options import check_flags
 from passes.prim_func.memory_uses import find_memory_uses
@@ -182,7 +181,7 @@ def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
     for index, (alloc, uses) in enumerate(
-        zip(access.allocs, find_memory_uses(access.statements, access), strict=True)
+        zip(access.allocs, find_memory_uses(access), strict=True)
     ):
         if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
             apart.add(index)

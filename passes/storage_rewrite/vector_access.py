@@ -24,12 +24,13 @@ from tvm.tirx import (
     Ramp,
     is_buffer_var,
 )
+from tvm_ffi import WalkOrder, WalkResult
 
 from passes.ir.buffers import array_get, is_dense
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import StorageEntry, StoragePlan
-from passes.ir.structural import structural_visit
+from passes.ir.structural import structural_walk
 
 
 @dataclass
@@ -122,20 +123,21 @@ class VectorTypeAccessChecker:
         is raised when a variable is declared twice or accessed undeclared, or an access does not
         fit its element type.
         """
-        structural_visit(
-            body,
-            [
-                (TensorLoad, self._visit_load),
-                (BufferStore, self._visit_store),
-                (Call, self._visit_call),
-                (AllocBuffer, self._visit_alloc),
-                (DeclBuffer, self._visit_decl),
-                (Bind, self._visit_bind),
-                (Let, self._visit_let),
-            ],
-        )
+        self._walk(body)
         found = (retype_of(info) for info in self._infos.values())
         return [retype for retype in found if retype is not None], self._roots
+
+    def _walk(self, part: Any) -> None:
+        notes = [
+            (TensorLoad, self._visit_load),
+            (BufferStore, self._visit_store),
+            (Call, self._visit_call),
+            (AllocBuffer, self._visit_alloc),
+            (DeclBuffer, self._visit_decl),
+            (Bind, self._visit_definition),
+            (Let, self._visit_definition),
+        ]
+        structural_walk(part, notes, WalkOrder.PREORDER)
 
     # Declarations
 
@@ -155,11 +157,12 @@ class VectorTypeAccessChecker:
             element = var.ty.element_type.dtype
             self._declare(var, element if element.bits else None, 0, is_internal)
 
-    def _visit_alloc(self, op: AllocBuffer, visitor: Any) -> None:
+    def _visit_alloc(self, op: AllocBuffer) -> WalkResult:
         self._declare_buffer(op.buffer, op.buffer.__chandle__(), is_internal=True)
-        visitor.visit(op.buffer.ty.shape)
+        self._walk(op.buffer.ty.shape)
+        return WalkResult.SKIP
 
-    def _visit_decl(self, op: DeclBuffer, visitor: Any) -> None:
+    def _visit_decl(self, op: DeclBuffer) -> WalkResult:
         source = buffer_data_var(op.data)
         root = op.buffer.__chandle__()
         if source is not None and is_buffer_var(source):
@@ -170,30 +173,22 @@ class VectorTypeAccessChecker:
                 )
             root = self._roots[source.__chandle__()]
         self._declare_buffer(op.buffer, root, is_internal=False)
-        visitor.visit(op.data)
-        visitor.visit(op.buffer.ty.shape)
+        self._walk(op.data)
+        self._walk(op.buffer.ty.shape)
+        return WalkResult.SKIP
 
-    def _visit_bind(self, op: Bind, visitor: Any) -> None:
+    def _visit_definition(self, op: Bind | Let) -> None:
         self._declare_pointer(op.var, is_internal=True)
-        visitor.visit(op.value)
-
-    def _visit_let(self, op: Let, visitor: Any) -> None:
-        self._declare_pointer(op.var, is_internal=True)
-        visitor.visit(op.value)
-        visitor.visit(op.body)
 
     # Accesses
 
-    def _visit_load(self, op: TensorLoad, visitor: Any) -> None:
+    def _visit_load(self, op: TensorLoad) -> None:
         self._access(op.source, op.ty.dtype, op.indices)
-        visitor.visit(op.indices)
 
-    def _visit_store(self, op: BufferStore, visitor: Any) -> None:
+    def _visit_store(self, op: BufferStore) -> None:
         self._access(op.buffer, op.value.ty.dtype, op.indices)
-        visitor.visit(op.value)
-        visitor.visit(op.indices)
 
-    def _visit_call(self, op: Call, visitor: Any) -> None:
+    def _visit_call(self, op: Call) -> None:
         if is_tvm_access_ptr(op):
             dtype, data, index = list(op.args)[:3]
             buffer = buffer_data_var(data)
@@ -202,7 +197,6 @@ class VectorTypeAccessChecker:
         elif is_address_of(op) and isinstance(op.args[0], TensorLoad):
             load = op.args[0]
             self._access(load.source, load.ty.dtype, load.indices)
-        visitor.visit(op.args)
 
     def _access(self, buffer: Var, dtype: Any, indices: Any) -> None:
         key = buffer.__chandle__()
@@ -229,8 +223,9 @@ def retyped_entries(access: LinearAccess, plan: StoragePlan) -> list[StorageEntr
     most entries apart, and a second walk is rarely needed: None when what is known does not tell,
     and `VectorTypeAccessChecker` must walk the new body.
     """
-    if access.has_unclear_types:
-        return None
+    owned = [index for entry in plan.entries for index in entry.allocs]
+    if access.has_unclear_types or len(set(owned)) < len(owned):
+        return None  # One object that stands in two places may have made an allocation twice.
     retyped = []
     for entry in plan.entries:
         elements = [access.allocs[index].element for index in entry.allocs]

@@ -55,18 +55,18 @@ class VectorTypeRewriter:
 
         ValueError is raised when an access does not fall together with the vectors of its memory.
         """
-        callbacks: Callbacks = [
-            (TensorLoad, self._rewrite_load),
-            (BufferStore, self._rewrite_store),
-            (AllocBuffer, self._rewrite_alloc),
-            (DeclBuffer, self._rewrite_decl),
-        ]
-        if self._has_opaque:
+        callbacks: Callbacks = []
+        if self._retypes:
             callbacks += [
-                (Var, self._rewrite_var),
-                (Call, self._rewrite_call),
-                (Bind, self._rewrite_bind),
+                (TensorLoad, self._rewrite_load),
+                (BufferStore, self._rewrite_store),
+                (AllocBuffer, self._rewrite_alloc),
+                (DeclBuffer, self._rewrite_decl),
             ]
+        if self._retypes and self._has_opaque:
+            callbacks += [(Var, self._rewrite_var), (Call, self._rewrite_call)]
+        if self._has_opaque:
+            callbacks.append((Bind, self._rewrite_bind))
         return structural_mutate(body, callbacks)
 
     def _retype(self, var: Var) -> Retype | None:

@@ -7,13 +7,13 @@ import pytest
 from ascend_notation import CASES
 from ascend_rules import expected_of, problems_of
 
-from passes.ascend.planning.entries import EntrySlot, entries_of, granule, rounded
+from passes.ascend.planning.entries import EntrySlot, entries_of, granule
 from passes.ascend.planning.levels import with_level_penalties
 from passes.ascend.planning.mirror import ANY, CROSS_LOOP, TOP, WIDEN, bytes_apart, mirror
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, check, solve
 from passes.planning.planner import BudgetTracker
-from target_hw.memory import MemoryScope
+from target_hw.memory import MemoryScope, round_up
 
 UB = MemoryScope("local.UB", 196608, 32)
 L0C = MemoryScope("local.L0C", 131072, 512)
@@ -75,7 +75,7 @@ def test_worked_cases_need_what_they_say(case):
     for problem in problems_of(case):
         scope = units[problem.memory.name]
         entries, unit = entries_of(problem), granule(problem)
-        total = 8 * sum(entry.slots * rounded(entry.size, unit) for entry in entries)
+        total = 8 * sum(entry.slots * round_up(entry.size, unit) for entry in entries)
         sequential = re.search(rf"{scope} sequential, sum (\d+)", case.memory)
         if sequential:
             assert total == int(sequential[1])

@@ -18,7 +18,7 @@ def check(func: tirx.PrimFunc) -> None:
     (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     found = find_problems(mod["main"], ProblemOptions(memory=CHIPS["ascend/910b"]))
     planned = [a.index for attached in found.problems for a in attached.allocations.values()]
-    check_first_writes(found.statements, found.access, found.uses, planned)
+    check_first_writes(found.access, found.uses, planned)
 
 
 @T.prim_func(s_tir=True)

@@ -7,7 +7,7 @@ A number follows the name of a case where another one has the same name.
 from __future__ import annotations
 
 from tvm.script import tirx as T
-from worked_kernels import MANY, load, store, ub, vadd, vector, vreduce
+from worked_kernels import MANY, load, multiply, store, ub, vadd, vector, vreduce
 
 HALF = T.Buffer((MANY,), "float16")
 FLOAT = T.Buffer((MANY,), "float32")
@@ -256,3 +256,27 @@ def test_dowhile_yield_inplace(x: FLOAT, n: COUNT, y: FLOAT):
         vadd(alloc, alloc_0, alloc_2)
         n[0] = n[0] - 1
     store(y, alloc)
+
+
+@T.prim_func(s_tir=True)
+def workspace_of_a_loop(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")):
+    carried = T.alloc_buffer((16384,), "float32", scope="global.workspace")
+    product = T.alloc_buffer((16384,), "float32", scope="local.L0C")
+    left = T.alloc_buffer((1024,), "float32", scope="local.L1")
+    load(left, x)
+    multiply(product, left, left)
+    store(carried, product)
+    for t in range(2):
+        tile = ub(16384, "float32")
+        for i in range(16384):
+            tile[i] = x[i + t]
+        store(carried, tile)
+    back = ub(16384, "float32")
+    load(back, carried)
+    store(y, back)
+
+
+@T.prim_func(s_tir=True)
+def unwritten_workspace(x: T.Buffer((MANY,), "int32"), y: T.Buffer((MANY,), "int32")):
+    unwritten = T.alloc_buffer((1,), "int32", scope="global.workspace")
+    y[0] = unwritten[0] + x[0]

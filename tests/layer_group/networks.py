@@ -149,9 +149,11 @@ class Builder:
 
     def mean(self, source: str, name: str) -> str:
         n, c, _, _ = self.shape(source)
-        return self.add(
+        made = self.add(
             "mean", name, (n, c, 1, 1), [(source, (AxisMap(0), AxisMap(1), None, None))]
         )
+        self.layers[-1] = replace(self.layers[-1], adds=((0, 2),), by_columns=False)
+        return made
 
     def scale(self, source: str, factor: str, name: str) -> str:
         same = tuple(AxisMap(a) for a in range(4))
@@ -195,6 +197,7 @@ def random_networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
         kinds = ["relu", "conv", "upsample"] if max(h, w) <= 17 else ["relu", "conv"]
         kinds += ["pool"] if min(h, w) >= 4 else []
         kinds += ["add", "concat"] if alike else []
+        kinds += ["mean"] if h > 1 else []
         kind = draw(st.sampled_from(kinds))
         if kind == "conv":
             kernel, dilation = draw(st.integers(1, 3)), draw(st.integers(1, 2))
@@ -216,6 +219,8 @@ def random_networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
         elif kind == "pool":
             kernel = draw(st.integers(2, 3))
             values.append(b.pool(source, name, kernel, draw(st.integers(1, 3)), kernel // 2))
+        elif kind == "mean":
+            values.append(b.mean(source, name))
         elif kind == "upsample":
             values.append(b.upsample(source, name, 2))
         elif kind == "add":

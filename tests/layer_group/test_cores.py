@@ -12,11 +12,12 @@ from networks import Builder
 from operator_modules import arrays, lowered, run
 from replay import check_replay
 from test_group_kernels import chain
+from test_local_memory import MACHINE
 
 from passes.layer_group.cycles import simulate_group
 from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.layer_groups import plan_layer_groups
-from passes.layer_group.planning.planned_group import plan_group
+from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.slicing import Cut
 
 
@@ -70,6 +71,8 @@ def test_only_equal_shares_of_the_outermost_cut_axis_are_taken():
     assert not Cut(h=6).can_share(4)
     assert not Cut().can_share(2)
     assert not Cut(n=3, h=4).can_share(2)
+    with pytest.raises(ValueError, match="equally many"):
+        Cut(n=3, h=4, cores=2)
     assert [Cut(2, 4, 3, cores=2).run(letter) for letter in "nwh"] == [1, 3, 4]
     assert [Cut(1, 4, 3, cores=3).run(letter) for letter in "nwh"] == [1, 1, 4]
 
@@ -91,6 +94,24 @@ def test_cores_share_where_that_costs_less():
         assert any(group.cut.cores == 2 for group in found.groups)
         for group in found.groups:
             check_replay(group)
+
+
+def test_cores_share_columns_and_take_more_slices_where_their_own_rows_find_no_room():
+    # In slices for one core, there is no room for what a second one makes of rows that both need.
+    builder = Builder()
+    image = builder.tensor("image", 1, 8, 16, 96)
+    for number in range(3):
+        image = builder.conv(image, f"conv{number}", 8, 3, padding=1)
+    net = builder.network(image)
+    for capacity in (1000, 2200):
+        tiny = replace(chip(64).memory, capacity=capacity, bank_count=1, bank_bytes=None)
+        machine = MACHINE.with_pipe(replace(MACHINE["TIU"], rate=32))
+        two = Chip(replace(tiny, facts=(*tiny.facts, ("cores", 2))), machine, "first_fit")
+        (one,) = plan_layer_groups(net, replace(two, memory=tiny), halo="cheapest").groups
+        (group,) = plan_layer_groups(net, two, halo="cheapest").groups
+        assert group.cut.cores == 2
+        assert group.cut.steps >= one.cut.steps
+        check_replay(group)
 
 
 @pytest.mark.parametrize(

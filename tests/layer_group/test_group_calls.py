@@ -131,3 +131,31 @@ def test_numbers_beyond_int32_are_refused():
     slices.value((0, 2**31 - 1), "h", "begin")
     with pytest.raises(ValueError, match="beyond int32"):
         slices.value((0, 2**31), "h", "begin")
+
+
+def drawn(reads_both):
+    """Return a network with two packed functions between its layers, which may share a state."""
+
+    def body(emit, x):
+        first = emit(OP.nn.relu(x))
+        draws = [
+            emit(OP.call_dps_packed("test.draw", [of], relax.TensorType((1, 2, 8, 4), "float32")))
+            for of in (first, x)
+        ]
+        return [emit(OP.add(first, draws[1] if reads_both else first)), *draws]
+
+    return lowered(module([(1, 2, 8, 4)], body))
+
+
+def test_what_may_have_a_state_keeps_its_order():
+    mod = drawn(reads_both=False)
+    (new, _) = grouped(mod, {(0, 3): Cut(h=2)})
+    (block,) = new["main"].body.blocks
+    calls = [binding.var.name for binding in block.bindings if "draw" in str(binding.value)]
+    assert calls == [b.var.name for b in mod["main"].body.blocks[0].bindings if "draw" in str(b)]
+
+
+def test_what_has_to_run_between_two_draws_is_no_group():
+    mod = drawn(reads_both=True)
+    with pytest.raises(ValueError, match="are no group"):
+        grouped(mod, {(0, 3): Cut(h=2)})

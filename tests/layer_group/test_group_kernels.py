@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
 import pytest
 import tvm
 from fixed_groups import LANES, allocations, everything, grouped
-from operator_modules import arrays, lowered, module, run
+from operator_modules import arrays, kernels, lowered, module, run
 from tvm import relax
 
 from passes.ir.structural import structural_mutate, type_index
+from passes.layer_group.analysis.kernels import read_kernel
+from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.rewrite.slice_values import piecewise
 
@@ -252,6 +255,26 @@ def test_one_result_of_a_call_that_makes_several():
         assert found is not None
         for ours, theirs in zip(run(found[0], args), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("rows", "into"), [(2, 7), (2, 51), (9, 23)])
+def test_rows_are_there_however_a_product_is_rounded(rows, into):
+    """A machine that multiplies and adds in one instruction rounds once, and others twice."""
+
+    def body(emit, x):
+        resized = relax.op.image.resize2d(
+            x, (into, 1), layout="NCHW", method="nearest_neighbor", rounding_method="round"
+        )
+        return emit(resized)
+
+    (kernel,) = kernels(lowered(module([(1, 1, rows, 1)], body))).values()
+    reads = KernelReads.of(read_kernel(kernel)).of_parameters(1)[0][2]
+    scale = np.float32(rows) / np.float32(into)
+    for at in range(into):
+        middle, half = np.float32(at + 0.5), np.float32(0.5)
+        once = np.float32(float(Fraction(float(scale)) * Fraction(float(middle)) - Fraction(1, 2)))
+        for row in (once, scale * middle - half):
+            assert reads.first[at] <= np.clip(np.rint(row), 0, rows - 1) <= reads.last[at]
 
 
 @pytest.mark.parametrize(

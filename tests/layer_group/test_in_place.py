@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from fixed_groups import chip, everything, grouped
+from llvm_level import at_level
 from networks import Builder
 from operator_modules import call
 from replay import check_replay
@@ -88,7 +89,7 @@ def test_a_group_in_place_takes_less_and_gives_the_same(cut):
     numbers = np.random.default_rng(0)
     arrays = [numbers.standard_normal(SHAPE).astype("float32") for _ in range(2)]
     results = [
-        call(relax.VirtualMachine(tvm.compile(m, "llvm"), tvm.cpu()), arrays, "main")
+        call(relax.VirtualMachine(tvm.compile(m, at_level("llvm")), tvm.cpu()), arrays, "main")
         for m in (mod, after)
     ]
     for theirs, ours in zip(*results, strict=True):

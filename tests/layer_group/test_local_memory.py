@@ -204,7 +204,7 @@ PLANNERS = st.sampled_from(("first_fit", "skyline", *STRATEGIES))
 
 
 @given(slices=sliced_groups(), planner=PLANNERS)
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=12, deadline=None, print_blob=True)
 def test_replay_finds_every_value(slices, planner):
     check_replay(planned(slices, planner))
 

@@ -72,9 +72,19 @@ def test_letters_of_a_sequence_and_its_attention():
         "nhc",
         "wc",
         "nhc",
-        "nhcw",
-        "nchw",
+        # What a head has are channels, too.
+        "nhcc",
+        "nchc",
     ]
+
+
+def test_only_pieces_of_channels_are_channels():
+    def body(emit, x, w):
+        y = emit(OP.reshape(emit(OP.nn.conv2d(x, w)), (1, 2, 3, 4, 6, 10)))
+        return emit(OP.permute_dims(y, [0, 2, 1, 3, 4, 5]))
+
+    found = letters(module([(1, 5, 24, 10), (6, 5, 1, 1)], body))
+    assert [found[name] for name in ("lv", "lv1", "lv2")] == ["nchw", "ncchww", "ncchww"]
 
 
 def test_an_image_that_is_normalized_with_a_weight_for_each_pixel_has_its_channels():

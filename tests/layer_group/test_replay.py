@@ -171,7 +171,7 @@ def test_a_plan_without_faults_runs(keep, columns):
 
 
 @given(network=random_networks(), h=st.integers(1, 5), w=st.integers(1, 5), data=st.data())
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=8, deadline=None, print_blob=True)
 def test_groups_of_random_networks_run(network, h, w, data):
     run_random_group(network, h, w, data)
 

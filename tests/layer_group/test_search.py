@@ -20,9 +20,10 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer_groups
 from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
-from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.partition import shortest_path
+from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.runs import streams_of
-from passes.layer_group.planning.search import GroupSearch, counts, shortest_path
+from passes.layer_group.planning.search import GroupSearch, counts
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.sweep import Sweep
 from passes.layer_group.planning.time_steps import nearest, pipeline
@@ -260,6 +261,29 @@ def test_an_operator_between_two_layers_does_not_part_them():
     assert [[x.name for x in group.group.layers] for group in found.groups] == [
         [layers[0].name, layers[2].name]
     ]
+
+
+@pytest.mark.parametrize("capacity", [1000, 1300])
+def test_columns_are_cut_where_more_layers_fit_so(capacity):
+    # Of 1,300 bytes a lane the live ones of three layers fit in rows alone, but find no place.
+    builder = Builder()
+    image = builder.tensor("image", 1, 8, 16, 96)
+    for number in range(3):
+        image = builder.conv(image, f"conv{number}", 8, 3, padding=1)
+    network = builder.network(image)
+    chip = Chip(replace(TINY, capacity=capacity), MACHINE, "first_fit")
+    index = NetworkIndex(network)
+    fits = [
+        any(plan_group(index.group(layers), Cut(h=h), chip, "h") for h in range(1, 17))
+        for layers in ((0, 1), (0, 1, 2))
+    ]
+    assert fits == [True, False]
+    found = plan_layer_groups(network, chip, halo="cheapest")
+    (group,) = found.groups
+    assert group.numbers == (0, 1, 2)
+    assert group.cut.w > 1
+    assert found.moved_after < 1.05 * found.moved_least
+    check_replay(group)
 
 
 def test_branches_are_groups():

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import rule_kernels as rules
 import tvm
 import written_kernels as written
 from fixed_groups import LANES, chip
@@ -95,16 +96,16 @@ TAKEN = {
     "bindings": written.bindings(2),
     "a block that declares nothing": written.undeclared("computes"),
     "a table": written.looked_up("uint8"),
-    "loops of one": written.sum_over("e in T.serial(0, 1, step=1)", "spatial(1, e)"),
-    "an idle loop of one": written.idle(1),
-    "truth values": written.truth_values(),
-    "a buffer of fewer axes": written.fewer_axes(),
-    "an axis of one element": written.one_element(),
-    "a buffer that is stored twice": written.stored_twice(),
-    "blocks of one name": written.of_one_name(),
-    "wider numbers on the way": written.wider(),
-    "what is not finite": written.finite(),
-    "a variable of no loop": written.sum_over("", "reduce(1, 0)"),
+    "loops of one": rules.sum_over("e in T.serial(0, 1, step=1)", "spatial(1, e)"),
+    "an idle loop of one": rules.idle(1),
+    "truth values": rules.truth_values(),
+    "a buffer of fewer axes": rules.fewer_axes(),
+    "an axis of one element": rules.one_element(),
+    "a buffer that is stored twice": rules.stored_twice(),
+    "blocks of one name": rules.of_one_name(),
+    "wider numbers on the way": rules.wider(),
+    "what is not finite": rules.finite(),
+    "a variable of no loop": rules.sum_over("", "reduce(1, 0)"),
 }
 SCHEDULED = "are scheduled"
 ELSEWHERE = "reads its own result 'O' at another place"
@@ -126,7 +127,7 @@ LEFT = {
     "a multiple of a loop": (written.bound("affine"), SCHEDULED),
     "a predicate": (written.bound("predicate"), "has a predicate"),
     "a predicate on rows": (written.bound("predicate on rows"), "has a predicate"),
-    **written.REFUSED,
+    **rules.REFUSED,
 }
 
 

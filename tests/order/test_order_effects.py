@@ -22,6 +22,12 @@ KERNELS = """
             y[i] = x[i] + z[i]
 
     @T.prim_func(private=True, s_tir=True)
+    def first(x: T.Buffer((64,), "float32"), z: T.Buffer((64,), "float32"),
+              y: T.Buffer((64,), "float32")):
+        for i in range(64):
+            y[i] = x[i]
+
+    @T.prim_func(private=True, s_tir=True)
     def overwrite(x: T.Buffer((64,), "float32")):
         for i in range(64):
             x[i] = x[i] * T.float32(2)
@@ -85,19 +91,22 @@ def test_what_is_pure_waits_for_what_it_reads_alone():
     assert before["f"] == {"a", "b", "c", "d", "e"}
 
 
-def test_what_is_overwritten_is_read_on_the_same_side():
+@pytest.mark.parametrize(
+    "view", ["R.reshape(a, R.shape([64]))", f"R.call_tir(cls.first, (a, z), {TYPE})"]
+)
+def test_what_is_overwritten_is_read_on_the_same_side(view: str):
     before = before_of(
         f"""
         a = R.call_tir(cls.join, (x, z), {TYPE})
         free = R.call_tir(cls.join, (x, z), {TYPE})
-        view = R.reshape(a, R.shape([64]))
+        view = {view}
         reads = R.call_tir(cls.join, (a, x), {TYPE})
         over = R.call_tir_inplace(cls.overwrite, (view,), inplace_indices=[0], {TYPE})
         again = R.call_tir(cls.join, (a, z), {TYPE})
         last = R.call_tir(cls.join, (over, free), {TYPE})
         """
     )
-    assert before["over"] == {"a", "view", "reads"}
+    assert before["over"] >= {"a", "view", "reads"}
     assert "over" in before["again"]
     assert before["free"] == set()
 

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from opencl_runs import shared_bytes
 from tvm import tirx
+from tvm.ir import GlobalVar
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -24,7 +25,8 @@ def two_phases(barrier: str, prologue: str = "") -> tirx.PrimFunc:
     """Return a kernel that uses one buffer, comes by a barrier, and uses another."""
     lines = "\n".join(f"    {line}" for line in barrier.splitlines())
     before = "\n".join(f"    {line}" for line in prologue.splitlines())
-    return tvm.script.from_source(f"""
+    return tvm.script.from_source(
+        f"""
 @T.prim_func(s_tir=True)
 def main(x: T.Buffer((64,), "float32"), n: T.Buffer((1,), "int32"), o: T.Buffer((64,), "float32")):
     T.launch_thread("blockIdx.x", 1)
@@ -38,7 +40,9 @@ def main(x: T.Buffer((64,), "float32"), n: T.Buffer((1,), "int32"), o: T.Buffer(
 {lines}
     second[tx] = x[tx]
     o[tx] = o[tx] + second[tx]
-""")
+""",
+        {"T": T, "begin": GlobalVar("begin")},
+    )
 
 
 def problem_of(func: tirx.PrimFunc) -> Any:
@@ -118,6 +122,15 @@ NOT_MEETING = {
         ARMS,
         'T.evaluate(T.call_extern("int32", "fill", T.address_of(rounds[0])))',
     ),
+    "a register that a call writes for a condition": (
+        ARMS,
+        'if T.call_extern("int32", "fill", T.address_of(rounds[0])) > 0:\n    o[tx] = x[tx]',
+    ),
+    "a register of another name": (
+        ARMS,
+        'other = T.decl_buffer((1,), "int32", data=T.address_of(rounds[0]), scope="local")\n'
+        "other[0] = tx",
+    ),
     "a value of the thread": (
         f"if lane > 0:\n    {SYNC}\nelse:\n    {SYNC}",
         'lane: T.let[T.int32] = T.call_pure_extern("int32", "lane_id")',
@@ -149,6 +162,16 @@ def test_no_other_ends_an_epoch(name: str):
     assert not may_share(two_phases(*NOT_MEETING[name]))
 
 
+@pytest.mark.parametrize("loop", ["for i in range(many[0])", "while rounds[0] < many[0]"])
+def test_generated_code_reads_the_end_of_a_loop_in_each_round(loop: str):
+    func = two_phases(
+        f"{SYNC}\n{loop}:\n    {SYNC}\n    second[tx] = x[tx]\n    {SYNC}\n{SYNC}",
+        'many = T.alloc_buffer((64,), "int32", scope="shared")\nmany[tx] = n[0]\nrounds[0] = 0',
+    )
+    _, second, many = problem_of(func).buffers
+    assert live_together(second.live, many.live)
+
+
 COPY = """
 T.evaluate(
     T.call_intrin("float32", "tirx.s_tir.cp_async_raw", first.data, tx, x.data, tx, 4)
@@ -177,10 +200,8 @@ HANDED_ON = {
         "T.address_of(first[0]), 1)))",
         False,
     ),
-    "copied, not waited for": (
-        COPY,
-        False,
-    ),
+    "copied, not waited for": (COPY, False),
+    "given to a function": ("T.evaluate(begin(first.data))", False),
     "copied": (
         f'{COPY}\nT.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))',
         True,

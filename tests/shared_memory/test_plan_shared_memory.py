@@ -190,3 +190,36 @@ def test_a_copy_by_itself_goes_to_its_place():
     offsets = {str(copy.args[1]), str(copy.args[3])}
     assert str(copy.args[0].args[0].name) == "two"
     assert offsets <= {"tx", "tx + 64"}, offsets
+
+
+VECTORS = """
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float16x4"), y: T.Buffer((64,), "{0}"),
+         o: T.Buffer((64,), "float16x4"), p: T.Buffer((64,), "{0}")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    one = T.alloc_buffer((64,), "float16x4", scope="shared")
+    two = T.alloc_buffer((64,), "{0}", scope="shared")
+    one[tx] = x[tx]
+    two[tx] = y[tx]
+    T.tvm_storage_sync("shared")
+    o[tx] = one[63 - tx]
+    p[tx] = two[63 - tx]
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "array"),
+    [
+        ("metal", "int8", None),
+        ("metal", "float16", None),
+        ("metal", "float16x4", "half4 arena_shared[128]"),
+        ("opencl", "int8", "ushort4 arena_shared_ptr[72]"),
+        ("opencl", "float16", "half4 arena_shared_ptr[80]"),
+        ("cuda", "int8", "ushort arena_shared_ptr[288]"),
+    ],
+)
+def test_vectors_lie_where_tvm_can_write_them(kind: str, other: str, array: str | None):
+    func, target = tvm.script.from_source(VECTORS.format(other)), Target(kind, host="llvm")
+    text = source_of(lowered(func, tvm_ext.use_plan_shared_memory, target=target), target)
+    assert ("arena" not in text) if array is None else f" {array};" in text

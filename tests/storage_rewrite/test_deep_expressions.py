@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions that nest deeper than Python's stack: TVM joins n tensors by n nested conditions."""
+"""Expressions and statements that nest deeper than Python's stack.
 
+TVM joins n tensors by n nested conditions, and an ``elif`` stands in the ``else`` before it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
 import tvm
 import tvm_ffi
 from tvm import tirx
 
 import tvm_ext
+from passes.driver import error_context
 
 _DEPTH = 700
 
 
-def _module() -> tvm.IRModule:
+def _module(scope: str) -> tvm.IRModule:
     """Return a kernel that joins as many values as `_DEPTH`."""
-    func = tvm.script.from_source("""
+    func = tvm.script.from_source(f"""
 @T.prim_func(s_tir=True)
 def join(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32")
-    y = T.alloc_buffer((64,), "float32")
+    x = T.alloc_buffer((64,), "float32", scope="{scope}")
+    y = T.alloc_buffer((64,), "float32", scope="{scope}")
     for i in range(64):
         x[i] = a[i]
     for i in range(64):
@@ -33,15 +41,77 @@ def join(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     return tvm.IRModule({"join": func.with_body(tirx.SeqStmt([*before, joined]))})
 
 
-def test_the_mirrored_pass_gives_what_the_stock_pass_gives() -> None:
-    """The stock pass walks in C++, whose stack is deeper than a thousand Python frames."""
-    ours = tvm_ext.transform.StorageRewrite()(_module())
-    stock = tvm.tirx.transform.StorageRewrite()(_module())
+def _joined() -> tvm.IRModule:
+    return _module("global")
+
+
+def _cases() -> tvm.IRModule:
+    """Return a kernel that takes one of as many branches as `_DEPTH`, or does what is last."""
+    func = _joined()["join"]
+    *before, last = func.body.seq
+    which = tirx.Var("which", "int32")
+    for number in range(_DEPTH):
+        value = tirx.const(float(number), "float32")
+        store = tirx.BufferStore(func.params[1], value, [tirx.const(0, "int32")])
+        last = tirx.IfThenElse(tirx.EQ(which, number), store, last)
+    body = tirx.SeqStmt([*before, last])
+    return tvm.IRModule({"join": tirx.PrimFunc([*func.params, which], body)})
+
+
+@pytest.mark.parametrize("make", [_joined, partial(_module, "local.UB"), _cases])
+def test_the_mirrored_pass_gives_what_the_stock_pass_gives(
+    make: Callable[[], tvm.IRModule],
+) -> None:
+    """The stock pass walks in C++, whose stack is deeper than a thousand Python frames.
+
+    In a scope of its own, memory is packed and the indices are moved.
+    """
+    ours = tvm_ext.transform.StorageRewrite()(make())
+    stock = tvm.tirx.transform.StorageRewrite()(make())
     assert tvm_ffi.structural_equal(ours["join"], stock["join"])
 
 
-def test_buffers_get_addresses() -> None:
+@pytest.mark.parametrize("make", [_joined, _cases])
+def test_buffers_get_addresses(make: Callable[[], tvm.IRModule]) -> None:
     """The readers of live ranges go through all conditions."""
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("global", capacity=512, alignment=32),))
-    planned = tvm_ext.transform.PlanAddresses(memory=memory)(_module())
+    planned = tvm_ext.transform.PlanAddresses(memory=memory)(make())
     assert planned["join"].script().count("allocated_addr") == 2
+
+
+def test_ascend_buffers_get_addresses() -> None:
+    """The readers of pipes and first writes go through them, too."""
+    planned = tvm_ext.transform.AscendPlanMemory(target="ascend/910b")(_module("local.UB"))
+    assert planned["join"].script().count("allocated_addr") == 2
+
+
+def test_an_arena_is_written() -> None:
+    """Both buffers begin in one allocation, and the innermost condition reads there."""
+    planner = tvm_ext.transform.PlanAddresses("bump", scopes=["local.UB"], form="arena")
+    text = planner(_module("local.UB"))["join"].script()
+    assert text.count("T.alloc_buffer") == 1
+    assert text.count("y[i + 64]") == 2
+
+
+def test_statements_nest_as_deep_in_an_ascend_kernel() -> None:
+    """Its readers take more frames of Python for each than it has by default."""
+    func = _module("local.UB")["join"]
+    body = func.body
+    for _ in range(_DEPTH):
+        body = tirx.IfThenElse(tirx.const(1, "bool"), body, None)
+    mod = tvm.IRModule({"join": func.with_body(body)})
+    planned = tvm_ext.transform.AscendPlanMemory(target="ascend/910b")(mod)
+    assert planned["join"].script().count("allocated_addr") == 2
+
+
+def test_what_nests_deeper_is_refused_in_one_line() -> None:
+    """Python's stack ends, and the process goes on."""
+
+    def deeper(level: int) -> int:
+        return deeper(level + 1)
+
+    with (
+        pytest.raises(ValueError, match=r"MyPass: function 'join': .*nest"),
+        error_context("MyPass", "join"),
+    ):
+        deeper(0)

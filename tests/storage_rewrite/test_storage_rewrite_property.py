@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import tvm
 import tvm_ffi
+from broken_programs import broken_programs
 from hypothesis import HealthCheck, assume, given, seed, settings
-from program_strategy import Program, broken_programs, programs, random_program
+from program_strategy import Program, programs, random_program
 from tvm import tirx
 from tvm.tirx import AllocBuffer, For
 from tvm.tirx.stmt import AttrStmt

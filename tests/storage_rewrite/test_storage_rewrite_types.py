@@ -277,6 +277,8 @@ def _refusals() -> list[Any]:
     inner = thread(SeqStmt([AllocBuffer(flat), fill(flat)]), "virtual_thread", "vthread")
     pseudo = buffer("pseudo", scope="pseudo")
     truth, b_bool = buffer("truth", 32, "bool"), buffer("read", 32, "bool")
+    again, taken = buffer("again"), buffer("taken")
+    twice = fill(again)
     return [
         ("square", module(AllocBuffer(square), store)),
         ("flat", module(DeclBuffer(view, data=flat.data), fill(view))),
@@ -298,6 +300,13 @@ def _refusals() -> list[Any]:
         (
             "truth",
             module(AllocBuffer(truth), _vectors(truth), _read(b_bool, truth), params=(b_bool,)),
+        ),
+        (
+            "again",
+            module(
+                *map(AllocBuffer, (again, taken)),
+                *(twice, copy(taken, again), twice, use(taken.data), use(again.data)),
+            ),
         ),
     ]
 

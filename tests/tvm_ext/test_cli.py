@@ -343,7 +343,7 @@ def test_runs_as_a_module(write):
         command = [sys.executable, "-m", "tvm_ext", *args]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    bad = python("compare", write("blocks.py", IMPORTS + BLOCKS))
+    bad = python("plan", write("table.csv", "id,lower,upper\na,0,2\n"))  # It imports no TVM.
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("python -m tvm_ext: error: ")
     assert bad.stderr.count("\n") == 1

@@ -150,8 +150,8 @@ def test_what_there_is_not(name):
 
 def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
     path = folder / "chain.py"
-    mod = load_program(str(path)).functions[0]
-    (func,) = mod.functions.values()
+    ((name, func),) = load_program(str(path)).functions.items()
+    mod = tvm.IRModule({name: func})
     rows = [
         tvm_ext.compare_planners(what, ["best", "skyline"]).scopes[0]
         for what in (mod, func, str(path))

@@ -96,7 +96,7 @@ def test_a_memory_in_which_nothing_fits_says_so():
 
 def test_the_table_has_a_line_for_each_plan_and_marks_one(fitting):
     lines = str(fitting).splitlines()
-    assert len(lines) == 2 + len(fitting.plans)
+    assert len(lines) == 3 + len(fitting.plans)
     assert sum(line.startswith("*") for line in lines) == 1
 
 

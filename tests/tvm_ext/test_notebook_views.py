@@ -145,7 +145,7 @@ def test_groups_of_layers_are_a_table():
     left = tuple(tvm_ext.LeftLayer(f"l{i}", HOSTILE, "1 c, 8 bits") for i in range(ROW_LIMIT + 2))
     report = tvm_ext.LayerGroupReport((group,), left, 5, 4, 5, 4, 3, 2, 1)
     seen = shown(report)
-    layers = f"{HOSTILE} ({made[0]}), relu:b ({made[1]})"
-    assert seen.rows[1] == [layers, "1x4x1 on 2 cores", "keep", "100 of 200", "300"]
+    cells = ("\n".join(names), "\n".join(made), "1x4x1 on 2 cores", "keep", "100 of 200")
+    assert seen.rows[1] == ["0", *cells, "0", "300", "0"]
     assert f"l0 (1 c, 8 bits) is left: {HOSTILE}" in seen.said
-    assert "... and 2 more are left" in seen.said
+    assert "... and 3 more" in seen.said

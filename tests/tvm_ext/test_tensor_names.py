@@ -14,11 +14,12 @@ from tvm.relax.frontend import nn
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
+from passes.relax.bindings import bindings_of
 from tvm_ext.layer_group_report import lowered
 from tvm_ext.lowering import capture_relax
 from tvm_ext.map import map_of_module, memory_map_of
 from tvm_ext.relax_passes import STOCK_PLANNING, relax_passes
-from tvm_ext.tensor_names import bindings_of, group_name
+from tvm_ext.tensor_names import group_name
 from tvm_ext.workloads import model
 
 ANONYMOUS = re.compile(r"(alloc|lv|gv|_)\d*")

@@ -33,6 +33,12 @@ def test_html_has_the_cells_and_the_notes():
         assert f">{cell}</" in text
 
 
+def test_a_cell_of_several_lines_is_as_many_lines_of_text():
+    table = Table("", (("name", "bytes"), ("one\ntwo", "1")))
+    assert [line.split() for line in table.text()[3:]] == [["one", "1"], ["two"]]
+    assert sum(line.startswith("|") for line in table.markdown()) == 3
+
+
 def test_what_is_too_long_keeps_both_ends():
     long = "begin" + "_" * 200 + "end"
     table = Table("", (("name", "bytes"), (long, "123"), ("short", "4")))

@@ -19,6 +19,7 @@ import pytest
 import tvm
 import tvm_ffi
 from corpus import Entry
+from llvm_level import at_level
 from network_inputs import inputs_of
 from tvm import relax, tirx
 
@@ -155,7 +156,8 @@ def test_every_workload_has_known_targets():
 def test_load_gives_the_functions_of_the_corpus(name: str):
     mod = functions.load(name)
     target = functions.WORKLOADS[name].targets[0]
-    labels = {entry.name for entry in functions.entries([name]) if entry.target == target}
+    found = functions.entries([name], every_target=False)
+    labels = {entry.name for entry in found if entry.target == target}
     assert labels == {f"{name}[{target},{v.name_hint}]" for v in mod.get_global_vars()}
 
 
@@ -165,7 +167,7 @@ def test_capture_is_what_the_pass_is_given():
     function = functions.load("chain")["3_float32"]
     pipeline = tvm.transform.Sequential([tirx.transform.StorageRewrite()])
     mod = pipeline(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
-    compiled = tvm.compile(mod, "llvm")
+    compiled = tvm.compile(mod, at_level("llvm"))
     out = tvm.runtime.empty((24, 40), "float32")
     compiled["main"](tvm.runtime.tensor(x), out)
     expected = x
@@ -184,29 +186,28 @@ def test_capture_leaves_its_input_alone():
 def test_capture_uses_the_options_in_force():
     unscheduled = functions.WORKLOADS["matmul_tiled"].build(lowering.known_target("llvm"))
     config = {"tirx.disable_vectorize": True}
-    given = lowering.capture(unscheduled, "llvm", config=config)[-1]
     with tvm.transform.PassContext(config=config):
-        inherited = lowering.capture(unscheduled, "llvm")[-1]
-    tvm.ir.assert_structural_equal(given, inherited)
+        given = lowering.capture(unscheduled, "llvm")[-1]
     assert not tvm_ffi.structural_equal(given, lowering.capture(unscheduled, "llvm")[-1])
 
 
 def test_capture_says_when_there_is_nothing_to_capture():
-    with pytest.raises(ValueError, match=r"never ran tirx\.StorageRewrite"):
-        lowering.capture(
-            functions.WORKLOADS["branches"].build(lowering.known_target("llvm")),
-            "llvm",
-            config={"tirx.disable_storage_rewrite": True},
-        )
+    branches = functions.WORKLOADS["branches"].build(lowering.known_target("llvm"))
+    with (
+        tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}),
+        pytest.raises(ValueError, match=r"never ran tirx\.StorageRewrite"),
+    ):
+        lowering.capture(branches, "llvm")
 
 
-def test_errors_of_lowering_pass_through():
+def test_errors_of_lowering_pass_through(monkeypatch: pytest.MonkeyPatch):
     def broken(_mod: Any, _context: Any) -> Any:
         raise KeyError("mine")
 
     failing = tvm.transform.module_pass(broken, opt_level=0, name="broken")
+    monkeypatch.setattr(relax, "get_default_pipeline", lambda _target: failing)
     with pytest.raises(KeyError, match="mine"):
-        lowering.capture(workloads.model("bert_layer"), "llvm", relax_pipeline=failing)
+        lowering.capture(workloads.model("bert_layer"), "llvm")
 
 
 def test_unknown_name_lists_close_ones():
@@ -219,7 +220,7 @@ def test_unknown_name_lists_close_ones():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", functions.MODELS)
 def test_a_model_runs(name: str):
-    executable = tvm.compile(workloads.model(name), "llvm")
+    executable = tvm.compile(workloads.model(name), at_level("llvm"))
     machine = relax.VirtualMachine(executable, tvm.cpu())
     arguments = [tvm.runtime.tensor(value) for value in inputs_of(workloads.MODELS[name], 0)]
     out = machine["forward"](*arguments).numpy()

@@ -6,15 +6,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from tvm.ir import IRModule
-
-from passes.planning import Problem
 from tvm_ext.command_options import PROGRAM, TARGET, add_json, check_writable, write_json
 from tvm_ext.comparison import (
     layer_group_command,
@@ -22,9 +18,10 @@ from tvm_ext.comparison import (
     planner_command,
     shared_memory_command,
 )
-from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
+from tvm_ext.comparison.planners import tensors_of
+from tvm_ext.comparison.progress_line import progress_line
 from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
-from tvm_ext.named_planners import EVERY, planners_for
+from tvm_ext.named_planners import EVERY
 from tvm_ext.programs import ASCEND, load_program
 
 _DEFAULT_WORKLOAD = "resnet18"
@@ -102,16 +99,14 @@ def run(args: argparse.Namespace) -> int:
     program = load_program(args.program, args.target)
     seconds = time.perf_counter() - begin if program.target is not None else None
     rows: list[FunctionComparison] = []
-    memories: list[ActivationMemory] = []
     try:
-        for mod in _progress(program.functions):
-            rows.append(compare_function(mod))
-            if args.fail_on_difference and not rows[-1].equal:
-                break
-        if program.relax is not None and program.target is not None:
-            names = planners_for(Problem(()), (EVERY,), graph=True)
-            for fuse in (True, False):
-                memories += activation_memory(program.relax, program.target, fuse=fuse, names=names)
+        with progress_line("functions") as show:
+            for function in program.functions.items():
+                rows.append(compare_function(*function))
+                show(len(rows), len(program.functions))
+                if args.fail_on_difference and not rows[-1].equal:
+                    break
+        memories = list(tensors_of(program, (EVERY,)))
     except ValueError as error:
         raise ValueError(f"{args.program}: {error}") from error
     comparison = Comparison(tuple(rows))
@@ -128,17 +123,6 @@ def run(args: argparse.Namespace) -> int:
     if args.fail_on_difference and not comparison.equal:
         print(f"\nthe first function that differs: {rows[-1].name}\n{rows[-1].difference}")
     return 0 if comparison.equal else 1
-
-
-def _progress(modules: Sequence[IRModule]) -> Iterable[IRModule]:
-    if not sys.stderr.isatty():
-        return modules
-    try:
-        from tqdm import tqdm
-    except ImportError:  # the extra `cli` is not installed
-        return modules
-    bar: Iterable[IRModule] = tqdm(modules, unit="function", leave=False)
-    return bar
 
 
 def _print_workloads() -> None:

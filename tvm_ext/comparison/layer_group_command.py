@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -23,14 +23,12 @@ from tvm_ext.command_options import write_json
 from tvm_ext.comparison.progress_line import progress_line
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
-    LayerGroupSummary,
     check_local_memory,
     report_of,
-    slices_of,
 )
 from tvm_ext.lowering import DEFAULT_TARGET, capture_relax, known_target
 from tvm_ext.programs import read_network
-from tvm_ext.text import format_bytes, in_columns
+from tvm_ext.text import Table, format_bytes
 
 _DEFAULT_CHIP = "sophgo/bm1684x"
 
@@ -62,6 +60,12 @@ class Savings:
     gmem_before: int
     gmem_after: int
 
+    def table(self) -> Table:
+        """Return the groups, and what they save."""
+        sizes, table = format_bytes(self.gmem_before, self.gmem_after), self.report.table()
+        line = f"global memory of activations: {sizes} without/with groups"
+        return replace(table, notes=(line, *table.notes))
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; the exit status is 0.
@@ -80,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_line("layers") as progress:
         found = savings(mod, checked_options(options), progress)
     write_json(arguments.json, plain(found))
-    print("\n".join(render(found)))
+    print("\n".join(found.table().text()))
     return 0
 
 
@@ -110,69 +114,3 @@ def plain(found: Savings) -> dict[str, object]:
     left = [one._asdict() for one in found.report.left]
     gmem = {"gmem_before": found.gmem_before, "gmem_after": found.gmem_after}
     return {**vars(found.report), "groups": groups, "left": left, **gmem}
-
-
-_HEADER = ["group", "layers", "slices", "halo", "LMEM", "share", "banks", "moved", "twice"]
-
-
-def render(found: Savings) -> list[str]:
-    """Write what groups save as tables."""
-    report = found.report
-    lines = [
-        "LMEM: peak, bytes a lane; banks: conflicts in a bank; moved: between global and local",
-        "memory; twice: rows that are computed again",
-        "",
-    ]
-    rows = [_HEADER]
-    rows += [_row(number, group) for number, group in enumerate(report.groups)]
-    lines += in_columns(rows) if report.groups else ["no groups"]
-    lines.append("")
-    for number, group in enumerate(report.groups):
-        lines.append(f"group {number}:")
-        rows = [["", *row] for row in zip(group.layers, group.results, strict=True)]
-        lines += in_columns(rows, left=range(3))
-    lines += ["", *in_columns(_totals(found))]
-    if report.left:
-        lines += ["", "left alone:"]
-        lines += [f"  {left.layer} ({left.result}): {left.reason}" for left in report.left]
-    return lines
-
-
-def _row(number: int, group: LayerGroupSummary) -> list[str]:
-    return [
-        str(number),
-        str(len(group.layers)),
-        slices_of(group),
-        group.halo,
-        str(group.lmem_peak),
-        f"{100 * group.lmem_peak / group.lmem_capacity:.0f} %",
-        str(group.bank_conflicts),
-        format_bytes(group.moved),
-        str(group.repeated_rows),
-    ]
-
-
-def _totals(found: Savings) -> list[list[str]]:
-    report = found.report
-    return [
-        ["", "without", "with groups", "least"],
-        [
-            "moved between global and local memory",
-            format_bytes(report.moved_before),
-            format_bytes(report.moved_after),
-            format_bytes(report.moved_least),
-        ],
-        [
-            "of it to lay out weights, which a deployment does once",
-            format_bytes(report.folded_before),
-            format_bytes(report.folded_after),
-            "",
-        ],
-        [
-            "global memory of activations",
-            format_bytes(found.gmem_before),
-            format_bytes(found.gmem_after),
-            "",
-        ],
-        ["cycles (simulated)", f"{report.makespan_before:,}", f"{report.makespan_after:,}", ""],
-    ]

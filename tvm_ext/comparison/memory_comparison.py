@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
-from operator import add
 from time import perf_counter
 from typing import Any
 
@@ -33,7 +32,7 @@ from tvm_ext.comparison.planner_results import (
 from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
-from tvm_ext.text import Table
+from tvm_ext.text import Table, Tabular
 
 READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
@@ -58,17 +57,6 @@ class AllocatedMemory:
         """Return the bytes of storages for each of a product of symbolic dimensions."""
         return dict(self.units).get(unit, 0)
 
-    def joined(self, other: AllocatedMemory, join: Callable[[int, int], int]) -> AllocatedMemory:
-        """Return what `join` makes of each number of the two."""
-        units = sorted({unit for unit, _ in (*self.units, *other.units)})
-        return AllocatedMemory(
-            join(self.nbytes, other.nbytes),
-            join(self.left, other.left),
-            join(self.left_bytes, other.left_bytes),
-            join(self.symbolic, other.symbolic),
-            tuple((unit, join(self.bytes_per(unit), other.bytes_per(unit))) for unit in units),
-        )
-
 
 @dataclass(frozen=True)
 class SymbolicMemory:
@@ -88,7 +76,7 @@ class SymbolicMemory:
 
 
 @dataclass(frozen=True)
-class ActivationMemory:
+class ActivationMemory(Tabular):
     """The memory of one Relax function."""
 
     planned: ScopeResult
@@ -145,14 +133,6 @@ class ActivationMemory:
         """Return a row for each planner, with what the numbers leave out below."""
         weights = f"weights: {self.weights} in a region of {self.weight_bytes:,} bytes"
         return scope_table([self.planned], [*self.not_counted(), weights])
-
-    def __str__(self) -> str:
-        """Return the table that the command ``compare`` prints."""
-        return "\n".join(self.table().text())
-
-    def _repr_html_(self) -> str:
-        """Return it for a notebook."""
-        return self.table().html()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all that is known as plain data, the keys named as the attributes."""
@@ -309,27 +289,28 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
     Of the two sides of an ``if``, one runs: the one that allocates more counts. A storage counts
     from the beginning of the call to its end. Allocations must not yet be calls of the runtime.
     """
-    return _allocated(func.body, Sizes(func, {}))
+    counts = _allocated(func.body, Sizes(func, {}))
+    units = sorted((unit, nbytes) for (_, unit), nbytes in counts.items() if unit)
+    fields = {field: count for (field, unit), count in counts.items() if not unit}
+    return AllocatedMemory(**fields, units=tuple(units))
 
 
-def _allocated(value: relax.Expr, sizes: Sizes) -> AllocatedMemory:
+def _allocated(value: relax.Expr, sizes: Sizes) -> Counter[tuple[str, str]]:
+    """Return the numbers of `AllocatedMemory`, by field and, of its units, by the unit."""
     if isinstance(value, relax.SeqExpr):
         bindings = (binding for block in value.blocks for binding in block.bindings)
-        parts = (_allocated(binding.value, sizes) for binding in bindings)
-        return reduce(lambda one, two: one.joined(two, add), parts, AllocatedMemory())
+        return sum((_allocated(binding.value, sizes) for binding in bindings), Counter())
     if isinstance(value, relax.If):
-        return _allocated(value.true_branch, sizes).joined(
-            _allocated(value.false_branch, sizes), max
-        )
+        return _allocated(value.true_branch, sizes) | _allocated(value.false_branch, sizes)
     operator = operator_name(value.op) if isinstance(value, relax.Call) else None
     if operator not in (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR):
-        return AllocatedMemory()
+        return Counter()
     is_storage = operator == ALLOC_PLANNED_STORAGE
     dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
     size = sizes.of(value.args[0].values, dtype)
     if is_storage and size.factors:
         unit = str(product(sorted(size.factors, key=str)))
-        return AllocatedMemory(symbolic=1, units=((unit, size.count),))
+        return Counter({("symbolic", ""): 1, ("units", unit): size.count})
     if is_storage:
-        return AllocatedMemory(nbytes=size.count)
-    return AllocatedMemory(left=1, left_bytes=0 if size.factors else size.count)
+        return Counter({("nbytes", ""): size.count})
+    return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})

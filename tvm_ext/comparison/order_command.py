@@ -14,7 +14,6 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
-from passes.planning import Budget
 from tvm_ext.command_options import write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import (
@@ -24,7 +23,7 @@ from tvm_ext.lowering import (
     known_target,
 )
 from tvm_ext.programs import read_network
-from tvm_ext.text import in_columns
+from tvm_ext.text import Table
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = known_target(arguments.target or DEFAULT_TARGET)
     found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
     write_json(arguments.json, [{**asdict(row), "proven": row.proven} for row in found])
-    print("\n".join(render(found)))
+    print("\n".join(_table(found).text()))
     return 0
 
 
@@ -81,7 +80,6 @@ def order_savings(
     target: Target,
     *,
     fuse: bool = True,
-    budget: Budget | None = None,
     upper_bounds: Mapping[str, int] | None = None,
 ) -> tuple[OrderSavings, ...]:
     """Return what other orders save of each Relax function with something to plan.
@@ -89,14 +87,14 @@ def order_savings(
     Raises ValueError as `OrderForMemory` and `GMEMAllocate` do.
     """
     options = GMEMOptions(target=target, upper_bounds=upper_bounds or {})
-    ordered = Reordered(options, budget)
+    ordered = Reordered(options)
     plans = [
         _planned(capture_relax(mod, target, fuse=fuse, between=between), options)
         for between in (None, ordered)
     ]
     folded = _lifted(mod)
     if folded is not None:
-        between = Reordered(options, budget)
+        between = Reordered(options)
         plans.append(_planned(capture_relax(folded, target, fuse=fuse, between=between), options))
     rows = []
     for order in ordered.orders:
@@ -140,8 +138,8 @@ def _lifted(mod: tvm.IRModule) -> tvm.IRModule | None:
         return None
 
 
-def render(found: list[OrderSavings]) -> list[str]:
-    """Write what orders save as a table, and below it why no more."""
+def _table(found: list[OrderSavings]) -> Table:
+    """Return what orders save, and below it why no more."""
     rows = [("function", "order", "operators", "moved", "stock", "best", "bound", "proven")]
     for one in found:
         proven = "lowest of any order" if one.proven else "no"
@@ -149,7 +147,7 @@ def render(found: list[OrderSavings]) -> list[str]:
         rows.append((one.name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
         stock, best = f"{one.stock_found:,}", f"{one.found:,}"
         rows.append(("", "found", "", f"{len(one.moved):,}", stock, best, f"{one.bound:,}", proven))
-    return [*in_columns(rows, left=(0, 1, 7)), "", *_notes(found)]
+    return Table("bytes of activations", rows, [*_notes(found)], left=(0, 1, 7))
 
 
 def _notes(found: list[OrderSavings]) -> Iterator[str]:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passes.gmem.planning.gmem_layout import aligned
 from passes.planning import Budget, Plan, Problem, lower_bound
 from passes.planning.html_table import html_table
+from target_hw.memory import round_up
 from tvm_ext.planned_memory import PlannedMemory, plan_memory
 from tvm_ext.text import Table, format_bytes, format_seconds
 
@@ -223,7 +223,7 @@ def plan_scope(
         len(buffers),
         problems[0].capacity,
         sum(
-            end_of((p,), sum(aligned(b.size, p.alignment_of(b)) * b.slots for b in p.buffers))
+            end_of((p,), sum(round_up(b.size, p.alignment_of(b)) * b.slots for b in p.buffers))
             for p in problems
         ),
         None if stock is None or has_slots else end_of(problems, stock),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
@@ -19,13 +19,13 @@ from tvm.tirx import PrimFunc
 from passes.ascend.cost import core_kernel
 from passes.ascend.degrade import machine_of
 from passes.driver import memory_of
-from passes.gmem.planning.gmem_layout import aligned
+from passes.ir.buffers import allocated_bits
 from passes.planning import Budget, Problem
 from passes.planning.planner import as_budget
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import simulate
-from target_hw.memory import MemoryScope
+from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.planner_results import (
@@ -35,7 +35,6 @@ from tvm_ext.comparison.planner_results import (
     ScopeResult,
     plan_scope,
 )
-from tvm_ext.comparison.storage_rewrite import allocated_bits
 from tvm_ext.named_planners import EVERY, known_planners, planners_for
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
@@ -59,15 +58,13 @@ def compare_program(
     is not known, or a function that cannot be planned.
     """
     budget = budget or Budget(SEARCH_NODES)
-    tensors = tuple(_tensors(program, planners, budget))
+    tensors = tuple(tensors_of(program, planners, budget))
     scopes = [memory.planned for memory in tensors if memory.tensors]
     makespans: list[Makespan] = []
     left: list[tuple[str, AllocationNote]] = []
-    for mod in program.functions:
-        ((var, func),) = mod.functions.items()
-        name = str(var.name_hint)
+    for name, func in program.functions.items():
         try:
-            results, cycles, alone = _function(name, mod, func, planners, budget)
+            results, cycles, alone = _function(name, func, planners, budget)
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
         scopes += results
@@ -109,8 +106,8 @@ def _left_alone(left: Sequence[tuple[str, AllocationNote]]) -> Iterator[str]:
         yield f"not planned, {count} in {scope} of {where}{few}: {reason}"
 
 
-def _tensors(
-    program: Program, planners: Sequence[str], budget: Budget
+def tensors_of(
+    program: Program, planners: Sequence[str], budget: Budget | None = None
 ) -> Iterator[ActivationMemory]:
     """Yield the tensors of a network's functions, with operators fused and not."""
     if program.relax is None or program.target is None:
@@ -123,7 +120,7 @@ def _tensors(
 
 
 def _function(
-    name: str, mod: IRModule, func: PrimFunc, planners: Sequence[str], budget: Budget
+    name: str, func: PrimFunc, planners: Sequence[str], budget: Budget
 ) -> tuple[list[ScopeResult], list[Makespan], tuple[AllocationNote, ...]]:
     """Return what each memory and the run of one function come to, and what is not planned."""
     machine = machine_of(func) if memory_of(func) is not None else None
@@ -135,7 +132,7 @@ def _function(
         memory = memory_of(func)
         found = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
         problems = tuple(attached.problem for attached in found.problems)
-    stock = _stock_bytes(mod, {p.memory.name: p.memory.alignment for p in problems})
+    stock = _stock_bytes(func, {p.memory.name: p.memory.alignment for p in problems})
     results, chosen = [], []
     for scope in dict.fromkeys(problem.memory.name for problem in problems):
         of_scope = tuple(problem for problem in problems if problem.memory.name == scope)
@@ -153,13 +150,14 @@ def _function(
     return results, makespans, found.left_alone
 
 
-def _stock_bytes(mod: IRModule, units: Mapping[str, int]) -> dict[str, int]:
+def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:
     """Return what the stock pass allocates in some scopes, each allocation in whole units."""
     total = dict.fromkeys(units, 0)
-    for name, nbits in allocated_bits(tvm.tirx.transform.StorageRewrite()(mod)):
+    stock = tvm.tirx.transform.StorageRewrite()(IRModule({"main": func}))["main"]
+    for name, nbits in allocated_bits(stock.body):
         scope = parse_storage_scope(name)
         if str(scope) in total and nbits is not None and (scope.tag or nbits > REGISTER_BITS):
-            total[str(scope)] += aligned(-(-nbits // 8), units[str(scope)])
+            total[str(scope)] += round_up(-(-nbits // 8), units[str(scope)])
     return total
 
 
@@ -251,16 +249,15 @@ def compare_many(
     is called with the number of programs that are done, each time that one is.
     """
     run = partial(_outcome, planners=tuple(planners), target=target)
-    if executor is None:
-        outcomes = []
-        for program in programs:
-            outcomes.append(run(program))
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in map(run, programs) if executor is None else executor.map(run, programs):
+            outcomes.append(outcome)
             progress(len(outcomes))
-        return outcomes
-    futures = [executor.submit(run, program) for program in programs]
-    for count, _ in enumerate(as_completed(futures), 1):
-        progress(count)
-    return [_result(program, future) for program, future in zip(programs, futures, strict=True)]
+    except BrokenExecutor as error:  # A worker's process has ended: the executor gives up the rest.
+        reason = f"{type(error).__name__}: {error}"
+        outcomes += [Failure(program, reason) for program in programs[len(outcomes) :]]
+    return outcomes
 
 
 def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
@@ -268,11 +265,3 @@ def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
         return compare_planners(what, planners, target=target)
     except (ValueError, OSError) as error:
         return Failure(what, " ".join(str(error).split()))
-
-
-def _result(program: str, future: Future[Outcome]) -> Outcome:
-    """Return what a worker gave. If a worker's process ends, its executor gives up all the rest."""
-    error = future.exception()
-    if error is not None:
-        return Failure(program, f"{type(error).__name__}: {error}")
-    return future.result()

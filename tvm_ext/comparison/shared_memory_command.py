@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -14,39 +14,23 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.tirx import PrimFunc
 
-from passes.driver import name_of, prim_funcs
 from passes.shared_memory.analysis.steps import SCOPES, allocated_bytes
 from tvm_ext import transform
-from tvm_ext.lowering import up_to_shared_memory
+from tvm_ext.command_options import write_json
 from tvm_ext.programs import load_program
-from tvm_ext.text import in_columns
+from tvm_ext.shared_memory_lowering import up_to_shared_memory
+from tvm_ext.text import Table
 
-_MERGED = {"tirx.merge_static_smem": True}
+_Way = tuple[Callable[[], Pass], Callable[[], Pass], Mapping[str, Any]]
+"""What plans shared memory in the places of `StorageRewrite` and of the merge, and the config."""
 
-
-@dataclass(frozen=True)
-class _Way:
-    """A way from functions in front of `StorageRewrite` to planned shared memory."""
-
-    first: Callable[[], Pass]
-    last: Callable[[], Pass]
-    config: Mapping[str, Any]
-
-
-def _ours(barriers: transform.Barriers) -> _Way:
-    return _Way(
-        lambda: transform.StorageRewrite(shared_apart=True),
-        lambda: transform.PlanSharedMemory(barriers=barriers),
-        {},
-    )
-
-
+_APART = partial(transform.StorageRewrite, shared_apart=True)
 _MERGE = s_tir.transform.MergeSharedMemoryAllocations
-_WAYS = {
-    "default": _Way(tirx.transform.StorageRewrite, _MERGE, {}),
-    "merged": _Way(tirx.transform.StorageRewrite, _MERGE, _MERGED),
-    "ours": _ours("existing"),
-    "insert": _ours("insert"),
+_WAYS: Mapping[str, _Way] = {
+    "default": (tirx.transform.StorageRewrite, _MERGE, {}),
+    "merged": (tirx.transform.StorageRewrite, _MERGE, {"tirx.merge_static_smem": True}),
+    "ours": (_APART, partial(transform.PlanSharedMemory, barriers="existing"), {}),
+    "insert": (_APART, partial(transform.PlanSharedMemory, barriers="insert"), {}),
 }
 
 
@@ -70,25 +54,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1.
-
-    Raises
-    ------
-    ValueError
-        On bad input.
-    """
+    """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1."""
     program = load_program(args.program, args.target)
-    found = [one for mod in program.functions for one in _kernel_bytes(mod)]
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+    every = [
+        KernelBytes(name, {way: _taken(func, chosen) for way, chosen in _WAYS.items()})
+        for name, func in program.functions.items()
+    ]
+    found = [one for one in every if any(one.taken.values())]
+    write_json(args.json, [asdict(one) for one in found])
     if not found:
         print("no kernel allocates shared memory")
         return 0
     rows = [("function", *_WAYS)]
     rows += [(one.function, *map(_cell, one.taken.values())) for one in found]
-    print("\n".join(in_columns(rows)))
     above = [one for one in found if _is_above(one)]
-    print(f"\n{len(found)} functions; ours takes more than TVM's default in {len(above)}")
+    note = f"{len(found)} functions; ours takes more than TVM's default in {len(above)}"
+    print("\n".join(Table("bytes of shared memory", rows, [note]).text()))
     return 1 if above else 0
 
 
@@ -101,18 +82,11 @@ def _is_above(one: KernelBytes) -> bool:
     return default is not None and ours is not None and ours > default
 
 
-def _kernel_bytes(mod: IRModule) -> Iterator[KernelBytes]:
-    """Yield what the functions of a module take, if they take any."""
-    for name, func in prim_funcs(mod).items():
-        taken = {way: _taken(func, chosen) for way, chosen in _WAYS.items()}
-        if any(taken.values()):
-            yield KernelBytes(name if name_of(func) == "?" else name_of(func), taken)
-
-
 def _taken(func: PrimFunc, way: _Way) -> int | None:
     """Return the bytes of the kernel that takes most; None where a pass fails."""
-    passes = [way.first(), *up_to_shared_memory(), way.last()]
-    with PassContext(config=dict(way.config)):
+    rewrite, merge, config = way
+    passes = [rewrite(), up_to_shared_memory(), merge()]
+    with PassContext(config=dict(config)):
         try:
             planned = Sequential(passes)(IRModule({"main": func}))["main"]
         except RuntimeError:  # An internal error of TVM.

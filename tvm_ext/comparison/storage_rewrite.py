@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,13 +14,14 @@ import tvm_ffi
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, PrimFunc
+from tvm.tirx import PrimFunc
 
-from passes.ir.buffers import constant_shape, element_type
+from passes.driver import prim_funcs
+from passes.ir.buffers import allocated_bits
 from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
-from tvm_ext.lowering import left_to_lower, not_lowered, prim_funcs, split
-from tvm_ext.text import Table, format_bytes, format_seconds
+from tvm_ext.lowering import left_to_lower, not_lowered, split
+from tvm_ext.text import Table, Tabular, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
 _LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
@@ -98,7 +98,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """Both passes on every PrimFunc of a module."""
 
     functions: tuple[FunctionComparison, ...]
@@ -133,15 +133,7 @@ class Comparison:
         The seconds that TVM took to lower the program up to the passes are held against theirs.
         """
         rows = [_HEADER, *(cells for function in self.functions for cells in _rows(function))]
-        return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=2)
-
-    def __str__(self) -> str:
-        """Return the table that the command ``compare`` prints."""
-        return "\n".join(self.table().text())
-
-    def _repr_html_(self) -> str:
-        """Return it for a notebook."""
-        return self.table().html()
+        return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=(0, 1))
 
     def to_json(self) -> str:
         """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
@@ -229,23 +221,24 @@ def compare(
     ValueError
         As `split` and `compare_function` do.
     """
-    modules = split(mod, target=target)
-    return Comparison(tuple(compare_function(m, ours=ours, repeats=repeats) for m in modules))
+    functions = split(mod, target=target).items()
+    rows = (compare_function(*function, ours=ours, repeats=repeats) for function in functions)
+    return Comparison(tuple(rows))
 
 
 def compare_function(
-    mod: IRModule, *, ours: Pass | None = None, repeats: int = 5
+    name: str, func: PrimFunc, *, ours: Pass | None = None, repeats: int = 5
 ) -> FunctionComparison:
-    """Run both passes on a module with one function, as `split` gives it, and compare them.
+    """Run both passes on a function, as `split` gives it, and compare them.
 
     Raises ValueError when `repeats` is less than 1, or a pass fails; the message names the function
     and what it still needs, if that is known.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, and is {repeats}")
-    (var,) = mod.functions
+    mod = IRModule({name: func})
     passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
-    after_stock, after_ours = (_run(pass_, mod, var.name_hint) for pass_ in passes)
+    after_stock, after_ours = (_run(pass_, mod, name) for pass_ in passes)
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
         for pass_, times in zip(passes, seconds, strict=True):
@@ -253,7 +246,7 @@ def compare_function(
             pass_(mod)
             times.append(time.perf_counter() - begin)
     return FunctionComparison(
-        name=var.name_hint,
+        name=name,
         before=allocations(mod),
         stock=allocations(after_stock),
         ours=allocations(after_ours),
@@ -263,23 +256,12 @@ def compare_function(
     )
 
 
-def allocated_bits(mod: IRModule) -> Iterator[tuple[str, int | None]]:
-    """Yield scope and bits of each allocation of a module's PrimFuncs; None if not constant."""
-    found: list[AllocBuffer] = []
-    for func in prim_funcs(mod).values():
-        tvm_ffi.structural_walk(func.body, ((AllocBuffer, found.append),))
-    for ty in (alloc.buffer.ty for alloc in found):
-        extents, element = constant_shape(ty.shape), element_type(ty.dtype)
-        is_constant = extents is not None and not element.is_scalable
-        nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None
-        yield str(ty.storage_scope) or "global", nbits
-
-
 def allocations(mod: IRModule) -> dict[str, Allocations]:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
     return sum_of(
         {scope: Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8))}
-        for scope, nbits in allocated_bits(mod)
+        for func in prim_funcs(mod).values()
+        for scope, nbits in allocated_bits(func.body)
     )
 
 
@@ -297,8 +279,7 @@ def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
     try:
         return pass_(mod)
     except Exception as error:  # a pass may raise anything
-        (func,) = mod.functions.values()
-        if left := left_to_lower(func):
+        if left := left_to_lower(mod[name]):
             raise ValueError(not_lowered(name, left[0])) from error
         raise ValueError(
             f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"

@@ -7,7 +7,8 @@
 
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import BufferNote, Listing, Peak, Placement, PlannedRun, ScopeMap
-from tvm_ext.map.source import MapOptions, map_of_module, map_of_problem, memory_map_of
+from tvm_ext.map.options import MapOptions
+from tvm_ext.map.source import map_of_module, map_of_problem, memory_map_of
 from tvm_ext.map.write import write_map
 
 __all__ = [

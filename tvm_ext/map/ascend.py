@@ -8,7 +8,7 @@ simulated on the chip's pipelines.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tvm.tirx import PrimFunc
@@ -21,9 +21,13 @@ from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.engine.positions import compressed
 from passes.simulation import simulate
 from passes.simulation.program import Step, statements_of
-from tvm_ext.map.model import PlannedRun, ScopeMap
+from tvm_ext.map.model import PlannedRun, Shown
+from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver
 from tvm_ext.map.stock import STOCK
+
+PLANNERS = ("three_level",)
+"""Asked by default: what `AscendPlanMemory` does."""
 
 _LEVELS = ("three_level", "three_level_mirror")
 
@@ -34,41 +38,32 @@ def is_ascend(func: PrimFunc) -> bool:
     return target is not None and "ascend" in target.keys and target.features.memory is not None
 
 
-def ascend_maps(
-    name: str,
-    func: PrimFunc,
-    planners_of: Callable[[Problem], Sequence[str]],
-    budget: Budget | None = None,
-) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
+def ascend_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Shown]:
     """Plan every memory of a kernel with every planner, and run the kernel under each.
 
-    The function is flat, with the target of a chip. Returned are the memories that it uses; a run
+    The function is flat, with the target of a chip. Yielded are the memories that it uses; a run
     for each planner, none where the chip's pipelines are not described; and a line for each
     allocation that is not planned. Raises ValueError when the function cannot be read.
     """
     kernel = AscendOptions().read(func)
-    left = [f"{name}: {note}" for note in kernel.found.left_alone]
+    yield from (f"{name}: {note}" for note in kernel.found.left_alone)
     if not kernel.problems:
-        return (), (), left
-    planners = planners_of(kernel.problems[0])
+        return
+    planners = options.names(kernel.problems[0], PLANNERS)
     solvers = {
         planner: stock_solver(name, func, kernel.found)
         if planner == STOCK
-        else _solver(planner, budget)
+        else _solver(planner, options.budget)
         for planner in planners
     }
-    scopes = tuple(
-        replace(scope, rules=RULES)
-        for scope in scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))
-    )
+    scopes = scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))
+    yield from (replace(scope, rules=RULES) for scope in scopes)
     machine = machine_of(func)
     if machine is None:
-        return scopes, (), left
-    runs = []
+        return
     for at, planner in enumerate(planners):
         placed = [(s.placements[at].problem, s.placements[at].plan) for s in scopes]
-        runs.append(PlannedRun(name, planner, simulate(kernel.program, placed, machine)))
-    return scopes, tuple(runs), left
+        yield PlannedRun(name, planner, simulate(kernel.program, placed, machine))
 
 
 def _solver(planner: str, budget: Budget | None) -> Solver:

@@ -15,7 +15,8 @@ from tvm_ext.command_options import (
     check_writable,
 )
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.source import MapOptions, memory_map_of
+from tvm_ext.map.options import MapOptions
+from tvm_ext.map.source import memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
 from tvm_ext.planned_memory import verdict
 from tvm_ext.text import format_bytes

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tvm.ir import IRModule
@@ -14,19 +14,18 @@ from passes.layer_group.cycles import simulate_group
 from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
 from passes.layer_group.planning.time_steps import STORE, Transfer
 from passes.layer_group.transform import LayerGroupOptions, checked_options, chip_of, plan_groups
-from passes.planning import Problem, solve
+from passes.planning import solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
-from tvm_ext.map.model import BufferNote, Listing, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.model import BufferNote, Listing, Placement, PlannedRun, ScopeMap, Shown
+from tvm_ext.map.options import MapOptions
 
 _STAGES = ("for the next slice", "", "of the slice before")
 
 
-def layer_group_maps(
-    mod: IRModule, target: Target, planners_of: Callable[[Problem], Sequence[str]]
-) -> tuple[tuple[ScopeMap, ...], tuple[PlannedRun, ...], list[str]]:
+def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterator[Shown]:
     """Plan the local memory of each group of layers with every planner.
 
-    Bytes are those in one lane. Positions are the time steps of a slice. Returned are a memory for
+    Bytes are those in one lane. Positions are the time steps of a slice. Yielded are a memory for
     each group; each group in simulation, with transfers and lanes as two pipes, under the plan that
     `LayerGroup` makes; and a line for each layer that is in no group. Raises ValueError when the
     target has no such memory, or as `LayerGroup` does.
@@ -34,20 +33,15 @@ def layer_group_maps(
     check_local_memory(target)
     options = checked_options(LayerGroupOptions(target))
     chip = chip_of(options)
-    scopes: list[ScopeMap] = []
-    runs: list[PlannedRun] = []
-    left: list[str] = []
     for block in plan_groups(lowered(mod), options):
-        left += [f"{layer}: {reason}" for layer, reason in block.groups.left.items()]
+        yield from (f"{layer}: {reason}" for layer, reason in block.groups.left.items())
         for number, group in enumerate(block.groups.groups):
             name = f"{block.groups.network.name}, group {number}"
-            scope = _scope(name, group, planners_of(group.local.problem))
-            scopes.append(scope)
-            runs += [
-                PlannedRun(name, p.planner, simulate_group(replace(group, plan=p.plan), chip))
-                for p in scope.placements
-            ]
-    return tuple(scopes), tuple(runs), left
+            scope = _scope(name, group, shown.names(group.local.problem))
+            yield scope
+            for p in scope.placements:
+                simulation = simulate_group(replace(group, plan=p.plan), chip)
+                yield PlannedRun(name, p.planner, simulation)
 
 
 def _scope(name: str, group: PlannedGroup, planners: Sequence[str]) -> ScopeMap:

@@ -152,6 +152,10 @@ class PlannedRun:
     simulation: Simulation  # How it runs
 
 
+Shown = ScopeMap | PlannedRun | str
+"""What a map is put together from; a text says what is not planned, and why."""
+
+
 def _bytes_in_use(
     problem: Problem, plan: Plan, everywhere: bool
 ) -> Iterator[tuple[int, int, bool]]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,15 +16,35 @@ from tvm.ir.expr import Call
 from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, PrimFunc, Stmt, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.driver import EXACT_DTYPE_TARGETS, above, taken_around, target_of
+from passes.driver import EXACT_DTYPE_TARGETS, above, memory_of, taken_around, target_of
 from passes.ir.errors import first_line
 from passes.ir.linear_access import find_linear_access
+from passes.planning import solve
 from passes.planning.planner import Solver as Solver
 from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import statement_lines
 from passes.storage_rewrite.transform import plan_storage, storage_rewrite
-from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
+from tvm_ext.map.options import MapOptions
 from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
+
+
+def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Shown]:
+    """Plan every memory of a flat function as `PlanAddresses` does; yield what is shown of it."""
+    memory, stock = memory_of(func), func
+    func = sink_allocations(func)  # As `PlanAddresses` does, so that the plans are the same.
+    found = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
+    yield from (f"{name}: {note}" for note in found.left_alone)
+    if found.problems:
+        solvers = {
+            planner: stock_solver(name, stock, found)
+            if planner == STOCK
+            else partial(solve, planner=planner, budget=options.budget)
+            for planner in options.names(found.problems[0].problem)
+        }
+        yield from scope_maps(name, func, found, solvers)
 
 
 def scope_maps(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tvm import relax, tirx
@@ -18,71 +18,49 @@ from passes.gmem.storages import FunctionPlan
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed
-from passes.planning import Budget, Plan, Problem, solve
+from passes.planning import Budget, Plan, solve
+from passes.relax.bindings import bindings_of
 from tvm_ext.comparison.memory_comparison import READER
-from tvm_ext.lowering import (
-    DEFAULT_TARGET,
-    Reordered,
-    capture_relax,
-    lowering_relax,
-)
-from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+from tvm_ext.lowering import Reordered, capture_relax
+from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
+from tvm_ext.map.options import MapOptions
 from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
-from tvm_ext.tensor_names import bindings_of, operator_of
+from tvm_ext.tensor_names import operator_of
 
 SLOTS = "slots"
 """What stands for the plan in whole slots in the place of a planner's name."""
 
 
-def relax_maps(
-    mod: IRModule,
-    target: Target,
-    planners_of: Callable[[Problem], Sequence[str]],
-    budget: Budget | None = None,
-    *,
-    order: bool = False,
-) -> tuple[tuple[ScopeMap, ...], tuple[str, ...]]:
+def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[Shown]:
     """Plan the activations of each Relax function with every planner.
 
-    The module is lowered by the stock pipeline up to the planning of its memory. Returned are a
+    The module is lowered by the stock pipeline up to the planning of its memory. Yielded are a
     memory for each function with tensors to plan, in alphabetical order; and a line for each tensor
     that is left to the runtime, and one for all those of a function whose sizes only the running
     program knows. Raises ValueError when the module cannot be lowered or read, or nothing fits the
-    target's memory. With `order` the operators are put in another order before; the notes then
-    say what moved.
+    target's memory. In another order than the written one, the notes say what moved.
     """
-    maps, left = [], []
-    options = GMEMOptions(target=target, budget=budget)
-    lowered, moved = _lowered(mod, options, order)
-    for found in plan_gmem(lowered, READER, options):
+    budget = options.budget
+    gmem = GMEMOptions(target=target, budget=budget)
+    ordered = Reordered(gmem)
+    lowered = capture_relax(mod, target, between=ordered if options.order else None)
+    moved = {one.name: one.moved for one in ordered.orders}
+    for found in plan_gmem(lowered, READER, gmem):
         symbolic = sum(len(g.problem.buffers) for g in found.memory.groups if g.unit is not None)
         if symbolic:
-            left.append(
-                f"{found.memory.name}: tensors of a size known at run time only: {symbolic}"
-            )
-        left += [f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left]
+            yield f"{found.memory.name}: tensors of a size known at run time only: {symbolic}"
+        yield from (f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left)
         if not found.memory.storages:
             continue
         listing, notes = _read(found, moved.get(found.memory.name, ()))
-        planners = planners_of(found.problem)
+        planners = options.names(found.problem, graph=True)
         if not found.form.offsets:  # A plan with offsets is none for such a device.
             planners = [SLOTS, *([STOCK] if STOCK in planners else [])]
         placements = tuple(
             Placement(planner, found.problem, _plan(found, planner, budget)) for planner in planners
         )
         form = f"{found.form}; a call copies {found.copied:,} bytes"
-        maps.append(ScopeMap(found.memory.name, placements, listing, notes, form=form))
-    return tuple(maps), tuple(left)
-
-
-def _lowered(
-    mod: IRModule, options: GMEMOptions, order: bool
-) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
-    """Return a module before its memory is planned, and which bindings of a function moved."""
-    target, ordered = options.target or Target(DEFAULT_TARGET), Reordered(options)
-    with lowering_relax(target):
-        lowered = capture_relax(mod, target, between=ordered if order else None)
-    return lowered, {one.name: one.moved for one in ordered.orders}
+        yield ScopeMap(found.memory.name, placements, listing, notes, form=form)
 
 
 def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:

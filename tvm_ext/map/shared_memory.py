@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tvm.ir import IRModule
@@ -23,38 +23,32 @@ from passes.shared_memory.transform import (
     read_shared_memory,
 )
 from target_hw.memory import MemoryScope
-from tvm_ext.lowering import up_to_shared_memory
-from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
+from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import type_and_shape
+from tvm_ext.shared_memory_lowering import up_to_shared_memory
 from tvm_ext.transform import StorageRewrite
 
 
-def shared_memory_maps(
-    name: str,
-    func: PrimFunc,
-    planners_of: Callable[[Problem], Sequence[str]],
-    budget: Budget | None = None,
-) -> tuple[tuple[ScopeMap, ...], list[str]]:
+def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Shown]:
     """Plan the shared memory of a function's kernels with every planner, as `PlanSharedMemory`.
 
-    The function stands in front of `StorageRewrite`. Returned are a memory for each kernel and
+    The function stands in front of `StorageRewrite`. Yielded are a memory for each kernel and
     storage scope, and a line for each allocation that is not planned. The barriers are those that
     the pass leaves. Raises ValueError when the function cannot be read.
     """
-    passes = [StorageRewrite(shared_apart=True), *up_to_shared_memory()]
+    passes = [StorageRewrite(shared_apart=True), up_to_shared_memory()]
     func = Sequential(passes)(IRModule({name: func}))[name]
     func, found = read_shared_memory(func, solve, "existing")
     if found is None:
-        return (), []
-    scopes: list[ScopeMap] = []
-    left: list[str] = []
+        return
     for number, memory in enumerate(found.kernels):
-        left += [f"{name}: {note}" for note in memory.left_alone]
+        yield from (f"{name}: {note}" for note in memory.left_alone)
         kernels = list(memory.kernels.values())
         if not kernels:
             continue
-        planners = planners_of(shared_memory_problem(kernels[0], MemoryScope(kernels[0].name)))
-        plans = {planner: _plans(func, memory, planner, budget) for planner in planners}
+        planners = options.names(shared_memory_problem(kernels[0], MemoryScope(kernels[0].name)))
+        plans = {planner: _plans(func, memory, planner, options.budget) for planner in planners}
         called = name if len(found.kernels) == 1 else f"{name}, kernel {number}"
         for at, kernel in enumerate(kernels):
             rows = _read(func, memory, kernel, found.access.alloc_stmts)
@@ -63,8 +57,7 @@ def shared_memory_maps(
                 for planner, planned in plans.items()
             )
             listing = Listing(rows.lines, tuple(range(len(rows.lines))), called, rows.barriers)
-            scopes.append(ScopeMap(called, placements, listing, rows.notes))
-    return tuple(scopes), left
+            yield ScopeMap(called, placements, listing, rows.notes)
 
 
 def _plans(

@@ -29,9 +29,10 @@ from tvm.ir.prim import (
     Sub,
 )
 from tvm.tirx import BufferStore, For, While
+from tvm_ffi import WalkOrder, WalkResult
 
 from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_walk
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,6 @@ def either(first: Computation, second: Computation | None = None) -> Computation
     )
 
 
-_TENSOR_LOAD = type_index(TensorLoad)
-_EXPR = type_index(Expr)
-
 _WIDE = 64
 """Bits of the elements that vectors do no arithmetic on."""
 _ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
@@ -192,15 +190,12 @@ def needs_scalar_loop(value: Any) -> bool:
     """
     found: list[Any] = []
 
-    def visit(node: Any, visitor: Any) -> None:
+    def visit(node: Any) -> None:
         if _has_no_instruction(node):
             found.append(node)
-        visitor.default_visit(node)
 
-    def leave_out(_load: Any, _visitor: Any) -> None:
-        """Skip the index of a load."""
-
-    structural_visit(value, [(_TENSOR_LOAD, leave_out), (_EXPR, visit)])
+    notes = [(TensorLoad, lambda _load: WalkResult.SKIP), (Expr, visit)]
+    structural_walk(value, notes, WalkOrder.PREORDER)
     return bool(found)
 
 

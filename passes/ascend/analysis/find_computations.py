@@ -19,7 +19,7 @@ tiles stays a loop; so does any other loop that holds several computations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,11 +56,13 @@ from passes.ir.statements import (
     Name,
     Other,
     Records,
+    RecordVisitor,
     Store,
     Value,
     WhileLoop,
     post_order,
 )
+from passes.ir.structural import structural_walk
 from passes.prim_func.function_problems import FunctionProblems
 
 UNKNOWN_TRIPS = 2
@@ -84,10 +86,10 @@ def find_computations(
     Allocations are planned by index; `route` gives the pipe on which a computation would run by
     itself. ValueError is raised when one named pipe stands inside of another, or is no name.
     """
-    return _Finder(found, planned, route).nodes(found.statements)
+    return _Finder(found, planned, route).nodes(found.access.statements)
 
 
-class _Finder:
+class _Finder(RecordVisitor):
     def __init__(
         self,
         found: FunctionProblems,
@@ -103,29 +105,13 @@ class _Finder:
             self._bound(bound.variable, bound.lower, bound.upper)
         self._made = 0
         self._pipe: str | None = None
-        self._visitors: Mapping[type, Callable[[Any], Sequence[Node]]] = {
-            Alloc: self._visit_alloc,
-            Assert: lambda check: self._value(check.condition),
-            Attribute: lambda attribute: self._named(
-                attribute.op.value if attribute.op.attr_key == _PIPE else None,
-                lambda: self.nodes(attribute.body),
-            ),
-            Branch: self._visit_branch,
-            Declare: lambda _declare: (),
-            ForLoop: lambda loop: self._named(
-                loop.op.annotations.get(_PIPE), lambda: self._loop(loop)
-            ),
-            Other: lambda other: self._opaque(other.parts),
-            Store: self._visit_store,
-            Value: self._visit_value,
-            WhileLoop: self._visit_while,
-        }
+        self._nodes: list[Node] = []  # What the statements that are read are made of, so far
 
     def nodes(self, statements: Records) -> tuple[Node, ...]:
         """Return what statements are made of."""
-        found: list[Node] = []
-        for statement in statements:
-            found += self._visitors[type(statement)](statement)
+        outer, self._nodes = self._nodes, []
+        self._visit(statements)
+        found, self._nodes = self._nodes, outer
         return tuple(found)
 
     # Memory
@@ -146,9 +132,11 @@ class _Finder:
 
     # Leaf statements
 
-    def _visit_alloc(self, alloc: Alloc) -> Sequence[Node]:
-        self._made += self._memory(alloc.op.buffer).index in self._planned
-        return ()
+    def _visit_alloc(self, alloc: Alloc) -> None:
+        self._made += self._memory(alloc.buffer).index in self._planned
+
+    def _visit_declare(self, _declare: Declare) -> None:
+        """Give memory another name."""
 
     def _value(self, records: Records) -> Sequence[Node]:
         reads = self._loads(records)
@@ -157,12 +145,15 @@ class _Finder:
         bits = max(memory.bits for memory in reads)
         return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
 
-    def _visit_store(self, store: Store) -> Sequence[Node]:
+    def _visit_assert(self, check: Assert) -> None:
+        self._nodes += self._value(check.condition)
+
+    def _visit_store(self, store: Store) -> None:
         op, reads = store.op, self._loads(store.value, store.indices)
         target = self._memory(op.buffer)
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
-        return [
+        self._nodes.append(
             Computation(
                 reads,
                 (target,),
@@ -174,11 +165,14 @@ class _Finder:
                 starts=not reads,
                 is_plain=lanes == 1,
             )
-        ]
+        )
 
-    def _visit_value(self, value: Value) -> Sequence[Node]:
+    def _visit_value(self, value: Value) -> None:
         read = self._value if type(value.op) is Bind else self._opaque
-        return read(value.value)
+        self._nodes += read(value.value)
+
+    def _visit_other(self, other: Other) -> None:
+        self._nodes += self._opaque(other.parts)
 
     def _opaque(self, records: Records) -> Sequence[Node]:
         """Return the computation of a call, whose accesses are told by its pointers at most."""
@@ -228,6 +222,13 @@ class _Finder:
 
     # Statements with a body
 
+    def _visit_attribute(self, attribute: Attribute) -> None:
+        name = attribute.op.value if attribute.op.attr_key == _PIPE else None
+        self._nodes += self._named(name, lambda: self.nodes(attribute.body))
+
+    def _visit_forloop(self, loop: ForLoop) -> None:
+        self._nodes += self._named(loop.op.annotations.get(_PIPE), lambda: self._loop(loop))
+
     def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
         """Return one computation of all that stands under a pipe's name, if one is given."""
         if value is None:
@@ -260,19 +261,19 @@ class _Finder:
                 return [whole.times(trips)]
         return [*before, Repeat(op, trips, body)]
 
-    def _visit_while(self, loop: WhileLoop) -> Sequence[Node]:
+    def _visit_whileloop(self, loop: WhileLoop) -> None:
         body = (*self._value(loop.condition), *self.nodes(loop.body))
-        return [Repeat(loop.op, UNKNOWN_TRIPS, body)] if body else ()
+        if body:
+            self._nodes.append(Repeat(loop.op, UNKNOWN_TRIPS, body))
 
-    def _visit_branch(self, branch: Branch) -> Sequence[Node]:
-        condition = tuple(self._value(branch.condition))
+    def _visit_branch(self, branch: Branch) -> None:
+        self._nodes += self._value(branch.condition)
         made = self._made
         then, *others = map(self.nodes, branch.cases)
         otherwise = others[0] if others else ()
-        if not then and not otherwise:
-            return condition
-        predicated = self._predicated(then, otherwise) if self._made == made else None
-        return [*condition, IfElse(then, otherwise, predicated)]
+        if then or otherwise:
+            predicated = self._predicated(then, otherwise) if self._made == made else None
+            self._nodes.append(IfElse(then, otherwise, predicated))
 
     def _predicated(self, then: Sequence[Node], otherwise: Sequence[Node]) -> Computation | None:
         """Return the branches of an ``if`` as one computation, if they are one."""
@@ -350,7 +351,7 @@ class _Finder:
             expr, [(TensorLoad, forget), (CallExpr, forget), (Cast, forget)]
         )
         unbounded: list[Var] = []
-        tvm_ffi.structural_walk(expr, (Var, unbounded.append))
+        structural_walk(expr, [(Var, unbounded.append)])
         for var in unbounded:
             if var.__chandle__() not in self._bounded:
                 self._analyzer.update(var, ConstIntBound(-_INFINITE, _INFINITE), override=True)
@@ -361,6 +362,9 @@ class _Finder:
 def _names(expr: Any) -> set[int]:
     """Return the handles of the variables in an expression, and of the buffers that it reads."""
     found: set[int] = set()
-    tvm_ffi.structural_walk(expr, (Var, lambda var: found.add(var.__chandle__())))
-    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.add(load.source.__chandle__())))
+    notes = [
+        (Var, lambda var: found.add(var.__chandle__())),
+        (TensorLoad, lambda load: found.add(load.source.__chandle__())),
+    ]
+    structural_walk(expr, notes)
     return found

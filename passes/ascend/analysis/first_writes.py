@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from tvm.ir import TensorLoad
 
@@ -20,9 +19,9 @@ from passes.ir.statements import (
     Load,
     Name,
     Records,
+    RecordVisitor,
     Store,
     WhileLoop,
-    parts_of,
 )
 from passes.prim_func.memory_uses import AllocationUses
 
@@ -30,10 +29,7 @@ _WRITES = 2  # The bit of a pointer's access mask.
 
 
 def check_first_writes(
-    statements: Records,
-    access: LinearAccess,
-    uses: Sequence[AllocationUses],
-    planned: Collection[int],
+    access: LinearAccess, uses: Sequence[AllocationUses], planned: Collection[int]
 ) -> None:
     """Refuse a function that reads one of the planned allocations before anything has written it.
 
@@ -41,10 +37,10 @@ def check_first_writes(
     earlier iteration wrote, where the allocation is outside of the loop. Memory whose address is
     handed on counts as written. ValueError names the buffer and its scope.
     """
-    _Walk(access, uses, planned).visit(statements)
+    _Walk(access, uses, planned).check()
 
 
-class _Walk:
+class _Walk(RecordVisitor):
     def __init__(
         self, access: LinearAccess, uses: Sequence[AllocationUses], planned: Collection[int]
     ) -> None:
@@ -53,28 +49,9 @@ class _Walk:
         self._loops: list[int] = []
         self._made_in: dict[int, int] = {}  # The number of loops around an allocation.
         self._conditions = 0
-        self._visitors: dict[type, Callable[[Any], None]] = {
-            Alloc: self._visit_alloc,
-            Branch: self._visit_choice,
-            Call: self._visit_call,
-            Conditional: self._visit_choice,
-            Declare: lambda _declare: None,
-            Load: self._visit_load,
-            ForLoop: lambda loop: self._visit_loop(loop, loop.bounds, (loop.body,)),
-            # Stores and loads do not come here: the address is handed on.
-            Name: lambda name: self._write(name.key),
-            WhileLoop: lambda loop: self._visit_loop(loop, (), parts_of(loop)),
-            Store: self._visit_store,
-        }
 
-    def visit(self, records: Records) -> None:
-        """Go through records in the order of the program."""
-        for record in records:
-            self._visitors.get(type(record), self._visit_parts)(record)
-
-    def _visit_parts(self, record: Any) -> None:
-        for part in parts_of(record):
-            self.visit(part)
+    def check(self) -> None:
+        self._visit(self._access.statements)
 
     def _write(self, key: int) -> None:
         entry = self._access.buffers.get(key)
@@ -101,31 +78,45 @@ class _Walk:
     def _visit_alloc(self, alloc: Alloc) -> None:
         self._made_in[self._access.buffers[alloc.key].root] = len(self._loops)
 
+    def _visit_declare(self, _declare: Declare) -> None:
+        """Give memory another name."""
+
     def _visit_store(self, store: Store) -> None:
         self._visit_parts(store)
         self._write(store.key)
 
-    def _visit_loop(
-        self, loop: ForLoop | WhileLoop, before: Sequence[Records], repeated: Sequence[Records]
-    ) -> None:
-        for part in before:
-            self.visit(part)
+    def _visit_forloop(self, loop: ForLoop) -> None:
+        for bound in loop.bounds:
+            self._visit(bound)
+        self._visit_repeated(loop, loop.body)
+
+    def _visit_whileloop(self, loop: WhileLoop) -> None:
+        self._visit_repeated(loop, loop.condition, loop.body)
+
+    def _visit_repeated(self, loop: ForLoop | WhileLoop, *parts: Records) -> None:
         self._loops.append(loop.key)
-        for part in repeated:
-            self.visit(part)
+        for part in parts:
+            self._visit(part)
         self._loops.pop()
+
+    def _visit_branch(self, branch: Branch) -> None:
+        self._visit(branch.condition)
+        self._conditions += 1
+        for case in branch.cases:
+            self._visit(case)
+        self._conditions -= 1
 
     # Expressions
 
     def _visit_load(self, load: Load) -> None:
-        self.visit(load.indices)
+        self._visit(load.indices)
         self._read(load.key)
 
     def _visit_call(self, call: Call) -> None:
         op = call.op
         if is_address_of(op) and isinstance(op.args[0], TensorLoad):
             (load,) = call.args[0]
-            self.visit(load.indices)
+            self._visit(load.indices)
             self._write(load.key)
         elif is_tvm_access_ptr(op):
             buffer = buffer_data_var(op.args[1])
@@ -133,15 +124,17 @@ class _Walk:
                 self._read(buffer.__chandle__())
             elif buffer is not None:
                 self._write(buffer.__chandle__())
-            self.visit(call.args[2])
+            self._visit(call.args[2])
         else:
             for arg in call.args:
-                self.visit(arg)
+                self._visit(arg)
 
-    def _visit_choice(self, choice: Branch | Conditional) -> None:
-        condition, *cases = parts_of(choice)
-        self.visit(condition)
+    def _visit_conditional(self, choice: Conditional) -> None:
+        self._visit(choice.condition)
         self._conditions += 1
-        for case in cases:
-            self.visit(case)
+        super()._visit_conditional(choice._replace(condition=()))
         self._conditions -= 1
+
+    def _visit_name(self, name: Name) -> None:
+        # Stores and loads do not come here: the address is handed on.
+        self._write(name.key)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.ir.prim import (
@@ -38,6 +37,7 @@ from tvm.tirx import BufferStore
 
 from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
 from passes.ir.operators import is_instruction, operator_name
+from passes.ir.structural import structural_walk
 from passes.planning.problem import Buffer
 from passes.prim_func.function_problems import Allocation, FunctionProblems
 from passes.prim_func.in_place_pairs import is_within
@@ -224,7 +224,7 @@ def _operands(value: Any) -> list[Any] | None:
 def _reads(expr: Any) -> bool:
     """Whether an expression reads memory."""
     found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
+    structural_walk(expr, [(TensorLoad, found.append)])
     return bool(found)
 
 
@@ -239,5 +239,5 @@ def _shape(load: TensorLoad, store: BufferStore) -> str:
 def _variables(indices: Any) -> set[int]:
     found: list[Var] = []
     for index in indices:
-        tvm_ffi.structural_walk(index, (Var, found.append))
+        structural_walk(index, [(Var, found.append)])
     return {var.__chandle__() for var in found}

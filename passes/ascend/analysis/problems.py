@@ -163,7 +163,7 @@ def check_is_planned(found: FunctionProblems, scopes: Collection[str]) -> None:
         # What is preloaded was written an iteration before.
         if not _is_preloaded(allocation)
     ]
-    check_first_writes(found.statements, found.access, found.uses, planned)
+    check_first_writes(found.access, found.uses, planned)
 
 
 def ascend_problems(

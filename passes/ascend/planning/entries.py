@@ -19,6 +19,7 @@ from passes.planning.engine.coalesce import merged_groups
 from passes.planning.in_place import InPlacePair
 from passes.planning.live_ranges import common
 from passes.planning.problem import Buffer, Problem
+from target_hw.memory import round_up
 
 STRATEGIES = ("default", "largest-first")
 _REORDERED = "local.UB"
@@ -129,11 +130,6 @@ def granule(problem: Problem) -> int:
     return math.lcm(1, *(problem.alignment_of(buffer) for buffer in problem.buffers))
 
 
-def rounded(value: int, unit: int) -> int:
-    """Return `value` rounded up to a multiple of `unit`."""
-    return -(-value // unit) * unit
-
-
 def pins_of(entries: Sequence[Entry]) -> dict[EntrySlot, int]:
     """Return the offsets, in bytes, that are decided already: a pinned buffer is never merged."""
     return {
@@ -153,7 +149,7 @@ def sequential(problem: Problem, entries: Sequence[Entry]) -> dict[EntrySlot, in
         if item in offsets:
             continue
         size = entries[item.entry].size
-        top = settle(top, size, unit, taken) if size else rounded(top, unit)
+        top = settle(top, size, unit, taken) if size else round_up(top, unit)
         offsets[item] = top
         top += size
     return offsets

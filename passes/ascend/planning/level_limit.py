@@ -11,7 +11,7 @@ from dataclasses import replace
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, solve
-from passes.planning.planners.search import avoidable
+from passes.planning.planners.least_penalty import avoidable
 from passes.planning.problem import Problem
 
 LEVELS = (2, 1, 0)

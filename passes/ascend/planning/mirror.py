@@ -26,11 +26,11 @@ from passes.ascend.planning.entries import (
     live_overlap,
     pins_of,
     plan_order,
-    rounded,
 )
 from passes.planning.in_place import Sharing
 from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT, Problem
+from target_hw.memory import round_up
 
 TOP = 3
 """The original's number for what its document calls level 2."""
@@ -155,7 +155,7 @@ class _Facts:
     def __init__(self, problem: Problem, entries: Sequence[Entry]) -> None:
         self.problem, self.entries = problem, entries
         self.unit = granule(problem)
-        self.sizes = [rounded(entry.size, self.unit) for entry in entries]
+        self.sizes = [round_up(entry.size, self.unit) for entry in entries]
         self.pins = pins_of(entries)
         self.reserved = 1 << len(entries)
         count = len(entries)
@@ -443,7 +443,7 @@ def _first_outline(facts: _Facts, capacity: int) -> list[Segment]:
     ]
     # Where a reserved range ends between two aligned offsets, the rest is of no use.
     unit = facts.unit
-    fixed = [(begin // unit * unit, rounded(end, unit), entries) for begin, end, entries in fixed]
+    fixed = [(begin // unit * unit, round_up(end, unit), entries) for begin, end, entries in fixed]
     bounds = {0, capacity}
     for begin, end, _ in fixed:
         bounds.update((min(begin, capacity), min(end, capacity)))

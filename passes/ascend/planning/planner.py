@@ -19,20 +19,15 @@ from passes.ascend.planning.entries import (
     granule,
     sequential,
 )
-from passes.ascend.planning.least_waiting import least_waiting
 from passes.ascend.planning.levels import pipes_conflict, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register, solve
-from passes.planning.planners.neighborhood.improve import MOST_BLOCKS
 from passes.planning.planners.portfolio import bump_or_best
 from passes.planning.problem import Problem, widest_alignment
 
 Search = Literal["search", "mirror"]
-MIRROR_SHARE = 10
-"""The part of the budget, and the nodes, that the search spends on the mirrored one as a start."""
-MIRROR_NODES = 2000
 
 
 @register("three_level")
@@ -79,25 +74,26 @@ def plan_levels(
         # Nothing can stand at multiples of all alignments at once.
         plan = bump_or_best(problem, budget or Budget())
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
-    meter = BudgetTracker(budget or Budget())
+    budget = budget or Budget()
     block_list, entries = BlockList(problem), entries_of(problem)
     apart = [] if search == "mirror" else _entries_with_fewer_pairs(problem)
     for laid_out in (*apart, entries):
         plan = block_list.plan_of(by_buffer(laid_out, sequential(problem, laid_out)), name)
         if plan.fits and (search == "mirror" or plan.penalty == 0):
             return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
+    if search == "search":
+        plan = replace(solve(problem, "search", budget), planner=name)
+    else:
+        meter = BudgetTracker(budget)
+        mirrored = mirror(problem, entries, meter, strategy, cross_loop)
+        offsets = by_buffer(entries, mirrored.offsets, mirrored.added)
+        plan = block_list.plan_of(offsets, name, meter.used)
     needed = bytes_apart(problem, entries, strategy)
     without = f"without such sharing first fit needs {needed} bytes"
-    if search == "mirror" or len(block_list) <= MOST_BLOCKS:
-        share = meter if search == "mirror" else meter.share(MIRROR_SHARE, at_most=MIRROR_NODES)
-        mirrored = mirror(problem, entries, share, strategy, cross_loop)
-        plan = block_list.plan_of(by_buffer(entries, mirrored.offsets, mirrored.added), name)
-    if search == "search":
-        plan = least_waiting(problem, plan, meter)
     if plan.status is Status.OPTIMAL:
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
     reuse = reuse_of(problem, plan.offsets, cross_loop, without)
-    return replace(plan, nodes=meter.used, reuse=reuse, bytes_without_sharing=needed)
+    return replace(plan, reuse=reuse, bytes_without_sharing=needed)
 
 
 def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:

@@ -6,9 +6,9 @@ given up. So sets are looked at in the order of this bound, as A* does (Hart, Ni
 1968), and none behind the best plan that is known. The largest buffers are given up first of all,
 one after the other until a plan fits, so that no result is worse than that one.
 
-Of one set, the plan of the least penalty and those of the reuse levels are priced. In the best sets
-pairs of buffers are kept apart that the cost model says wait for one another, the longest wait
-first, and the problem is planned again: penalties guide the planners, cycles decide.
+Of one set, the plan of the least penalty is priced. In the best sets, pairs of buffers are kept
+apart that the cost model says wait for one another, the longest wait first, and the problem is
+planned again: penalties guide the planners, cycles decide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from passes.ascend.planning.level_limit import LEVELS, plan_at_level
 from passes.planning.bound import lower_bound
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
@@ -38,8 +37,8 @@ IMPROVED = 3
 FIRST_PART = 4
 """The part of what is left that the plan of the least penalty may take."""
 
-SET_NODES, LEVEL_NODES, APART_NODES = 2_000, 1_000, 1_000
-"""For the plan of one set, of one of its reuse levels, and with some pairs kept apart."""
+SET_NODES, APART_NODES = 2_000, 1_000
+"""For the plan of one set, and with some pairs kept apart."""
 
 MOST_APART = 16
 """Plans with pairs kept apart that are asked for in one set."""
@@ -250,29 +249,21 @@ class SlotSearch:
         if counts not in self._found:
             self._found[counts] = []
             known = self._plans.get(counts)
-            for plan in self._first_plans(counts, nodes) if known is None else known:
+            for plan in self._first_plan(counts, nodes) if known is None else known:
                 if self._add(counts, plan).cycles <= self._bound(counts):
                     break
             self._plans.setdefault(counts, [choice.plan for choice in self._found[counts]])
         return bool(self._found[counts])
 
-    def _first_plans(self, counts: Counts, nodes: int) -> Iterator[Plan]:
-        """Yield plans that fit, no two alike: of the least penalty, and of the reuse levels."""
+    def _first_plan(self, counts: Counts, nodes: int) -> Iterator[Plan]:
+        """Yield the plan of the least penalty, if it fits."""
         problem = self._problem(counts)
         if not _may_fit(problem):
             return
-        seen = []
-        for level in (None, *LEVELS):
-            if level is None:
-                share = self._meter.share(FIRST_PART, at_most=nodes)
-                plan = self._planner(problem, share.rest())
-            else:
-                share = self._meter.share(1, at_most=LEVEL_NODES)
-                plan = plan_at_level(problem, level, share.rest())
-            self._meter.spend(plan.nodes)
-            if plan.offsets not in seen and _is_right(problem, plan):
-                seen.append(plan.offsets)
-                yield plan
+        plan = self._planner(problem, self._meter.share(FIRST_PART, at_most=nodes).rest())
+        self._meter.spend(plan.nodes)
+        if _is_right(problem, plan):
+            yield plan
 
     def _add(self, counts: Counts, plan: Plan) -> Cost:
         """Price a plan, and keep it."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -12,6 +13,7 @@ from tvm.ir import GlobalVar
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.ir.symbolic_bounds import UPPER_BOUND
+from passes.relax.bindings import bindings_of
 
 _MAKES_TENSOR = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
 
@@ -37,7 +39,7 @@ def stock_sharing(
         planned = relax.transform.StaticPlanBlockMemory()(alone)[variable]
     except Exception:
         return None
-    before, behind = list(_tensors(func.body)), list(_tensors(planned.body))
+    before, behind = _tensors(func), _tensors(planned)
     if len(before) != len(behind):
         return None
     shared: dict[int, list[int]] = {}
@@ -49,15 +51,7 @@ def stock_sharing(
     return tuple(tuple(tensors) for tensors in shared.values())
 
 
-def _tensors(body: relax.Expr) -> Iterator[relax.VarBinding]:
-    """Yield the bindings that make tensors, in program order."""
-    if not isinstance(body, relax.SeqExpr):
-        return
-    for block in body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.If):
-                yield from _tensors(value.true_branch)
-                yield from _tensors(value.false_branch)
-            elif isinstance(value, relax.Call) and operator_name(value.op) in _MAKES_TENSOR:
-                yield binding
+def _tensors(func: relax.Function) -> list[Any]:
+    """Return the bindings that make tensors, in program order."""
+    bindings = (b for b in bindings_of(func.body) if isinstance(b.value, relax.Call))
+    return [b for b in bindings if operator_name(b.value.op) in _MAKES_TENSOR]

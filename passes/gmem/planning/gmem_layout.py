@@ -18,7 +18,7 @@ from typing import Any
 
 from passes.planning.engine.blocks import settle
 from passes.planning.problem import ADDRESS_LIMIT
-from target_hw.memory import ByteRange, MemoryScope, is_byte_count
+from target_hw.memory import ByteRange, MemoryScope, is_byte_count, round_up
 
 
 class NewMemory:
@@ -173,7 +173,7 @@ class GMEM:
         They follow the weights or have a base of their own, and stand behind other regions.
         """
         first = weights.end if self.activation_base is None else self.activation_base
-        start = max((aligned(region.end, self.alignment) for region in others), default=first)
+        start = max((round_up(region.end, self.alignment) for region in others), default=first)
         taken = weights.size + start - first
         scope, capacity = self.scope, self.scope.capacity
         if capacity is not None:
@@ -192,11 +192,6 @@ class GMEM:
             reserved = tuple((b, min(e, capacity)) for b, e in reserved if b < capacity)
         memory = MemoryScope(scope.name, capacity, self.offset_alignment, reserved=reserved, base=0)
         return start, memory
-
-
-def aligned(address: int, alignment: int) -> int:
-    """Return the first multiple of the alignment that is not below the address."""
-    return -(-address // alignment) * alignment
 
 
 def check_alignment(alignment: object) -> None:

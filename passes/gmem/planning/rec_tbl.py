@@ -182,7 +182,7 @@ class _RecordTable:
         self.offsets: dict[int, int] = {}
         self._sizes, self._alignments = block_list.sizes, block_list.alignments
         self._memory = NewMemory(0, block_list.problem.memory.alignment, block_list.taken)
-        self._apart = _separated(block_list)
+        self._apart = block_list.separated
         self._line_of: dict[int, int] = {}
         self._reusable = ReusableRecords(len(block_list))
 
@@ -266,17 +266,6 @@ class _RecordTable:
             del self.hold_edges[block]
             self._reusable.add(self._line_of[block], offset, self._sizes[block], left == 0)
         return tuple(blocks)
-
-
-def _separated(block_list: BlockList) -> dict[int, list[int]]:
-    """Return for each block of a separated buffer the blocks of its partners."""
-    partners: defaultdict[int, list[int]] = defaultdict(list)
-    for first, second in block_list.problem.separations:
-        for one in block_list.blocks_of(first):
-            for two in block_list.blocks_of(second):
-                partners[one].append(two)
-                partners[two].append(one)
-    return dict(partners)
 
 
 class ReusableRecords:

@@ -26,10 +26,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from passes.gmem.planning.gmem_layout import NewMemory
+from passes.planning.engine.blocks import BlockList
 from passes.planning.live_ranges import live_together
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget
 from passes.planning.problem import Buffer, Problem
+from target_hw.memory import round_up
 
 _SHARE = 4
 """One part in so many of the nodes goes to branch and bound on the whole problem, and one to
@@ -78,10 +80,6 @@ def plan_slots(problem: Problem, budget: Budget) -> SlotPlan:
     return SlotPlan(Plan(offsets, peak, 0, "slots", status, search.nodes), bound)
 
 
-def _rounded(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
-
-
 def _largest_slots(sizes: Sequence[int], buffers: Sequence[Buffer]) -> list[int]:
     """Return for each k what the k-th largest slot has at least, in bytes, largest first."""
     begins: dict[int, list[int]] = {}
@@ -108,9 +106,9 @@ class _Search:
         known = [b for b in problem.buffers if b.size]
         # Largest first; among equals, what lives longest has the fewest slots to go to.
         self.buffers = sorted(
-            known, key=lambda b: (-_rounded(b.size, unit), -sum(e - s for s, e in b.live))
+            known, key=lambda b: (-round_up(b.size, unit), -sum(e - s for s, e in b.live))
         )
-        self.sizes = [_rounded(b.size, unit) for b in self.buffers]
+        self.sizes = [round_up(b.size, unit) for b in self.buffers]
         self.least = _largest_slots(self.sizes, self.buffers)
         self.nodes = 0
         self._most_nodes = nodes
@@ -271,16 +269,6 @@ class _Search:
 
 def _conflicts(problem: Problem, buffers: Sequence[Buffer]) -> list[int]:
     """Return for each buffer, as bits, those that may not be in one slot with it."""
-    index = {buffer.name: item for item, buffer in enumerate(buffers)}
-    conflicts = [0] * len(buffers)
-    for one, first in enumerate(buffers):
-        for other in range(one):
-            if live_together(first.live, buffers[other].live):
-                conflicts[one] |= 1 << other
-                conflicts[other] |= 1 << one
-    for first_name, second_name in problem.separations:
-        if first_name in index and second_name in index:
-            one, other = index[first_name], index[second_name]
-            conflicts[one] |= 1 << other
-            conflicts[other] |= 1 << one
-    return conflicts
+    item = {problem.index[buffer.name]: number for number, buffer in enumerate(buffers)}
+    interference = BlockList(problem).interference
+    return [sum(1 << item[other] for other in interference[block].tolist()) for block in item]

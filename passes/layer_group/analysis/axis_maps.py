@@ -77,4 +77,8 @@ def _slopes(
         for divisor in (1, 2, 3, 4, 8, 16, 64, rows)
     )
     parts = (Fraction(stride, divisor) for divisor in small for stride in small)
-    yield from dict.fromkeys(slope for slope in chain(near, parts) if slope > 0)
+    tried: set[Fraction] = set()
+    for slope in chain(near, parts):
+        if slope > 0 and slope not in tried:
+            tried.add(slope)
+            yield slope

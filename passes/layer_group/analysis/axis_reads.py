@@ -68,9 +68,9 @@ class AxisReads:
             return Fraction(1)
         at = np.flatnonzero(self.first <= self.last)
         grown = np.maximum(np.diff(last), 0) + np.maximum(-np.diff(first), 0)
-        steps = zip(grown.tolist(), np.diff(at).tolist(), strict=True)
-        rates = {Fraction(more, rows) for more, rows in steps}
-        return max(rates | {Fraction(int((last - first).max()) + 1)})
+        steps = dict.fromkeys(zip(grown.tolist(), np.diff(at).tolist(), strict=True))
+        rates = [Fraction(more, rows) for more, rows in steps]
+        return max(*rates, Fraction(int((last - first).max()) + 1))
 
     def _read(self) -> tuple[Ints, Ints]:
         """Return the first and last indices of those of the output that need any."""

@@ -34,10 +34,7 @@ from tvm.tirx import (
 )
 
 from passes.ir.operators import is_if_then_else, is_pure
-from passes.ir.structural import structural_visit, type_index
-
-_CALL, _EXPR = type_index(Call), type_index(Expr)
-_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
+from passes.ir.structural import structural_visit
 
 _PLAIN = (
     *(BinaryOpExpr, CmpExpr, LogicalExpr, Not, BitwiseNot),
@@ -184,10 +181,10 @@ class BodyReader:
             visitor.default_visit(other)
 
         callbacks = [
-            (_TENSOR_LOAD, on_load),
-            (_CALL, on_call),
-            (_VAR, on_var),
-            (_EXPR, on_other),
+            (TensorLoad, on_load),
+            (Call, on_call),
+            (Var, on_var),
+            (Expr, on_other),
         ]
         structural_visit(expr, callbacks)
         if broken:

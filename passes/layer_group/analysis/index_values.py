@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from tvm.ir import Var
 from tvm.ir.expr import Call
+from tvm.ir.prim.expr import Mul
 from tvm.tirx import Cast, FloatImm, IntImm, Not, Select
+from tvm_ffi import structural_walk
 
 Values = npt.NDArray[Any]
 
@@ -48,15 +50,28 @@ class NotAnIndexError(ValueError):
     """An expression that holds more than integers, variables and what is known of them."""
 
 
-def values_of(expr: Any, of: Mapping[int, Values]) -> Values:
+def rounds_products(expr: Any) -> bool:
+    """Whether an expression has products of floats, which `values_of` may round or not."""
+    found: list[Any] = []
+    structural_walk(expr, (Mul, found.append))
+    return any(str(product.ty.dtype).startswith("float") for product in found)
+
+
+def values_of(expr: Any, of: Mapping[int, Values], fused: bool = False) -> Values:
     """Evaluate an expression of indices in the arithmetic that TVM compiles it to.
 
     `of` has the values of each variable, by its handle: arrays that broadcast against each other.
+    A compiler may make one instruction of a product of floats and a sum, and not round between
+    the two: `fused` says whether it does.
 
     Raises NotAnIndexError when a variable is not given, or an operation is not known, such as a
     load.
     """
     kind = type(expr).__name__
+
+    def values(*parts: Any) -> list[Values]:
+        return [values_of(part, of, fused) for part in parts]
+
     if isinstance(expr, Var):
         known = of.get(expr.__chandle__())
         if known is None:
@@ -64,24 +79,39 @@ def values_of(expr: Any, of: Mapping[int, Values]) -> Values:
         return known
     if isinstance(expr, (IntImm, FloatImm)):
         return np.asarray(expr.value, dtype=_dtype(expr))
+    if fused and kind in ("Add", "Sub") and _dtype(expr).kind == "f":
+        return _rounded_once(expr, values)
     if kind in _BINARY:
-        return np.asarray(_BINARY[kind](values_of(expr.a, of), values_of(expr.b, of)))
+        return np.asarray(_BINARY[kind](*values(expr.a, expr.b)))
     if kind in ("Div", "Mod"):
-        return _truncated(kind, values_of(expr.a, of), values_of(expr.b, of))
+        return _truncated(kind, *values(expr.a, expr.b))
     if isinstance(expr, Not):
-        return np.logical_not(values_of(expr.a, of))
+        return np.logical_not(*values(expr.a))
     if isinstance(expr, Cast):
-        return values_of(expr.value, of).astype(_dtype(expr))
+        return values_of(expr.value, of, fused).astype(_dtype(expr))
     if isinstance(expr, Select):
-        parts = (expr.condition, expr.true_value, expr.false_value)
-        return np.where(*(values_of(part, of) for part in parts))
+        return np.where(*values(expr.condition, expr.true_value, expr.false_value))
     if isinstance(expr, Call):
         name = str(getattr(expr.op, "name", "")).split(".")[-1]
         if name == "if_then_else":
-            return np.where(*(values_of(part, of) for part in expr.args))
+            return np.where(*values(*expr.args))
         if name in _CALLS and len(expr.args) == 1:
-            return np.asarray(_CALLS[name](values_of(expr.args[0], of)))
+            return np.asarray(_CALLS[name](*values(*expr.args)))
     raise NotAnIndexError(f"{kind} is no index arithmetic")
+
+
+def _rounded_once(expr: Any, values: Callable[..., list[Values]]) -> Values:
+    """Return a sum with a product that is not rounded: twice as many bits hold it."""
+    parts = (expr.a, expr.b)
+    if all(isinstance(part, Mul) for part in parts) or _dtype(expr).itemsize > 4:
+        raise NotAnIndexError("it is not known which product is rounded, or no type holds one")
+    one, other = (
+        np.multiply(*(factor.astype(np.float64) for factor in values(part.a, part.b)))
+        if isinstance(part, Mul)
+        else values(part)[0].astype(np.float64)
+        for part in parts
+    )
+    return np.asarray(_BINARY[type(expr).__name__](one, other)).astype(_dtype(expr))
 
 
 def _truncated(kind: str, a: Values, b: Values) -> Values:

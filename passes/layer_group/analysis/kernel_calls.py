@@ -16,7 +16,7 @@ from tvm.tirx import BufferStore
 
 from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
-from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.analysis.regions import KernelReads, variables_in
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
 
@@ -26,11 +26,10 @@ CUT_LETTERS = "nh"
 """Letters of the axes that are cut: the batch, and rows."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class KernelCall:
     """The call behind a layer."""
 
-    binding: int  # The number of the binding in its block
     reads: KernelReads  # The kernel and what it reads
     parameter: int  # The number of the kernel's parameter that the layer makes
     inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
@@ -121,6 +120,36 @@ class KernelCall:
             kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
         )
         return ceil(Fraction(bits) / prod(uncut))
+
+    @cached_property
+    def adds(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of the layer's inputs whose axis the outermost sum goes along, with that axis.
+
+        So the sum can stop behind any element of that axis and go on later. All that is done
+        before the result is there is done in its place, and what follows on the sum needs nothing
+        else. Empty where the kernel is another.
+        """
+        kernel = self.reads.kernel
+        first, *later = (kernel.stages[i] for i in kernel.stages_for(self.parameter))
+        if not first.inner or first.init is None or self.working:
+            return ()
+        if len(first.writes) > 1 or any(stage.inner for stage in later):
+            return ()
+        if any(access.buffer < kernel.parameters for stage in later for access in stage.reads):
+            return ()
+        summed, extent = first.inner[0]
+        key = summed.__chandle__()
+        found: dict[int, int] = {}
+        for access in first.reads:
+            axes = [at for at, index in enumerate(access.indices) if key in variables_in(index)]
+            if not axes:
+                continue
+            (axis, *others) = axes
+            plain = access.indices[axis].same_as(summed)
+            whole = kernel.shape(access.buffer)[axis] == extent
+            if others or not plain or not whole or found.setdefault(access.buffer, axis) != axis:
+                return ()
+        return tuple((at, found[p]) for at, p in enumerate(self.inputs) if p in found)
 
     @cached_property
     def in_columns(self) -> KernelCall:

@@ -20,11 +20,9 @@ from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
 
 from passes.ir.operators import is_if_then_else
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_visit
 from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
-
-_TENSOR_LOAD = type_index(TensorLoad)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,5 +220,5 @@ def _is_movement(value: Any) -> bool:
 
 def holds_loads(expr: Any) -> bool:
     """Whether an expression reads an element of a buffer."""
-    stop = [(_TENSOR_LOAD, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
+    stop = [(TensorLoad, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
     return structural_visit(expr, stop) is not None

@@ -3,7 +3,8 @@
 
 Relax tensors do not say it. The operators do, all of them together: axes that are mapped onto each
 other through the whole network are one class, and a class has one letter. What operators sum over
-together with a weight are channels, and so is what only a weight gives its extent. Of what is left,
+together with a weight are channels, and so is what only a weight gives its extent; channels
+that are split are channels in both parts, such as heads and what each of them has. Of what is left,
 the axis that most layers go along are rows; an axis of which no layer ever needs all is the batch.
 Shapes decide nothing but between axes of which the operators say the same.
 """
@@ -54,6 +55,7 @@ class _Class:
     moves: bool = False  # Whether a layer reads other indices of it than that of its result
     is_channels: bool = False  # It is summed over with a weight, or made by one
     is_summed: bool = False  # It is summed over with another tensor
+    of: list[Axis] = field(default_factory=list)  # Axes of whose pieces it has the elements
     letter: str = ""
 
 
@@ -88,6 +90,7 @@ class _Classes:
         one.along, one.whole = one.along + other.along, one.whole + other.whole
         for fact in ("moves", "is_channels", "is_summed"):
             setattr(one, fact, getattr(one, fact) or getattr(other, fact))
+        one.of += other.of
         self.of.update(((name, axis), one) for name, axis in other.members.items())
         return True
 
@@ -124,6 +127,7 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
     """Note what one call says of the axes that it reads and makes."""
     shapes = classes.shapes
     mapped: set[int] = set()
+    split: list[tuple[Axis, int]] = []  # Axes that are read in pieces of so many elements.
     for name, axis_maps in call.inputs:
         if name in weights:
             continue
@@ -142,11 +146,17 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
                     mapped.add(axis)
                 continue
             mapped.add(m.axis)
+            if m.stride > 1 and m == AxisMap(m.axis, m.stride, last=m.stride - 1):
+                split.append(((name, axis), m.stride))
             along = _Along((name, axis), (call.output, m.axis), m != AxisMap(m.axis))
             if (m.last - m.first) // m.divide < shapes[name][axis] - 1:
                 _go_along(classes, along)
             else:
                 unsure.append(along)
+    for whole, size in split:
+        for axis, extent in enumerate(shapes[call.output]):
+            if axis not in mapped and extent == size:
+                classes.at(call.output, axis).of.append(whole)
     if len(mapped) < len(shapes[call.output]) and any(n not in weights for n, _ in call.inputs):
         for name, axis_maps in call.inputs:
             for m in axis_maps if name in weights else ():
@@ -206,6 +216,10 @@ def _decide(classes: _Classes) -> None:
             return False
         return usual_letters(rank)[axis] != letter
 
+    for one in found:
+        # Channels that are split are channels in both parts, such as heads and what each has.
+        if not one.letter and any(classes.of[axis].letter == "c" for axis in one.of):
+            one.letter = "c"
     rest = [one for one in found if not one.letter]
     give(
         "h",

@@ -32,7 +32,8 @@ from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
-from passes.layer_group.planning.slicing import LETTERS
+from passes.layer_group.planning.slicing import LETTERS, ROWS
+from passes.relax.opaque_values import OpaqueValues
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 _IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
@@ -47,8 +48,11 @@ class BlockNetwork:
     function: GlobalVar  # The function
     block: int  # The number of the block in the function's body
     network: Network  # Its layers, one for each tensor that a call makes, in the block's order
-    calls: Mapping[str, KernelCall]  # By the layer's name; without those that cannot be grouped
+    # By the layer's name; without those that cannot be grouped.
+    calls: Mapping[str, KernelCall]
+    bindings: Mapping[str, int]  # The number of each layer's binding in the block, by its name
     values: Mapping[str, Any]  # What each tensor is in the function, by its name
+    opaque: tuple[int, ...]  # The numbers of bindings that keep their order: see `OpaqueValues`
 
 
 def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
@@ -57,13 +61,14 @@ def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
     Functions come by name, their blocks in order; blocks that call nothing are left out.
     """
     kernels: dict[int, KernelReads | str] = {}
+    is_opaque = OpaqueValues(mod)
     found = []
     for variable in sorted(mod.get_global_vars(), key=lambda v: str(v.name_hint)):
         function = mod[variable]
         if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
             continue
         for number in range(len(function.body.blocks)):
-            network = _BlockReader(mod, variable, function, number, kernels).read()
+            network = _BlockReader(mod, variable, function, number, kernels, is_opaque).read()
             if network is not None:
                 found.append(network)
     return tuple(found)
@@ -73,12 +78,14 @@ def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
 class _Call:
     """One layer while it is being read."""
 
+    binding: int
     name: str
     operator: str
     inputs: list[str]
     output: str
     reason: str = ""
     source: KernelCall | None = None
+    behind: tuple[str, ...] = ()
 
     @property
     def maps(self) -> tuple[InputMap, ...]:
@@ -93,12 +100,14 @@ class _BlockReader:
         function: relax.Function,
         number: int,
         kernels: dict[int, KernelReads | str],
+        is_opaque: OpaqueValues,
     ) -> None:
         self.mod, self.variable, self.function, self.number = mod, variable, function, number
         self.block = function.body.blocks[number]
-        self.kernels = kernels
+        self.kernels, self.is_opaque = kernels, is_opaque
         self.names = TensorNames()
         self.calls: list[_Call] = []
+        self.opaque: dict[int, tuple[str, ...]] = {}  # What such bindings make, by their number
         self.device: str | None = None
         self.taken_out, self.used_whole = tuple_uses(function, number)
 
@@ -134,13 +143,19 @@ class _BlockReader:
             self.names.of_var[var.__chandle__()] = []
             return
         results = self.names.new(var)
-        operator, reason = operator_of(value)
+        (operator, reason), first = operator_of(value), len(self.calls)
         if operator == CALL_TIR:
             self._read_kernel_call(at, binding, results)
-            return
-        inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
-        for name in flat(results):
-            self.calls.append(_Call(f"{operator}:{name}", operator, inputs, name, reason))
+        else:
+            inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
+            for name in flat(results):
+                self.calls.append(_Call(at, f"{operator}:{name}", operator, inputs, name, reason))
+        made = self.calls[first:]
+        if made and self.is_opaque(value):
+            behind = next(reversed(self.opaque.values()), ())
+            for call in made:
+                call.behind = behind
+            self.opaque[at] = tuple(call.output for call in made)
 
     def _inputs_of(self, value: Any) -> Any:
         if isinstance(value, Call):
@@ -157,7 +172,7 @@ class _BlockReader:
         taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
         for number in taken or range(len(made)):
             name = f"{operator}:{made[number]}"
-            layer = _Call(name, operator, flat(inputs), made[number])
+            layer = _Call(at, name, operator, flat(inputs), made[number])
             self.calls.append(layer)
             if any(0 in (self.names.shapes[n] or ()) for n in (*layer.inputs, layer.output)):
                 layer.reason = "a tensor of it has no elements"
@@ -169,7 +184,7 @@ class _BlockReader:
                 layer.reason = "its results are used as one tuple"
             else:
                 try:
-                    self._describe(layer, at, kernel, inputs, number, len(made))
+                    self._describe(layer, kernel, inputs, number, len(made))
                 except UNFORESEEN as error:
                     layer.reason = _cannot_be_cut(error)
 
@@ -186,7 +201,7 @@ class _BlockReader:
         return self.kernels[key]
 
     def _describe(
-        self, layer: _Call, at: int, reads: KernelReads, inputs: list[str], number: int, made: int
+        self, layer: _Call, reads: KernelReads, inputs: list[str], number: int, made: int
     ) -> None:
         kernel, parameter = reads.kernel, len(inputs) + number
         if self.device is None:
@@ -216,16 +231,18 @@ class _BlockReader:
             of_parameters = reads.maps(parameter)
             numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
             layer.inputs = [inputs[p] for p in numbers]
-            layer.source = KernelCall(at, reads, parameter, numbers)
+            layer.source = KernelCall(reads, parameter, numbers)
 
     def _network(self) -> BlockNetwork:
         weights = self._weights()
         letters = self._letters(weights)
         cut, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
+        known: dict[KernelCall, KernelCall] = {}  # Equal ones share what is found out about them.
         for call in self.calls:
             if call.source is not None:
                 axes, both = (tuple(sorted(which[call.output])) for which in (cut, columns))
-                call.source = replace(call.source, cut=axes, columns=both)
+                source = replace(call.source, cut=axes, columns=both)
+                call.source = known.setdefault(source, source)
         outputs = self._outputs()
         layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
         weights = weights | layouts
@@ -243,12 +260,20 @@ class _BlockReader:
         )
         layers = tuple(
             replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
-            for layer in map(self._layer, self.calls)
+            for layer in (self._layer(call, letters) for call in self.calls)
         )
-        name = str(self.variable.name_hint)
-        network = Network(tensors, layers, outputs, name)
+        network = Network(tensors, layers, outputs, str(self.variable.name_hint))
         calls = {call.name: call.source for call in self.calls if call.source is not None}
-        return BlockNetwork(self.variable, self.number, network, calls, self.names.values)
+        bindings = {call.name: call.binding for call in self.calls}
+        return BlockNetwork(
+            self.variable,
+            self.number,
+            network,
+            calls,
+            bindings,
+            self.names.values,
+            tuple(self.opaque),
+        )
 
     def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
         """Whether a call only moves elements of one weight for one other call."""
@@ -262,7 +287,7 @@ class _BlockReader:
             and readers[0].source is not None
         )
 
-    def _layer(self, call: _Call) -> Layer:
+    def _layer(self, call: _Call, letters: Mapping[str, str]) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)
         if call.source is not None:
             source = call.source
@@ -275,14 +300,24 @@ class _BlockReader:
                 others = {name for parameter, name in pairs if parameter not in places}
                 in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
                 layer = Layer(*names, source.maps, source.operations, *bits)
+                adds = self._adds(call, source, letters)
                 names_of = dict(zip(source.inputs, call.inputs, strict=True))
                 sums = tuple((names_of[p], axis) for p, axis in source.sums)
                 late = tuple((names_of[p], axis, to) for p, axis, to in source.late)
-                return replace(layer, in_place=in_place, sums=sums, late=late)
+                layer = replace(layer, in_place=in_place, adds=adds, sums=sums, late=late)
+                return replace(layer, by_columns=layer.by_columns and not adds)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
-        return Layer(*names, whole, reason=call.reason)
+        return Layer(*names, whole, reason=call.reason, behind=call.behind)
+
+    def _adds(
+        self, call: _Call, source: KernelCall, letters: Mapping[str, str]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the axes that a layer adds up, if they are rows and it makes none."""
+        rows = all(letters[call.inputs[at]].find(ROWS) == axis for at, axis in source.adds)
+        output = zip(letters[call.output], self.names.shapes[call.output] or (), strict=True)
+        return source.adds if rows and all(n == 1 for x, n in output if x == ROWS) else ()
 
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something behind the block, or the function's result, needs.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -25,7 +26,7 @@ from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
-from passes.ir.structural import structural_mutate, structural_visit, type_index
+from passes.ir.structural import structural_mutate, structural_visit
 from passes.ir.whole_numbers import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
@@ -38,12 +39,14 @@ from passes.layer_group.analysis.axis_reads import (
     united,
 )
 from passes.layer_group.analysis.block_bodies import Access
-from passes.layer_group.analysis.index_values import NotAnIndexError, values_of
+from passes.layer_group.analysis.index_values import (
+    NotAnIndexError,
+    rounds_products,
+    values_of,
+)
 from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
-
-_VAR = type_index(Var)
 
 _SMALL = 1 << 16
 """Points of an index space that is looked at point by point."""
@@ -173,7 +176,7 @@ def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[A
         for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
     }
     index, guards, begins = _where_read(index, domains, list(_terms(access.guards)))
-    used = _variables(index)
+    used = variables_in(index)
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
     if not axes or any(key not in domains for key in used):
         return None
@@ -229,7 +232,7 @@ def _where_read(
         return var + IntImm(var.ty, begin) if begin else var
 
     def moved(expr: Any) -> Any:
-        return structural_mutate(expr, [(_VAR, on_var)])
+        return structural_mutate(expr, [(Var, on_var)])
 
     return _analyzer(domains).simplify(moved(index)), [moved(guard) for guard in guards], begins
 
@@ -241,13 +244,14 @@ def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
     return analyzer
 
 
-def _variables(expr: Any) -> dict[int, Var]:
+def variables_in(expr: Any) -> dict[int, Var]:
+    """Return the variables of an expression by their handles."""
     found: dict[int, Var] = {}
 
     def on_var(var: Var, _visitor: Any) -> None:
         found[var.__chandle__()] = var
 
-    structural_visit(expr, [(_VAR, on_var)])
+    structural_visit(expr, [(Var, on_var)])
     return found
 
 
@@ -259,7 +263,7 @@ def _by_parts(
         return None
     parts: list[tuple[dict[int, Var], Any]] = []
     for summand in _summands(index):
-        variables = _variables(summand)
+        variables = variables_in(summand)
         apart = []
         for before, part in parts:
             if before.keys() & variables.keys():
@@ -310,19 +314,21 @@ def _at_points(
         shape[position] = n
         of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
     grid = tuple(n for _, n in variables)
+    ways = (False, True) if any(map(rounds_products, (index, *guards))) else (False,)
     with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
         try:
-            values = np.broadcast_to(values_of(index, of), grid)
+            values = [np.broadcast_to(values_of(index, of, fused), grid) for fused in ways]
         except NotAnIndexError:
             return None
         read = np.ones(grid, dtype=bool)
         for guard in guards:
             try:
-                read = read & values_of(guard, of)
+                read = read & reduce(np.logical_or, (values_of(guard, of, f) for f in ways))
             except NotAnIndexError:
                 continue  # The condition is of other variables, and may hold.
-    first = np.where(read, values, NOWHERE).reshape(grid[0], -1).min(axis=1)
-    last = np.where(read, values, -NOWHERE).reshape(grid[0], -1).max(axis=1)
+    low, high = reduce(np.minimum, values), reduce(np.maximum, values)
+    first = np.where(read, low, NOWHERE).reshape(grid[0], -1).min(axis=1)
+    last = np.where(read, high, -NOWHERE).reshape(grid[0], -1).max(axis=1)
     return first.astype(np.int64), last.astype(np.int64)
 
 
@@ -337,6 +343,8 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
 
 def _bounded(index: Any, own: Variable, others: Sequence[Variable]) -> Table | None:
     """Let TVM bound an index over all variables but one."""
+    if rounds_products(index):
+        return None
     var, n = own
     domains: Mapping[Any, Any] = {
         other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others

@@ -12,6 +12,7 @@ from __future__ import annotations
 from passes.layer_group.planning.banks import banks_of, rivals
 from passes.layer_group.planning.local_memory import OPERATION, Item, LocalMemory
 from passes.planning.plan import Plan, Status
+from target_hw.memory import round_up
 
 Piece = tuple[int, int]
 """Free bytes ``[begin, end)``."""
@@ -59,7 +60,7 @@ class _State:
         for low, high in [*self.local.memory.reserved, (self.local.memory.capacity or 0, 0)]:
             if begin < low:
                 pieces.append((begin, low))
-            begin = _round_up(high, self.local.memory.alignment)
+            begin = round_up(high, self.local.memory.alignment)
         return pieces
 
     def place_next(self) -> bool:
@@ -96,7 +97,7 @@ class _State:
 
     def _settle(self, placed: Item, start: int) -> None:
         self.offsets[placed.name] = start
-        end = _round_up(start + placed.lane_bytes, self.local.memory.alignment)
+        end = round_up(start + placed.lane_bytes, self.local.memory.alignment)
         banks = banks_of(self.local.memory, start, placed.lane_bytes)
         for item in self.unplaced:
             if placed.name in self._rivals[item.name]:
@@ -121,7 +122,3 @@ def _without(pieces: list[Piece], begin: int, end: int) -> list[Piece]:
         if max(low, end) < high:
             left.append((max(low, end), high))
     return left
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

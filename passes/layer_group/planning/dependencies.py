@@ -22,7 +22,8 @@ def by_dependencies(network: Network) -> Network:
     index = NetworkIndex(network)
     stage: list[int] = []
     for layer in network.layers:
-        makers = [index.maker[name] for name in layer.inputs if name in index.maker]
+        earlier = (*layer.inputs, *layer.behind)
+        makers = [index.maker[name] for name in earlier if name in index.maker]
         steps = (stage[n] + bool(layer.reason and not network.layers[n].reason) for n in makers)
         stage.append(max(steps, default=0))
     # What needs nothing of its own stage, such as a weight's layout, waits for who reads it.

@@ -30,6 +30,8 @@ class NetworkIndex:
                     f"its letters are {tensor.axes!r}"
                 )
             self.tensors[tensor.name] = tensor
+        self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
+        self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         for number, layer in enumerate(network.layers):
@@ -65,6 +67,11 @@ class NetworkIndex:
         """Names of the tensors that something outside of the network reads."""
         return frozenset(self.network.outputs)
 
+    def leaves(self, name: str, last: int) -> bool:
+        """Whether a tensor that is made is read behind the layer of number `last`, or nowhere."""
+        readers = self.readers[name]
+        return name in self.outputs or not readers or readers[-1] > last
+
     def layouts(self, names: Iterable[str]) -> tuple[Layer, ...]:
         """Return the layers that lay out weights of these names."""
         makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
@@ -97,7 +104,10 @@ class Group:
                             f"{self.index.network.name}: layers {self.numbers} are no group, "
                             f"{name!r} is made outside from what is made inside"
                         )
-            elif any(self.index.maker.get(n) in inside or n in outside for n in layer.inputs):
+            elif any(
+                self.index.maker.get(name) in inside or name in outside
+                for name in (*layer.inputs, *layer.behind)
+            ):
                 outside.add(layer.output)
 
     @cached_property
@@ -148,6 +158,10 @@ class Group:
         """Return the tensor called `name`."""
         return self.index.tensors[name]
 
+    def adds(self, layer: Layer) -> bool:
+        """Whether a layer adds up rows slice by slice: nothing in the group reads the sum."""
+        return bool(layer.adds) and not self.readers(layer.output)
+
     def readers(self, name: str) -> tuple[int, ...]:
         """Positions in `layers` of those that read a tensor."""
         return tuple(self._position[r] for r in self.index.readers[name] if r in self._position)
@@ -161,6 +175,13 @@ def extent_of(tensor: Tensor, letter: str) -> int:
     """Elements on the first axis of a tensor that has this letter; 1 if none has."""
     at = tensor.axes.find(letter)
     return tensor.shape[at] if at >= 0 else 1
+
+
+def rows_of(index: NetworkIndex, layer: Layer) -> int:
+    """Rows that a layer makes, or that it adds up."""
+    for number, axis in layer.adds:
+        return index.tensors[layer.inputs[number]].shape[axis]
+    return extent_of(index.tensors[layer.output], "h")
 
 
 def element_count(tensor: Tensor) -> int:

@@ -7,6 +7,7 @@ from passes.layer_group.planning.cost import LANES, TRANSFERS
 from passes.layer_group.planning.group import NetworkIndex, element_count
 from passes.layer_group.planning.network import AxisMap, Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.slicing import LETTERS
 from passes.layer_group.planning.spans import Spans, even_ranges
 from passes.layer_group.planning.streams import Stream, stream_of
@@ -18,6 +19,7 @@ class LayerFacts:
     def __init__(self, index: NetworkIndex, chip: Chip) -> None:
         self.index = index
         self.chip = chip
+        self.repeats = Repeats(index)
         lanes = chip.lanes
         self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
@@ -25,6 +27,7 @@ class LayerFacts:
         self._streams: dict[tuple[int, int], Stream | None] = {}
         self._lanes_pipe = chip.machine[LANES]
         self._transfer_pipe = chip.machine[TRANSFERS]
+        self._transfers: dict[int, int] = {}
         self._work: list[tuple[float, float, int]] = []
         for layer in index.network.layers:
             output = index.tensors[layer.output]
@@ -88,4 +91,7 @@ class LayerFacts:
 
     def transfer_cycles(self, nbytes: float) -> int:
         """Return the cycles in which so many bytes are loaded or stored."""
-        return self._transfer_pipe.cycles(int(nbytes))
+        whole = int(nbytes)
+        if whole not in self._transfers:
+            self._transfers[whole] = self._transfer_pipe.cycles(whole)
+        return self._transfers[whole]

@@ -13,15 +13,14 @@ import numpy as np
 from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.network import Network
+from passes.layer_group.planning.partition import dynamic_programming, tail_to_head
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.reasons import why_left
 from passes.layer_group.planning.search import (
     KEEPS,
     GroupSearch,
     Progress,
-    dynamic_programming,
     silent,
-    tail_to_head,
 )
 from passes.layer_group.planning.spans import Spans
 

@@ -17,13 +17,13 @@ from passes.layer_group.planning.banks import (
     spread,
 )
 from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
-from passes.layer_group.planning.group import Group, extent_of
+from passes.layer_group.planning.group import Group, extent_of, rows_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
 from passes.layer_group.planning.op_order import op_order
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
-    LETTERS,
+    ROWS,
     Cut,
     GroupSlices,
     slice_group,
@@ -118,7 +118,7 @@ class PlannedGroup:
 
         Only tensors whose slices overlap count.
         """
-        kept = set(self.slices.kept)
+        kept = {name for name in self.slices.kept if not self.slices.tensors[name].adds}
         again = [n for n in self.group.names if n not in kept and self.slices.repeated_rows(n)]
         if not again:
             return "keep" if kept else "recompute"
@@ -169,15 +169,20 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
 
 
 def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
-    """Whether each output of a group has as many slices, and each layer can be cut in columns."""
+    """Whether each output of a group has as many slices, and each layer can be cut so."""
     unit = chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
-    outputs = [group.tensor(name) for name in group.outputs]
-    enough = (
-        -(-extent_of(tensor, letter) // least) >= cut.count(letter)
-        for letter, least in zip(LETTERS, (unit, 1, 1), strict=True)
-        for tensor in outputs
-    )
-    return all(enough) and (cut.w == 1 or all(layer.by_columns for layer in group.layers))
+    for layer in group.layers:
+        if layer.output in group.outputs:
+            output, adds = group.tensor(layer.output), group.adds(layer)
+            rows = rows_of(group.index, layer) if adds else extent_of(output, ROWS)
+            batch = -(-extent_of(output, "n") // unit)
+            if batch < cut.n or rows < cut.h or extent_of(output, "w") < cut.w:
+                return False
+    if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
+        return False
+    # No core has all of a sum of rows, and in one loop over parts it would not stay.
+    shared = cut.cores > 1 and cut.outermost == ROWS
+    return not ((shared or cut.sums) and cut.h > 1 and any(map(group.adds, group.layers)))
 
 
 def laid_out(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from passes.layer_group.planning.group import extent_of
+from passes.layer_group.planning.group import extent_of, rows_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.runs import streams_of
@@ -53,7 +53,7 @@ def _does_not_fit(search: GroupSearch, number: int) -> str:
     output = index.tensors[layer.output]
     unit = chip.lanes.batch_unit(output.bits)
     columns = extent_of(output, "w") if layer.by_columns else 1
-    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
+    cut = Cut(-(-extent_of(output, "n") // unit), rows_of(index, layer), columns, 1)
     streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
     slices = slice_group(group, cut, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)
@@ -114,15 +114,15 @@ def _of_groups(
             if price is not None:
                 options.append((price / max(1, without[neighbour][0]), neighbour, estimate))
     for _, neighbour, estimate in sorted(options, key=lambda option: option[:2]):
-        planned = search.plan(estimate)
-        if planned is not None:
+        cost = search.cost(estimate)
+        if cost is not None:
             price, moved = without[neighbour]
             group = f"a group with {_neighbours(search, [neighbour], parts)} fits"
-            if planned.cost.moved > moved:
-                more = f"would move {planned.cost.moved} bytes, and {moved} move without it"
+            if cost.moved > moved:
+                more = f"would move {cost.moved} bytes, and {moved} move without it"
                 return f"{group}, but {more}"
-            if planned.cost.price >= price:
-                return f"{group}, but costs {100 * planned.cost.price / price - 100:.1f} % more"
+            if cost.price >= price:
+                return f"{group}, but costs {100 * cost.price / price - 100:.1f} % more"
             return f"{group}, but is none that this search compares"
     return f"no group with {_neighbours(search, near, parts)} fits"
 

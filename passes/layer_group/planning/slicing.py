@@ -16,20 +16,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from passes.layer_group.planning.group import Group, extent_of
+from passes.layer_group.planning.group import Group, extent_of, rows_of
 from passes.layer_group.planning.network import Box, Layer, Range, Tensor
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
     even_ranges,
+    needed_by,
     settle_spans,
-    through,
     unite,
 )
 from passes.layer_group.planning.streams import Parts, Run, window_of
 
 LETTERS = "nwh"
 """Letters of the axes that are cut, outermost first."""
+
+ROWS = "h"
+"""Letter of the axis along which a layer may add up what it reads, slice by slice."""
 
 CHANNELS = "c"
 """Letter of the axis along which a layer may be made in parts."""
@@ -58,6 +61,8 @@ class Cut:
     def __post_init__(self) -> None:
         if self.passing and self.steps > 1:
             raise ValueError("only what is made in one slice can pass by in parts")
+        if not self.can_share(self.cores):
+            raise ValueError(f"{self.cores} cores cannot have equally many slices each: {self}")
 
     @property
     def steps(self) -> int:
@@ -74,17 +79,20 @@ class Cut:
 
         Cores share the slices of the outermost axis that is cut.
         """
-        outermost = next((x for x in LETTERS if self.count(x) > 1), "")
-        return self.count(letter) // (self.cores if letter == outermost else 1)
+        return self.count(letter) // (self.cores if letter == self.outermost else 1)
+
+    @cached_property
+    def outermost(self) -> str:
+        """Letter of the outermost axis that is cut; empty if none is."""
+        return next((letter for letter in LETTERS if self.count(letter) > 1), "")
 
     def can_share(self, cores: int) -> bool:
         """Whether so many cores have equally many slices each."""
-        counts = [self.count(letter) for letter in LETTERS]
-        return next((count for count in counts if count > 1), 1) % cores == 0
+        return self.count(self.outermost or LETTERS[0]) % cores == 0
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
-        return {"n": self.n, "h": self.h, "w": self.w}[letter]
+        return self.n if letter == "n" else self.h if letter == "h" else self.w
 
     def indices(self) -> list[dict[str, int]]:
         """Return the index of each slice on each axis, by letter, in the slices' order."""
@@ -148,6 +156,9 @@ class TensorSlices:
     axes: tuple[AxisSlices | None, ...]
     keep: str = ""  # Letters of the cuts along which its halo is kept
     cut: Cut = Cut()  # How many slices there are, and on how many cores
+    adds: bool = (
+        False  # Whether each slice adds to it, so that the last one along the rows makes it
+    )
 
     @cached_property
     def letters(self) -> frozenset[str]:
@@ -172,10 +183,20 @@ class TensorSlices:
             (0, extent) if axis is None else axis.made[index[axis.letter]]
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
         )
-        again = any(index[x] % self.cut.run(x) > 0 and x not in self.letters for x in self.keep)
+        again = any(
+            index[x] % self.cut.run(x) != self.once_at(x) and x not in self.letters
+            for x in self.keep
+        )
         if again or any(begin == end for begin, end in box):
             return tuple((0, 0) for _ in box)
         return box
+
+    def once_at(self, letter: str) -> int:
+        """Return the slice along a letter, of those that follow each other, with which it is made.
+
+        That is for what stays whole along it.
+        """
+        return self.cut.run(letter) - 1 if self.adds and letter == ROWS else 0
 
     def in_parts(self, parts: Parts) -> TensorSlices:
         """Return the slices with one axis in parts."""
@@ -312,7 +333,12 @@ def slice_group(
     if isinstance(keep, str):
         keep = dict.fromkeys(group.names, keep)
     keep = {name: "" if name in streamed else keep.get(name, "") for name in group.names}
-    stored = {name: _cut_output(group.tensor(name), cut, n_unit) for name in group.outputs}
+    adding = {x.output: x for x in group.layers if cut.h > 1 and group.adds(x)}
+    keep = {name: ROWS if name in adding else letters for name, letters in keep.items()}
+    stored = {
+        name: _cut_output(group.tensor(name), cut, n_unit, adds=name in adding)
+        for name in group.outputs
+    }
     needs: dict[str, AxisSpans] = {
         name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
         for name, slices in stored.items()
@@ -321,10 +347,14 @@ def slice_group(
     for layer in reversed(group.layers):
         tensor = group.tensor(layer.output)
         sliced, made = _settle(tensor, needs[tensor.name], cut, keep[tensor.name])
+        share = None
+        if tensor.name in adding:
+            sliced = replace(sliced, adds=True)
+            share = Spans.of(even_ranges(rows_of(group.index, layer), cut.h))
         tensors[tensor.name] = sliced
-        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
+        for number, name in enumerate(layer.inputs):
             shape = group.tensor(name).shape
-            need = [through(m, made, extent) for m, extent in zip(axis_maps, shape, strict=True)]
+            need = needed_of(layer, number, made, shape, share)
             needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
         sliced, _ = _settle(group.tensor(name), needs[name], cut, keep[name])
@@ -334,6 +364,20 @@ def slice_group(
     return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored, streams)
 
 
+def needed_of(
+    layer: Layer, number: int, made: AxisSpans, shape: tuple[int, ...], share: Spans | None
+) -> AxisSpans:
+    """Return what a layer needs of its input of this number for what it makes.
+
+    `share` are the rows that each slice adds to the result, where it does.
+    """
+    need = needed_by(layer.maps[number], made, shape)
+    for at, axis in layer.adds:
+        if at == number and share is not None:
+            need[axis] = (ROWS, share)
+    return need
+
+
 def _streamed(streams: Mapping[str, Run]) -> dict[str, tuple[Parts, int]]:
     found: dict[str, tuple[Parts, int]] = {}
     for run in streams.values():
@@ -341,18 +385,18 @@ def _streamed(streams: Mapping[str, Run]) -> dict[str, tuple[Parts, int]]:
     return found
 
 
-def _cut_output(tensor: Tensor, cut: Cut, n_unit: int) -> TensorSlices:
+def _cut_output(tensor: Tensor, cut: Cut, n_unit: int, *, adds: bool) -> TensorSlices:
     axes: list[AxisSlices | None] = [None] * len(tensor.shape)
     for letter in LETTERS:
         count = cut.count(letter)
-        if count == 1:
+        if count == 1 or (adds and letter == ROWS):
             continue
         at = tensor.axes.find(letter)
         if at < 0:
             raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
         ranges = even_ranges(tensor.shape[at], count, n_unit if letter == "n" else 1)
         axes[at] = AxisSlices(letter, ranges, ranges)
-    return TensorSlices(tensor, tuple(axes), cut=cut)
+    return TensorSlices(tensor, tuple(axes), ROWS if adds else "", cut, adds)
 
 
 def _settle(

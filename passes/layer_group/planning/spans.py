@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.network import AxisMap, Range
+from passes.layer_group.planning.network import AxisMap, InputMap, Range
 
 _Ends = NDArray[np.int64]
 _NOWHERE = 1 << 40
@@ -116,7 +116,7 @@ class Spans:
 
     def needed(self, m: AxisMap, extent: int) -> Spans:
         """Return what they need through a map of an input's axis of `extent` elements."""
-        key = (m, extent)
+        key = (m.stride, m.divide, m.first, m.last, extent)
         if key not in self._known:
             begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
             if m.divide > 1:
@@ -148,15 +148,14 @@ AxisSpans = list[tuple[str, Spans] | None]
 """For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
 
 
-def through(axis_map: AxisMap | None, made: AxisSpans, extent: int) -> tuple[str, Spans] | None:
-    """Return what an input's axis of `extent` elements needs for what is made of the output."""
-    if axis_map is None:
-        return None
-    cut = made[axis_map.axis]
-    if cut is None:
-        return None
-    letter, spans = cut
-    return letter, spans.needed(axis_map, extent)
+def needed_by(maps: InputMap, made: AxisSpans, shape: tuple[int, ...]) -> AxisSpans:
+    """Return what an input of this shape needs for what is made of the output."""
+    return [
+        None
+        if axis_map is None or (cut := made[axis_map.axis]) is None
+        else (cut[0], cut[1].needed(axis_map, extent))
+        for axis_map, extent in zip(maps, shape, strict=True)
+    ]
 
 
 def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
@@ -188,6 +187,8 @@ def settle_spans(
 
     `run` says how many slices along a letter follow each other on one core.
     """
+    if not keep:
+        return needs, needs
     letters = [part[0] for part in needs if part is not None]
     held: AxisSpans = []
     made: AxisSpans = []

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.group import bytes_of, element_count
+from passes.layer_group.planning.group import rows_of
 from passes.layer_group.planning.in_place import lie_alike
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.network import Kind, Layer, Tensor
-from passes.layer_group.planning.slicing import LETTERS, Cut
+from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut, needed_of
 from passes.layer_group.planning.spans import (
     AxisSpans,
+    Spans,
     same_spans,
     settle_spans,
-    through,
     unite,
 )
 from passes.layer_group.planning.streams import Stream, passing_axis, window_of
@@ -37,11 +38,20 @@ class Estimate:
     # Numbers of its first and last layer; it has all layers between them.
     first: int
     last: int
+    # Numbers in `Repeats`: of these layers, and of a group of these layers with this cut and halo.
+    run: int
+    group: int
     cut: Cut  # How many slices
     keep: str  # Letters of the cuts along which halos are kept
     price: int  # About what `cost.group_cost` says
     moved: int  # Bytes between global and local memory
     live_bytes: int  # Bytes a lane that are live in one step at most
+
+    def behind(self, layers: int) -> Estimate:
+        """Return the estimate of a group that is alike, so many layers behind this one."""
+        first, last = self.first + layers, self.last + layers
+        facts = (self.cut, self.keep, self.price, self.moved, self.live_bytes)
+        return Estimate(first, last, self.run, self.group, *facts)
 
 
 @dataclass
@@ -112,7 +122,9 @@ class Sweep:
             live, price = self._whole(number)
             if live <= capacity:
                 moved = int(self._moved)
-                yield Estimate(number, self.last, self.cut, self.keep, int(price), moved, live)
+                run, same = self.facts.repeats.group(number, self.last, self.cut, self.keep)
+                facts = (self.cut, self.keep, int(price), moved, live)
+                yield Estimate(number, self.last, run, same, *facts)
 
     def _extend(self, number: int) -> bool:
         """Put a layer before the others; False if it cannot be cut so."""
@@ -120,10 +132,17 @@ class Sweep:
         if self.cut.w > 1 and not layer.by_columns:
             return False
         tensor = self.index.tensors[layer.output]
-        readers, leaves = self.index.readers[tensor.name], self._leaves(tensor.name)
+        readers, leaves = self.index.readers[tensor.name], self.index.leaves(tensor.name, self.last)
         needs = self._needs.get(tensor.name)
+        inside = [r for r in readers if r <= self.last]
+        share = None
+        if layer.adds and self.cut.h > 1 and not inside:
+            rows = rows_of(self.index, layer)
+            if rows < self.cut.h:
+                return False
+            share = self.facts.even(rows, self.cut.h, 1)
         if leaves:
-            own = self._cut_output(tensor)
+            own = self._cut_output(tensor, adds=share is not None)
             if own is None:
                 return False
             needs = own if needs is None else unite(needs, own)
@@ -132,28 +151,28 @@ class Sweep:
         self._move.append(0.0)
         loaded = self._loaded.pop(tensor.name, None)
         if loaded is not None:
-            self._account(tensor, loaded, -1, head=number + 1)
+            self._account(tensor.name, loaded, -1, head=number + 1)
         # What only waited for a new head now loads beside this layer.
-        for name, other in self._loaded.items():
-            if other.reader == number + 1 and other.stream is None:
-                self._beside(self.index.tensors[name], other, number, 1)
-        inside = [r for r in readers if r <= self.last]
+        for name, other in self._read_first_by(number + 1):
+            self._beside(name, other, number, 1)
         stream = self.facts.stream(number, self.cut.part_bytes)
         parts = None
         if stream is not None and self.cut.passing and not inside:
             parts = (stream.axis, stream)
-        measure, made = self._measure(tensor, needs, parts=parts)
+        keep = "" if parts is not None else self.keep if share is None else ROWS
+        measure, made = self._measure(tensor, needs, keep, parts)
         self._compute.append(self.facts.compute_cycles(number, measure.elements / self.cut.steps))
         if stream is not None and stream.loads:
             self._stream(number, stream)
         self._add_life(measure, number, max([number, *inside]), 1)
         if leaves:
-            cycles = self.facts.transfer_cycles(bytes_of(tensor) / self.cut.steps)
-            self._moved += bytes_of(tensor)
+            nbytes = self.index.bytes[tensor.name]
+            cycles = self.facts.transfer_cycles(nbytes / self.cut.steps)
+            self._moved += nbytes
             if parts is not None:
-                self._pass_by(number, bytes_of(tensor) / self.cut.steps, parts[1], 1)
+                self._pass_by(number, nbytes / self.cut.steps, parts[1], 1)
             elif number == self.last:
-                self._stored = (measure.lane_bytes, cycles)
+                self._stored = (0 if measure.everywhere else measure.lane_bytes, cycles)
             else:
                 self._move[self._at(number + 1)] += cycles
                 if not measure.everywhere and not inside:
@@ -173,13 +192,8 @@ class Sweep:
                 ends = max(inside, default=number)
                 in_last = ends == self.last or (leaves and number + 1 == self.last)
                 self._in_place[number] = _Result(operands, made, measure.lane_bytes, in_last)
-        self._read(number, layer, made, stream)
+        self._read(number, layer, made, stream, share)
         return True
-
-    def _leaves(self, name: str) -> bool:
-        """Whether what is made of a tensor is stored for others than this group."""
-        readers = self.index.readers[name]
-        return name in self.index.outputs or not readers or readers[-1] > self.last
 
     def _shared(self, number: int) -> dict[int, int]:
         """Return, for the group that begins with `number`, the bytes of results in place, by row.
@@ -193,7 +207,7 @@ class Sweep:
                 loaded = self._loaded.get(name)
                 if loaded is not None and loaded.reader == number < self.last and result.in_last:
                     continue  # It is loaded in that row.
-                if loaded is None and self._leaves(name):
+                if loaded is None and self.index.leaves(name, self.last):
                     continue  # It is stored while its reader runs, or later.
                 begin = self.index.maker[name] if loaded is None else layer - 1
                 wraps = layer == self.last > number >= begin
@@ -204,7 +218,7 @@ class Sweep:
 
     def _stream(self, number: int, stream: Stream) -> None:
         """Note that a layer loads its weights part by part."""
-        nbytes = sum(bytes_of(self.index.tensors[name]) for name, _ in stream.loads)
+        nbytes = sum(self.index.bytes[name] for name, _ in stream.loads)
         self._moved += nbytes * self.cut.steps
         self._pass_by(number, nbytes, stream, 1)
         for name, at in stream.loads:
@@ -218,11 +232,17 @@ class Sweep:
         self._compute[self._at(number)] += cycles
         self._move[self._at(number)] += cycles * stream.count
 
-    def _read(self, number: int, layer: Layer, made: AxisSpans, stream: Stream | None) -> None:
+    def _read(
+        self,
+        number: int,
+        layer: Layer,
+        made: AxisSpans,
+        stream: Stream | None,
+        share: Spans | None,
+    ) -> None:
         """Note what the layer needs of its inputs, loaded as long as nothing makes them."""
-        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-            tensor = self.index.tensors[name]
-            need = [through(m, made, n) for m, n in zip(axis_maps, tensor.shape, strict=True)]
+        for at, name in enumerate(layer.inputs):
+            need = needed_of(layer, at, made, self.index.tensors[name].shape, share)
             known = self._needs.get(name)
             self._needs[name] = need if known is None else unite(known, need)
         streamed = {name for name, _ in stream.loads} if stream is not None else ()
@@ -235,11 +255,19 @@ class Sweep:
                 parts = None if axis is None else (axis, stream)
             elif old is not None:
                 last_reader = old.last_reader
-                self._account(tensor, old, -1, head=number)
+                self._account(name, old, -1, head=number)
             measure = self._measure_loaded(tensor, self._needs[name], parts)
             passing = None if parts is None else parts[1]
             self._loaded[name] = _Loaded(measure, number, last_reader, passing)
-            self._account(tensor, self._loaded[name], 1, head=number)
+            self._account(name, self._loaded[name], 1, head=number)
+
+    def _read_first_by(self, number: int) -> list[tuple[str, _Loaded]]:
+        """Return what is loaded for a layer, as the first one that reads it."""
+        if number > self.last:
+            return []
+        names = dict.fromkeys(self.layers[number].inputs)
+        pairs = ((name, self._loaded[name]) for name in names if name in self._loaded)
+        return [(name, x) for name, x in pairs if x.reader == number and x.stream is None]
 
     def _at(self, number: int) -> int:
         return self.last - number
@@ -251,37 +279,39 @@ class Sweep:
         for number in range(first, min(last, self.last) + 1):
             self._live[self._at(number)] += sign * measure.lane_bytes
 
-    def _account(self, tensor: Tensor, loaded: _Loaded, sign: int, head: int) -> None:
+    def _account(self, name: str, loaded: _Loaded, sign: int, head: int) -> None:
         """Add or take away what a loaded tensor takes, if the group begins with layer `head`.
 
         What the first layer reads is loaded in the last row, or before it; `_whole` adds that.
         """
         self._add_life(loaded.measure, loaded.reader, loaded.last_reader, sign)
         once = loaded.measure.is_whole and self.cut.steps > 1 and loaded.stream is None
-        nbytes = bytes_of(tensor) if once else loaded.measure.elements * tensor.bits / 8
+        tensor = self.index.tensors[name]
+        nbytes = self.index.bytes[name] if once else loaded.measure.elements * tensor.bits / 8
         self._moved += sign * nbytes
         if loaded.stream is not None:
             self._pass_by(loaded.reader, nbytes / self.cut.steps, loaded.stream, sign)
             return
         if loaded.measure.is_whole and self.cut.steps > 1:
-            nbytes = bytes_of(tensor)
+            nbytes = self.index.bytes[name]
             self._held_cycles += sign * self.facts.transfer_cycles(nbytes)
             if tensor.kind is Kind.ACTIVATION:
                 self._whole_activations += sign * loaded.measure.lane_bytes
         if loaded.reader > head:
-            self._beside(tensor, loaded, loaded.reader - 1, sign)
+            self._beside(name, loaded, loaded.reader - 1, sign)
 
-    def _beside(self, tensor: Tensor, loaded: _Loaded, row: int, sign: int) -> None:
+    def _beside(self, name: str, loaded: _Loaded, row: int, sign: int) -> None:
         """Add or take away a load that runs beside layer `row`."""
         if not loaded.measure.everywhere:
             self._live[self._at(row)] += sign * loaded.measure.lane_bytes
-        self._move[self._at(row)] += sign * self._load_cycles(tensor, loaded)
+        self._move[self._at(row)] += sign * self._load_cycles(name, loaded)
 
-    def _load_cycles(self, tensor: Tensor, loaded: _Loaded) -> float:
+    def _load_cycles(self, name: str, loaded: _Loaded) -> float:
         """Return the cycles of a tensor's load for one slice; zero if it is loaded only once."""
         if loaded.measure.is_whole and self.cut.steps > 1:
             return 0.0
-        nbytes = loaded.measure.elements * tensor.bits / 8 / self.cut.steps
+        bits = self.index.tensors[name].bits
+        nbytes = loaded.measure.elements * bits / 8 / self.cut.steps
         return self.facts.transfer_cycles(nbytes)
 
     def _floor(self, number: int) -> int:
@@ -289,19 +319,20 @@ class Sweep:
         # A tensor that is loaded can only come to be made, and then it lives longer, unless it is
         # a whole activation that stays for all slices.
         shared = {self._at(layer): x.lane_bytes for layer, x in self._in_place.items()}
-        live = max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live))
-        return self._everywhere - self._whole_activations + live
+        return self._everywhere - self._whole_activations + self._most_live(shared)
+
+    def _most_live(self, shared: dict[int, int]) -> int:
+        """Return the live bytes of the fullest row, without those that results share in theirs."""
+        if not shared:
+            return max(self._live)
+        return max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live))
 
     def _whole(self, number: int) -> tuple[int, float]:
         """Return live bytes and price of the group that begins with layer `number`."""
         stored_bytes, stored_cycles = self._stored
-        first = [
-            (self.index.tensors[name], loaded)
-            for name, loaded in self._loaded.items()
-            if loaded.reader == number and loaded.stream is None
-        ]
+        first = self._read_first_by(number)
         load_bytes = sum(x.measure.lane_bytes for _, x in first if not x.measure.everywhere)
-        load_cycles = sum(self._load_cycles(tensor, x) for tensor, x in first)
+        load_cycles = sum(self._load_cycles(name, x) for name, x in first)
         head, tail = self._at(number), 0
         shared = self._shared(number) if self._in_place else {}
         if number == self.last:
@@ -312,7 +343,7 @@ class Sweep:
         late = [x for _, x in first if x.last_reader == self.last]
         late_bytes = sum(x.measure.lane_bytes for x in late if not x.measure.everywhere)
         live = max(
-            max(nbytes - shared.get(row, 0) for row, nbytes in enumerate(self._live)),
+            self._most_live(shared),
             self._live[tail] + load_bytes - late_bytes - shared.get(tail, 0),
             self._live[head] + stored_bytes - shared.get(head, 0),
         )
@@ -338,11 +369,12 @@ class Sweep:
         move[-1] += stored_cycles
         return (sum(map(max, self._compute, move)) + max(sum(self._compute), sum(move))) / 2
 
-    def _cut_output(self, tensor: Tensor) -> AxisSpans | None:
+    def _cut_output(self, tensor: Tensor, *, adds: bool) -> AxisSpans | None:
+        """Return the spans of an output, which slices may add to; None if it has too few rows."""
         spans: AxisSpans = [None] * len(tensor.shape)
         for letter in LETTERS:
             count = self.cut.count(letter)
-            if count == 1:
+            if count == 1 or (adds and letter == ROWS):
                 continue
             at = tensor.axes.find(letter)
             unit = self.facts.chip.lanes.batch_unit(tensor.bits) if letter == "n" else 1
@@ -352,13 +384,14 @@ class Sweep:
         return spans
 
     def _measure(
-        self, tensor: Tensor, needs: AxisSpans, *, parts: tuple[int, Stream] | None
+        self, tensor: Tensor, needs: AxisSpans, keep: str, parts: tuple[int, Stream] | None
     ) -> tuple[_Measure, AxisSpans]:
         """Return what a tensor takes, and what of it is made; one axis may pass by in parts."""
-        keep = self.keep if parts is None else ""
         held, made = settle_spans(needs, keep, self.cut.run)
         extents, elements, kept = [], 1, False
-        sizes: dict[str, NDArray[np.int64]] = {}  # Of all slices along a letter.
+        # Of all slices along a letter: what each makes, and the sum of it.
+        sizes: dict[str, NDArray[np.int64]] = {}
+        totals: dict[str, int] = {}
         for extent, window, fresh in zip(tensor.shape, held, made, strict=True):
             if window is None or fresh is None:
                 extents.append(extent)
@@ -366,10 +399,13 @@ class Sweep:
                 continue
             letter, new = fresh
             extents.append(window[1].longest)
-            sizes[letter] = new.sizes * sizes.get(letter, 1)
+            if letter in sizes:
+                sizes[letter] = new.sizes * sizes[letter]
+                totals[letter] = int(sizes[letter].sum())
+            else:
+                sizes[letter], totals[letter] = new.sizes, new.total
             kept = kept or (letter in keep and new.total < window[1].total)
-        for made_by in sizes.values():
-            elements *= int(made_by.sum())
+        elements *= prod(totals.values())
         for letter in LETTERS:
             if letter in sizes or self.cut.count(letter) == 1:
                 continue
@@ -387,9 +423,9 @@ class Sweep:
     ) -> _Measure:
         """Return what a tensor takes that is loaded; a whole one once, if it does not pass by."""
         if any(needs) or parts is not None:
-            return self._measure(tensor, needs, parts=parts)[0]
+            return self._measure(tensor, needs, self.keep if parts is None else "", parts)[0]
         nbytes = self.facts.lane_bytes(tensor, tensor.shape)
-        return _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True)
+        return _Measure(nbytes, self.index.elements[tensor.name], self.cut.steps > 1, True)
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans, stream: Stream | None) -> int:
         extents = tuple(

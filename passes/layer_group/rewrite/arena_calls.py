@@ -44,10 +44,10 @@ class ArenaCalls:
     def called(self, loops: Any, name: str) -> Any:
         """Return a call in the place of loops.
 
-        The function is given the addresses of buffers and the numbers that the loops take from
-        outside. Nothing is said about its buffers not to overlap, because some lie in the place of
-        others; LLVM may put it in the place of a call, and then has to know of no difference
-        between its buffers and those of other functions.
+        The function is given the addresses and the numbers that the loops take from outside.
+        Nothing is said about its buffers not to overlap, because some lie in the place of others;
+        LLVM may put it in the place of a call, and then has to know of no difference between its
+        buffers and those of other functions.
         """
         parameters, arguments, declared = [], [], []
         new: dict[int, Any] = {}
@@ -62,6 +62,10 @@ class ArenaCalls:
                 arguments.append(self._address(var))
                 declared.append(DeclBuffer(buffer, data=pointer))
                 new[var.__chandle__()] = buffer
+            elif isinstance(var.ty, PointerType):
+                parameters.append(Var(f"memory{at}", var.ty))
+                arguments.append(var)
+                new[var.__chandle__()] = parameters[-1]
             else:
                 parameters.append(Var(var.name, PrimType(_SCALAR)))
                 arguments.append(Cast(_SCALAR, var))
@@ -70,7 +74,8 @@ class ArenaCalls:
         def on_var(var: Var, _mutator: Any) -> Any:
             return new.get(var.__chandle__(), var)
 
-        body = SeqStmt([*declared, structural_mutate(loops, [(Var, on_var)])])
+        body = structural_mutate(loops, [(Var, on_var)])
+        body = SeqStmt([*declared, body]) if declared else body
         return self._call(self._add(name, parameters, body), arguments)
 
     def _call(self, variable: GlobalVar, arguments: Sequence[Any]) -> Any:

@@ -7,20 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 
-from passes.ir.structural import structural_mutate, structural_visit, type_index
+from passes.ir.structural import structural_mutate, structural_visit
 from passes.layer_group.analysis.networks import BlockNetwork
 from passes.layer_group.rewrite.group_function import GroupFunction
 
 _NAMES = (Var, Tuple, TupleGetItem)
 """What a binding's value is that gives other names to tensors."""
-
-_GLOBAL_VAR, _VAR = type_index(GlobalVar), type_index(Var)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +54,17 @@ def call_groups(
 
 def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
     """Add the kernel of a group and what it calls; functions that are equal get one name."""
-    written = group.function
-    new = {
-        variable.__chandle__(): builder.add_func(function, variable.name_hint)
-        for variable, function in written.functions.items()
-    }
+    new: dict[int, GlobalVar] = {}
 
     def on_global(variable: GlobalVar, _mutator: Any) -> GlobalVar:
         return new.get(variable.__chandle__(), variable)
 
-    kernel = structural_mutate(written.function, [(_GLOBAL_VAR, on_global)])
-    return builder.add_func(kernel, group.name)
+    def added(function: Any, name: str) -> GlobalVar:
+        return builder.add_func(structural_mutate(function, [(GlobalVar, on_global)]), name)
+
+    for variable, function in group.function.functions.items():  # Each behind what it calls.
+        new[variable.__chandle__()] = added(function, variable.name_hint)
+    return added(group.function.function, group.name)
 
 
 def _with_blocks(
@@ -96,6 +95,7 @@ class _Node:
     order: int
     bindings: list[Any]
     is_needed: bool = True  # Else it is left out where nothing uses what it binds.
+    is_opaque: bool = False  # It runs behind those of this kind that were written before it.
 
 
 def _with_calls(
@@ -107,13 +107,13 @@ def _with_calls(
     """Return a block in which each group is called once, behind what makes its inputs."""
     grouped = {name for _, group in calls for name in group.layers}
     at_binding: dict[int, list[str]] = {}
-    for name, call in network.calls.items():
-        at_binding.setdefault(call.binding, []).append(name)
+    for name in network.calls:
+        at_binding.setdefault(network.bindings[name], []).append(name)
     gone = {at for at, names in at_binding.items() if all(name in grouped for name in names)}
     is_dataflow = isinstance(block, relax.DataflowBlock)
     nodes = [
         _Node(
-            max(network.calls[name].binding for name in group.layers),
+            max(network.bindings[name] for name in group.layers),
             _group_bindings(variable, group, network, is_dataflow),
         )
         for variable, group in calls
@@ -130,7 +130,8 @@ def _with_calls(
             new = _from_group(binding, taken_out)
             # Another name may be one for what is inside of a group only.
             is_name = isinstance(new, relax.VarBinding) and isinstance(new.value, _NAMES)
-            nodes.append(_Node(at, [new], not (is_name or at in gone)))
+            is_needed = not (is_name or at in gone)
+            nodes.append(_Node(at, [new], is_needed, at in network.opaque))
     nodes = _without_unused(nodes, used_behind)
     bindings = [binding for node in _in_order(nodes) for binding in node.bindings]
     return relax.DataflowBlock(bindings) if is_dataflow else relax.BindingBlock(bindings)
@@ -182,7 +183,7 @@ def _without_unused(nodes: Sequence[_Node], used_behind: set[int]) -> list[_Node
 
 
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
-    """Return nodes behind those whose variables they use, and else by their order."""
+    """Return nodes, given by their order, behind those whose variables they use."""
     maker = {
         key: at
         for at, node in enumerate(nodes)
@@ -194,6 +195,8 @@ def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
         - {at}
         for at, node in enumerate(nodes)
     }
+    for before, after in pairwise(at for at, node in enumerate(nodes) if node.is_opaque):
+        waits[after].add(before)
     sorter = TopologicalSorter(waits)
     sorter.prepare()  # A group is cut out so that nothing depends on itself.
     ready: list[tuple[int, int]] = []
@@ -223,7 +226,7 @@ def _used(binding: Any) -> list[int]:
     def on_var(var: Var, _visitor: Any) -> None:
         found.append(var.__chandle__())
 
-    structural_visit(binding.value, [(_VAR, on_var)])
+    structural_visit(binding.value, [(Var, on_var)])
     symbols = relax.analysis.tir_vars_in_type(binding.var.ty)
     return found + [symbol.__chandle__() for symbol in symbols]
 
@@ -247,5 +250,5 @@ def _called(functions: Any) -> set[str]:
         names.add(str(variable.name_hint))
 
     for function in functions:
-        structural_visit(function, [(_GLOBAL_VAR, on_global)])
+        structural_visit(function, [(GlobalVar, on_global)])
     return names

@@ -31,9 +31,11 @@ from tvm.tirx import (
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
+from passes.layer_group.planning.group import Group, rows_of
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
+from passes.layer_group.planning.slicing import CHANNELS, ROWS, TensorSlices
+from passes.layer_group.planning.spans import even_ranges
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
@@ -80,6 +82,12 @@ def group_function(
     an axis have numbers beyond int32.
     """
     return _Writer(planned, calls, lanes, form).write()
+
+
+def parameters(group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the tensors that a kernel is given, and of those that it makes."""
+    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(group.loaded)}
+    return tuple(laid_out.get(name, name) for name in group.loaded), group.outputs
 
 
 class _Writer:
@@ -138,8 +146,7 @@ class _Writer:
         function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
-        inputs = tuple(self.layouts.get(name, (name,))[0] for name in self.group.loaded)
-        return GroupFunction(function, inputs, self.group.outputs, self.arena_calls.functions)
+        return GroupFunction(function, *parameters(self.group), self.arena_calls.functions)
 
     def _body(self) -> Any:
         """Return the loop over turns, in which each stage has a slice to work on in some of them.
@@ -220,7 +227,7 @@ class _Writer:
             _, at[-1], extent = loops.pop()
             run = extent * run
         at += [number(0)] * (len(shape) - axis)
-        to = self.memory.address(local.buffer, local.indices(at, slices), run)
+        to = self.memory.address(local.buffer, local.indices(at, slices))
         source = address_of(BufferLoad(outside, at))
         if not loads:
             to, source = source, to
@@ -245,7 +252,7 @@ class _Writer:
                 slices.index[letter]
                 if self.cut.run(letter) == self.cut.count(letter)
                 else floormod(slices.index[letter], number(self.cut.run(letter))),
-                number(0),
+                number(tensor.once_at(letter)),
             )
             for letter in tensor.keep
             if letter not in tensor.letters and self.cut.run(letter) > 1
@@ -260,7 +267,9 @@ class _Writer:
         tensors, stored = self.planned.slices.tensors, self.planned.slices.stored
         run = self.planned.slices.streams.get(layers[-1].name)
         if run is None:
-            return self._once(tensors[layers[0].output], self._part(layers[0], slices), slices)
+            (layer,) = layers
+            part, made = self._part(layer, slices), tensors[layer.output]
+            return part if made.adds else self._once(made, part, slices)
         alone = len(layers) == 1
 
         def computed(layer: Layer, *, late: bool = False) -> _Write:
@@ -278,15 +287,18 @@ class _Writer:
         ]
         work += [(ahead, computed(layer)) for layer in layers]
         work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in run.loads.items()]
-        loops = [self._loop(run.count, work, slices)]
+        # What such runs have in common is more than the loops of one part.
+        name = f"{layers[-1].operator}_parts"
+        loops = [self._apart(self._loop(run.count, work, slices), name)]
         for layer in layers:
             if layer.name in run.finish:
                 late = [(n, run.late[n]) for n in layer.inputs if n in run.late]
                 work = [(1, computed(layer, late=True))]
                 work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in late]
-                loops.append(self._loop(run.finish[layer.name].count, work, slices))
-        done = in_order(loops)
-        return self._once(tensors[layers[0].output], done, slices) if alone else done
+                loop = self._loop(run.finish[layer.name].count, work, slices)
+                loops.append(self._apart(loop, name))
+        done, made = in_order(loops), tensors[layers[-1].output]
+        return self._once(made, done, slices) if alone and not made.adds else done
 
     def _move(self, of: TensorSlices, *, loads: bool) -> _Write:
         """Return what writes loops that load or store a part of a tensor."""
@@ -338,20 +350,24 @@ class _Writer:
             ]
             return self._apart(in_order(work), f"{layer.operator}_slice")
 
-        if run is None or layer.name not in run.sums:
+        letter = CHANNELS
+        if made.adds:
+            letter, ranges = ROWS, even_ranges(rows_of(self.group.index, layer), self.cut.h)
+        elif run is not None and layer.name in run.sums:
+            ranges = run.sums[layer.name].ranges
+        else:
             return where(filled, computed(stages))
-        (summing, *rest), part = stages, slices.index[CHANNELS]
+        (summing, *rest), part = stages, slices.index[letter]
         if late:
             return where(filled, computed(rest))
         # The sum begins before the first part, and what is made of it comes behind the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
-        summed = AxisPart(run.sums[layer.name].ranges, CHANNELS)
         statements = [
             where([EQ(part, number(0))], computed([begin])),
-            computed([replace(summing, init=None)], summed),
+            computed([replace(summing, init=None)], AxisPart(ranges, letter)),
         ]
-        if rest and layer.name not in run.finish:
-            statements.append(where([EQ(part, number(run.count - 1))], computed(rest)))
+        if rest and (run is None or layer.name not in run.finish):
+            statements.append(where([EQ(part, number(len(ranges) - 1))], computed(rest)))
         return where(filled, in_order(statements))
 
     def _buffers(

@@ -8,18 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
-from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, SeqStmt
+from tvm.tirx import (
+    Bind,
+    BufferLoad,
+    BufferStore,
+    Cast,
+    For,
+    ForKind,
+    IntImm,
+    SeqStmt,
+)
 
-from passes.ir.structural import structural_mutate, type_index
+from passes.ir.structural import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box
 from passes.layer_group.planning.slicing import CHANNELS, LETTERS, TensorSlices
 from passes.layer_group.rewrite.local_buffers import LocalBuffer
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
-
-_BIND, _BUFFER_STORE = type_index(Bind), type_index(BufferStore)
-_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class Layout:
         def on_var(var: Var, _mutator: Any) -> Any:
             return new.get(var.__chandle__(), var)
 
-        return [_as(structural_mutate(index, [(_VAR, on_var)]), INDEX) for index in self.indices]
+        return [_as(structural_mutate(index, [(Var, on_var)]), INDEX) for index in self.indices]
 
 
 def made_parts(tensor: TensorSlices) -> Parts:
@@ -189,10 +195,10 @@ class _Moved:
         return structural_mutate(
             stmt,
             [
-                (_TENSOR_LOAD, self._load),
-                (_BUFFER_STORE, self._store),
-                (_BIND, self._bind),
-                (_VAR, self._var),
+                (TensorLoad, self._load),
+                (BufferStore, self._store),
+                (Bind, self._bind),
+                (Var, self._var),
             ],
         )
 

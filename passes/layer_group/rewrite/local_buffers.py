@@ -10,12 +10,20 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import PrimType, Var
-from tvm.tirx import AllocBuffer, DeclBuffer, floormod, tvm_access_ptr
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    DeclBuffer,
+    floormod,
+    handle_add_byte_offset,
+    tvm_access_ptr,
+)
 
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.slice_values import SliceValues, number
+from passes.prim_func.arena import offset_in_elements
 
 SCOPE = "local.LMEM"
 """The storage scope of local memory."""
@@ -70,15 +78,19 @@ class LocalMemory:
     def __init__(self, planned: PlannedGroup, lanes: int, form: str) -> None:
         self._planned, self._lanes = planned, lanes
         self.declarations: list[Any] = []  # Statements that begin the kernel
-        self._in_arena: dict[int, int] = {}  # Bytes, by the handle of the buffer
+        # Bytes in the arena, and the variable of that address, by the handle of the buffer.
+        self._in_arena: dict[int, int] = {}
+        self._begin: dict[int, Var] = {}
         self._as_type: dict[tuple[int, str], Var] = {}
-        self.arena: Var | None = None
+        self.arena: Var | None = None  # The address of its first byte
         if form == "arena":
             size = max(planned.plan.peak, 1) * lanes
-            self.arena = tirx.decl_buffer(
-                (number(size),), "uint8", "lmem", scope=SCOPE, layout=None
-            )
-            self.declarations.append(AllocBuffer(self.arena))
+            memory = tirx.decl_buffer((number(size),), "uint8", "lmem", scope=SCOPE, layout=None)
+            # Once, as TVM's `CompactBufferAllocation` joins what all accesses need. And not
+            # `address_of`, which it takes for an access to one byte, and leaves no more than that.
+            begin = tvm_access_ptr("uint8", memory.data, number(0), number(size), _READ_AND_WRITE)
+            self.arena = Var("lmem_begin", begin.ty)
+            self.declarations += [AllocBuffer(memory), Bind(self.arena, begin)]
 
     def tensor(self, name: str, dtype: str) -> LocalBuffer:
         """Return the buffer of a tensor of the group."""
@@ -130,23 +142,15 @@ class LocalMemory:
             self._as_type[key] = self._view(name, ty.shape, dtype, place.buffer, 0)
         return replace(place, buffer=self._as_type[key])
 
-    def address(self, buffer: Var, at: Sequence[Any] = (), size: Any = None) -> Any:
-        """Return the address of an element of a buffer in the arena, by default its first one.
-
-        So many bytes are used behind it, by default as many as the buffer has.
-        """
-        assert self.arena is not None
+    def address(self, buffer: Var, at: Sequence[Any] = ()) -> Any:
+        """Return the address of an element of a buffer in the arena, by default its first one."""
         shape = [int(extent) for extent in buffer.ty.shape]
         index: Any = number(0)
         for extent, place in zip(shape, at, strict=False):
             index = index * number(extent) + place
         element = bits_of(str(buffer.ty.dtype.dtype)) // 8
-        byte = index * number(element) + number(self._in_arena[buffer.__chandle__()])
-        if size is None:
-            size = number(prod(shape) * element)
-        # Not `address_of`: TVM's `CompactBufferAllocation` takes it for an access to one byte, and
-        # leaves no more of the arena than those.
-        return tvm_access_ptr("uint8", self.arena.data, byte, size, _READ_AND_WRITE)
+        begin = self._begin[buffer.__chandle__()]
+        return handle_add_byte_offset(begin, index * number(element)) if at else begin
 
     def _allocate(self, name: str, extents: Sequence[int], dtype: str, lane_byte: int) -> Var:
         if self.arena is not None:
@@ -160,13 +164,18 @@ class LocalMemory:
         if self.arena is not None:
             start = self._in_arena[memory.__chandle__()]
             return self._place(_buffer(name, extents, dtype), start + at)
-        view = _buffer(name, extents, dtype, memory.ty.elem_offset + _elements(name, at, dtype))
+        offset = memory.ty.elem_offset + offset_in_elements(name, at, bits_of(dtype))
+        view = _buffer(name, extents, dtype, offset)
         self.declarations.append(DeclBuffer(view, data=memory.data))
         return view
 
     def _place(self, buffer: Var, byte: int) -> Var:
-        _elements(buffer.name, byte, str(buffer.ty.dtype.dtype))
+        offset_in_elements(buffer.name, byte, bits_of(str(buffer.ty.dtype.dtype)))
+        begin = handle_add_byte_offset(self.arena, number(byte))
+        address = Var(f"{buffer.name}_begin", begin.ty)
+        self.declarations.append(Bind(address, begin))
         self._in_arena[buffer.__chandle__()] = byte
+        self._begin[buffer.__chandle__()] = address
         return buffer
 
 
@@ -180,13 +189,6 @@ def _buffer(name: str, extents: Sequence[Any], dtype: str, elem_offset: Any = No
         scope=SCOPE,
         layout=None,
     )
-
-
-def _elements(name: str, byte: int, dtype: str) -> int:
-    """Return a number of bytes as one of elements."""
-    if byte * 8 % bits_of(dtype):
-        raise ValueError(f"buffer {name!r}: byte {byte} is no place for {dtype}")
-    return byte * 8 // bits_of(dtype)
 
 
 def _begins(slices: TensorSlices) -> tuple[tuple[tuple[int, ...], str] | None, ...]:

@@ -17,17 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax
-from tvm.ir import Call, GlobalVar, IRModule, Op, Var
+from tvm.ir import Call, GlobalVar, IRModule, Var
 from tvm.tirx import PrimFunc
 from tvm_ffi import structural_walk
 
-from passes.ir.operators import CALL_OUT, operator_name
-from passes.ir.relax_operators import (
-    CALL_TIR,
-    KERNELS_OF_NEW_MEMORY,
-    MOVE_OR_HINT,
-    OVERWRITE_ARGUMENTS,
-)
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import CALL_TIR, OVERWRITE_ARGUMENTS
+from passes.relax.opaque_values import OpaqueValues
 
 _OUTSIDE = -1
 """The memory of all that is made outside of the block, any two of which may be one."""
@@ -35,7 +31,7 @@ _OUTSIDE = -1
 
 def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
     """Return for each binding of a block those that have to run before it, sorted."""
-    is_opaque = _Opaque(mod)
+    is_opaque = OpaqueValues(mod)
     made_by: dict[int, int] = {}  # By handle: the binding of a value or of a symbolic dimension
     memory_of: dict[int, frozenset[int]] = {}  # By handle: the bindings whose memory it may be
     touched: list[frozenset[int]] = []
@@ -49,7 +45,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
         symbols = _variables(binding.ty if checks else binding.var.ty)
         earlier = {made_by[handle] for handle in (*used, *symbols) if handle in made_by}
         memory = frozenset[int]().union(*(memory_of.get(h, (_OUTSIDE,)) for h in used))
-        is_new = name == CALL_TIR and len(used) != 1
+        is_new = name == CALL_TIR and _tensors_read(mod, value) != 1
         result = frozenset((number,)) if is_new else memory | {number}
         touches = memory | result
         is_exclusive = checks or name in OVERWRITE_ARGUMENTS
@@ -73,37 +69,14 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
     return tuple(tuple(sorted(earlier)) for earlier in before)
 
 
-class _Opaque:
-    """Tells values that are not known to be computed from their arguments alone."""
-
-    def __init__(self, mod: IRModule) -> None:
-        self._mod = mod
-        self._calls_out: dict[int, bool] = {}
-
-    def __call__(self, value: Any) -> bool:
-        if not isinstance(value, Call):
-            return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
-        name = _operator(value)
-        if name in KERNELS_OF_NEW_MEMORY:
-            return self._is_unknown_kernel(value.args[0])
-        legalized = isinstance(value.op, Op) and value.op.get_attr("FLegalize") is not None
-        return not legalized or name in MOVE_OR_HINT
-
-    def _is_unknown_kernel(self, callee: Any) -> bool:
-        """Whether a kernel is none of the module's, or calls something else."""
-        if not isinstance(callee, GlobalVar) or callee not in self._mod.functions:
-            return True
-        kernel = self._mod[callee]
-        if not isinstance(kernel, PrimFunc):
-            return True
-        handle = kernel.__chandle__()
-        if handle not in self._calls_out:
-            calls: list[Any] = []
-            structural_walk(kernel.body, (Call, calls.append))
-            self._calls_out[handle] = any(
-                not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT for call in calls
-            )
-        return self._calls_out[handle]
+def _tensors_read(mod: IRModule, call: Call) -> int:
+    """Return how many arguments a kernel names; where that is one, TVM may make a view of it."""
+    kernel = mod.functions.get(call.args[0])
+    if not isinstance(kernel, PrimFunc) or not isinstance(call.args[1], relax.Tuple):
+        return 1
+    named = _variables(kernel.body)
+    given = kernel.params[: len(call.args[1].fields)]
+    return sum(param.__chandle__() in named for param in given)
 
 
 def _operator(value: Any) -> str:

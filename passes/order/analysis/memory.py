@@ -8,7 +8,7 @@ be made from. Each binding gets a name of its own before, so that what it became
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,11 +17,13 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 from tvm.ir.transform import Sequential
 from tvm.tirx import PrimFunc
-from tvm_ffi import structural_map
+from tvm_ffi import structural_walk
 
 from passes.order.planning.graph import OrderProblem, Tensor
 from passes.planning import Buffer
+from passes.relax.bindings import bindings_of, renamed
 from passes.relax.facts import RelaxMemory, TensorGroup
+from target_hw.memory import round_up
 
 LOWERING = Sequential(
     [
@@ -74,8 +76,8 @@ class FunctionMemory:
         begun = [0] * (len(self.memory.bindings) + 1)
         for buffer in buffers:
             for first, end in buffer.live:
-                begun[first] += _padded(buffer, alignment)
-                begun[end] -= _padded(buffer, alignment)
+                begun[first] += round_up(buffer.size, alignment)
+                begun[end] -= round_up(buffer.size, alignment)
         live, least = 0, [0] * len(self.position_of)
         for position in range(len(self.memory.bindings)):
             live += begun[position]
@@ -96,7 +98,7 @@ class FunctionMemory:
         touched_at = {n: at for g in self.memory.groups for n, at in g.touched_at.items()}
         returned = {one.name for group in self.memory.groups for one in group.returned}
         for buffer in buffers:
-            size = _padded(buffer, alignment)
+            size = round_up(buffer.size, alignment)
             inside = [at for at in touched_at.get(buffer.name, ()) if first <= at < end]
             begun = any(begin < first < over for begin, over in buffer.live)
             kept = buffer.name in returned or any(begin < end < over for begin, over in buffer.live)
@@ -118,10 +120,6 @@ class FunctionMemory:
         return first, self.position_of[block.numbers[-1]] + 1
 
 
-def _padded(buffer: Buffer, alignment: int) -> int:
-    return -(-buffer.size // alignment) * alignment
-
-
 def read_function(
     mod: IRModule, variable: GlobalVar, read: Callable[[IRModule, GlobalVar], RelaxMemory]
 ) -> FunctionMemory:
@@ -130,14 +128,13 @@ def read_function(
     ValueError is raised when what a binding became is not found, or by `read`.
     """
     func = mod[variable]
-    numbered = enumerate(bindings_of(func.body))
-    names = {binding.var.__chandle__(): f"binding.{number}" for number, (binding, _) in numbered}
+    names = {b.var.__chandle__(): f"binding.{n}" for n, b in enumerate(bindings_of(func.body))}
     alone = {
         other: function
         for other, function in mod.functions.items()
         if isinstance(function, PrimFunc) or other.same_as(variable)
     }
-    alone[variable] = _named(func, names)
+    alone[variable] = renamed(func, names)
     lowered = LOWERING(IRModule(alone, attrs=mod.attrs, global_infos=mod.global_infos))
     whole = mod.clone()
     whole.update_func(variable, lowered[variable])
@@ -149,38 +146,16 @@ def read_function(
     return FunctionMemory(memory, positions)
 
 
-def bindings_of(body: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the bindings of a body with their blocks, as they are numbered: an `if`, then within.
-
-    Those of functions within the function are not numbered.
-    """
-    for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
-        for binding in block.bindings:
-            yield binding, block
-            if isinstance(binding.value, relax.If):
-                yield from bindings_of(binding.value.true_branch)
-                yield from bindings_of(binding.value.false_branch)
-
-
 def blocks_of(func: relax.Function) -> list[Block]:
-    """Return the dataflow blocks of a function, with those of its branches."""
+    """Return the dataflow blocks of a function, with those of its branches, in program order."""
+    numbers = {b.var.__chandle__(): number for number, b in enumerate(bindings_of(func.body))}
     found: dict[int, Block] = {}
-    for number, (_, block) in enumerate(bindings_of(func.body)):
-        if isinstance(block, relax.DataflowBlock) and block.__chandle__() not in found:
-            found[block.__chandle__()] = Block(block, tuple(block.bindings), number)
-    return list(found.values())
 
+    def note(block: relax.DataflowBlock) -> None:
+        bindings = tuple(block.bindings)
+        start = numbers.get(bindings[0].var.__chandle__()) if bindings else None
+        if start is not None:
+            found[start] = Block(block, bindings, start)
 
-def _named(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
-    """Return a function with new names for some variables, by handle."""
-    made: dict[int, Any] = {}
-
-    def rename(variable: Any) -> Any:
-        handle = variable.__chandle__()
-        if handle not in names:
-            return variable
-        if handle not in made:
-            made[handle] = type(variable)(names[handle], variable.ty, variable.span)
-        return made[handle]
-
-    return structural_map(func, [(relax.DataflowVar, rename), (relax.Var, rename)])
+    structural_walk(func.body, (relax.DataflowBlock, note))
+    return [found[start] for start in sorted(found)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tvm.ir import Op, TensorLoad, Var
+from tvm.ir import GlobalVar, Op, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import IntImm, Let, Ramp
 
@@ -55,19 +55,11 @@ class StatementUses:
 def uses_of(
     parts: Any, names: Mapping[int, str], access: LinearAccess, *, lends: bool = False
 ) -> StatementUses:
-    """Return what the expressions of a statement do.
+    """Return what the expressions of a statement do with buffers that threads share.
 
-    Parameters
-    ----------
-    parts : list of expressions
-        None among them is left out.
-    names : mapping of int to str
-        The shared buffers, by the index of their allocation.
-    access : LinearAccess
-        What is known of the function.
-    lends : bool
-        Whether addresses in them are given up when the statement ends, as operands of a call are
-        that is a statement; otherwise they may be kept.
+    None among them is left out; `names` are by the index of the allocation. An address that `lends`
+    is given up when the statement ends, as operands of a call are that is a statement; otherwise it
+    may be kept.
     """
     uses = StatementUses()
     walk = _Walk(uses, names, access, _Given.USED if lends else _Given.KEPT)
@@ -124,7 +116,11 @@ class _Walk:
         self._uses.jumps |= operator in JUMPS
         if operator in ASYNC_COPIES and given is _Given.USED:
             self._given = _Given.COPIED_TO
-        elif not is_done_on_return(op) or operator.startswith(ADDRESS_IN_OTHER_BLOCK):
+        elif (
+            isinstance(op.op, GlobalVar)  # Copies may go on that a function of the module begins.
+            or not is_done_on_return(op)
+            or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
+        ):
             self._given = _Given.KEPT
         rest = list(op.args)
         at = masked_index(op)

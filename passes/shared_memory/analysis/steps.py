@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +29,7 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import structural_walk
 
-from passes.ir.buffers import constant_shape, element_type
+from passes.ir.buffers import allocated_bits
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.operators import (
     BARRIERS,
@@ -41,7 +40,6 @@ from passes.ir.operators import (
     WAIT_GROUP,
     operator_name,
 )
-from passes.ir.statements import read_statements
 from passes.ir.unique_names import unique_name
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
@@ -97,22 +95,15 @@ class FunctionMemory:
 def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
     """Read off a function what the threads of its kernels do with shared memory; None without any.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Flat, with its barriers: as it stands behind `ThreadSync`.
-
-    Raises
-    ------
-    ValueError
-        When it holds what is not known, or a dynamic allocation cannot be planned with others: a
-        kernel has one at most.
+    The function is flat and has its barriers, as behind `ThreadSync`. ValueError is raised when it
+    holds what is not known, or a dynamic allocation cannot be planned with others: a kernel has one
+    at most.
     """
     owners = _kernels(func.body)
     if not owners:
         return None
     access = find_linear_access(func)
-    uses = find_memory_uses(read_statements(func.body), access)
+    uses = find_memory_uses(access)
     names: set[str] = set()
     kernels = tuple(_read(owner, access, uses, names) for owner in owners)
     return FunctionMemory(kernels, access, uses) if any(k.kernels for k in kernels) else None
@@ -120,20 +111,10 @@ def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
 
 def allocated_bytes(func: PrimFunc, scope: str) -> list[int]:
     """Return the bytes of constant size that each kernel of a function allocates in a scope."""
-    return [sum(_sizes(owner, scope)) for owner in _kernels(func.body)]
-
-
-def _sizes(owner: AttrStmt, scope: str) -> list[int]:
-    sizes: list[int] = []
-
-    def note(op: AllocBuffer) -> None:
-        shape = constant_shape(op.buffer.ty.shape)
-        if str(op.buffer.ty.storage_scope) == scope and shape is not None:
-            bits = math.prod(extent for extent, _ in shape) * element_type(op.buffer.ty.dtype).nbits
-            sizes.append(-(-bits // 8))
-
-    structural_walk(owner, [(AllocBuffer, note)])
-    return sizes
+    return [
+        sum(-(-nbits // 8) for name, nbits in allocated_bits(owner) if name == scope and nbits)
+        for owner in _kernels(func.body)
+    ]
 
 
 def _kernels(body: Any) -> list[AttrStmt]:
@@ -276,17 +257,12 @@ class _Walk:
         elif isinstance(op, AttrStmt):
             yield from self._steps_of_attr(op, here)
         elif isinstance(op, For):
-            yield from self._events(
-                op, uses_of([op.min, op.extent, op.step], self.names, self.access)
-            )
+            alike = here and self._uniform.loops_alike(op)
             is_run = isinstance(op.extent, IntImm) and op.extent.value > 0
-            yield self._loop(op.body, here and self._uniform.loops_alike(op), not is_run)
+            yield from self._loop(op, [op.min, op.extent, op.step], alike, not is_run)
         elif isinstance(op, While):
-            condition = list(self._events(op, uses_of([op.condition], self.names, self.access)))
-            yield from condition
-            inside = here and self._uniform.is_uniform(op.condition)
-            loop = self._loop(op.body, inside, True)
-            yield Loop((*loop.body, *condition), is_uniform=inside)
+            alike = here and self._uniform.is_uniform(op.condition)
+            yield from self._loop(op, [op.condition], alike, True)
         elif isinstance(op, IfThenElse):
             yield from self._events(op, uses_of([op.condition], self.names, self.access))
             inside = here and self._uniform.is_uniform(op.condition)
@@ -305,11 +281,14 @@ class _Walk:
         self.places[number] = op, at
         return Event(What.PLACE, number=number, loops=self._loops)
 
-    def _loop(self, body: Any, here: bool, may_skip: bool) -> Loop:
+    def _loop(self, op: For | While, read: list[Any], here: bool, may_skip: bool) -> Iterator[Step]:
+        """Yield the steps of a loop; generated code reads its bounds again before each round."""
+        events = tuple(self._events(op, uses_of(read, self.names, self.access)))
+        yield from events
         self._loops += 1
-        steps = tuple(self.steps(body, here))
+        body = tuple(self.steps(op.body, here))
         self._loops -= 1
-        return Loop(steps, may_skip, here)
+        yield Loop((*body, *events), may_skip, here)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
         yield from self._events(op, uses_of([op.value], self.names, self.access))

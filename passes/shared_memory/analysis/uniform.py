@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Var
 from tvm.ir.expr import Call
 from tvm.tirx import (
     Bind,
     BufferStore,
     DeclBuffer,
-    Evaluate,
     For,
     ForKind,
     IfThenElse,
@@ -34,7 +33,6 @@ from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
     THREAD_INVARIANT,
     buffer_data_var,
-    is_address_of,
     is_same_for_all_threads,
     operator_name,
 )
@@ -48,8 +46,12 @@ class Uniformity:
 
     def __init__(self, kernel: AttrStmt, access: LinearAccess) -> None:
         self._access = access
-        self._differ: set[int] = set()
-        self._sources: dict[int, int] = {}
+        # Who is given the address of a register may write it.
+        self._differ = {
+            access.alloc_keys[at]
+            for at in access.escaped
+            if _is_of_one_thread(access.alloc_stmts[at].buffer)
+        }
         count = -1
         while count < len(self._differ):  # A loop's body is read before what its end stores.
             count = len(self._differ)
@@ -86,7 +88,7 @@ class Uniformity:
         known = self._access.buffers.get(key)
         if known is not None and known.root >= 0:
             return self._access.alloc_keys[known.root]
-        return self._sources.get(key, key)
+        return key
 
     def _mark(self, var: Var) -> None:
         self._differ.add(self._key(var))
@@ -117,34 +119,17 @@ class Uniformity:
                 self._mark(op.var)
         elif isinstance(op, DeclBuffer):
             source = buffer_data_var(op.data)
-            if source is not None:
-                self._sources[op.buffer.__chandle__()] = self._key(source)
+            if source is None or not is_buffer_var(source):
+                self._mark(op.buffer)  # It may be a register whose address was taken.
         elif isinstance(op, BufferStore):
             is_open = _is_of_one_thread(op.buffer) and self._key(op.buffer) not in self._differ
             if is_open and not (here and self.is_uniform(op.value, *op.indices)):
                 self._mark(op.buffer)
-            self._mark_handed_on(op.value)
-        elif isinstance(op, Evaluate):
-            self._mark_handed_on(op.value)
 
     def loops_alike(self, op: For) -> bool:
         """Whether all threads take a loop's iterations together, if they come by it together."""
         bounds = (op.min, op.extent, op.step)
         return op.kind in _ONE_AFTER_THE_OTHER and self.is_uniform(*bounds)
-
-    def _mark_handed_on(self, value: Any) -> None:
-        """Note the registers whose address a call is given: it may write them."""
-
-        def note_call(call: Call) -> None:
-            if is_address_of(call) and type(call.args[0]) is TensorLoad:
-                given = [call.args[0].source]
-            else:
-                given = [buffer_data_var(arg) for arg in call.args]
-            for var in given:
-                if var is not None and is_buffer_var(var) and _is_of_one_thread(var):
-                    self._mark(var)
-
-        structural_walk(value, [(Call, note_call)])
 
 
 def is_thread(op: AttrStmt) -> bool:

@@ -80,31 +80,14 @@ class Kernel:
     buffers: tuple[SharedBuffer, ...]
     steps: tuple[Step, ...]  # They may name other buffers too, of other memories
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return lists, maps, strings and integers, such as JSON holds; `from_plain` reads them."""
-        buffers = {b.name: [b.size, b.alignment, b.is_kept] for b in self.buffers}
-        return {"name": self.name, "buffers": buffers, "steps": _plain(self.steps)}
-
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Kernel:
-        """Read what `to_plain` writes; ValueError says which step is none."""
+        """Read lists, maps, strings and integers, such as JSON holds.
+
+        ValueError says which step is none.
+        """
         buffers = tuple(SharedBuffer(name, *facts) for name, facts in plain["buffers"].items())
         return cls(plain["name"], buffers, _steps(plain["steps"]))
-
-
-def _plain(steps: Sequence[Step]) -> list[Any]:
-    plain: list[Any] = []
-    for step in steps:
-        if isinstance(step, Loop):
-            facts = {"may_skip": step.may_skip, "is_uniform": step.is_uniform}
-            plain.append({"loop": _plain(step.body), **facts})
-        elif isinstance(step, Branch):
-            arms = [_plain(arm) for arm in step.arms]
-            plain.append({"branch": arms, "is_uniform": step.is_uniform})
-        else:
-            numbers = [step.pending, step.number, step.loops]
-            plain.append([step.what.value, list(step.buffers), *numbers])
-    return plain
 
 
 def _steps(plain: Sequence[Any]) -> tuple[Step, ...]:

@@ -21,6 +21,7 @@ _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_alo
 _SLICES = "tests/layer_group/test_slicing.py"
 _REPLAY = "tests/layer_group/test_replay.py"
 _LOCAL = "tests/layer_group/test_local_memory.py"
+_SUMS = "tests/layer_group/test_sums_of_rows.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -70,6 +71,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ),
     ),
     Rule(
+        "LayerGroup sums: rows slice by slice",
+        f"{_ANALYSIS}/kernel_calls.py",
+        ("KernelCall.adds",),
+        (_SUMS,),
+    ),
+    Rule(
         "LayerGroup halo: what a kernel reads",
         f"{_ANALYSIS}/regions.py",
         (),
@@ -87,9 +94,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (
             "_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call",
             "_BlockReader._kernel", "_BlockReader._describe", "_BlockReader._outputs",
-            "_is_kernel_call",
+            "_BlockReader._adds", "_is_kernel_call",
         ),
-        (_BOUNDARIES, _NETWORKS),
+        (_BOUNDARIES, _NETWORKS, _SUMS),
     ),
     Rule(
         "LayerGroup networks: tuples and other names",
@@ -102,9 +109,10 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_PLANNING}/slicing.py",
         (
             "AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
-            "GroupSlices._is_kept", "slice_group", "_cut_output", "_settle",
+            "GroupSlices._is_kept", "slice_group", "_cut_output", "_settle", "needed_of",
+            "TensorSlices.once_at",
         ),
-        (_SLICES, _REPLAY),
+        (_SLICES, _REPLAY, _SUMS),
     ),
     Rule(
         "LayerGroup halo: spans",
@@ -148,11 +156,25 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ("NetworkIndex._add", "Group.__post_init__", "Group.outputs", "Group.loaded"),
         (_SLICES, "tests/layer_group/test_search.py"),
     ),
+    Fault(
+        "LayerGroup groups fault: runs are alike whatever leaves them",
+        f"{_PLANNING}/repeats.py",
+        "self._layers[number], same, behind",
+        "self._layers[number], same",
+        ("tests/layer_group/test_repeats.py",),
+    ),
+    Fault(
+        "LayerGroup groups fault: runs are alike whatever their layers do",
+        f"{_PLANNING}/repeats.py",
+        "return alone, tuple(operands), self._tensors((layer.output,))",
+        "return tuple(operands), self._tensors((layer.output,))",
+        ("tests/layer_group/test_repeats.py",),
+    ),
     Rule(
         "LayerGroup writing: a group's function",
         f"{_REWRITE}/group_function.py",
         (),
-        (_GROUPS,),
+        (_GROUPS, _SUMS),
     ),
     Rule(
         "LayerGroup writing: local memory",
@@ -170,7 +192,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup writing: parts of buffers",
         f"{_REWRITE}/kernel_slices.py",
         (),
-        (_GROUPS,),
+        (_GROUPS, _SUMS),
     ),
     Rule(
         "LayerGroup writing: calls",

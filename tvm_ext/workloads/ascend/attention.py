@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-# (TVMScript annotates arguments with values, which are no types to a type checker.)
+# ruff: noqa: B023
+# (TVMScript annotates arguments with values, which are no types to a type checker. The functions
+# in a loop are called where the loop's body is parsed.)
 """Attention: products on the cube unit, the softmax between them on the vector unit."""
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .kernel import Array, Program, ascend, draws, normal, parts
+from .instructions import each, multiply
+from .kernel import Array, Program, ascend, normal, parts
 
 
 @ascend(
@@ -54,14 +57,10 @@ def flash_attention(
             inverse = T.alloc_buffer((queries,), "float32", scope="local.UB")
             normed = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
             out = T.alloc_buffer((queries, depth), dtype, scope="local.UB")
-            for i, j in T.grid(queries, depth):
-                q_l1[i, j] = q[tile * queries + i, j]
-            for i in range(queries):
-                most[i] = T.float32(-1e30)
-            for i in range(queries):
-                total[i] = T.float32(0)
-            for i, j in T.grid(queries, depth):
-                so_far[i, j] = T.float32(0)
+            each(q_l1, lambda i, j: q[tile * queries + i, j])
+            each(most, lambda i: T.float32(-1e30))
+            each(total, lambda i: T.float32(0))
+            each(so_far, lambda i, j: T.float32(0))
             for step in range(tiles):
                 k_l1 = T.alloc_buffer((keys, depth), dtype, scope="local.L1", annotations=turns)
                 v_l1 = T.alloc_buffer((keys, depth), dtype, scope="local.L1", annotations=turns)
@@ -83,20 +82,11 @@ def flash_attention(
                 )
                 correction = T.alloc_buffer((queries,), "float32", scope="local.UB")
                 added = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
-                for i, j in T.grid(keys, depth):
-                    k_l1[i, j] = k[step * keys + i, j]
-                for i, j in T.grid(queries, depth):
-                    q_l0[i, j] = q_l1[i, j]
-                for i, j in T.grid(depth, keys):
-                    k_l0[i, j] = k_l1[j, i]
-                for i, x, j in T.grid(queries, depth, keys):
-                    if x == 0:
-                        s_l0[i, j] = T.float32(0)
-                    s_l0[i, j] = s_l0[i, j] + T.Cast("float32", q_l0[i, x]) * T.Cast(
-                        "float32", k_l0[x, j]
-                    )
-                for i, j in T.grid(queries, keys):
-                    scores[i, j] = s_l0[i, j]
+                each(k_l1, lambda i, j: k[step * keys + i, j])
+                each(q_l0, lambda i, j: q_l1[i, j])
+                each(k_l0, lambda i, j: k_l1[j, i])
+                multiply(s_l0, q_l0, k_l0)
+                each(scores, lambda i, j: s_l0[i, j])
                 for part in range(times):
                     raw = T.alloc_buffer(
                         (rows, keys), "float32", scope="local.UB", annotations=turns
@@ -107,72 +97,50 @@ def flash_attention(
                     shifted = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
                     power = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
                     p = T.alloc_buffer((rows, keys), dtype, scope="local.UB", annotations=turns)
-                    for i, j in T.grid(rows, keys):
-                        raw[i, j] = scores[part * rows + i, j]
-                    for i, j in T.grid(rows, keys):
-                        scaled[i, j] = raw[i, j] * T.float32(root)
+                    each(raw, lambda i, j: scores[part * rows + i, j])
+                    each(scaled, lambda i, j: raw[i, j] * T.float32(root))
                     for i, j in T.grid(rows, keys):
                         if j == 0:
                             higher[i] = most[part * rows + i]
                         higher[i] = T.max(higher[i], scaled[i, j])
-                    for i in range(rows):
-                        fall[i] = most[part * rows + i] - higher[i]
+                    each(fall, lambda i: most[part * rows + i] - higher[i])
                     for i in range(rows):
                         correction[part * rows + i] = T.exp(fall[i])
                     for i in range(rows):
                         most[part * rows + i] = higher[i]
-                    for i, j in T.grid(rows, keys):
-                        shifted[i, j] = scaled[i, j] - higher[i]
-                    for i, j in T.grid(rows, keys):
-                        power[i, j] = T.exp(shifted[i, j])
+                    each(shifted, lambda i, j: scaled[i, j] - higher[i])
+                    each(power, lambda i, j: T.exp(shifted[i, j]))
                     for i in range(rows):
                         total[part * rows + i] = (
                             total[part * rows + i] * correction[part * rows + i]
                         )
                     for i, j in T.grid(rows, keys):
                         total[part * rows + i] = total[part * rows + i] + power[i, j]
-                    for i, j in T.grid(rows, keys):
-                        p[i, j] = T.Cast(dtype, power[i, j])
+                    each(p, lambda i, j: T.Cast(dtype, power[i, j]))
                     for i, j in T.grid(rows, keys):
                         weights[part * rows + i, j] = p[i, j]
-                for i, j in T.grid(queries, keys):
-                    p_l1[i, j] = weights[i, j]
-                for i, j in T.grid(keys, depth):
-                    v_l1[i, j] = v[step * keys + i, j]
-                for i, j in T.grid(queries, keys):
-                    p_l0[i, j] = p_l1[i, j]
-                for i, j in T.grid(keys, depth):
-                    v_l0[i, j] = v_l1[i, j]
-                for i, x, j in T.grid(queries, keys, depth):
-                    if x == 0:
-                        o_l0[i, j] = T.float32(0)
-                    o_l0[i, j] = o_l0[i, j] + T.Cast("float32", p_l0[i, x]) * T.Cast(
-                        "float32", v_l0[x, j]
-                    )
-                for i, j in T.grid(queries, depth):
-                    selected[i, j] = o_l0[i, j]
-                for i, j in T.grid(queries, depth):
-                    added[i, j] = selected[i, j]
-                for i, j in T.grid(queries, depth):
-                    so_far[i, j] = so_far[i, j] * correction[i]
-                for i, j in T.grid(queries, depth):
-                    so_far[i, j] = so_far[i, j] + added[i, j]
+                each(p_l1, lambda i, j: weights[i, j])
+                each(v_l1, lambda i, j: v[step * keys + i, j])
+                each(p_l0, lambda i, j: p_l1[i, j])
+                each(v_l0, lambda i, j: v_l1[i, j])
+                multiply(o_l0, p_l0, v_l0)
+                each(selected, lambda i, j: o_l0[i, j])
+                each(added, lambda i, j: selected[i, j])
+                each(so_far, lambda i, j: so_far[i, j] * correction[i])
+                each(so_far, lambda i, j: so_far[i, j] + added[i, j])
             with T.attr({"pipe": "S"}):
-                for i in range(queries):
-                    inverse[i] = T.float32(1) / total[i]
-            for i, j in T.grid(queries, depth):
-                normed[i, j] = so_far[i, j] * inverse[i]
-            for i, j in T.grid(queries, depth):
-                out[i, j] = T.Cast(dtype, normed[i, j])
+                each(inverse, lambda i: T.float32(1) / total[i])
+            each(normed, lambda i, j: so_far[i, j] * inverse[i])
+            each(out, lambda i, j: T.Cast(dtype, normed[i, j]))
             for i, j in T.grid(queries, depth):
                 o[tile * queries + i, j] = out[i, j]
 
-    draw = draws(
+    draws = (
         normal((tiles * queries, depth), dtype),
         normal((tiles * keys, depth), dtype),
         normal((tiles * keys, depth), dtype),
     )
-    return Program(function, draw, _attention, tolerance=2e-3)
+    return Program(function, draws, _attention, tolerance=2e-3)
 
 
 def _attention(q: Array, k: Array, v: Array) -> Array:

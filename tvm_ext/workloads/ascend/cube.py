@@ -9,7 +9,7 @@ import numpy as np
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from .kernel import Array, Program, ascend, draws, parts, whole
+from .kernel import Array, Program, ascend, parts, whole
 from .schedule import FIRST, cast, lower_blocks, multi_buffer, schedule, tensor
 
 _HALVES = 2
@@ -75,8 +75,8 @@ def matmul(
     _multiply_at(sch, half, tile_k, step_k, slots)
     sch.unroll(half)
     # The sums are whole numbers of at most 4 * k, exact in float16 up to 2048.
-    draw = draws(whole((m, k), dtype, 2), whole((k, n), dtype, 2))
-    return Program(lower_blocks(sch), draw, _matmul)
+    draws = (whole((m, k), dtype, 2), whole((k, n), dtype, 2))
+    return Program(lower_blocks(sch), draws, _matmul)
 
 
 def _matmul(a: Array, b: Array) -> Array:
@@ -139,8 +139,8 @@ def matmul_add_relu(
     sch.compute_at("sums", tile)
     multi_buffer(sch, "sums", slots)
     _multiply_at(sch, tile, tile_k, step_k, slots)
-    draw = draws(whole((m, k), dtype, 2), whole((k, n), dtype, 2), whole((m, n), dtype))
-    return Program(lower_blocks(sch), draw, _matmul_add_relu)
+    draws = (whole((m, k), dtype, 2), whole((k, n), dtype, 2), whole((m, n), dtype))
+    return Program(lower_blocks(sch), draws, _matmul_add_relu)
 
 
 def _matmul_add_relu(a: Array, b: Array, residual: Array) -> Array:
@@ -220,10 +220,8 @@ def conv2d(
     for block in ("padded", "columns", filters_l1, filters_l0b):
         multi_buffer(sch, block, slots)
     sch.unroll(half)
-    draw = draws(
-        whole((height, width, depth), dtype, 1), whole((_TAPS, _TAPS, depth, out), dtype, 1)
-    )
-    return Program(lower_blocks(sch), draw, _conv2d)
+    draws = (whole((height, width, depth), dtype, 1), whole((_TAPS, _TAPS, depth, out), dtype, 1))
+    return Program(lower_blocks(sch), draws, _conv2d)
 
 
 def _conv2d(image: Array, filters: Array) -> Array:

@@ -16,7 +16,7 @@ from tvm.target import Target
 from tvm_ext.lowering import capture
 
 Array: TypeAlias = npt.NDArray[Any]
-Draw: TypeAlias = Callable[[np.random.Generator], Sequence[Array]]
+Draw: TypeAlias = Callable[[np.random.Generator], Array]
 Reference: TypeAlias = Callable[..., Array]
 Parameters: TypeAlias = Mapping[str, int | str]
 
@@ -36,7 +36,7 @@ class Program:
     """A function, what to call it with, and what must come out."""
 
     function: tirx.PrimFunc  # Its parameters are the inputs and then one output
-    draw: Draw  # Makes the inputs
+    draws: Sequence[Draw]  # Make the inputs
     reference: Reference  # Computes the output from the inputs, without TVM
     # The largest error of an element of the output, relative to the largest element of the expected
     # one; 0 where all sums and products are exact.
@@ -65,7 +65,8 @@ class AscendKernel:
 
     def inputs(self, seed: int = 0) -> list[Array]:
         """Make random inputs; equal seeds give equal inputs."""
-        return list(self._program.draw(np.random.default_rng(seed)))
+        random = np.random.default_rng(seed)
+        return [draw(random) for draw in self._program.draws]
 
     def output(self) -> Array:
         """Make an array for the output, filled with NaN: the last argument of the function."""
@@ -142,18 +143,11 @@ def parts(kernel: str, total: int, part: int, what: str) -> int:
     return total // part
 
 
-def whole(
-    shape: Sequence[int], dtype: str, high: int = 8
-) -> Callable[[np.random.Generator], Array]:
+def whole(shape: Sequence[int], dtype: str, high: int = 8) -> Draw:
     """Return a drawer of whole numbers from ``-high`` to ``high``, whose sums are exact."""
     return lambda random: random.integers(-high, high + 1, tuple(shape)).astype(dtype)
 
 
-def normal(shape: Sequence[int], dtype: str) -> Callable[[np.random.Generator], Array]:
+def normal(shape: Sequence[int], dtype: str) -> Draw:
     """Return a drawer of normally distributed numbers."""
     return lambda random: random.standard_normal(tuple(shape)).astype(dtype)
-
-
-def draws(*each: Callable[[np.random.Generator], Array]) -> Draw:
-    """Return a drawer of several arrays, one after the other."""
-    return lambda random: [draw(random) for draw in each]

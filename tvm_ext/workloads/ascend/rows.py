@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
-# (TVMScript annotates arguments with values, which are no types to a type checker.)
+# ruff: noqa: B023
+# (TVMScript annotates arguments with values, which are no types to a type checker. The functions
+# in a loop are called where the loop's body is parsed.)
 """Kernels of the vector unit that reduce: rows in UB, and values that a loop carries on."""
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .kernel import Array, Program, ascend, draws, normal, whole
+from .instructions import add_up, each
+from .kernel import Array, Program, ascend, normal, whole
 
 
 @ascend(
@@ -36,31 +39,22 @@ def softmax(
             total = T.alloc_buffer((rows,), "float32", scope="local.UB")
             share = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
-            for i, j in T.grid(rows, columns):
-                row[i, j] = x[tile * rows + i, j]
-            for i, j in T.grid(rows, columns):
-                wide[i, j] = T.Cast("float32", row[i, j])
+            each(row, lambda i, j: x[tile * rows + i, j])
+            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
             for i, j in T.grid(rows, columns):
                 if j == 0:
                     most[i] = wide[i, j]
                 most[i] = T.max(most[i], wide[i, j])
-            for i, j in T.grid(rows, columns):
-                shifted[i, j] = wide[i, j] - most[i]
-            for i, j in T.grid(rows, columns):
-                power[i, j] = T.exp(shifted[i, j])
-            for i, j in T.grid(rows, columns):
-                if j == 0:
-                    total[i] = T.float32(0)
-                total[i] = total[i] + power[i, j]
-            for i, j in T.grid(rows, columns):
-                share[i, j] = power[i, j] / total[i]
-            for i, j in T.grid(rows, columns):
-                out[i, j] = T.Cast(dtype, share[i, j])
+            each(shifted, lambda i, j: wide[i, j] - most[i])
+            each(power, lambda i, j: T.exp(shifted[i, j]))
+            add_up(total, columns, lambda i, j: power[i, j])
+            each(share, lambda i, j: power[i, j] / total[i])
+            each(out, lambda i, j: T.Cast(dtype, share[i, j]))
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    draw = draws(normal((tiles * rows, columns), dtype))
-    return Program(function, draw, _softmax, tolerance=1e-3)
+    draws = (normal((tiles * rows, columns), dtype),)
+    return Program(function, draws, _softmax, tolerance=1e-3)
 
 
 def _softmax(x: Array) -> Array:
@@ -90,10 +84,8 @@ def layer_norm(
     ):
         gamma = T.alloc_buffer((columns,), "float32", scope="local.UB")
         beta = T.alloc_buffer((columns,), "float32", scope="local.UB")
-        for j in range(columns):
-            gamma[j] = weight[j]
-        for j in range(columns):
-            beta[j] = bias[j]
+        each(gamma, lambda j: weight[j])
+        each(beta, lambda j: bias[j])
         for tile in range(tiles):
             row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
             wide = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
@@ -106,42 +98,27 @@ def layer_norm(
             scaled = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             moved = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
             out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
-            for i, j in T.grid(rows, columns):
-                row[i, j] = x[tile * rows + i, j]
-            for i, j in T.grid(rows, columns):
-                wide[i, j] = T.Cast("float32", row[i, j])
-            for i, j in T.grid(rows, columns):
-                if j == 0:
-                    mean[i] = T.float32(0)
-                mean[i] = mean[i] + wide[i, j] * T.float32(1.0 / columns)
-            for i, j in T.grid(rows, columns):
-                centred[i, j] = wide[i, j] - mean[i]
-            for i, j in T.grid(rows, columns):
-                square[i, j] = centred[i, j] * centred[i, j]
-            for i, j in T.grid(rows, columns):
-                if j == 0:
-                    variance[i] = T.float32(0)
-                variance[i] = variance[i] + square[i, j] * T.float32(1.0 / columns)
+            each(row, lambda i, j: x[tile * rows + i, j])
+            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
+            add_up(mean, columns, lambda i, j: wide[i, j] * T.float32(1.0 / columns))
+            each(centred, lambda i, j: wide[i, j] - mean[i])
+            each(square, lambda i, j: centred[i, j] * centred[i, j])
+            add_up(variance, columns, lambda i, j: square[i, j] * T.float32(1.0 / columns))
             with T.attr({"pipe": "S"}):
-                for i in range(rows):
-                    scale[i] = T.float32(1) / T.sqrt(variance[i] + T.float32(1e-5))
-            for i, j in T.grid(rows, columns):
-                normed[i, j] = centred[i, j] * scale[i]
-            for i, j in T.grid(rows, columns):
-                scaled[i, j] = normed[i, j] * gamma[j]
-            for i, j in T.grid(rows, columns):
-                moved[i, j] = scaled[i, j] + beta[j]
-            for i, j in T.grid(rows, columns):
-                out[i, j] = T.Cast(dtype, moved[i, j])
+                each(scale, lambda i: T.float32(1) / T.sqrt(variance[i] + T.float32(1e-5)))
+            each(normed, lambda i, j: centred[i, j] * scale[i])
+            each(scaled, lambda i, j: normed[i, j] * gamma[j])
+            each(moved, lambda i, j: scaled[i, j] + beta[j])
+            each(out, lambda i, j: T.Cast(dtype, moved[i, j]))
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    draw = draws(
+    draws = (
         normal((tiles * rows, columns), dtype),
         normal((columns,), "float32"),
         normal((columns,), "float32"),
     )
-    return Program(function, draw, _layer_norm, tolerance=1e-3)
+    return Program(function, draws, _layer_norm, tolerance=1e-3)
 
 
 def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
@@ -173,39 +150,28 @@ def reduction(
             total = T.alloc_buffer((columns,), "float32", scope="local.UB")
             mean = T.alloc_buffer((columns,), "float32", scope="local.UB")
             out = T.alloc_buffer((columns,), dtype, scope="local.UB")
-            for j in range(columns):
-                first[j] = x[0, tile * columns + j]
-            for j in range(columns):
-                before[j] = T.Cast("float32", first[j])
-            for j in range(columns):
-                total[j] = T.float32(0)
+            each(first, lambda j: x[0, tile * columns + j])
+            each(before, lambda j: T.Cast("float32", first[j]))
+            each(total, lambda j: T.float32(0))
             for i in range(rows - 1):
                 row = T.alloc_buffer((columns,), dtype, scope="local.UB", annotations=turns)
                 wide = T.alloc_buffer((columns,), "float32", scope="local.UB")
                 step = T.alloc_buffer((columns,), "float32", scope="local.UB")
                 distance = T.alloc_buffer((columns,), "float32", scope="local.UB")
-                for j in range(columns):
-                    row[j] = x[i + 1, tile * columns + j]
-                for j in range(columns):
-                    wide[j] = T.Cast("float32", row[j])
-                for j in range(columns):
-                    step[j] = wide[j] - before[j]
-                for j in range(columns):
-                    distance[j] = T.abs(step[j])
-                for j in range(columns):
-                    total[j] = total[j] + distance[j]
-                for j in range(columns):
-                    before[j] = wide[j]
-            for j in range(columns):
-                mean[j] = total[j] * T.float32(1.0 / (rows - 1))
-            for j in range(columns):
-                out[j] = T.Cast(dtype, mean[j])
+                each(row, lambda j: x[i + 1, tile * columns + j])
+                each(wide, lambda j: T.Cast("float32", row[j]))
+                each(step, lambda j: wide[j] - before[j])
+                each(distance, lambda j: T.abs(step[j]))
+                each(total, lambda j: total[j] + distance[j])
+                each(before, lambda j: wide[j])
+            each(mean, lambda j: total[j] * T.float32(1.0 / (rows - 1)))
+            each(out, lambda j: T.Cast(dtype, mean[j]))
             for j in range(columns):
                 y[tile * columns + j] = out[j]
 
-    draw = draws(whole((rows, tiles * columns), dtype))
+    draws = (whole((rows, tiles * columns), dtype),)
     # Sums of whole numbers are exact, and so are their halves and quarters.
-    return Program(function, draw, _reduction, tolerance=0.0 if rows in (2, 3, 5) else 1e-3)
+    return Program(function, draws, _reduction, tolerance=0.0 if rows in (2, 3, 5) else 1e-3)
 
 
 def _reduction(x: Array) -> Array:

@@ -2,8 +2,8 @@
 """From a schedule to a function whose allocations say how many slots they have.
 
 `tvm.s_tir.Schedule` annotates blocks and loops, not allocations, and TVM's lowering drops the
-annotations of blocks, except for pragmas. So a schedule says as a pragma of the block that writes
-a buffer what :func:`lower_blocks` then says of its allocation.
+annotations of blocks. So a schedule says of the block that writes a buffer what
+:func:`lower_blocks` then says of its allocation.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
-from tvm.s_tir import Schedule
-from tvm.tirx import AllocBuffer, BufferStore
-from tvm.tirx.stmt import AttrStmt
+from tvm.s_tir import SBlock, Schedule
+from tvm.tirx import AllocBuffer
 
 FIRST = -2
 """Tells `compute_at` to put a block as early in the loop as it may stand."""
 
-_MULTI_BUFFER = "pragma_multi_buffer"
+SLOTS = "multi_buffer"
+"""The annotation that says how many slots a buffer has."""
 
 
 def tensor(shape: tuple[int, ...], dtype: str, name: str) -> te.Tensor:
@@ -43,7 +43,7 @@ def multi_buffer(sch: Schedule, block: Any, slots: int) -> None:
     """Give the buffer that a block writes as many slots."""
     if slots > 1:
         block = sch.get_sblock(block) if isinstance(block, str) else block
-        sch.annotate(block, _MULTI_BUFFER, slots)
+        sch.annotate(block, SLOTS, slots)
 
 
 def lower_blocks(sch: Schedule) -> tirx.PrimFunc:
@@ -63,33 +63,23 @@ def lower_blocks(sch: Schedule) -> tirx.PrimFunc:
             tirx.transform.StmtSimplify(),
         ]
     )
+    slots: dict[str, Any] = {}
+
+    def note(block: SBlock) -> None:
+        if SLOTS in block.annotations:
+            for region in block.writes:
+                slots[str(region.source.name)] = block.annotations[SLOTS]
+
+    for function in sch.mod.functions.values():
+        tvm_ffi.structural_walk(function.body, (SBlock, note))
     # A kernel is the same whatever options its caller lowers it with.
     with tvm.transform.PassContext():
         lowered = lower(sch.mod)
     (function,) = lowered.functions.values()
-    return function.with_body(_apply_pragmas(function.body))
 
+    def allocate(op: AllocBuffer, _mutator: Any) -> Any:
+        count = slots.get(str(op.buffer.name))
+        return op if count is None else AllocBuffer(op.buffer, {**op.annotations, SLOTS: count})
 
-def _apply_pragmas(body: Any) -> Any:
-    slots: dict[int, Any] = {}
-
-    def note(op: AttrStmt) -> None:
-        if op.attr_key == _MULTI_BUFFER:
-            tvm_ffi.structural_walk(
-                op.body, (BufferStore, lambda s: slots.update({s.buffer.__chandle__(): op.value}))
-            )
-
-    tvm_ffi.structural_walk(body, (AttrStmt, note))
-
-    def rewrite_attr(op: AttrStmt, mutator: Any) -> Any:
-        if op.attr_key == _MULTI_BUFFER:
-            return mutator.mutate(op.body)
-        return mutator.default_mutate(op)
-
-    def rewrite_alloc(op: AllocBuffer, _mutator: Any) -> Any:
-        count = slots.get(op.buffer.__chandle__())
-        if count is None:
-            return op
-        return AllocBuffer(op.buffer, {**op.annotations, "multi_buffer": count})
-
-    return tvm_ffi.structural_mutate(body, [(AttrStmt, rewrite_attr), (AllocBuffer, rewrite_alloc)])
+    body = tvm_ffi.structural_mutate(function.body, [(AllocBuffer, allocate)])
+    return function.with_body(body)

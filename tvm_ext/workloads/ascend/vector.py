@@ -9,7 +9,7 @@ import numpy as np
 from tvm import te, tirx
 from tvm.tirx import PrimFunc
 
-from .kernel import Array, Program, ascend, draws, normal, whole
+from .kernel import Array, Program, ascend, normal, whole
 from .schedule import FIRST, cast, lower_blocks, multi_buffer, schedule, tensor
 
 _UB = "local.UB"
@@ -51,8 +51,8 @@ def vector_add(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16"
     wide_x, wide_y = cast(x, "float32", "wide_x"), cast(y, "float32", "wide_y")
     total = te.compute(shape, lambda i: wide_x[i] + wide_y[i], name="total")
     function = _through_ub([x, y], cast(total, dtype, "z"), tile, slots)
-    draw = draws(whole(shape, dtype), whole(shape, dtype))
-    return Program(function, draw, lambda x, y: x + y)
+    draws = (whole(shape, dtype), whole(shape, dtype))
+    return Program(function, draws, lambda x, y: x + y)
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
@@ -72,7 +72,7 @@ def gelu(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> P
     divisor = te.compute(shape, lambda i: power[i] + tirx.const(1, "float32"), name="divisor")
     result = te.compute(shape, lambda i: wide[i] / divisor[i], name="result")
     function = _through_ub([x], cast(result, dtype, "y"), tile, slots)
-    return Program(function, draws(normal(shape, dtype)), _gelu, tolerance=1e-3)
+    return Program(function, (normal(shape, dtype),), _gelu, tolerance=1e-3)
 
 
 _MINUS_2C = -2 * float(np.sqrt(2 / np.pi))

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which runs of layers are alike: what a search finds out about one of them holds for all.
+
+Networks repeat their blocks. Two runs of layers are alike if nothing that slices, costs and
+addresses follow from differs but names: the layers with their maps, the tensors with their extents,
+which of these are the same one, who else reads them, and which of them leave the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.local_memory import LocalMemory
+from passes.layer_group.planning.planned_group import PlannedGroup
+from passes.layer_group.planning.slicing import Cut
+
+
+class Repeats:
+    """Numbers of runs of layers, equal for those that are alike."""
+
+    def __init__(self, index: NetworkIndex) -> None:
+        self._index = index
+        self._numbers: dict[Hashable, int] = {}
+        self._layers = [self._number(self._content(n)) for n in range(len(index.network.layers))]
+        # By the last layer: the numbers of the runs that end with it, shortest first, and in which
+        # order their tensors come, from the last layer on.
+        self._ending: dict[int, tuple[list[int], dict[str, int]]] = {}
+
+    def run(self, first: int, last: int) -> int:
+        """Return the number of the run of layers from `first` to `last`."""
+        runs, order = self._ending.setdefault(last, ([], {}))
+        for number in range(last - len(runs), first - 1, -1):
+            layer = self._index.network.layers[number]
+            names = (layer.output, *layer.inputs)
+            same = tuple(order.setdefault(name, len(order)) for name in names)
+            behind = self._index.leaves(layer.output, last)
+            shorter = runs[-1] if runs else None
+            runs.append(self._number((shorter, self._layers[number], same, behind)))
+        return runs[last - first]
+
+    def group(self, first: int, last: int, cut: Cut, keep: str) -> tuple[int, int]:
+        """Return the number of a run of layers, and that of a group of it in one way."""
+        run = self.run(first, last)
+        return run, self._number((run, cut, keep))
+
+    def plan(self, planned: PlannedGroup) -> Hashable:
+        """Return what a planned group is but for names: layers, slices, time steps, addresses."""
+        numbers, local = planned.numbers, planned.local
+        keep = tuple(planned.slices.tensors[name].keep for name in planned.group.names)
+        offsets = tuple(planned.plan.offsets[item.name] for item in local.items)
+        run = self.run(numbers[0], numbers[-1])
+        return run, planned.cut, keep, memory_content(local), offsets, planned.plan.peak
+
+    def _number(self, content: Hashable) -> int:
+        return self._numbers.setdefault(content, len(self._numbers))
+
+    def _content(self, number: int) -> Hashable:
+        """Return what a layer is but for names."""
+        index, layer = self._index, self._index.network.layers[number]
+        operands, sums = [], dict(layer.sums)
+        for name in layer.inputs:
+            laid_out = [source for one in index.layouts((name,)) for source in one.inputs]
+            own = index.readers[name] == [number], name in index.maker, name in layer.in_place
+            late = tuple((axis, to) for other, axis, to in layer.late if other == name)
+            operands.append((own, sums.get(name), late, self._tensors((name, *laid_out))))
+        alone = replace(layer, name="", inputs=(), output="", in_place=(), sums=(), late=())
+        return alone, tuple(operands), self._tensors((layer.output,))
+
+    def _tensors(self, names: tuple[str, ...]) -> Hashable:
+        return tuple(replace(self._index.tensors[name], name="") for name in names)
+
+
+def memory_content(local: LocalMemory) -> Hashable:
+    """Return what the local memory of a group is but for names."""
+    at = {item.name: number for number, item in enumerate(local.items)}
+    items = tuple((item.lane_bytes, item.life, item.kind) for item in local.items)
+    rows = tuple(
+        (
+            tuple(at.get(name) for name in row.compute),
+            tuple(at.get(name) for name in row.transfer),
+        )
+        for row in local.rows
+    )
+    in_place = tuple((row, at[one], at[other]) for row, (one, other) in local.in_place)
+    return items, rows, in_place

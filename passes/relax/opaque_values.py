@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values of a Relax function are not known to be computed from their arguments alone.
+
+A packed function may hold a generator of random numbers, or a cache. So these keep their order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.ir import Call, GlobalVar, IRModule, Op
+from tvm.tirx import PrimFunc
+from tvm_ffi import structural_walk
+
+from passes.ir.operators import CALL_OUT, operator_name
+from passes.ir.relax_operators import KERNELS_OF_NEW_MEMORY, MOVE_OR_HINT
+
+
+class OpaqueValues:
+    """Tells values that are not known to be computed from their arguments alone."""
+
+    def __init__(self, mod: IRModule) -> None:
+        self._mod = mod
+        self._calls_out: dict[int, bool] = {}
+
+    def __call__(self, value: Any) -> bool:
+        """Whether a value is one of those."""
+        if not isinstance(value, Call):
+            return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
+        name = operator_name(value.op)
+        if name in KERNELS_OF_NEW_MEMORY:
+            return self._is_unknown_kernel(value.args[0])
+        legalized = isinstance(value.op, Op) and value.op.get_attr("FLegalize") is not None
+        return not legalized or name in MOVE_OR_HINT
+
+    def _is_unknown_kernel(self, callee: Any) -> bool:
+        """Whether a kernel is none of the module's, or calls something else."""
+        if not isinstance(callee, GlobalVar) or callee not in self._mod.functions:
+            return True
+        kernel = self._mod[callee]
+        if not isinstance(kernel, PrimFunc):
+            return True
+        handle = kernel.__chandle__()
+        if handle not in self._calls_out:
+            calls: list[Any] = []
+            structural_walk(kernel.body, (Call, calls.append))
+            self._calls_out[handle] = any(
+                not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT for call in calls
+            )
+        return self._calls_out[handle]

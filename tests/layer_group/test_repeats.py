@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of layers that are alike: what is known of one holds for the other, and for no other one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from networks import Builder
+from test_local_memory import MACHINE, T8
+
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.search import GroupSearch
+
+CHIP = Chip(replace(T8, capacity=8192, bank_bytes=512), MACHINE, "first_fit")
+CHANGES = ("", "wide", "kernel", "output", "far", "twice", "apart", "work")
+
+
+def blocks(changes: list[str]) -> NetworkIndex:
+    """Return residual blocks, each changed in one respect."""
+    builder = Builder("blocks", part_bits=32)
+    x = builder.tensor("x", 1, 16, 8, 4)
+    far, outputs = x, []
+    for at, change in enumerate(changes):
+        kernel = 5 if change == "kernel" else 3
+        middle = builder.conv(x, f"a{at}", 32 if change == "wide" else 16, kernel, 1, kernel // 2)
+        middle = builder.same("relu", f"b{at}", middle, in_place=change != "apart")
+        y = builder.conv(middle, f"c{at}", 16, 3, 1, 1, bias=change != "twice")
+        if change == "work":
+            builder.layers[-1] = replace(builder.layers[-1], buffer_bits=64)
+        skip = y if change == "twice" else far if change == "far" else x
+        x = builder.same("add", f"d{at}", y, skip)
+        outputs += [middle] if change == "output" else []
+    return NetworkIndex(builder.network(*outputs, x))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_known_of_a_run_holds_for_those_that_are_alike(change):
+    index = blocks(["", "", change, ""])
+    search = GroupSearch(index, CHIP, "cheapest")
+    for last in range(4, len(index.network.layers)):
+        first = max(0, last - 5)
+        anew = GroupSearch(index, CHIP, "cheapest")
+        found = search.ending_with(last, first, search.parts)
+        expected = anew.ending_with(last, first, anew.parts)
+        assert [replace(e, run=0, group=0) for e in found] == [
+            replace(e, run=0, group=0) for e in expected
+        ]
+        for one, other in list(zip(found, expected, strict=True))[-2:]:
+            planned, fresh = search.plan(one), anew.plan(other)
+            assert (planned is None) == (fresh is None)
+            if planned is not None and fresh is not None:
+                assert planned.numbers == fresh.numbers == tuple(range(one.first, last + 1))
+                assert (planned.plan, planned.cost) == (fresh.plan, fresh.cost)
+                planned, fresh = search.settle(planned), anew.settle(fresh)
+                assert (planned.plan, planned.cost) == (fresh.plan, fresh.cost)
+
+
+def test_equal_blocks_have_one_number():
+    index = blocks([""] * 5)
+    search = GroupSearch(index, CHIP, "cheapest")
+    runs = {
+        search.ending_with(last, last - 3, search.parts)[-1].run
+        for last in range(7, len(index.network.layers) - 4, 4)
+    }
+    assert len(runs) == 1

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
+# (TVMScript defines names in ways that a type checker does not follow.)
+"""Instructions of a kernel in TVMScript: loop nests that write a buffer element by element."""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+
+
+@T.inline
+def each(dst, value):
+    """Write each element, of its indices."""
+    if len(dst.shape) == 1:
+        for i in range(dst.shape[0]):
+            dst[i] = value(i)
+    else:
+        for i, j in T.grid(dst.shape[0], dst.shape[1]):
+            dst[i, j] = value(i, j)
+
+
+@T.inline
+def add_up(dst, columns, value):
+    """Write a sum for each row."""
+    for i, j in T.grid(dst.shape[0], columns):
+        if j == 0:
+            dst[i] = T.float32(0)
+        dst[i] = dst[i] + value(i, j)
+
+
+@T.inline
+def multiply(dst, a, b):
+    """Write a product of matrices, summed in float32."""
+    for i, x, j in T.grid(dst.shape[0], a.shape[1], dst.shape[1]):
+        if x == 0:
+            dst[i, j] = T.float32(0)
+        dst[i, j] = dst[i, j] + T.Cast("float32", a[i, x]) * T.Cast("float32", b[x, j])
