@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from fixed_groups import LANES, allocations, chip, everything, grouped
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
 from tvm import relax
 
 from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.network import AxisMap
 from passes.layer_group.planning.planned_group import plan_group
+from passes.layer_group.planning.runs import part_through
 from passes.layer_group.planning.slicing import Cut
 
 OP = relax.op
@@ -194,6 +200,34 @@ def test_sums_that_do_not_stay_are_seen(name):
     moved = replace(group.plan, offsets={**offsets, taken: offsets[last.output]})
     with pytest.raises(AssertionError):
         Replay(replace(group, plan=moved), LANES, 16).run()
+
+
+@given(
+    m=st.builds(
+        AxisMap,
+        st.just(1),
+        st.integers(1, 4),
+        st.integers(1, 4),
+        st.integers(-2, 4),
+        st.integers(-2, 4),
+    ).filter(lambda m: m.first <= m.last + m.divide - 1),
+    unit=st.integers(1, 4),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_part_needs_what_a_map_says_and_no_more(m, unit):
+    each, ranges = part_through(m, Fraction(unit)), ((0, 12), (12, 24), (24, 60))
+    needs = [
+        ((a * unit * m.stride + m.first) // m.divide, (b * unit * m.stride + behind) // m.divide)
+        for a, b in ranges
+        for behind in [m.last - m.stride]
+    ]
+    exact = [
+        Fraction(last + 1 - first, b - a)
+        for (a, b), (first, last) in zip(ranges, needs, strict=True)
+    ]
+    follow = all(a[1] + 1 == b[0] for a, b in pairwise(needs)) and needs[0][0] == 0
+    assert (each is not None) == (follow and len({*exact}) == 1)
+    assert each is None or each == exact[0]
 
 
 def test_only_the_outermost_sum_is_cut():

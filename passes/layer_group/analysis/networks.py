@@ -304,15 +304,8 @@ class _BlockReader:
                 names_of = dict(zip(source.inputs, call.inputs, strict=True))
                 sums = tuple((names_of[p], axis) for p, axis in source.sums)
                 late = tuple((names_of[p], axis, to) for p, axis, to in source.late)
-                by_columns = layer.by_columns and not adds
-                return replace(
-                    layer,
-                    in_place=in_place,
-                    adds=adds,
-                    sums=sums,
-                    late=late,
-                    by_columns=by_columns,
-                )
+                layer = replace(layer, in_place=in_place, adds=adds, sums=sums, late=late)
+                return replace(layer, by_columns=layer.by_columns and not adds)
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)

@@ -60,12 +60,11 @@ class Repeats:
         """Return what a layer is but for names."""
         index, layer = self._index, self._index.network.layers[number]
         operands, sums = [], dict(layer.sums)
-        late = {name: axes for name, *axes in layer.late}
         for name in layer.inputs:
             laid_out = [source for one in index.layouts((name,)) for source in one.inputs]
             own = index.readers[name] == [number], name in index.maker, name in layer.in_place
-            summed = sums.get(name), tuple(late.get(name, ()))
-            operands.append((own, summed, self._tensors((name, *laid_out))))
+            late = tuple((axis, to) for other, axis, to in layer.late if other == name)
+            operands.append((own, sums.get(name), late, self._tensors((name, *laid_out))))
         alone = replace(layer, name="", inputs=(), output="", in_place=(), sums=(), late=())
         return alone, tuple(operands), self._tensors((layer.output,))
 

@@ -147,7 +147,7 @@ class _Growing:
                 (axis, each)
                 for axis, m in enumerate(maps)
                 if m is not None and m.axis == along[0]
-                for each in [_through(m, along[1])]
+                for each in [part_through(m, along[1])]
                 if each is not None and shape[axis] == self.extent * each
             )
             self._want(name, next(follows, None))
@@ -300,7 +300,7 @@ class _Growing:
         return chunk if chunk < self.extent else None
 
 
-def _through(m: AxisMap, each: Fraction) -> Fraction | None:
+def part_through(m: AxisMap, each: Fraction) -> Fraction | None:
     """Return how many elements a part needs through a map; None if parts would overlap."""
     if m == AxisMap(m.axis):
         return each

@@ -287,6 +287,7 @@ class _Writer:
         ]
         work += [(ahead, computed(layer)) for layer in layers]
         work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in run.loads.items()]
+        # What such runs have in common is more than the loops of one part.
         name = f"{layers[-1].operator}_parts"
         loops = [self._apart(self._loop(run.count, work, slices), name)]
         for layer in layers:
@@ -294,11 +295,9 @@ class _Writer:
                 late = [(n, run.late[n]) for n in layer.inputs if n in run.late]
                 work = [(1, computed(layer, late=True))]
                 work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in late]
-                loops.append(
-                    self._apart(self._loop(run.finish[layer.name].count, work, slices), name)
-                )
-        done = in_order(loops)
-        made = tensors[layers[0].output]
+                loop = self._loop(run.finish[layer.name].count, work, slices)
+                loops.append(self._apart(loop, name))
+        done, made = in_order(loops), tensors[layers[-1].output]
         return self._once(made, done, slices) if alone and not made.adds else done
 
     def _move(self, of: TensorSlices, *, loads: bool) -> _Write:

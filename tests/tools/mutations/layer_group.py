@@ -22,6 +22,7 @@ _SLICES = "tests/layer_group/test_slicing.py"
 _REPLAY = "tests/layer_group/test_replay.py"
 _LOCAL = "tests/layer_group/test_local_memory.py"
 _SUMS = "tests/layer_group/test_sums_of_rows.py"
+_RUNS = "tests/layer_group/test_runs.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -75,6 +76,18 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_ANALYSIS}/kernel_calls.py",
         ("KernelCall.adds",),
         (_SUMS,),
+    ),
+    Rule(
+        "LayerGroup sums: part by part",
+        f"{_ANALYSIS}/kernel_calls.py",
+        ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"),
+        (_RUNS,),
+    ),
+    Rule(
+        "LayerGroup sums: what a part needs",
+        f"{_PLANNING}/runs.py",
+        ("part_through",),
+        (_RUNS,),
     ),
     Rule(
         "LayerGroup halo: what a kernel reads",
