@@ -286,6 +286,18 @@ def test_columns_are_cut_where_more_layers_fit_so(capacity):
     check_replay(group)
 
 
+def test_more_slices_than_an_output_has_elements_are_no_plan():
+    builder = Builder()
+    builder.tensor("image", 1, 8, 16, 12)
+    builder.conv("image", "large", 8, 3, padding=1)
+    builder.pool("large", "small", 2, 2, 0)
+    group = NetworkIndex(builder.network("large", "small")).group((0, 1))
+    chip = Chip(T8, MACHINE)
+    assert plan_group(group, Cut(h=8, w=6), chip, "h") is not None
+    for cut in (Cut(h=9), Cut(w=7), Cut(n=2), Cut(h=10, cores=2)):
+        assert plan_group(group, cut, chip, "h") is None
+
+
 def test_branches_are_groups():
     b = Builder(bits=8)
     b.tensor("x", 1, 16, 32, 32)

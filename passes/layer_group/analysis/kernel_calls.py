@@ -131,9 +131,7 @@ class KernelCall:
         """
         kernel = self.reads.kernel
         first, *later = (kernel.stages[i] for i in kernel.stages_for(self.parameter))
-        if not first.inner or first.init is None or self.working:
-            return ()
-        if len(first.writes) > 1 or any(stage.inner for stage in later):
+        if not first.inner or self.working:
             return ()
         if any(access.buffer < kernel.parameters for stage in later for access in stage.reads):
             return ()

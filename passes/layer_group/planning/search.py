@@ -12,7 +12,6 @@ from passes.layer_group.planning.group import (
     NetworkIndex,
     bytes_of,
     element_count,
-    extent_of,
     rows_of,
 )
 from passes.layer_group.planning.layer_facts import LayerFacts
@@ -141,7 +140,7 @@ class GroupSearch:
         planned = plan_group(group, estimate.cut, self._quick, estimate.keep, self._fit)
         if planned is None and self._quick != self.chip:
             planned = plan_group(group, estimate.cut, self.chip, estimate.keep, self._fit)
-        return planned
+        return None if planned is None else self.on_cores(planned)
 
     def _fit(self, local: LocalMemory, planner: str) -> Plan | None:
         return self._placed(fit, local, planner)
@@ -208,7 +207,7 @@ class GroupSearch:
         never moves more than its layers alone.
         """
         group, cut = planned.group, planned.cut
-        if self.chip.cores == 1:
+        if cut.cores == self.chip.cores:
             return planned
         keep = {name: planned.slices.tensors[name].keep for name in group.names}
         alone = sum(self.alone[number].moved for number in group.numbers)
@@ -216,13 +215,9 @@ class GroupSearch:
         for finer in (cut, *islice(self._finer_cuts(last, cut), PATIENCE)):
             # More slices, where cores cannot share as many as there are, or where the rows that
             # each core makes for itself find no room.
-            shared = self._shared(finer)
-            letter = shared.outermost
-            most = min(extent_of(group.tensor(name), letter) for name in group.outputs)
-            if shared.count(letter) <= most:
-                other = plan_group(group, shared, self._quick, keep, self._fit)
-                if other is not None and other.cost.moved <= alone:
-                    return min(planned, other, key=lambda one: one.cost.price)
+            other = plan_group(group, self._shared(finer), self._quick, keep, self._fit)
+            if other is not None and other.cost.moved <= alone:
+                return min(planned, other, key=lambda one: one.cost.price)
         return planned
 
     def _shared(self, cut: Cut) -> Cut:

@@ -146,6 +146,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ("tests/layer_group/test_lanes.py", _REPLAY, _LOCAL),
     ),
     Rule(
+        "LayerGroup slots: runs of layers",
+        f"{_PLANNING}/runs.py",
+        (),
+        ("tests/layer_group/test_runs.py", _REPLAY),
+    ),
+    Rule(
         "LayerGroup slots: tensors in parts",
         f"{_PLANNING}/streams.py",
         (),
