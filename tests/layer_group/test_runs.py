@@ -14,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
-from tvm import relax
+from tvm import relax, te
 
+from passes.layer_group.analysis.kernel_calls import KernelCall
+from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.network import AxisMap
 from passes.layer_group.planning.planned_group import plan_group
@@ -240,3 +243,21 @@ def test_only_the_outermost_sum_is_cut():
     (layer,) = block.network.layers
     (weight,) = (name for name, _ in layer.sums)
     assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
+
+
+@pytest.mark.parametrize(
+    ("summand", "along"),
+    [
+        (lambda a, b, i, j, k: a[i, k] * b[k, j], ((0, 1), (1, 0))),
+        (lambda a, b, i, j, k: a[i, k] * b[k, (j + k) % 12], ((0, 1),)),
+        (lambda a, b, i, j, k: a[i, (k * 5) % 12] * b[k, j], ((1, 0),)),
+        (lambda a, b, i, j, k: a[i, k] * a[i, 0] * b[k, j], ((1, 0),)),
+        (lambda a, b, i, j, k: a[k, k] * b[k, j], ((1, 0),)),
+    ],
+)
+def test_what_is_read_along_the_sum_alone_comes_in_parts(summand, along):
+    a, b = (te.placeholder((12, 12), name=name) for name in "ab")
+    k = te.reduce_axis((0, 12), "k")
+    result = te.compute((12, 12), lambda i, j: te.sum(summand(a, b, i, j, k), k))
+    kernel = read_kernel(te.create_prim_func([a, b, result]))
+    assert KernelCall(KernelReads.of(kernel), 2, (0, 1)).sums == along
