@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from math import prod
@@ -13,6 +13,7 @@ from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_co
 from passes.layer_group.planning.layer_groups import LayerGroups
 from passes.layer_group.planning.network import Box, Layer
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
+from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.streams import Run
@@ -193,12 +194,22 @@ def makespans(groups: LayerGroups, chip: Chip) -> tuple[int, int]:
     A layer in no group runs alone: sliced so that it fits, if it does, and else computing while
     its tensors are moved. Groups and such layers follow each other.
     """
-    search = GroupSearch(NetworkIndex(groups.network), chip, "cheapest")
-    alone = {
-        layer.name: _cycles_alone(search, number, chip)
-        for number, layer in enumerate(groups.network.layers)
-    }
-    together = sum(simulate_group(group, chip).makespan for group in groups.groups)
+    index = NetworkIndex(groups.network)
+    search, repeats = GroupSearch(index, chip, "cheapest"), Repeats(index)
+    of_group: dict[Hashable, int] = {}  # What is alike takes as long.
+    of_layer: dict[int, int] = {}
+    alone = {}
+    for number, layer in enumerate(groups.network.layers):
+        like = repeats.run(number, number)
+        if like not in of_layer:
+            of_layer[like] = _cycles_alone(search, number, chip)
+        alone[layer.name] = of_layer[like]
+    together = 0
+    for group in groups.groups:
+        same = repeats.plan(group)
+        if same not in of_group:
+            of_group[same] = simulate_group(group, chip).makespan
+        together += of_group[same]
     return sum(alone.values()), together + sum(alone[name] for name in groups.left)
 
 

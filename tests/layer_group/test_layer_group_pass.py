@@ -227,6 +227,21 @@ def test_a_target_without_pipes_is_told_what_is_assumed(caplog):
             assert "1024 multiply-adds a cycle" in line
 
 
+def test_columns_may_reach_layers_in_parts_that_rows_do_not():
+    """The last layer has few channels, and one row of two layers is too wide."""
+
+    def body(emit, image):
+        for before, after in ((3, 32), (32, 32), (32, 3)):
+            weight = relax.const(np.zeros((after, before, 3, 3), "float32"))
+            image = emit(relax.op.nn.relu(relax.op.nn.conv2d(image, weight, padding=1)))
+        return image
+
+    report = layer_groups(module([(1, 3, 16, 1920)], body), CHIP)
+    assert [group.w_slices > 1 for group in report.groups] == [True]
+    assert not report.left
+    assert report.moved_after < report.moved_before / 10
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [

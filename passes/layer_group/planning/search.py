@@ -283,7 +283,8 @@ class GroupSearch:
             # Without what can be made in parts, the groups are those without parts.
             if uncut.part_bytes and not self._in_parts(reached[parts[0]], last):
                 continue
-            if keep and self.keeps[0] != keep and not self._overlaps(reached[uncut], last):
+            looked = reached.get(uncut, reached.get(parts[0], last))
+            if keep and self.keeps[0] != keep and not self._overlaps(looked, last):
                 continue  # The groups are those whose halos are made again.
             best: dict[int, int] = {}
             vain = 0
