@@ -25,7 +25,7 @@ _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 Callback = Callable[[Any, Any], Any]
 
 Callbacks = list[tuple[Any, Callback]]
-"""What to do with nodes, by their class or its `type_index`."""
+"""What to do with nodes, by their class."""
 
 
 @cache
@@ -34,13 +34,9 @@ def type_index(node_type: Any) -> int:
     return int(node_type.__tvm_ffi_type_info__.type_index)
 
 
-def _index(kind: Any) -> int:
-    return kind if type(kind) is int else type_index(kind)
-
-
 def prepared(callbacks: Callbacks) -> Any:
     """Return callbacks for many visits: they are handed to TVM once."""
-    return tvm_ffi.convert([(_index(kind), callback) for kind, callback in callbacks])
+    return tvm_ffi.convert([(type_index(kind), callback) for kind, callback in callbacks])
 
 
 def structural_visit(root: Any, callbacks: Any) -> Any:
@@ -49,7 +45,7 @@ def structural_visit(root: Any, callbacks: Any) -> Any:
     Callbacks get the node and a ``tvm_ffi.StructuralVisitor``; they may be `prepared`.
     """
     if type(callbacks) is list:
-        callbacks = [(_index(kind), callback) for kind, callback in callbacks]
+        callbacks = [(type_index(kind), callback) for kind, callback in callbacks]
     return _structural_visit(root, callbacks)
 
 
@@ -72,7 +68,7 @@ def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
     Callbacks get the node and a ``tvm_ffi.StructuralMutator``. The result is `root` itself when
     nothing changed.
     """
-    indexed = [(_index(kind), callback, False) for kind, callback in callbacks]
+    indexed = [(type_index(kind), callback, False) for kind, callback in callbacks]
     return _structural_mutate(root, indexed)
 
 

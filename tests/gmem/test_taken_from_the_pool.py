@@ -20,7 +20,7 @@ from vm_memory import Seen, watch
 
 from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.planning.machine import Function, Run, paths, pooled
-from passes.ir.structural import structural_mutate, type_index
+from passes.ir.structural import structural_mutate
 from tvm_ext.transform import GMEMAllocate
 
 STOCK = relax.transform.StaticPlanBlockMemory()
@@ -64,7 +64,7 @@ def under_other_names(mod: tvm.IRModule, label: str) -> dict[tvm.ir.GlobalVar, r
     def rename(variable: tvm.ir.GlobalVar, _mutator: object) -> tvm.ir.GlobalVar:
         return new.get(str(variable.name_hint), variable)
 
-    callbacks = [(type_index(tvm.ir.GlobalVar), rename)]
+    callbacks = [(tvm.ir.GlobalVar, rename)]
     return {
         new[str(v.name_hint)]: structural_mutate(f, callbacks).with_attr(
             "global_symbol", label + str(v.name_hint)

@@ -13,12 +13,12 @@ from operator_modules import arrays, kernels, lowered, module, run
 from test_group_kernels import chain
 from tvm import relax, s_tir
 
-from passes.ir.structural import structural_visit, type_index
+from passes.ir.structural import structural_visit
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.rewrite.slice_values import SliceValues, number
 
 OP = relax.op
-STATEMENT = type_index(tvm.tirx.Stmt)
+STATEMENT = tvm.tirx.Stmt
 
 
 def statements(function):

@@ -13,7 +13,7 @@ from fixed_groups import LANES, allocations, everything, grouped
 from operator_modules import arrays, kernels, lowered, module, run
 from tvm import relax
 
-from passes.ir.structural import structural_mutate, type_index
+from passes.ir.structural import structural_mutate
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.planning.slicing import Cut
@@ -293,5 +293,5 @@ def test_numbers_that_follow_slices(values):
     expr = piecewise(values, index)
     for at, value in enumerate(values):
         put = tvm.tirx.IntImm("int64", at)
-        found = structural_mutate(expr, [(type_index(tvm.ir.Var), lambda _v, _m, put=put: put)])
+        found = structural_mutate(expr, [(tvm.ir.Var, lambda _v, _m, put=put: put)])
         assert int(tvm.sym.Analyzer().simplify(found)) == value

@@ -10,17 +10,13 @@ from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
-import tvm_ffi
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore
 
-from passes.ir.structural import structural_visit, type_index
 from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
 from passes.layer_group.analysis.regions import KernelReads, variables_in
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
-
-_VAR = type_index(Var)
 
 CUT_LETTERS = "nh"
 """Letters of the axes that are cut: the batch, and rows."""
@@ -122,34 +118,6 @@ class KernelCall:
         return ceil(Fraction(bits) / prod(uncut))
 
     @cached_property
-    def adds(self) -> tuple[tuple[int, int], ...]:
-        """Numbers of the layer's inputs whose axis the outermost sum goes along, with that axis.
-
-        So the sum can stop behind any element of that axis and go on later. All that is done
-        before the result is there is done in its place, and what follows on the sum needs nothing
-        else. Empty where the kernel is another.
-        """
-        kernel = self.reads.kernel
-        first, *later = (kernel.stages[i] for i in kernel.stages_for(self.parameter))
-        if not first.inner or self.working:
-            return ()
-        if any(access.buffer < kernel.parameters for stage in later for access in stage.reads):
-            return ()
-        summed, extent = first.inner[0]
-        key = summed.__chandle__()
-        found: dict[int, int] = {}
-        for access in first.reads:
-            axes = [at for at, index in enumerate(access.indices) if key in variables_in(index)]
-            if not axes:
-                continue
-            (axis, *others) = axes
-            plain = access.indices[axis].same_as(summed)
-            whole = kernel.shape(access.buffer)[axis] == extent
-            if others or not plain or not whole or found.setdefault(access.buffer, axis) != axis:
-                return ()
-        return tuple((at, found[p]) for at, p in enumerate(self.inputs) if p in found)
-
-    @cached_property
     def in_columns(self) -> KernelCall:
         """The call where columns of its result are cut, too."""
         return replace(self, cut=self.columns)
@@ -194,12 +162,13 @@ class KernelCall:
             return ()
         kernel, (stage, var) = self.reads.kernel, self.sum_stage
         extent = next(n for inner, n in stage.inner if inner.same_as(var))
+        key = var.__chandle__()
         later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
         again = {access.buffer for other in later for access in other.reads}
         found: dict[int, set[int]] = {}
         for access in stage.reads:
             along = [axis for axis, index in enumerate(access.indices) if index.same_as(var)]
-            uses = [axis for axis, index in enumerate(access.indices) if _uses(index, var)]
+            uses = [axis for axis, index in enumerate(access.indices) if key in variables_in(index)]
             axes = found.setdefault(access.buffer, set())
             axes.update(along if along == uses and len(along) == 1 else (-1,))
         return tuple(
@@ -211,6 +180,26 @@ class KernelCall:
             and buffer not in again
             and kernel.shape(buffer)[axis] == extent
         )
+
+    @cached_property
+    def adds(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of the layer's inputs whose axis the outermost sum goes along, with that axis.
+
+        So the sum can stop behind any element of that axis and go on later. All that is done
+        before the result is there is done in its place, and what follows on the sum needs nothing
+        else. Empty where the kernel is another.
+        """
+        if self.sum_stage is None or self.working:
+            return ()
+        kernel, (stage, var) = self.reads.kernel, self.sum_stage
+        later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
+        if any(access.buffer < kernel.parameters for other in later for access in other.reads):
+            return ()
+        along, key = dict(self.sums), var.__chandle__()
+        others = (access for access in stage.reads if access.buffer not in along)
+        if any(key in variables_in(index) for access in others for index in access.indices):
+            return ()
+        return tuple((at, along[p]) for at, p in enumerate(self.inputs) if p in along)
 
     @cached_property
     def late(self) -> tuple[tuple[int, int, int], ...]:
@@ -267,15 +256,6 @@ class KernelCall:
             else:
                 begin, end = reads.of((0, shape[reads.axis]))
                 yield Fraction(max(1, end - begin))
-
-
-def _uses(index: Any, var: Var) -> bool:
-    """Whether a variable stands in an index."""
-
-    def on_var(found: Var, _visitor: Any) -> Any:
-        return tvm_ffi.VisitInterrupt(None) if found.same_as(var) else None
-
-    return structural_visit(index, [(_VAR, on_var)]) is not None
 
 
 def _along(axes: BufferReads, axis: int) -> int | None:

@@ -23,11 +23,8 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
     masked_index,
 )
-from passes.ir.structural import Callback, structural_visit, type_index
+from passes.ir.structural import Callback, structural_visit
 from passes.prim_func.call_ends import is_done_on_return
-
-_CALL, _LET = type_index(Call), type_index(Let)
-_TENSOR_LOAD, _VAR = type_index(TensorLoad), type_index(Var)
 
 
 class _Given(Enum):
@@ -64,10 +61,10 @@ def uses_of(
     uses = StatementUses()
     walk = _Walk(uses, names, access, _Given.USED if lends else _Given.KEPT)
     callbacks: list[tuple[int, Callback]] = [
-        (_TENSOR_LOAD, walk.visit_load),
-        (_CALL, walk.visit_call),
-        (_LET, walk.visit_let),
-        (_VAR, walk.visit_var),
+        (TensorLoad, walk.visit_load),
+        (Call, walk.visit_call),
+        (Let, walk.visit_let),
+        (Var, walk.visit_var),
     ]
     for part in parts:
         if part is not None:
