@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a kernel for an Ascend core gives up so that it fits: the plans of the fewest cycles.
 
-Levels of reuse and slots are weighed against each other by the simulator.
+What reuse makes wait and what slots win are weighed against each other by the simulator.
 """
 
 from __future__ import annotations
