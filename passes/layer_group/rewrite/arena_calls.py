@@ -38,8 +38,7 @@ class ArenaCalls:
         """Return a statement that copies so many bytes from one address to another."""
         if self._copy is None:
             self._copy = self._add("copy_bytes", *_copy())
-        # As `size_t`: an index would be narrowed.
-        return self._call(self._copy, [to, source, Cast("uint64", size)])
+        return self._call(self._copy, [to, source, Cast(_SCALAR, size)])
 
     def called(self, loops: Any, name: str) -> Any:
         """Return a call in the place of loops.
@@ -96,10 +95,15 @@ class ArenaCalls:
 
 
 def _copy() -> tuple[tuple[Var, ...], Any]:
-    """Return the parameters and the body of a function that copies bytes."""
+    """Return the parameters and the body of a function that copies bytes.
+
+    The size becomes unsigned here and not where it is worked out: TVM looks for its bounds there,
+    and knows of no unsigned number for what is below zero where it overestimates.
+    """
     to, source = (Var(name, PointerType(PrimType("void"))) for name in ("to", "source"))
-    size = Var("size", PrimType("uint64"))
-    return (to, source, size), Evaluate(call_extern("handle", "memcpy", to, source, size))
+    size = Var("size", PrimType(_SCALAR))
+    copy = call_extern("handle", "memcpy", to, source, Cast("uint64", size))
+    return (to, source, size), Evaluate(copy)
 
 
 def _from_outside(loops: Any) -> list[Var]:

@@ -22,7 +22,7 @@ from tvm.tirx import (
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
-from passes.layer_group.rewrite.slice_values import SliceValues, number
+from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
 from passes.prim_func.arena import offset_in_elements
 
 SCOPE = "local.LMEM"
@@ -85,6 +85,8 @@ class LocalMemory:
         self.arena: Var | None = None  # The address of its first byte
         if form == "arena":
             size = max(planned.plan.peak, 1) * lanes
+            if size > INT32_MAX:
+                raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
             memory = tirx.decl_buffer((number(size),), "uint8", "lmem", scope=SCOPE, layout=None)
             # Once, as TVM's `CompactBufferAllocation` joins what all accesses need. And not
             # `address_of`, which it takes for an access to one byte, and leaves no more than that.

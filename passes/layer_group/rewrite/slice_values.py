@@ -14,7 +14,8 @@ from passes.layer_group.planning.slicing import CHANNELS, LETTERS, Cut
 INDEX = "int64"
 """The type of all indices."""
 
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
+"""The largest number that functions of layers can be given."""
 
 
 def number(value: int) -> IntImm:
@@ -59,7 +60,7 @@ class SliceValues:
 
         Raises ValueError when one is no int32, as which functions of layers are given it.
         """
-        if max(values) > _INT32_MAX:
+        if max(values) > INT32_MAX:
             raise ValueError(f"element {max(values)} of a sliced axis is beyond int32")
         key = (tuple(values), letter)
         if key not in self._known:
