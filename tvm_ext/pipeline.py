@@ -14,6 +14,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
+from passes.addresses.transform import drop_for_kernels
 from passes.options import check_flags
 from tvm_ext import transform
 from tvm_ext.pass_options import takes_options_of
@@ -72,8 +73,8 @@ def use_plan_addresses(
     """Put `PlanAddresses` in the place of the stock `StorageRewrite` while a block runs.
 
     What holds for `use_storage_rewrite` holds here. `StorageRewrite(sound=True)` runs behind it, on
-    what it leaves alone, and `DropAddresses` before each `LowerTVMBuiltin`, so that modules with
-    addresses build for a CPU too.
+    what it leaves alone, and addresses that TVM's own lowering for a CPU or a GPU allows nowhere
+    are taken off before: see `DropAddresses`.
 
     Parameters
     ----------
@@ -164,6 +165,10 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
     plan()  # A wrong option is an error here, not in the middle of a build.
     with _stock_lock:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
+        merge = s_tir.transform.MergeSharedMemoryAllocations
+
+        def merge_shared_memory() -> Pass:
+            return Sequential([drop_for_kernels(), merge()])
 
         def lower_tvm_builtin() -> Pass:
             return Sequential([transform.DropAddresses(), lower()])
@@ -184,6 +189,7 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
         with (
             replaced("StorageRewrite", storage_rewrite),
             replaced("LowerTVMBuiltin", lower_tvm_builtin),
+            replaced("MergeSharedMemoryAllocations", merge_shared_memory, s_tir.transform),
         ):
             yield
 

@@ -27,7 +27,7 @@ from passes.driver import (
     place_function,
     write_address_plan,
 )
-from passes.ir.structural import structural_mutate, structural_visit, with_body
+from passes.ir.structural import structural_mutate, structural_visit, structural_walk, with_body
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, solve
 from passes.planning.overflow import does_not_fit
@@ -165,6 +165,37 @@ def DropAddresses() -> Pass:  # noqa: N802
         return _hoist_allocations(drop_addresses(func))
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.DropAddresses")
+
+
+def drop_for_kernels() -> Pass:
+    """Take addresses off what TVM makes views of where it splits kernels from their host.
+
+    That is all outside of a function's thread extents, and within them what
+    `MergeSharedMemoryAllocations` merges. Functions without thread extents keep theirs.
+    """
+
+    def transform(func: PrimFunc, _mod: IRModule, ctx: PassContext) -> PrimFunc:
+        merges_static = ctx.config.get("tirx.merge_static_smem", False)
+        merged = ("shared", "shared.dyn") if merges_static else ("shared.dyn",)
+        kernels: list[AttrStmt] = []
+        staying: list[AllocBuffer] = []
+
+        def note_kernel(op: AttrStmt, visitor: Any) -> None:
+            if op.attr_key == "thread_extent":
+                kernels.append(op)
+            else:
+                visitor.default_visit(op)
+
+        def note(op: AllocBuffer) -> None:
+            if op.buffer.ty.storage_scope not in merged:
+                staying.append(op)
+
+        structural_visit(func.body, [(AttrStmt, note_kernel)])
+        for kernel in kernels:
+            structural_walk(kernel, [(AllocBuffer, note)])
+        return drop_addresses(func, but=staying) if kernels else func
+
+    return prim_func_pass(transform, opt_level=0, name="tvm_ext.drop_for_kernels")
 
 
 def _hoist_allocations(func: PrimFunc) -> PrimFunc:

@@ -37,8 +37,10 @@ def write_addresses(
     )
 
 
-def drop_addresses(func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE) -> PrimFunc:
-    """Take the ``allocated_addr`` off the allocations in some scopes.
+def drop_addresses(
+    func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE, but: Iterable[AllocBuffer] = ()
+) -> PrimFunc:
+    """Take the ``allocated_addr`` off the allocations in some scopes, but for some of them.
 
     By default those in which an allocation with an address cannot become a view, which is what
     TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
@@ -51,6 +53,8 @@ def drop_addresses(func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE) -> Pr
             replaced[buffer.__chandle__()] = buffer.with_allocated_addr([])
 
     tvm_ffi.structural_walk(func.body, (AllocBuffer, note))
+    for op in but:
+        replaced.pop(op.buffer.__chandle__(), None)
     return _replace(func, replaced)
 
 

@@ -35,7 +35,7 @@ from passes.ir.statements import (
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 
-_PARALLEL_LOOP = int(ForKind.PARALLEL)
+_PARALLEL_LOOP, _THREAD_LOOP = int(ForKind.PARALLEL), int(ForKind.THREAD_BINDING)
 _READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last argument.
 
 
@@ -101,8 +101,8 @@ def find_memory_uses(
     what is read or written where TVM makes such copies of loads and stores. `lasting` is that of
     `is_done_on_return`.
 
-    ValueError is raised when one name is declared for the memory of two allocations, or a thread
-    extent begins inside another scope of threads.
+    ValueError is raised when one name is declared for the memory of two allocations, a thread
+    extent begins inside another scope of threads, or a loop is still bound to a thread.
     """
     return _Walk(access, lasting).find()
 
@@ -190,6 +190,10 @@ class _Walk(RecordVisitor):
     _visit_branch = _visit_whileloop = _visit_body
 
     def _visit_forloop(self, loop: ForLoop) -> None:
+        if loop.op.kind == _THREAD_LOOP:
+            raise ValueError(
+                f"loop {loop.op.loop_var.name!r} is bound to a thread; run LowerOpaqueBlock first"
+            )
         is_owner = loop.op.kind == _PARALLEL_LOOP
         if is_owner:
             if self._owners and self._owners[-1] in self._threaded:

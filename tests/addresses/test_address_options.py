@@ -230,7 +230,59 @@ def test_targets_that_see_one_type_get_no_arena():
         PlanAddresses(form="arena")(tvm.IRModule({"main": func}))
 
 
+def test_loops_that_are_bound_to_threads_are_refused():
+    @T.prim_func(s_tir=True)
+    def bound(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        a = T.alloc_buffer((64,), "float32", scope="shared")
+        for tx in T.thread_binding(64, "threadIdx.x"):
+            a[tx] = x[tx]
+        for tx in T.thread_binding(64, "threadIdx.x"):
+            y[tx] = a[63 - tx]
+
+    mod = tvm.IRModule({"bound": bound})
+    with pytest.raises(ValueError, match="'bound': loop 'tx' is bound to a thread"):
+        PlanAddresses()(mod)
+    PlanAddresses()(lowering.capture(mod, "cuda")[0])
+
+
 # In builds
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_addresses_in_kernels_and_between_them(merges: bool):
+    @T.prim_func(s_tir=True)
+    def kernels(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        with T.sblock("root"):
+            between = T.sblock_alloc_buffer((64,), "float32")
+            static = T.sblock_alloc_buffer((64,), "float32", scope="shared")
+            dynamic = T.sblock_alloc_buffer((64,), "float32", scope="shared.dyn")
+            other = T.sblock_alloc_buffer((64,), "float32", scope="shared.dyn")
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                with T.sblock("between"):
+                    i = T.axis.spatial(64, tx)
+                    between[i] = x[i]
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                with T.sblock("static"):
+                    i = T.axis.spatial(64, tx)
+                    static[i] = between[63 - i]
+                with T.sblock("dynamic"):
+                    i = T.axis.spatial(64, tx)
+                    dynamic[i] = static[63 - i]
+                with T.sblock("other"):
+                    i = T.axis.spatial(64, tx)
+                    other[i] = dynamic[63 - i]
+                with T.sblock("y"):
+                    i = T.axis.spatial(64, tx)
+                    y[i] = other[63 - i]
+
+    target = tvm.target.Target("opencl", host="llvm")
+    mod = tirx.transform.BindTarget(target)(tvm.IRModule({"kernels": kernels}))
+    lower, _, _ = tirx.get_tir_pipeline("tvm_ext.address")
+    with tvm.transform.PassContext(config={"tirx.merge_static_smem": merges}):
+        lowered = lower(mod)
+    assert len(lowered.get_global_vars()) == 3
+    planned = [line for line in lowered.script().splitlines() if "allocated_addr=" in line]
+    assert [line.split()[0] for line in planned] == ([] if merges else ["static"])
 
 
 @pytest.mark.parametrize("form", ["address", "arena"])
