@@ -29,5 +29,7 @@ def common(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> Iterator[
 
 
 def live_together(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> bool:
-    """Whether some position is in both."""
+    """Whether some position is in both, of sorted ranges."""
+    if first[-1][1] <= second[0][0] or second[-1][1] <= first[0][0]:
+        return False
     return any(max(a, c) < min(b, d) for a, b in first for c, d in second)

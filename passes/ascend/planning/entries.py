@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.ascend.planning.levels import pipes_conflict
 from passes.planning.engine.blocks import settle
 from passes.planning.engine.coalesce import merged_groups
 from passes.planning.in_place import InPlacePair
@@ -57,15 +56,6 @@ class EntrySlot:
 
     entry: int
     slot: int
-
-
-def conflict(one: Entry, two: Entry) -> bool:
-    """Whether pipelines would wait for one another if two entries shared bytes."""
-    return any(
-        a.use is not None and b.use is not None and pipes_conflict(a.use, b.use)
-        for a in one.members
-        for b in two.members
-    )
 
 
 def live_overlap(one: Buffer, two: Buffer) -> int:

@@ -14,19 +14,21 @@ may then not have the level or the place that it had. What differs, each time on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import eq
+from typing import Any
 
 from passes.ascend.planning.entries import (
     Entry,
     EntrySlot,
-    conflict,
     granule,
     live_overlap,
     pins_of,
     plan_order,
 )
+from passes.ascend.planning.levels import pipes_conflict
 from passes.planning.in_place import Sharing
 from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT, Problem
@@ -165,19 +167,37 @@ class _Facts:
         # Those of them that it may have an offset in common with: a stall pair that touches at one
         # position, and nothing else in the two entries is live together.
         self.stalls = [0] * count
-        self.pipes = [0] * count  # Those that pipelines would wait for
-        self.loops = [1 << number for number in range(count)]  # Of the same loop, or of none, too
+        uses = [frozenset(member.use for member in entry.members) for entry in entries]
+        self.pipes = _rows(uses, _conflict)  # Those that pipelines would wait for
+        self.loops = _rows([e.loop for e in entries], eq)  # Of the same loop, or of none, too
+        begins = [min(member.live[0][0] for member in entry.members) for entry in entries]
+        ends = [max(member.live[-1][1] for member in entry.members) for entry in entries]
+        number_of = {m.name: number for number, entry in enumerate(entries) for m in entry.members}
+        separated = {frozenset(map(number_of.get, pair)) for pair in problem.separations}
         for number, one in enumerate(entries):
-            if conflict(one, one):
-                self.pipes[number] |= 1 << number
             for other in range(number):
-                two = entries[other]
-                is_hard, stalls = _tie(problem.sharing, one, two)
                 pair = (number, other)
-                _set(self.hard, pair, is_hard)
-                _set(self.stalls, pair, stalls)
-                _set(self.pipes, pair, conflict(one, two))
-                _set(self.loops, pair, one.loop == two.loop)
+                is_met = begins[number] < ends[other] and begins[other] < ends[number]
+                if is_met or (separated and frozenset(pair) in separated):
+                    is_hard, stalls = _tie(problem.sharing, one, entries[other])
+                    _set(self.hard, pair, is_hard)
+                    _set(self.stalls, pair, stalls)
+
+
+def _rows(keys: Sequence[Any], related: Callable[[Any, Any], bool]) -> list[int]:
+    """Return for each key those of which the key is related to its own, one bit each."""
+    having: dict[Any, int] = {}
+    for number, key in enumerate(keys):
+        having[key] = having.get(key, 0) | 1 << number
+    rows = {
+        one: sum(bits for other, bits in having.items() if related(one, other)) for one in having
+    }
+    return [rows[key] for key in keys]
+
+
+def _conflict(some: Collection[Any], others: Collection[Any]) -> bool:
+    """Whether pipelines would wait for one another if buffers of some uses shared bytes."""
+    return any(pipes_conflict(one, other) for one in some for other in others)
 
 
 def _set(rows: list[int], pair: tuple[int, int], holds: bool) -> None:
