@@ -43,7 +43,8 @@ from target_hw.memory import MemoryHierarchy
 LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
 """Says at level INFO which allocations are left alone or get less than they ask for, and why.
 
-Warns of those that are used, in memory that is described, and get no address.
+Warns of those that are used, in memory that is described, and get no address; and of functions that
+an arena cannot hold.
 """
 
 
@@ -77,7 +78,8 @@ def PlanAddresses(  # noqa: N802
         ``address`` writes ``allocated_addr``, in bytes, one for each slot, onto each allocation,
         for a code generator; see `DropAddresses` for building such a module for a CPU.
         ``arena`` makes one allocation for each scope and attach point and puts the offsets in
-        the indices: that runs anywhere.
+        the indices: that runs anywhere. A function that cannot be written so is left alone: for a
+        target that sees a piece of memory as one type, or with a call that takes whole buffers.
     scopes : sequence of str, optional
         The storage scopes to plan, such as ``local.UB``. By default all that the target
         describes; all of them where none is described. Allocations that become registers are
@@ -140,8 +142,14 @@ def PlanAddresses(  # noqa: N802
             LOGGER.log(level, "%s: left alone: %s", where, note)
         for note in plan.found.remarks:
             LOGGER.info("%s: %s", where, note)
-        # An address does not ask where its allocation stands; TVM's code generator for CPUs does.
-        return write_address_plan(sunk if form == "arena" else func, plan, form), plan
+        if form == "address":
+            # It does not ask where its allocation stands; TVM's code generator for CPUs does.
+            return write_address_plan(func, plan, form), plan
+        try:
+            return write_address_plan(sunk, plan, form), plan
+        except ValueError as error:
+            LOGGER.warning("%s: left alone: %s", where, error)
+            return func, plan
 
     return per_function("PlanAddresses", transform, form)
 
