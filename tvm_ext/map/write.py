@@ -38,16 +38,11 @@ def write_map(shown: MemoryMap, path: str | Path) -> None:
     ------
     ValueError
         If the suffix is none of these.
-    TypeError
-        If it is no memory map.
     ImportError
         If a picture is asked for, and there is no matplotlib.
     OSError
         If the file cannot be written.
     """
-    if not isinstance(shown, MemoryMap):
-        kind = type(shown).__name__
-        raise TypeError(f"needs a MemoryMap, as map_of_module makes it of a module, got {kind}")
     _WRITERS[known_suffix(path)](shown, Path(path))
 
 
