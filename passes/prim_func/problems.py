@@ -20,6 +20,7 @@ from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
 from passes.ir.unique_names import unique_name
+from passes.planning.live_ranges import common
 from passes.planning.problem import Buffer, LiveRange, Problem
 from passes.prim_func.function_problems import (
     Allocation,
@@ -208,12 +209,19 @@ class _ProblemBuilder:
         addresses = self._addresses(index)
         if not len(addresses):
             return None
-        memory = self._options.memory_of(str(self._access.allocs[index].scope))
+        alloc, size = self._access.allocs[index], self._size(index) or 0
+        memory = self._options.memory_of(str(alloc.scope))
+        taken = self._options.callers.taken.get(str(alloc.scope), ())
         for address in addresses:
+            where = f"buffer {alloc.name!r} in {alloc.scope}: its allocated_addr"
             if not isinstance(address, IntImm):
+                raise ValueError(f"{where} must be constants, got {address}")
+            begin = int(address.value)
+            if any(common(((begin, begin + size),), taken)):
+                held = ", ".join(f"[{first}, {end})" for first, end in taken)
                 raise ValueError(
-                    f"buffer {self._access.allocs[index].name!r}: its allocated_addr must be "
-                    f"constants, got {address}"
+                    f"{where} {begin} is for {size} bytes, and functions that call this one hold "
+                    f"{held} meanwhile"
                 )
         return tuple(int(address.value) - memory.base for address in addresses)
 

@@ -130,6 +130,17 @@ def addresses(mod: tvm.IRModule, name: str) -> list[int]:
     return found
 
 
+def test_an_address_of_the_program_s_own_in_what_callers_hold_is_named():
+    pinned = tirx.decl_buffer((16,), "int32", "pinned", scope="local.UB", layout=None)
+    pinned = pinned.with_allocated_addr([0])
+    body = tirx.SeqStmt([tirx.AllocBuffer(pinned), tirx.BufferStore(pinned, 1, [0])])
+    mod = module("local.UB")
+    mod["scratch"] = tirx.PrimFunc(mod["scratch"].params, body)
+    held = r"'scratch': buffer 'pinned' in local.UB: .* 0 is for 64 bytes.* hold \[0, 64\)"
+    with pytest.raises(ValueError, match=held):
+        PlanAddresses()(mod)
+
+
 def test_what_a_caller_is_done_with_is_free():
     mod = PlanAddresses()(module("local.UB", "M.scratch(x.data)", at_end=True))
     assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [0])
