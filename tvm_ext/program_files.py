@@ -168,9 +168,10 @@ def _script_error(path: Path, error: BaseException) -> ValueError:
         line = re.search(r"^ *--> .*?:(\d+):\d+$", str(error), re.MULTILINE)
         where = f"{path}:{line[1]}" if line else str(path)
         return ValueError(f"{where}: not TVMScript: {first_line(error).removeprefix('error: ')}")
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    file, kind = str(path.absolute()), type(error).__name__
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     where = f"{path}:{lines[-1]}" if lines else str(path)
-    return ValueError(f"{where}: {type(error).__name__}: {first_line(error)}")
+    return ValueError(f"{where}: {kind}: {first_line(error).removeprefix(f'{kind}: ')}")
 
 
 def _only(path: Path, found: dict[str, Any], chosen: str | None) -> dict[str, Any]:

@@ -304,6 +304,13 @@ def test_bad_files(run, write, name, text, message):
     assert re.match(message.replace("PATH", re.escape(path)), err[len("tvm-ext: error: ") :]), err
 
 
+def test_the_line_is_known_of_a_file_in_the_working_directory(run, write, monkeypatch):
+    path = write("raises.py", "import os\n\nos.no_such\n")
+    monkeypatch.chdir(Path(path).parent)
+    _, _, err = run("compare", "raises.py")
+    assert "raises.py:3: AttributeError" in err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
