@@ -41,6 +41,9 @@ FORMS: tuple[Form, ...] = ("address", "arena")
 EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
 """Targets that cannot see one piece of memory as two types, so that an arena is of no use there."""
 
+ADDRESS_SPACES = ("opencl", "metal")
+"""Targets whose pointers say which memory they point to, and for which TVM writes no alignment."""
+
 
 # Any problem
 
@@ -260,6 +263,12 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     kind = None if target is None else target.kind.name
     if plan.scopes and form == "arena" and kind in EXACT_DTYPE_TARGETS:
         raise ValueError(f"target {kind!r} cannot see one piece of memory as several types")
+    in_kernels = any(scope.attached.owner is not None for scope in plan.scopes)
+    if in_kernels and form == "arena" and kind in ADDRESS_SPACES:
+        raise ValueError(
+            f"for target {kind!r}, TVM writes neither the alignment of an arena in a kernel nor "
+            "the address space of vectors that are gathered from it"
+        )
     if form == "address":
         func = write_addresses(func, _addresses(plan))
     else:

@@ -19,6 +19,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import StorageRewrite, prim_func_pass
 
 from passes.driver import (
+    ADDRESS_SPACES,
     EXACT_DTYPE_TARGETS,
     Solver,
     error_context,
@@ -53,9 +54,6 @@ LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
 Warns of functions that are left to TVM's own pass, and of kernels that need more than a target has
 by TVM's own account.
 """
-
-_ADDRESS_SPACES = ("opencl", "metal")
-"""Targets whose pointers say which memory they point to, and for which TVM writes no alignment."""
 
 _NO_VECTOR_VIEWS = ("metal",)
 """Targets for which TVM builds no buffer of vectors that is declared on memory of another type."""
@@ -294,7 +292,7 @@ def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: FunctionMemory) -> 
     every = set().union(*types.values())
     dtype, has_vectors = _element_type(every, kind), any(t.lanes != 1 for t in every)
     for name in sorted(types):
-        is_cast = kind in _ADDRESS_SPACES and name in planned.memory.scattered
+        is_cast = kind in ADDRESS_SPACES and name in planned.memory.scattered
         is_cast |= kind in _NO_VECTOR_VIEWS and has_vectors
         if is_cast and types[name] != {dtype}:
             text = "function %r: %s stays as it is, as TVM would not write the vectors of %r there"
@@ -316,7 +314,7 @@ def _element_type(types: set[Any], kind: str) -> Any:
     """
     scalars = {str(dtype.with_lanes(1)) for dtype in types}
     widest = max(dtype.bits for dtype in types)
-    lanes = max(dtype.lanes for dtype in types) if kind in _ADDRESS_SPACES else 1
+    lanes = max(dtype.lanes for dtype in types) if kind in ADDRESS_SPACES else 1
     dtype = tvm_ffi.dtype(scalars.pop() if len(scalars) == 1 else f"uint{widest}")
     return dtype.with_lanes(lanes if lanes.bit_count() == 1 else 1)
 

@@ -245,6 +245,23 @@ def test_loops_that_are_bound_to_threads_are_refused():
     PlanAddresses()(lowering.capture(mod, "cuda")[0])
 
 
+def test_kernels_of_targets_with_address_spaces_get_no_arena(caplog):
+    @T.prim_func(s_tir=True)
+    def gather(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+        with T.launch_thread("blockIdx.x", 1):
+            a = T.alloc_buffer((64,), "float32", scope="shared")
+            b = T.alloc_buffer((64,), "float16", scope="shared")
+            tx = T.launch_thread("threadIdx.x", 16)
+            a[T.Ramp(tx * 4, 1, 4)] = x[T.Ramp(tx * 4, 1, 4)]
+            b[tx] = T.Cast("float16", a[63 - tx])
+            y[T.Ramp(tx * 4, 1, 4)] = a[T.Ramp(tx, 16, 4)] + T.Cast("float32", b[0])
+
+    for kind, count in (("cuda", 1), ("opencl", 0), ("metal", 0)):
+        mod = lowering.capture(tvm.IRModule({"gather": gather}), kind)[0]
+        assert num_arenas(PlanAddresses(form="arena")(mod)) == count, kind
+    assert "target 'metal', TVM writes neither the alignment of an arena in a kernel" in caplog.text
+
+
 # In builds
 
 
