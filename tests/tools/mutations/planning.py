@@ -125,7 +125,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "Ascend: what shares an entry",
         "passes/ascend/planning/entries.py",
-        ("Entry.kind", "conflict", "entries_of", "plan_order", "pins_of", "sequential"),
+        ("Entry.kind", "entries_of", "plan_order", "pins_of", "sequential"),
         ("tests/ascend",),
     ),
     Rule(
