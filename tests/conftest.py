@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import linecache
 import traceback
 from collections.abc import Iterator
 from types import FrameType
@@ -15,23 +16,20 @@ import pytest
 if TYPE_CHECKING:
     import corpus as functions
 
-_frame_info = inspect.getframeinfo
-
 
 def _outer_frames(frame: FrameType, context: int = 1) -> list[inspect.FrameInfo]:
-    """Return a stack as `inspect` does, with source lines for the innermost frames alone.
+    """Return a stack as `inspect` does, with the source line for the innermost frames alone.
 
     TVMScript takes one for each function that it parses and each call of an inlined one, and reads
     the line of the third frame at most. Under pytest a stack has a hundred frames: to look up the
-    lines of all takes milliseconds.
+    lines of all takes milliseconds. So does `inspect` for one, which asks first for its module.
     """
     found = []
     for at, (outer, line) in enumerate(traceback.walk_stack(frame)):
         code = outer.f_code
-        info = inspect.Traceback(code.co_filename, line, code.co_name, None, None)
-        if at < 3:
-            info = _frame_info(outer, context)
-        found.append(inspect.FrameInfo(outer, *info))
+        text = linecache.getline(code.co_filename, line, outer.f_globals) if at < 3 else ""
+        lines, index = ([text], 0) if text else (None, None)
+        found.append(inspect.FrameInfo(outer, code.co_filename, line, code.co_name, lines, index))
     return found
 
 
