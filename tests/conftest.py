@@ -76,27 +76,37 @@ def pytest_configure(config: pytest.Config) -> None:
         improve.FIRST_WORK = 0
 
 
-CORPUS = (
-    "tests/addresses/test_address_corpus.py",
-    "tests/addresses/test_corpus_peaks.py",
-    "tests/storage_rewrite/test_storage_rewrite_corpus.py",
-    "tests/storage_rewrite/test_storage_rewrite_sound.py",
-    "tests/tvm_ext/test_workloads.py",
-)
-"""The files that ask for the corpus, which takes long to make."""
+SHARED = {
+    "the corpus": (
+        "tests/addresses/test_address_corpus.py",
+        "tests/addresses/test_corpus_peaks.py",
+        "tests/storage_rewrite/test_storage_rewrite_corpus.py",
+        "tests/storage_rewrite/test_storage_rewrite_sound.py",
+        "tests/tvm_ext/test_workloads.py",
+    ),
+    "the Ascend kernels": (
+        "tests/ascend/test_ascend_cost.py",
+        "tests/ascend/test_kernel_plans.py",
+        "tests/ascend/test_kernels.py",
+        "tests/ascend/test_pipes.py",
+    ),
+}
+"""What takes long to make, and the files that ask for it."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one worker make the corpus, where workers are given whole files."""
+    """Let one worker make what files share, where workers are given whole files."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    shared = {file: name for name, files in SHARED.items() for file in files}
+
     class ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            return "the corpus" if file in CORPUS else file
+            return shared.get(file, file)
 
     return ByWhatIsShared(config, log)
 
