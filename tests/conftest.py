@@ -90,23 +90,34 @@ SHARED = {
         "tests/ascend/test_kernels.py",
         "tests/ascend/test_pipes.py",
     ),
+    "the browser": ("tests/tvm_ext/map/",),
+    "the notebooks": ("tests/test_tutorials.py",),
 }
-"""What takes long to make, and the files that ask for it."""
+"""What takes long to make, and the files and folders that ask for it."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one worker make what files share, where workers are given whole files."""
+    """Let one worker make what files share, and make it first, where workers get whole files.
+
+    By default the files with most tests come first, and what few long tests make would be waited
+    for at the end.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    shared = {file: name for name, files in SHARED.items() for file in files}
-
     class ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            return shared.get(file, file)
+            asking = (name for name, files in SHARED.items() if file.startswith(files))
+            return next(asking, file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            first = next((name for name in SHARED if name in self.workqueue), None)
+            if first:
+                self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
 
     return ByWhatIsShared(config, log)
 
