@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import linecache
 import traceback
 from collections.abc import Iterator
 from types import FrameType
@@ -15,23 +16,20 @@ import pytest
 if TYPE_CHECKING:
     import corpus as functions
 
-_frame_info = inspect.getframeinfo
-
 
 def _outer_frames(frame: FrameType, context: int = 1) -> list[inspect.FrameInfo]:
-    """Return a stack as `inspect` does, with source lines for the innermost frames alone.
+    """Return a stack as `inspect` does, with the source line for the innermost frames alone.
 
     TVMScript takes one for each function that it parses and each call of an inlined one, and reads
     the line of the third frame at most. Under pytest a stack has a hundred frames: to look up the
-    lines of all takes milliseconds.
+    lines of all takes milliseconds. So does `inspect` for one, which asks first for its module.
     """
     found = []
     for at, (outer, line) in enumerate(traceback.walk_stack(frame)):
         code = outer.f_code
-        info = inspect.Traceback(code.co_filename, line, code.co_name, None, None)
-        if at < 3:
-            info = _frame_info(outer, context)
-        found.append(inspect.FrameInfo(outer, *info))
+        text = linecache.getline(code.co_filename, line, outer.f_globals) if at < 3 else ""
+        lines, index = ([text], 0) if text else (None, None)
+        found.append(inspect.FrameInfo(outer, code.co_filename, line, code.co_name, lines, index))
     return found
 
 
@@ -78,19 +76,33 @@ def pytest_configure(config: pytest.Config) -> None:
         improve.FIRST_WORK = 0
 
 
-CORPUS = (
-    "tests/addresses/test_address_corpus.py",
-    "tests/addresses/test_corpus_peaks.py",
-    "tests/storage_rewrite/test_storage_rewrite_corpus.py",
-    "tests/storage_rewrite/test_storage_rewrite_sound.py",
-    "tests/tvm_ext/test_workloads.py",
-)
-"""The files that ask for the corpus, which takes long to make."""
+SHARED = {
+    "the corpus": (
+        "tests/addresses/test_address_corpus.py",
+        "tests/addresses/test_corpus_peaks.py",
+        "tests/storage_rewrite/test_storage_rewrite_corpus.py",
+        "tests/storage_rewrite/test_storage_rewrite_sound.py",
+        "tests/tvm_ext/test_workloads.py",
+    ),
+    "the Ascend kernels": (
+        "tests/ascend/test_ascend_cost.py",
+        "tests/ascend/test_kernel_plans.py",
+        "tests/ascend/test_kernels.py",
+        "tests/ascend/test_pipes.py",
+    ),
+    "the browser": ("tests/tvm_ext/map/",),
+    "the notebooks": ("tests/test_tutorials.py",),
+}
+"""What takes long to make, and the files and folders that ask for it."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one worker make the corpus, where workers are given whole files."""
+    """Let one worker make what files share, and make it first, where workers get whole files.
+
+    By default the files with most tests come first, and what few long tests make would be waited
+    for at the end.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -98,7 +110,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            return "the corpus" if file in CORPUS else file
+            asking = (name for name, files in SHARED.items() if file.startswith(files))
+            return next(asking, file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            first = next((name for name in SHARED if name in self.workqueue), None)
+            if first:
+                self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
 
     return ByWhatIsShared(config, log)
 

@@ -3,6 +3,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 from hypothesis import strategies as st
@@ -12,7 +13,17 @@ from target_hw.memory import MemoryScope
 
 POSITIONS = 7
 
+# A strategy is checked when it is first drawn from, so each is made once and not for every draw.
+CAPACITIES = st.one_of(st.none(), st.integers(4, 14))
+RESERVED = st.sampled_from([(), (), (), ((0, 1),), ((2, 4),), ((1, 2), (3, 4))])
+ALIGNMENTS = st.sampled_from([1, 1, 2, 4])
+BUFFER_ALIGNMENTS = st.sampled_from([1, 1, 2, 3])
+SLOTS = st.sampled_from([1, 1, 1, 2])
+ROLES = st.sampled_from("-----ispq")
+ONE_SLOT_COSTS = {cost: st.one_of(st.none(), st.integers(1, cost)) for cost in (1, 2, 3)}
 
+
+@cache
 @st.composite
 def live_ranges(draw, most=2):
     points = draw(st.lists(st.integers(0, POSITIONS), min_size=2, max_size=2 * most, unique=True))
@@ -20,11 +31,10 @@ def live_ranges(draw, most=2):
     return tuple(zip(points[::2], points[1::2], strict=True))
 
 
+@cache
 @st.composite
 def memories(draw):
-    capacity = draw(st.one_of(st.none(), st.integers(4, 14)))
-    reserved = draw(st.sampled_from([(), (), (), ((0, 1),), ((2, 4),), ((1, 2), (3, 4))]))
-    alignment = draw(st.sampled_from([1, 1, 2, 4]))
+    capacity, reserved, alignment = draw(CAPACITIES), draw(RESERVED), draw(ALIGNMENTS)
     return MemoryScope("local.UB", capacity, alignment, reserved=reserved)
 
 
@@ -34,14 +44,14 @@ def problems(draw, most_buffers=4, most_slots=5):
     buffers = []
     slots_left = most_slots
     for index in range(draw(st.integers(1, most_buffers))):
-        slots = draw(st.sampled_from([1, 1, 1, 2]))
+        slots = draw(SLOTS)
         if slots > slots_left:
             break
         use = draw(uses())
         if slots_left < 2 and use and use.loop is not None:
             use = None  # brute force tries two offsets for it
         slots_left -= slots if use is None or use.loop is None else 2
-        alignment = draw(st.sampled_from([1, 1, 2, 3]))
+        alignment = draw(BUFFER_ALIGNMENTS)
         pinned = None
         if draw(st.integers(0, 9)) == 0:
             pinned = tuple(draw(st.integers(0, 3)) * 12 for _ in range(slots))
@@ -50,7 +60,7 @@ def problems(draw, most_buffers=4, most_slots=5):
         buffers.append(Buffer(f"b{index}", size, live, alignment, slots, pinned, use))
     names = [buffer.name for buffer in buffers]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    roles = draw(st.lists(st.sampled_from("-----ispq"), min_size=len(pairs), max_size=len(pairs)))
+    roles = draw(st.lists(ROLES, min_size=len(pairs), max_size=len(pairs)))
     try:
         return Problem(
             tuple(buffers),
@@ -67,6 +77,7 @@ def problems(draw, most_buffers=4, most_slots=5):
         return Problem((Buffer("b0", 1, ((0, 1),)),))
 
 
+@cache
 @st.composite
 def uses(draw):
     kind = draw(st.integers(0, 11))
@@ -75,10 +86,11 @@ def uses(draw):
     return PipelineUse(loop=max(0, kind - 2)) if kind < 4 else None
 
 
+@cache
 @st.composite
 def charges(draw):
     cost = draw(st.integers(1, 3))
-    return cost, draw(st.one_of(st.none(), st.integers(1, cost)))
+    return cost, draw(ONE_SLOT_COSTS[cost])
 
 
 def rotates(buffer):

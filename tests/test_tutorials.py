@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-TUTORIALS = Path(__file__).resolve().parent.parent / "tutorials"
+TESTS = Path(__file__).resolve().parent
+TUTORIALS = TESTS.parent / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
 
 
@@ -35,9 +36,13 @@ def test_there_are_tutorials():
     assert NOTEBOOKS
 
 
-FORGET = """
+FORGET = f"""
 %reset -f
 import sys
+sys.path.insert(0, {str(TESTS)!r})
+import llvm_level
+sys.path.remove({str(TESTS)!r})
+llvm_level.set_level(llvm_level.DEFAULT, for_all=True)
 if "passes.planning.planner" in sys.modules:
     planners = sys.modules["passes.planning.planner"]._PLANNERS
     for name, each in list(planners.items()):
@@ -49,7 +54,8 @@ improve.FIRST_WORK = 0
 """
 """What is run before a notebook: names and planners of the one before are forgotten.
 
-The search for cheap plans runs compiled from the first problem on, as in other tests.
+What is built is built as in other tests, and the search for cheap plans runs compiled from the
+first problem on. A notebook in a process of its own does neither.
 """
 
 

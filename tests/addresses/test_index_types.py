@@ -236,7 +236,7 @@ for t in range(8):
 
 def test_llvm_is_not_told_that_bytes_of_one_arena_never_meet():
     plan = PlanAddresses(form="arena", scopes=["global"])
-    library = build(module(STACK, ARRAYS), plan)
+    library = build(module(STACK, ARRAYS), plan, {"kind": "llvm", "opt-level": 1})
     text = (library if library.kind == "llvm" else library.imports[0]).inspect_source("ll")
     # TVM names what never meets anything else by its address.
     assert '"tvm-alias"' in text

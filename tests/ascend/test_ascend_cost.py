@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import made_kernels
 import pytest
 from tvm.target import Target
 
@@ -15,13 +16,13 @@ from passes.ascend.planning.level_limit import plan_at_level
 from passes.planning import solve
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryHierarchy
-from tvm_ext.workloads.ascend import CHIP, ascend_kernel, ascend_kernels
+from tvm_ext.workloads.ascend import CHIP, ascend_kernels
 
 MACHINE = Machine.from_target(Target(CHIP))
 
 
 def lowered(name, size="fits", **parameters):
-    return ascend_kernel(name, size, **parameters).lower(f"{CHIP}-llvm")[name]
+    return made_kernels.lowered(name, size, **parameters)[name]
 
 
 def runs(steps, times=1):
@@ -49,7 +50,7 @@ def test_a_kernel_that_fits_takes_as_long_as_one_that_shares_nothing(name):
 
 
 def test_what_a_transfer_and_a_product_take_is_bytes_and_multiply_adds_over_the_rates():
-    kernel = ascend_kernel("matmul", "fits")
+    kernel = made_kernels.made("matmul", "fits")
     size = dict(kernel.parameters)
     m, n, k = size["tile_m"], size["half_n"], 2 * size["tile_k"]
     halves = 2 * 2  # tiles and halves

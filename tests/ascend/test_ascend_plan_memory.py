@@ -23,6 +23,7 @@ from ascend_modules import (
 )
 from ascend_programs import ascend_plan
 from llvm_level import at_level
+from made_kernels import made
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -32,7 +33,6 @@ from passes.ascend.kernel import AscendOptions
 from passes.planning.engine import compiled
 from passes.planning.planners.neighborhood import loop
 from target_hw.memory import MemoryHierarchy, MemoryScope
-from tvm_ext import workloads
 from tvm_ext.transform import WORKSPACE_BYTES, AscendPlanMemory
 
 MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
@@ -295,23 +295,23 @@ def test_the_pipeline_plans_what_it_builds():
         def run_before_pass(self, _mod, info):
             recorded.append(str(info.name))
 
-    made = workloads.ascend_kernel("flash_attention", "lowest")
+    kernel = made("flash_attention", "lowest")
     with tvm.transform.PassContext(instruments=[Recorder()]):
-        executable = tirx.build(made.mod, at_level(TWIN), pipeline="tvm_ext.ascend")
+        executable = tirx.build(kernel.mod, at_level(TWIN), pipeline="tvm_ext.ascend")
     assert recorded.count("tvm_ext.AscendPlanMemory") == 2
     assert "tirx.StorageRewrite" not in recorded
-    inputs, output = made.inputs(), tvm.runtime.tensor(made.output())
+    inputs, output = kernel.inputs(), tvm.runtime.tensor(kernel.output())
     executable["flash_attention"](*map(tvm.runtime.tensor, inputs), output)
-    expected = made.reference(*inputs).astype("float64")
+    expected = kernel.reference(*inputs).astype("float64")
     error = np.abs(output.numpy().astype("float64") - expected).max()
-    assert error <= made.tolerance * np.abs(expected).max()
+    assert error <= kernel.tolerance * np.abs(expected).max()
 
 
 def test_a_planner_s_own_kernel_is_built_as_usual(monkeypatch):
     # The search compiles itself when it is first needed, here in the middle of a build.
     monkeypatch.setenv(compiled.CACHE_VARIABLE, compiled.OFF)
     monkeypatch.setattr(compiled, "_loaded", {})
-    kernel = workloads.ascend_kernel("layer_norm", "lowest")
+    kernel = made("layer_norm", "lowest")
     tirx.build(kernel.mod, at_level(TWIN), pipeline="tvm_ext.ascend")
     assert compiled.is_loaded(loop.advance)
 

@@ -12,6 +12,7 @@ import pytest
 import tvm
 from address_runs import build, poisoned
 from ascend_programs import ascend_plan
+from made_kernels import lowered, made
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
@@ -38,11 +39,6 @@ MODES = ("global-work-space-plan", "local-mem-plan")
 
 
 @cache
-def lowered(name: str, size: workloads.ascend.Size) -> tvm.IRModule:
-    return workloads.ascend_kernel(name, size).lower()
-
-
-@cache
 def planned(name: str, size: workloads.ascend.Size, search: str) -> AddressPlan:
     return ascend_plan(lowered(name, size)[name], AscendOptions(search=search))
 
@@ -53,14 +49,14 @@ def both_modes(**options) -> Pass:
 
 def runs(name: str, size: workloads.ascend.Size, plan: Pass, seed: int = 0) -> None:
     """Build with a plan, run, and compare with numpy."""
-    made = workloads.ascend_kernel(name, size)
-    inputs = made.inputs(seed)
-    output = tvm.runtime.tensor(made.output())
-    build(made.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
-    expected = made.reference(*inputs).astype("float64")
+    kernel = made(name, size)
+    inputs = kernel.inputs(seed)
+    output = tvm.runtime.tensor(kernel.output())
+    build(kernel.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
+    expected = kernel.reference(*inputs).astype("float64")
     error = np.abs(output.numpy().astype("float64") - expected).max()
     # Not `>`: the output is NaN where nothing was written.
-    assert error <= made.tolerance * np.abs(expected).max(), error
+    assert error <= kernel.tolerance * np.abs(expected).max(), error
 
 
 # Plans

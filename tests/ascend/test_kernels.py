@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from functools import cache
 
+import made_kernels
 import numpy as np
 import pytest
 import tvm
 from address_runs import build, identity, num_arenas, poisoned
 from kernel_facts import instructions, only_in_place, units, upgraded, without_shared_pipes
+from made_kernels import made
 from tvm import tirx
 from tvm.target import Target
 
@@ -45,14 +47,8 @@ QUICK = ("vector_add", "reduction", "matmul")
 SAMPLE = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 
 
-@cache
-def kernel(name: str, size: workloads.ascend.Size) -> workloads.AscendKernel:
-    return workloads.ascend_kernel(name, size)
-
-
-@cache
 def lowered(name: str, size: workloads.ascend.Size) -> tirx.PrimFunc:
-    return kernel(name, size).lower()[name]
+    return made_kernels.lowered(name, size)[name]
 
 
 @cache
@@ -93,14 +89,14 @@ def fits(problem: Problem) -> bool:
 
 def runs(name: str, size: workloads.ascend.Size, plan: tvm.transform.Pass, seed: int = 0) -> None:
     """Build with a plan, run, and compare with numpy."""
-    made = kernel(name, size)
-    inputs = made.inputs(seed)
-    output = tvm.runtime.tensor(made.output())
-    build(made.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
-    expected = made.reference(*inputs).astype("float64")
+    kernel = made(name, size)
+    inputs = kernel.inputs(seed)
+    output = tvm.runtime.tensor(kernel.output())
+    build(kernel.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
+    expected = kernel.reference(*inputs).astype("float64")
     error = np.abs(output.numpy().astype("float64") - expected).max()
     # Not `>`: the output is NaN where nothing was written.
-    assert error <= made.tolerance * np.abs(expected).max(), error
+    assert error <= kernel.tolerance * np.abs(expected).max(), error
 
 
 def arena() -> tvm.transform.Pass:
@@ -152,7 +148,7 @@ def test_lowest_makes_a_pipe_wait_whatever_the_slots(name: str):
 def test_overflow_cannot_fit(name: str):
     assert any(lower_bound(p) > p.capacity for p, _ in with_units(name, "overflow"))
     with pytest.raises(ValueError, match=rf"function '{name}': scope 'local\.\w+' needs \d+ bytes"):
-        PlanAddresses(target=TWIN)(kernel(name, "overflow").lower())
+        PlanAddresses(target=TWIN)(made_kernels.lowered(name, "overflow"))
 
 
 # What the kernels are made of
@@ -160,25 +156,25 @@ def test_overflow_cannot_fit(name: str):
 
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_each_loop_nest_is_an_instruction_of_one_pipe(name: str, size: workloads.ascend.Size):
-    assert {made.pipe for made in instructions(lowered(name, size))} == PIPES[name]
+    assert {each.pipe for each in instructions(lowered(name, size))} == PIPES[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_slots_are_a_parameter(name: str):
     for slots in (1, 3):
-        function = workloads.ascend_kernel(name, slots=slots).lower()[name]
+        function = made_kernels.lowered(name, "fits", slots=slots)[name]
         found = find_problems(function, ProblemOptions(memory=MEMORY)).problems
         assert max(b.slots for attached in found for b in attached.problem.buffers) == slots
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_type_is_a_parameter(name: str):
-    made = workloads.ascend_kernel(name, tiles=1, dtype="float32")
-    inputs = made.inputs()
-    output = tvm.runtime.tensor(made.output())
+    kernel = workloads.ascend_kernel(name, tiles=1, dtype="float32")
+    inputs = kernel.inputs()
+    output = tvm.runtime.tensor(kernel.output())
     assert output.dtype == inputs[0].dtype == "float32"
-    build(made.mod, arena(), TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
-    expected = made.reference(*inputs)
+    build(kernel.mod, arena(), TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
+    expected = kernel.reference(*inputs)
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-5, atol=1e-5 * expected.max())
 
 
@@ -193,13 +189,13 @@ def test_what_a_loop_carries_lives_through_it():
 
 def test_kernels_describe_themselves():
     assert list(PIPES) == NAMES
-    assert all(kernel(name, "fits").description for name in NAMES)
-    assert kernel("matmul", "overflow").parameters["tile_m"] == 96
+    assert all(made(name, "fits").description for name in NAMES)
+    assert made("matmul", "overflow").parameters["tile_m"] == 96
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_building_twice_gives_the_same(name: str):
-    first, second = (workloads.ascend_kernel(name) for _ in range(2))
+    first, second = made(name, "fits"), workloads.ascend_kernel(name)
     tvm.ir.assert_structural_equal(first.mod, second.mod)
     for a, b in zip(first.inputs(3), second.inputs(3), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -216,7 +212,7 @@ def test_equal_to_numpy_as_written(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_numpy_in_arenas(name: str):
-    assert num_arenas(arena()(kernel(name, "lowest").lower())) == len(
+    assert num_arenas(arena()(made_kernels.lowered(name, "lowest"))) == len(
         problems(name, "lowest").problems
     )
     runs(name, "lowest", arena())

@@ -8,13 +8,13 @@ from random import Random
 import pytest
 import tvm_ffi
 from ascend_programs import random_kernel
+from made_kernels import lowered
 from test_ascend_properties import ROOMY
 from tvm import tirx
 from tvm.tirx import AllocBuffer
 
 from passes.ascend.analysis.problems import CoreKernel, read_kernel
 from passes.planning import Problem
-from tvm_ext import workloads
 
 
 def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
@@ -64,14 +64,14 @@ def test_many_random_kernels_with_other_slots():
 def test_kernels_with_single_buffers_alone(name: str):
     problems = {}
     for slots in (1, 2):
-        (func,) = workloads.ascend_kernel(name, "fits", slots=slots).lower().functions.values()
+        (func,) = lowered(name, "fits", slots=slots).functions.values()
         problems[slots] = read_kernel(func, ROOMY)
     names = {b.name: 1 for b in problems[2].problems[0].buffers}
     assert facts(problems[2].with_slots(0, names)) == facts(problems[1].problems[0])
 
 
 def test_a_narrowing_cast_may_be_in_place_once_it_has_no_more_slots_than_its_operand():
-    (func,) = workloads.ascend_kernel("vector_add", "fits").lower().functions.values()
+    (func,) = lowered("vector_add", "fits").functions.values()
     kernel = read_kernel(func, ROOMY)
     pair = ("total_local.UB", "z_local.UB")
     assert pair not in kernel.problems[0].in_place

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
+from made_kernels import lowered
 from pipe_outlines import MEMORY, outline, pipelines, program, statements, uses
 from tvm.script import tirx as T
 
@@ -388,7 +389,7 @@ def test_names_are_those_of_the_problems():
 def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
     from kernel_facts import instructions
 
-    func = workloads.ascend_kernel(name, "fits").lower()[name]
+    func = lowered(name, "fits")[name]
     found = find_problems(func, ProblemOptions(memory=MEMORY))
     made = find_pipelines(func, found)
     assert [s.pipe for s in statements(made.program)] == [i.pipe for i in instructions(func)]

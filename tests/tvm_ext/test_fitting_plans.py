@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from address_runs import build
+from made_kernels import lowered
 from tvm.target import Target
 
 import tvm_ext
@@ -23,7 +24,7 @@ TOO_LARGE = ("vector_add", "overflow")
 
 
 def kernel(name: str, size: str):
-    (func,) = workloads.ascend_kernel(name, size).lower().functions.values()
+    (func,) = lowered(name, size).functions.values()
     return func
 
 
