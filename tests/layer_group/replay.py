@@ -85,6 +85,8 @@ class Replay:
         self.planned, self.slices, self.group = planned, planned.slices, planned.group
         self.lanes, self.eu_bytes = lanes, eu_bytes
         self.indices = planned.cut.indices()
+        # Cores that share the slices; others share the parts of each.
+        self.sharing = 1 if planned.cut.by_channels else planned.cut.cores
         self.memory = np.zeros((lanes, planned.plan.peak), np.int64)
         self.numbers: dict[str, np.ndarray] = {}
         first = 1
@@ -95,9 +97,11 @@ class Replay:
         # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
         for run in planned.slices.streams.values():
+            # A core that has but one part needs no room for the next one.
+            two = min(2, run.count // run.parts.cores)
             for tensors, times in (
-                (run.loads, 2),
-                (run.stores, 2),
+                (run.loads, two),
+                (run.stores, two),
                 (run.late, 2),
                 (run.between, 1),
             ):
@@ -159,7 +163,7 @@ class Replay:
         there = np.zeros(slices.tensor.shape, bool)
         before = self.indices[0]
         for number, (index, part) in enumerate(zip(self.indices, needs, strict=True)):
-            first = number % self.planned.cut.turns == 0  # The first slice of a core.
+            first = number % (len(self.indices) // self.sharing) == 0  # The first slice of a core.
             if first or any(index[x] != before[x] for x in index if x not in slices.keep):
                 there[:] = False
             before = index
@@ -222,9 +226,11 @@ class Replay:
 
     def run(self) -> None:
         self.check_needs()
-        count = len(self.indices) // self.planned.cut.cores
-        for begin in range(0, len(self.indices), count):
-            self.memory[:] = 0  # Each core has a memory of its own.
+        cut, count = self.planned.cut, len(self.indices) // self.sharing
+        for self.core in range(cut.cores):
+            # Each core has a memory of its own; where they share parts, all have all slices.
+            self.memory[:] = 0
+            begin = self.core * count if self.sharing > 1 else 0
             self.mine = range(begin, begin + count)
             for turn in range(begin, begin + count + 2):
                 for row in self.planned.steps.rows:
@@ -252,7 +258,8 @@ class Replay:
             turn = turns[transfer.stage]
             if transfer.kind == "store" and turn in self.mine:
                 box = self.slices.stored[transfer.tensor].made(self.indices[turn])
-                self.store(transfer.tensor, turn, box)
+                if self.sharing == self.planned.cut.cores or self.core == 0:
+                    self.store(transfer.tensor, turn, box)
 
     def compute(self, positions: tuple[int, ...], turn: int) -> None:
         layers = [self.group.layers[position] for position in positions]
@@ -270,9 +277,11 @@ class Replay:
             self.compute_part(positions[0], turn, boxes[0])
             return
         # The next part is loaded while one computes: both orders have to do.
-        self.move_parts(run.loads, turn, 0)
-        for at in range(run.count):
-            if at + 1 < run.count:
+        mine = run.count // run.parts.cores
+        begin = self.core * mine if run.parts.cores > 1 else 0
+        self.move_parts(run.loads, turn, begin)
+        for at in range(begin, begin + mine):
+            if at + 1 < begin + mine:
                 self.move_parts(run.loads, turn, at + 1)
             for position, layer, box in zip(positions, layers, boxes, strict=True):
                 if not all(begin < end for begin, end in box):
@@ -285,9 +294,9 @@ class Replay:
                 parts = run.made[layer.name]
                 self.compute_part(position, turn, part_of(box, parts, at))
             # A part is stored while the next one computes.
-            if at:
+            if at > begin:
                 self.move_parts(run.stores, turn, at - 1, stores=True)
-        self.move_parts(run.stores, turn, run.count - 1, stores=True)
+        self.move_parts(run.stores, turn, begin + mine - 1, stores=True)
         for position, layer, box in zip(positions, layers, boxes, strict=True):
             if layer.name in run.finish and all(begin < end for begin, end in box):
                 late = {name: run.late[name] for name in layer.inputs if name in run.late}
