@@ -110,6 +110,7 @@ class Replay:
         self.layouts = {name: self.layout(name) for name in self.group.names}
         self.stored = {n: np.zeros(self.group.tensor(n).shape, int) for n in self.group.outputs}
         self.computed = dict.fromkeys(self.group.made, 0)
+        self.moved = 0  # Bytes that are loaded and stored, by all cores
 
     # ---------------------------------------------------------------- what a slice needs
 
@@ -251,7 +252,7 @@ class Replay:
             turn = turns[transfer.stage]
             if transfer.kind == "load" and turn in self.mine:
                 box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
-                self.write(transfer.tensor, turn, box)
+                self.load(transfer.tensor, turn, box)
         if row.layers and turns[1] in self.mine:
             self.compute(row.layers, turns[1])
         for transfer in row.transfers:
@@ -321,7 +322,7 @@ class Replay:
         for name, parts in tensors.items():
             slices = (self.slices.stored if stores else self.slices.tensors)[name]
             box = part_of(slices.made(self.indices[turn]), parts, at)
-            (self.store if stores else self.write)(name, turn, box)
+            (self.store if stores else self.load)(name, turn, box)
 
     def overwrite_working(self, position: int) -> None:
         layer = self.group.layers[position]
@@ -384,8 +385,13 @@ class Replay:
         for k in range(self.layouts[layer.output].bytes):
             self.memory[lane, byte + k] = -number * 1000 - (0 if is_last else at + 1)
 
+    def load(self, name: str, turn: int, box: Box) -> None:
+        self.write(name, turn, box)
+        self.moved += prod(end - begin for begin, end in box) * self.layouts[name].bytes
+
     def store(self, name: str, turn: int, box: Box) -> None:
         part = [np.arange(*axis) for axis in box]
+        self.moved += prod(map(len, part)) * self.layouts[name].bytes
         self.expect(name, turn, part)
         self.stored[name][np.ix_(*part)] += 1
 

@@ -9,16 +9,21 @@ import numpy as np
 import pytest
 from fixed_groups import chip, everything, grouped
 from networks import Builder
-from operator_modules import arrays, lowered, run
+from operator_modules import arrays, lowered, module, run
 from replay import check_replay
 from test_group_kernels import chain
 from test_local_memory import MACHINE
+from test_replay import plan
+from tvm import relax
 
 from passes.layer_group.cycles import simulate_group
 from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.runs import streams_of
+from passes.layer_group.planning.slicing import Cut, slice_group
+
+OP = relax.op
 
 
 def network(batch: int = 1, rows: int = 24):
@@ -46,6 +51,7 @@ def test_each_core_has_what_its_slices_need(cut, keep):
     planned = plan_group(group, cut, chip(256), keep)
     one = plan_group(group, replace(cut, cores=1), chip(256), keep)
     replay = check_replay(planned)
+    assert replay.moved == planned.cost.moved
     for name, elements in replay.computed.items():
         assert elements == planned.slices.tensors[name].made_elements(cut)
         # Other rows are made twice at most where one core's slices end.
@@ -126,3 +132,90 @@ def test_a_group_on_cores_gives_the_same(cut, keep):
     args = arrays(mod)
     for ours, theirs in zip(run(found[0], args), run(mod, args), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def norm(emit, x):
+    return emit(OP.nn.softmax(x))
+
+
+def feed_forward(emit, x, other, w, v):
+    """Each core makes all of the first layer, which is a result of the group, too."""
+    y = norm(emit, x)
+    z = emit(OP.nn.silu(emit(OP.matmul(y, w))))
+    return [y, z, emit(OP.multiply(z, emit(OP.add(emit(OP.matmul(y, v)), other))))]
+
+
+def heads(emit, x, w, v):
+    """Channels that become heads, and what each of them has; the other matrix is a second run."""
+    y = emit(OP.reshape(emit(OP.matmul(x, w)), (1, 6, 4, 24)))
+    return [emit(OP.permute_dims(y, [0, 2, 1, 3])), emit(OP.nn.relu(emit(OP.matmul(x, v))))]
+
+
+def images(emit, x, other, w, depthwise):
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(emit(OP.nn.relu(x)), w, padding=(1, 1)))))
+    return emit(OP.add(emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=40)), other))
+
+
+BY_CHANNELS = {
+    "feed_forward": (feed_forward, [(1, 6, 24), (1, 6, 80), (24, 80), (24, 80)], 2, 5),
+    "heads": (heads, [(1, 6, 24), (24, 96), (24, 33)], 1, 5),
+    "images": (images, [(1, 5, 9, 6), (1, 40, 9, 6), (40, 5, 3, 3), (40, 1, 3, 3)], 2, 4),
+}
+"""What makes a network, its shapes, how many are inputs, and how many layers cores share."""
+
+
+def by_channels(cores=2, **cut):
+    return Cut(part_bytes=1, cores=cores, by_channels=True, **cut)
+
+
+@pytest.mark.parametrize("name", BY_CHANNELS)
+def test_cores_share_channels(name):
+    body, shapes, inputs, count = BY_CHANNELS[name]
+    mod = lowered(module(shapes, body, inputs=inputs))
+    args = arrays(mod)
+    expected = run(mod, args)
+    for cut in (by_channels(), by_channels(h=2)) if name == "images" else (by_channels(),):
+        found = grouped(mod, {everything(mod): cut})
+        assert found is not None
+        new, (planned,) = found
+        assert len(planned.slices.streams) == count
+        assert check_replay(planned).moved == planned.cost.moved
+        for ours, theirs in zip(run(new, args), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_core_that_counts_on_channels_of_another_is_seen_by_the_replay():
+    builder = Builder("two convolutions", 16, part_bits=0)
+    builder.conv(builder.tensor("in0", 1, 16, 4, 4), "t1", 32, 1)
+    group = group_of(builder.network(builder.conv("t1", "t2", 32, 1)))
+    cut, lanes = by_channels(), chip().lanes
+    streams = streams_of(group, lanes, cut)
+    check_replay(plan(slice_group(group, cut, streams=streams)))
+    assert [*streams] == ["conv:t2"]  # Each core makes all that this reads.
+    ((name, run_alone),) = streams_of(group.index.group((0,)), lanes, cut).items()
+    forged = {name: replace(run_alone, stores={}), **streams}
+    with pytest.raises(AssertionError, match="reads t1"):
+        check_replay(plan(slice_group(group, cut, streams=forged)))
+
+
+def test_cores_share_channels_where_weights_are_most_of_what_is_moved():
+    builder = Builder("dense", 16, part_bits=0)
+    made = builder.tensor("in0", 1, 64, 4, 4)
+    for number, channels in enumerate((256, 64)):
+        made = builder.same("relu", f"r{number}", builder.conv(made, f"t{number}", channels, 1))
+    lanes = replace(chip().machine["TIU"], rate=32)
+    net, one = builder.network(made), replace(chip(16), machine=chip().machine.with_pipe(lanes))
+    facts = (*one.memory.facts, ("cores", 2))
+    two = replace(one, memory=replace(one.memory, facts=facts))
+    found, before = (plan_layer_groups(net, c, halo="cheapest") for c in (two, one))
+    assert found.price < before.price
+    assert found.moved_least <= found.moved_after <= found.moved_before
+    shared = [group for group in found.groups if group.cut.shared == "c"]
+    assert shared
+    for planned in shared:
+        assert check_replay(planned).moved == planned.cost.moved
+        for cut in (Cut(), Cut(h=2, cores=2), Cut(part_bytes=1024, passing=True)):
+            other = plan_group(planned.group, cut, two)
+            assert other is None or other.cost.price > planned.cost.price
+            if other is not None:
+                assert simulate_group(other, two).makespan > simulate_group(planned, two).makespan

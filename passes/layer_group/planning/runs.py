@@ -84,12 +84,11 @@ def shared_runs(group: Group, lanes: Lanes, most: int, cores: int) -> dict[str, 
     found: dict[str, Run] = {}
     position = len(group.layers) - 1
     while position >= 0:
-        made = _made_in_parts(group, lanes, position)
-        if made is not None and not group.readers(group.layers[position].output):
-            run = made.closed(lanes, most, cores)
-            found |= run
-            position -= max(0, len(run) - 1)
-        position -= 1
+        is_read = bool(group.readers(group.layers[position].output))
+        made = None if is_read else _made_in_parts(group, lanes, position)
+        run = {} if made is None else made.closed(lanes, most, cores)
+        found |= run
+        position -= max(1, len(run))
     return found
 
 
@@ -311,7 +310,6 @@ class _Growing:
         unit = lcm(
             *(each.denominator for _, each in (*moved.values(), *between.values(), *made.values()))
         )
-        least = unit
         across = [
             each * channels_of(tensor) / tensor.shape[axis]
             for tensor, (axis, each) in zip(
@@ -319,10 +317,10 @@ class _Growing:
             )
             if tensor.axes[axis] == "c"
         ]
-        while any(least * each % lanes.count for each in across):
-            least += unit
-        if not across:
-            least = unit * lanes.count
+        least = unit * lanes.count
+        if across:
+            filling = (lanes.count / each for each in across)
+            least = lcm(unit, *(elements.numerator for elements in filling))
 
         def lane_bytes(chunk: int) -> int:
             total = 0
@@ -337,9 +335,10 @@ class _Growing:
             least = max(unit, least // 2)
         blocks = -(-self.extent // least)
         count = -(-blocks // max(1, most // max(1, lane_bytes(least))))
-        # As few parts as do, equally many for each core.
-        turns = range(-(-count // cores), blocks + 1)
-        chunks = (-(-blocks // (each * cores)) * least for each in turns)
+        # As few parts as do, equally many for each core; larger ones where there is no such number.
+        turns = -(-count // cores)
+        numbers = (*range(turns, blocks + 1), *range(turns - 1, 0, -1))
+        chunks = (-(-blocks // (each * cores)) * least for each in numbers)
         chunk = next((c for c in chunks if -(-self.extent // c) % cores == 0), self.extent)
         return chunk if chunk < self.extent else None
 
