@@ -15,6 +15,7 @@ from test_group_kernels import chain
 from test_local_memory import MACHINE
 from test_replay import plan
 from tvm import relax
+from tvm.target import Target
 
 from passes.layer_group.cycles import simulate_group
 from passes.layer_group.planning.group import NetworkIndex, bytes_of
@@ -22,6 +23,10 @@ from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import Cut, slice_group
+from target_hw import with_memory
+from target_hw.memory import MemoryHierarchy
+from tvm_ext import workloads
+from tvm_ext.layer_group_report import layer_groups
 
 OP = relax.op
 
@@ -219,3 +224,18 @@ def test_cores_share_channels_where_weights_are_most_of_what_is_moved():
             assert other is None or other.cost.price > planned.cost.price
             if other is not None:
                 assert simulate_group(other, two).makespan > simulate_group(planned, two).makespan
+
+
+def test_a_transformer_layer_shares_channels_and_says_so():
+    mod, chip = workloads.model("llama_layer"), Target("sophgo/bm1688")
+    memory = MemoryHierarchy.from_target(chip)
+    local = memory["local.LMEM"]
+    alone = replace(local, facts=tuple(fact for fact in local.facts if fact[0] != "cores"))
+    one = layer_groups(mod, with_memory(chip, memory.with_scope(alone)))
+    report = layer_groups(mod, chip)
+    assert "c" in {group.shared for group in report.groups}
+    assert all((group.shared == "") == (group.cores == 1) for group in report.groups)
+    assert report.moved_least <= report.moved_after <= report.moved_before
+    # Each weight is loaded by one core, and by no more.
+    assert report.moved_after < 1.2 * report.moved_least
+    assert report.makespan_after < 0.7 * one.makespan_after
