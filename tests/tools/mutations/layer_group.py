@@ -23,6 +23,7 @@ _REPLAY = "tests/layer_group/test_replay.py"
 _LOCAL = "tests/layer_group/test_local_memory.py"
 _SUMS = "tests/layer_group/test_sums_of_rows.py"
 _RUNS = "tests/layer_group/test_runs.py"
+_CORES = "tests/layer_group/test_cores.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -149,13 +150,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup slots: runs of layers",
         f"{_PLANNING}/runs.py",
         (),
-        ("tests/layer_group/test_runs.py", _REPLAY),
+        (_RUNS, _CORES, _REPLAY),
     ),
     Rule(
         "LayerGroup slots: tensors in parts",
         f"{_PLANNING}/streams.py",
         (),
-        ("tests/layer_group/test_streams.py", _REPLAY),
+        ("tests/layer_group/test_streams.py", _CORES, _REPLAY),
     ),
     Rule(
         "LayerGroup order: dependencies",
@@ -193,7 +194,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup writing: a group's function",
         f"{_REWRITE}/group_function.py",
         (),
-        (_GROUPS, _SUMS),
+        (_GROUPS, _SUMS, _CORES),
     ),
     Rule(
         "LayerGroup writing: local memory",
