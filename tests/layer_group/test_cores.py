@@ -16,13 +16,16 @@ from test_local_memory import MACHINE
 from test_replay import plan
 from tvm import relax
 from tvm.target import Target
+from tvm.tirx import EQ, BufferStore, IfThenElse
 
-from passes.layer_group.cycles import simulate_group
+from passes.ir.structural import structural_visit
+from passes.layer_group.cycles import group_program, simulate_group
 from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.streams import Parts
 from target_hw import with_memory
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
@@ -184,9 +187,39 @@ def test_cores_share_channels(name):
         assert found is not None
         new, (planned,) = found
         assert len(planned.slices.streams) == count
-        assert check_replay(planned).moved == planned.cost.moved
+        moved = check_replay(planned).moved
+        assert moved == planned.cost.moved
+        programs = [group_program(planned, chip(), core) for core in range(cut.cores)]
+        simulated = sum(x.work for steps in programs for x in steps if x.pipe == "GDMA")
+        assert moved <= simulated <= moved + sum(map(len, programs))  # Parts are of whole bytes.
         for ours, theirs in zip(run(new, args), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_each_core_makes_is_stored_by_the_first_one():
+    body, shapes, inputs, _ = BY_CHANNELS["feed_forward"]
+    mod = lowered(module(shapes, body, inputs=inputs))
+    found = grouped(mod, {everything(mod): by_channels()}, form="address")
+    assert found is not None
+    (kernel,) = (f for v, f in found[0].functions.items() if "group_0" in str(v.name_hint))
+    of_one_core = []
+
+    def on_if(branch, visitor):
+        if isinstance(branch.condition, EQ) and branch.condition.a.name == "core":
+            of_one_core.append(branch)
+        visitor.default_visit(branch)
+
+    structural_visit(kernel.body, [(IfThenElse, on_if)])
+    (store,) = of_one_core
+    stored = []
+    structural_visit(store.then_case, [(BufferStore, lambda node, _: stored.append(node.buffer))])
+    assert [buffer.ty.storage_scope for buffer in stored] == ["global"]
+
+
+def test_a_core_with_one_part_has_room_for_that_alone():
+    assert Parts(0, 32, 8).window == Parts(0, 32, 8, cores=2).window == 16
+    assert Parts(0, 32, 16, cores=2).window == 16
+    assert Parts(0, 40, 24, cores=2).window == 24
 
 
 def test_a_core_that_counts_on_channels_of_another_is_seen_by_the_replay():

@@ -190,6 +190,20 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "return tuple(operands), self._tensors((layer.output,))",
         ("tests/layer_group/test_repeats.py",),
     ),
+    Fault(
+        "LayerGroup cores fault: what each core loads as a whole counts once",
+        f"{_PLANNING}/cost.py",
+        "elements *= cut.cores",
+        "elements *= 1",
+        (_CORES,),
+    ),
+    Fault(
+        "LayerGroup cores fault: a core reads what another one makes",
+        f"{_PLANNING}/runs.py",
+        "made = None if is_read else _made_in_parts",
+        "made = _made_in_parts",
+        (_CORES,),
+    ),
     Rule(
         "LayerGroup writing: a group's function",
         f"{_REWRITE}/group_function.py",
