@@ -50,7 +50,10 @@ class LayerGroupSummary:
     w_slices: int
     """How many slices the batch, the rows and the columns of its outputs are cut into."""
     cores: int
-    """How many of the chip's cores share the slices."""
+    """How many of the chip's cores share the work."""
+    shared: str
+    """What they share: slices of the batch, ``n``, of the rows, ``h``, or of the columns, ``w``; or
+    ``c``, the channels of each slice. Empty if one core has all."""
     in_parts: int
     """How many of its layers make their channels in parts, while weights are loaded."""
     halo: str
@@ -91,7 +94,7 @@ def _row(number: int, group: LayerGroupSummary) -> tuple[str, ...]:
         str(number),
         "\n".join(group.layers),
         "\n".join(group.results),
-        slices if group.cores == 1 else f"{slices} on {group.cores} cores",
+        slices if group.cores == 1 else f"{slices} on {group.cores} cores along {group.shared}",
         group.halo,
         f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
         f"{group.bank_conflicts:,}",
@@ -258,6 +261,7 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
         group.cut.h,
         group.cut.w,
         group.cut.cores,
+        group.cut.shared,
         len(group.slices.streams),
         group.halo,
         group.plan.peak,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from math import prod
 
-from passes.layer_group.planning.cost import LANES, TRANSFERS, layer_cycles
+from passes.layer_group.planning.cost import LANES, TRANSFERS, core_cycles, layer_cycles
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.layer_groups import LayerGroups
 from passes.layer_group.planning.network import Box, Layer
@@ -32,13 +32,15 @@ def group_program(planned: PlannedGroup, chip: Chip, core: int = 0) -> tuple[Sta
     memory are named.
     """
     slices, cut = planned.slices, planned.cut
-    indices = cut.indices()[core * cut.turns :]
+    indices = cut.indices()[0 if cut.by_channels else core * cut.turns :]
     last_stage = 2 if planned.steps.pipelined else 0
     items = planned.local.item
     program = []
 
     def transfer(what: Transfer, index: dict[str, int]) -> None:
         name = what.tensor
+        if cut.by_channels and core and what.kind != LOAD:
+            return  # Each core has made it, and the first one stores it.
         of = slices.tensors if what.kind == LOAD else slices.stored
         moved = -(-_elements(of[name].made(index)) * of[name].tensor.bits // 8)
         if moved:
@@ -68,17 +70,20 @@ def _computed(
     made = [slices.tensors[group.made[position]].made(index) for position in row.layers]
     if not any(map(_elements, made)):
         return
-    count = run.count if run is not None and (run.loads or run.stores) else 1
-    for part in range(count + 2):
-        if run is not None and part < count:
+    count, turns = 1, 1
+    if run is not None and (run.loads or run.stores):
+        count, turns = run.count, run.turns
+    for part in range(turns + 2):
+        if run is not None and part < turns:
             for name in run.loads:
                 moved = _moved(slices.tensors[name], index, count)
                 yield Statement(f"load {name}", TRANSFERS, (), (_place(run, name, part),), moved)
         for position, box in zip(row.layers, made, strict=True):
             layer, elements = group.layers[position], _elements(box)
-            if not elements or not 0 < part <= count:
+            if not elements or not 0 < part <= turns:
                 continue
             cycles = layer_cycles(chip.machine, chip.lanes, group, layer, elements)
+            cycles = core_cycles(slices, layer, cycles)
             reads, writes = (
                 tuple(
                     _place(run, name, part - 1)
@@ -87,7 +92,7 @@ def _computed(
                 )
                 for names in (dict.fromkeys(layer.inputs), (layer.output, layer.name))
             )
-            pieces = count if run is None or layer.name not in run.finish else count + 1
+            pieces = turns if run is None or layer.name not in run.finish else turns + 1
             yield Statement(layer.name, LANES, reads, writes, -(-cycles // pieces))
         if run is not None and part > 1:
             for name in run.stores:

@@ -85,6 +85,8 @@ class Replay:
         self.planned, self.slices, self.group = planned, planned.slices, planned.group
         self.lanes, self.eu_bytes = lanes, eu_bytes
         self.indices = planned.cut.indices()
+        # Cores that share the slices; others share the parts of each.
+        self.sharing = 1 if planned.cut.by_channels else planned.cut.cores
         self.memory = np.zeros((lanes, planned.plan.peak), np.int64)
         self.numbers: dict[str, np.ndarray] = {}
         first = 1
@@ -95,9 +97,11 @@ class Replay:
         # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
         for run in planned.slices.streams.values():
+            # A core that has but one part needs no room for the next one.
+            two = min(2, run.count // run.parts.cores)
             for tensors, times in (
-                (run.loads, 2),
-                (run.stores, 2),
+                (run.loads, two),
+                (run.stores, two),
                 (run.late, 2),
                 (run.between, 1),
             ):
@@ -106,6 +110,7 @@ class Replay:
         self.layouts = {name: self.layout(name) for name in self.group.names}
         self.stored = {n: np.zeros(self.group.tensor(n).shape, int) for n in self.group.outputs}
         self.computed = dict.fromkeys(self.group.made, 0)
+        self.moved = 0  # Bytes that are loaded and stored, by all cores
 
     # ---------------------------------------------------------------- what a slice needs
 
@@ -159,7 +164,7 @@ class Replay:
         there = np.zeros(slices.tensor.shape, bool)
         before = self.indices[0]
         for number, (index, part) in enumerate(zip(self.indices, needs, strict=True)):
-            first = number % self.planned.cut.turns == 0  # The first slice of a core.
+            first = number % (len(self.indices) // self.sharing) == 0  # The first slice of a core.
             if first or any(index[x] != before[x] for x in index if x not in slices.keep):
                 there[:] = False
             before = index
@@ -222,9 +227,11 @@ class Replay:
 
     def run(self) -> None:
         self.check_needs()
-        count = len(self.indices) // self.planned.cut.cores
-        for begin in range(0, len(self.indices), count):
-            self.memory[:] = 0  # Each core has a memory of its own.
+        cut, count = self.planned.cut, len(self.indices) // self.sharing
+        for self.core in range(cut.cores):
+            # Each core has a memory of its own; where they share parts, all have all slices.
+            self.memory[:] = 0
+            begin = self.core * count if self.sharing > 1 else 0
             self.mine = range(begin, begin + count)
             for turn in range(begin, begin + count + 2):
                 for row in self.planned.steps.rows:
@@ -245,14 +252,15 @@ class Replay:
             turn = turns[transfer.stage]
             if transfer.kind == "load" and turn in self.mine:
                 box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
-                self.write(transfer.tensor, turn, box)
+                self.load(transfer.tensor, turn, box)
         if row.layers and turns[1] in self.mine:
             self.compute(row.layers, turns[1])
         for transfer in row.transfers:
             turn = turns[transfer.stage]
             if transfer.kind == "store" and turn in self.mine:
                 box = self.slices.stored[transfer.tensor].made(self.indices[turn])
-                self.store(transfer.tensor, turn, box)
+                if self.sharing == self.planned.cut.cores or self.core == 0:
+                    self.store(transfer.tensor, turn, box)
 
     def compute(self, positions: tuple[int, ...], turn: int) -> None:
         layers = [self.group.layers[position] for position in positions]
@@ -270,9 +278,11 @@ class Replay:
             self.compute_part(positions[0], turn, boxes[0])
             return
         # The next part is loaded while one computes: both orders have to do.
-        self.move_parts(run.loads, turn, 0)
-        for at in range(run.count):
-            if at + 1 < run.count:
+        mine = run.count // run.parts.cores
+        begin = self.core * mine if run.parts.cores > 1 else 0
+        self.move_parts(run.loads, turn, begin)
+        for at in range(begin, begin + mine):
+            if at + 1 < begin + mine:
                 self.move_parts(run.loads, turn, at + 1)
             for position, layer, box in zip(positions, layers, boxes, strict=True):
                 if not all(begin < end for begin, end in box):
@@ -285,9 +295,9 @@ class Replay:
                 parts = run.made[layer.name]
                 self.compute_part(position, turn, part_of(box, parts, at))
             # A part is stored while the next one computes.
-            if at:
+            if at > begin:
                 self.move_parts(run.stores, turn, at - 1, stores=True)
-        self.move_parts(run.stores, turn, run.count - 1, stores=True)
+        self.move_parts(run.stores, turn, begin + mine - 1, stores=True)
         for position, layer, box in zip(positions, layers, boxes, strict=True):
             if layer.name in run.finish and all(begin < end for begin, end in box):
                 late = {name: run.late[name] for name in layer.inputs if name in run.late}
@@ -312,7 +322,7 @@ class Replay:
         for name, parts in tensors.items():
             slices = (self.slices.stored if stores else self.slices.tensors)[name]
             box = part_of(slices.made(self.indices[turn]), parts, at)
-            (self.store if stores else self.write)(name, turn, box)
+            (self.store if stores else self.load)(name, turn, box)
 
     def overwrite_working(self, position: int) -> None:
         layer = self.group.layers[position]
@@ -375,8 +385,13 @@ class Replay:
         for k in range(self.layouts[layer.output].bytes):
             self.memory[lane, byte + k] = -number * 1000 - (0 if is_last else at + 1)
 
+    def load(self, name: str, turn: int, box: Box) -> None:
+        self.write(name, turn, box)
+        self.moved += prod(end - begin for begin, end in box) * self.layouts[name].bytes
+
     def store(self, name: str, turn: int, box: Box) -> None:
         part = [np.arange(*axis) for axis in box]
+        self.moved += prod(map(len, part)) * self.layouts[name].bytes
         self.expect(name, turn, part)
         self.stored[name][np.ix_(*part)] += 1
 

@@ -9,16 +9,29 @@ import numpy as np
 import pytest
 from fixed_groups import chip, everything, grouped
 from networks import Builder
-from operator_modules import arrays, lowered, run
+from operator_modules import arrays, lowered, module, run
 from replay import check_replay
 from test_group_kernels import chain
 from test_local_memory import MACHINE
+from test_replay import plan
+from tvm import relax
+from tvm.target import Target
+from tvm.tirx import EQ, BufferStore, IfThenElse
 
-from passes.layer_group.cycles import simulate_group
+from passes.ir.structural import structural_visit
+from passes.layer_group.cycles import group_program, simulate_group
 from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.runs import streams_of
+from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.streams import Parts
+from target_hw import with_memory
+from target_hw.memory import MemoryHierarchy
+from tvm_ext import workloads
+from tvm_ext.layer_group_report import layer_groups
+
+OP = relax.op
 
 
 def network(batch: int = 1, rows: int = 24):
@@ -46,6 +59,7 @@ def test_each_core_has_what_its_slices_need(cut, keep):
     planned = plan_group(group, cut, chip(256), keep)
     one = plan_group(group, replace(cut, cores=1), chip(256), keep)
     replay = check_replay(planned)
+    assert replay.moved == planned.cost.moved
     for name, elements in replay.computed.items():
         assert elements == planned.slices.tensors[name].made_elements(cut)
         # Other rows are made twice at most where one core's slices end.
@@ -126,3 +140,135 @@ def test_a_group_on_cores_gives_the_same(cut, keep):
     args = arrays(mod)
     for ours, theirs in zip(run(found[0], args), run(mod, args), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def norm(emit, x):
+    return emit(OP.nn.softmax(x))
+
+
+def feed_forward(emit, x, other, w, v):
+    """Each core makes all of the first layer, which is a result of the group, too."""
+    y = norm(emit, x)
+    z = emit(OP.nn.silu(emit(OP.matmul(y, w))))
+    return [y, z, emit(OP.multiply(z, emit(OP.add(emit(OP.matmul(y, v)), other))))]
+
+
+def heads(emit, x, w, v):
+    """Channels that become heads, and what each of them has; the other matrix is a second run."""
+    y = emit(OP.reshape(emit(OP.matmul(x, w)), (1, 6, 4, 24)))
+    return [emit(OP.permute_dims(y, [0, 2, 1, 3])), emit(OP.nn.relu(emit(OP.matmul(x, v))))]
+
+
+def images(emit, x, other, w, depthwise):
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(emit(OP.nn.relu(x)), w, padding=(1, 1)))))
+    return emit(OP.add(emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=40)), other))
+
+
+BY_CHANNELS = {
+    "feed_forward": (feed_forward, [(1, 6, 24), (1, 6, 80), (24, 80), (24, 80)], 2, 5),
+    "heads": (heads, [(1, 6, 24), (24, 96), (24, 33)], 1, 5),
+    "images": (images, [(1, 5, 9, 6), (1, 40, 9, 6), (40, 5, 3, 3), (40, 1, 3, 3)], 2, 4),
+}
+"""What makes a network, its shapes, how many are inputs, and how many layers cores share."""
+
+
+def by_channels(cores=2, **cut):
+    return Cut(part_bytes=1, cores=cores, by_channels=True, **cut)
+
+
+@pytest.mark.parametrize("name", BY_CHANNELS)
+def test_cores_share_channels(name):
+    body, shapes, inputs, count = BY_CHANNELS[name]
+    mod = lowered(module(shapes, body, inputs=inputs))
+    args = arrays(mod)
+    expected = run(mod, args)
+    for cut in (by_channels(), by_channels(h=2)) if name == "images" else (by_channels(),):
+        found = grouped(mod, {everything(mod): cut})
+        assert found is not None
+        new, (planned,) = found
+        assert len(planned.slices.streams) == count
+        moved = check_replay(planned).moved
+        assert moved == planned.cost.moved
+        programs = [group_program(planned, chip(), core) for core in range(cut.cores)]
+        simulated = sum(x.work for steps in programs for x in steps if x.pipe == "GDMA")
+        assert moved <= simulated <= moved + sum(map(len, programs))  # Parts are of whole bytes.
+        for ours, theirs in zip(run(new, args), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_each_core_makes_is_stored_by_the_first_one():
+    body, shapes, inputs, _ = BY_CHANNELS["feed_forward"]
+    mod = lowered(module(shapes, body, inputs=inputs))
+    found = grouped(mod, {everything(mod): by_channels()}, form="address")
+    assert found is not None
+    (kernel,) = (f for v, f in found[0].functions.items() if "group_0" in str(v.name_hint))
+    of_one_core = []
+
+    def on_if(branch, visitor):
+        if isinstance(branch.condition, EQ) and branch.condition.a.name == "core":
+            of_one_core.append(branch)
+        visitor.default_visit(branch)
+
+    structural_visit(kernel.body, [(IfThenElse, on_if)])
+    (store,) = of_one_core
+    stored = []
+    structural_visit(store.then_case, [(BufferStore, lambda node, _: stored.append(node.buffer))])
+    assert [buffer.ty.storage_scope for buffer in stored] == ["global"]
+
+
+def test_a_core_with_one_part_has_room_for_that_alone():
+    assert Parts(0, 32, 8).window == Parts(0, 32, 8, cores=2).window == 16
+    assert Parts(0, 32, 16, cores=2).window == 16
+    assert Parts(0, 40, 24, cores=2).window == 24
+
+
+def test_a_core_that_counts_on_channels_of_another_is_seen_by_the_replay():
+    builder = Builder("two convolutions", 16, part_bits=0)
+    builder.conv(builder.tensor("in0", 1, 16, 4, 4), "t1", 32, 1)
+    group = group_of(builder.network(builder.conv("t1", "t2", 32, 1)))
+    cut, lanes = by_channels(), chip().lanes
+    streams = streams_of(group, lanes, cut)
+    check_replay(plan(slice_group(group, cut, streams=streams)))
+    assert [*streams] == ["conv:t2"]  # Each core makes all that this reads.
+    ((name, run_alone),) = streams_of(group.index.group((0,)), lanes, cut).items()
+    forged = {name: replace(run_alone, stores={}), **streams}
+    with pytest.raises(AssertionError, match="reads t1"):
+        check_replay(plan(slice_group(group, cut, streams=forged)))
+
+
+def test_cores_share_channels_where_weights_are_most_of_what_is_moved():
+    builder = Builder("dense", 16, part_bits=0)
+    made = builder.tensor("in0", 1, 64, 4, 4)
+    for number, channels in enumerate((256, 64)):
+        made = builder.same("relu", f"r{number}", builder.conv(made, f"t{number}", channels, 1))
+    lanes = replace(chip().machine["TIU"], rate=32)
+    net, one = builder.network(made), replace(chip(16), machine=chip().machine.with_pipe(lanes))
+    facts = (*one.memory.facts, ("cores", 2))
+    two = replace(one, memory=replace(one.memory, facts=facts))
+    found, before = (plan_layer_groups(net, c, halo="cheapest") for c in (two, one))
+    assert found.price < before.price
+    assert found.moved_least <= found.moved_after <= found.moved_before
+    shared = [group for group in found.groups if group.cut.shared == "c"]
+    assert shared
+    for planned in shared:
+        assert check_replay(planned).moved == planned.cost.moved
+        for cut in (Cut(), Cut(h=2, cores=2), Cut(part_bytes=1024, passing=True)):
+            other = plan_group(planned.group, cut, two)
+            assert other is None or other.cost.price > planned.cost.price
+            if other is not None:
+                assert simulate_group(other, two).makespan > simulate_group(planned, two).makespan
+
+
+def test_a_transformer_layer_shares_channels_and_says_so():
+    mod, chip = workloads.model("llama_layer"), Target("sophgo/bm1688")
+    memory = MemoryHierarchy.from_target(chip)
+    local = memory["local.LMEM"]
+    alone = replace(local, facts=tuple(fact for fact in local.facts if fact[0] != "cores"))
+    one = layer_groups(mod, with_memory(chip, memory.with_scope(alone)))
+    report = layer_groups(mod, chip)
+    assert "c" in {group.shared for group in report.groups}
+    assert all((group.shared == "") == (group.cores == 1) for group in report.groups)
+    assert report.moved_least <= report.moved_after <= report.moved_before
+    # Each weight is loaded by one core, and by no more.
+    assert report.moved_after < 1.2 * report.moved_least
+    assert report.makespan_after < 0.7 * one.makespan_after

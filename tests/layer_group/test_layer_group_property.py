@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 from operator_modules import arrays, call, lowered, run
 from random_networks import networks
 from test_layer_group_pass import TINY, build
+from tvm.target import Target
 
 from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.planning.slicing import Cut
+from target_hw import register_chip
+from target_hw.machine import Machine, Pipe
+from target_hw.memory import MemoryHierarchy
 from tvm_ext.layer_group_report import layer_groups
+
+TWO_CORES = "test/tiny-cores"
+memory = MemoryHierarchy.from_target(Target(TINY))
+local = memory["local.LMEM"]
+shared = replace(local, facts=(*local.facts, ("cores", 2)))
+pipes = (Pipe("GDMA", "bytes", 64, 10), Pipe("TIU", "multiply-adds", 4))  # Computing takes long.
+register_chip(TWO_CORES, memory.with_scope(shared), machine=Machine(pipes), override=True)
 
 SAMPLE = settings(
     deadline=None,
@@ -28,7 +39,10 @@ MANY = settings(SAMPLE, max_examples=120)
 
 
 def check_as_one_group(mod, cuts, keep, fuse):
-    """Group all layers, with as many slices as there are rows at most, on cores that share them."""
+    """Group all layers, with as many slices as there are rows at most.
+
+    Cores share slices or channels.
+    """
     mod = lowered(mod, fuse=fuse)
     (block,) = read_networks(mod)
     made = {layer.output for layer in block.network.layers}
@@ -38,7 +52,10 @@ def check_as_one_group(mod, cuts, keep, fuse):
         for letter in "nh"
     }
     cut = Cut(min(cuts[0], most["n"]), min(cuts[1], most["h"]), part_bytes=cuts[3], sums=cuts[3])
-    cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
+    if cuts[3] and cuts[4]:
+        cut = replace(cut, sums=0, cores=max(2, cuts[2]), by_channels=True)
+    else:
+        cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
     found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)
     assert found is not None
     args = arrays(mod)
@@ -46,7 +63,9 @@ def check_as_one_group(mod, cuts, keep, fuse):
         np.testing.assert_array_equal(ours, theirs)
 
 
-CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6), st.integers(1, 3), st.integers(0, 2))
+CUTS = st.tuples(
+    st.integers(1, 2), st.integers(1, 6), st.integers(1, 3), st.integers(0, 2), st.booleans()
+)
 KEEPS = st.sampled_from(["", "h", "nh"])
 
 
@@ -63,9 +82,9 @@ def test_all_layers_of_many_networks_as_one_group(mod, cuts, keep, fuse):
     check_as_one_group(mod, cuts, keep, fuse)
 
 
-def check_pass(mod, search, halo):
+def check_pass(mod, chip, search, halo):
     args = arrays(mod)
-    target = f"{TINY}-llvm"
+    target = f"{chip}-llvm"
     grouped_too = build(mod, target, layer_group={"search": search, "halo": halo})
     for ours, theirs in zip(call(grouped_too, args), run(mod, args), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -74,18 +93,19 @@ def check_pass(mod, search, halo):
     assert report.moved_least <= report.moved_after <= report.moved_before
 
 
+CHIPS = st.sampled_from([TINY, TWO_CORES])
 SEARCHES = st.sampled_from(["tail_to_head", "dynamic_programming"])
 HALOS = st.sampled_from(["recompute", "keep", "cheapest"])
 
 
 @SAMPLE
-@given(networks(), SEARCHES, HALOS)
-def test_the_pass(mod, search, halo):
-    check_pass(mod, search, halo)
+@given(networks(), CHIPS, SEARCHES, HALOS)
+def test_the_pass(mod, chip, search, halo):
+    check_pass(mod, chip, search, halo)
 
 
 @pytest.mark.slow
 @MANY
-@given(networks(), SEARCHES, HALOS)
-def test_the_pass_on_many_networks(mod, search, halo):
-    check_pass(mod, search, halo)
+@given(networks(), CHIPS, SEARCHES, HALOS)
+def test_the_pass_on_many_networks(mod, chip, search, halo):
+    check_pass(mod, chip, search, halo)

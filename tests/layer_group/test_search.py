@@ -53,7 +53,7 @@ def test_a_sweep_finds_what_slices_and_time_steps_say(network, cut, keep):
     last = len(network.layers) - 1
     for estimate in Sweep(LayerFacts(index, chip), last, cut, keep).run(0):
         group = index.group(tuple(range(estimate.first, last + 1)))
-        streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
+        streams = streams_of(group, chip.lanes, cut)
         slices = slice_group(group, cut, keep, streams=streams)
         steps = pipeline(nearest(group, slices.streams))
         local_bytes = item_bytes(slices, chip.lanes)

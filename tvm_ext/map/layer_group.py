@@ -92,7 +92,8 @@ def _cut(group: PlannedGroup) -> str:
     shared = halo.get(group.halo, "some shared rows stay")
     parts = f"{group.cut.n} part{'s' if group.cut.n != 1 else ''} of the batch"
     columns = f", {group.cut.w} of the columns" if group.cut.w > 1 else ""
-    return f"{parts}, {group.cut.h} of the rows{columns}; {shared}"
+    cores = f"; on {group.cut.cores} cores along {group.cut.shared}" if group.cut.shared else ""
+    return f"{parts}, {group.cut.h} of the rows{columns}; {shared}{cores}"
 
 
 def _transfer(group: PlannedGroup, transfer: Transfer) -> str:

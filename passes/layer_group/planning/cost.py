@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from passes.layer_group.planning.group import Group, bytes_of, element_count
+from passes.layer_group.planning.group import Group, bytes_of, channels_of, element_count
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.slicing import GroupSlices
@@ -36,9 +36,6 @@ class GroupCost:
     """What it takes to run a group."""
 
     cycles: int  # From the first load to the last store
-    # The sums over all slices, as if nothing else had to be waited for.
-    compute_cycles: int
-    transfer_cycles: int
     moved: int  # Bytes between global and local memory
     # What groups are compared by: `cycles`, and those of all transfers once more. A byte that is
     # moved while the lanes compute takes no time, but bandwidth.
@@ -53,9 +50,7 @@ def layer_cycles(machine: Machine, lanes: Lanes, group: Group, layer: Layer, ele
         return 0
     output = group.tensor(layer.output)
     bits = max(group.tensor(name).bits for name in (*layer.inputs[:1], layer.output))
-    channels = 1
-    for letter, extent in zip(output.axes, output.shape, strict=True):
-        channels *= extent if letter == "c" else 1
+    channels = channels_of(output)
     lines = -(-channels // lanes.count)
     # Elements if all lanes had a channel to work on.
     padded = -(-elements * lines * lanes.count // channels)
@@ -66,10 +61,22 @@ def layer_cycles(machine: Machine, lanes: Lanes, group: Group, layer: Layer, ele
 
 def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     """Return the bytes of a tensor that are loaded or stored for all slices together."""
-    tensor = slices.group.tensor(name)
+    tensor, cut = slices.group.tensor(name), slices.cut
     if kind != LOAD:
         return bytes_of(tensor)
-    return -(-slices.tensors[name].made_elements(slices.cut) * tensor.bits // 8)
+    elements = slices.tensors[name].made_elements(cut)
+    if cut.by_channels and name not in slices.streamed:
+        elements *= cut.cores  # Of what comes in parts, each core loads its own.
+    return -(-elements * tensor.bits // 8)
+
+
+def core_cycles(slices: GroupSlices, layer: Layer, cycles: int) -> int:
+    """Return what a core takes of the cycles of a layer, whose parts cores may share."""
+    run = slices.streams.get(layer.name)
+    if run is None or run.parts.cores == 1:
+        return cycles
+    # All parts of the first core are whole.
+    return -(-cycles * run.turns * run.parts.chunk // run.parts.extent)
 
 
 def group_cost(
@@ -84,19 +91,17 @@ def group_cost(
     """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
     # Cores compute side by side, and share what moves a byte.
     group, count, cores = slices.group, slices.cut.turns, slices.cut.cores
-    computed = [
-        layer_cycles(
-            machine, lanes, group, layer, slices.tensors[layer.output].made_elements(slices.cut)
-        )
-        for layer in group.layers
-    ]
     moved: dict[Transfer, int] = {}
     cycles: dict[Transfer, int] = {}
     held = set(slices.resident)
     pipe = machine[TRANSFERS]
     # For one slice: a layer waits for the first part of what it loads in parts, and for the last
     # one to be stored; the others pass by meanwhile.
-    computing = [-(-all_slices // slices.cut.steps) for all_slices in computed]
+    computing = []
+    for layer in group.layers:
+        elements = slices.tensors[layer.output].made_elements(slices.cut)
+        all_slices = layer_cycles(machine, lanes, group, layer, elements)
+        computing.append(core_cycles(slices, layer, -(-all_slices // slices.cut.steps)))
     streaming: dict[int, int] = {}
     streamed = 0
     for row in steps.rows:
@@ -108,7 +113,7 @@ def group_cost(
         parts, at = run.count, row.layer
         each = [pipe.cycles(-(-n // (parts * slices.cut.steps))) for n in (loaded, stored) if n]
         waits = sum(each) * cores
-        streaming[at] = waits * parts
+        streaming[at] = waits * run.turns
         for name, late in run.late.items():
             # What is left behind the sums waits for the first part of what it needs.
             nbytes = moved_bytes(slices, name, LOAD)
@@ -131,8 +136,7 @@ def group_cost(
     transferred += sum(streaming.values()) * count
     repeated = sum(slices.repeated_rows(name) for name in group.made)
     moving = sum(moved.values()) + streamed
-    cost = GroupCost(total, sum(computed), transferred, moving, total + transferred, repeated)
-    return cost, steps
+    return GroupCost(total, moving, total + transferred, repeated), steps
 
 
 def pipelined_cycles(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 
@@ -175,6 +176,12 @@ def extent_of(tensor: Tensor, letter: str) -> int:
     """Elements on the first axis of a tensor that has this letter; 1 if none has."""
     at = tensor.axes.find(letter)
     return tensor.shape[at] if at >= 0 else 1
+
+
+def channels_of(tensor: Tensor) -> int:
+    """Channels of a tensor: elements on all its axes that lie across the lanes."""
+    pairs = zip(tensor.axes, tensor.shape, strict=True)
+    return prod(extent for letter, extent in pairs if letter == "c")
 
 
 def rows_of(index: NetworkIndex, layer: Layer) -> int:

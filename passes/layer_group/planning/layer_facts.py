@@ -3,14 +3,43 @@
 
 from __future__ import annotations
 
-from passes.layer_group.planning.cost import LANES, TRANSFERS
-from passes.layer_group.planning.group import NetworkIndex, element_count
+from dataclasses import dataclass
+
+from passes.layer_group.planning.cost import LANES, TRANSFERS, layer_cycles
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, channels_of, element_count
 from passes.layer_group.planning.network import AxisMap, Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.slicing import LETTERS
 from passes.layer_group.planning.spans import Spans, even_ranges
 from passes.layer_group.planning.streams import Stream, stream_of
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a layer takes that is in no group: it computes while its tensors are moved."""
+
+    moved: int  # Bytes: each tensor once
+    cycles: int
+    price: int  # As in `GroupCost`
+
+    @classmethod
+    def of(cls, index: NetworkIndex, chip: Chip, number: int) -> Alone:
+        """Return what a layer takes, with those that lay out its weights."""
+        layer = index.network.layers[number]
+        if layer.lays_out:
+            return cls(0, 0, 0)
+        found = cls(0, 0, 0)
+        for one in (layer, *index.layouts(layer.inputs)):
+            names = (*dict.fromkeys(one.inputs), one.output)
+            moved = sum(bytes_of(index.tensors[name]) for name in names)
+            elements = element_count(index.tensors[one.output])
+            group = index.group((number,))
+            computing = layer_cycles(chip.machine, chip.lanes, group, one, elements)
+            moving = chip.machine[TRANSFERS].cycles(moved)
+            cycles = found.cycles + max(computing, moving)
+            found = cls(found.moved + moved, cycles, found.price + max(computing, moving) + moving)
+        return found
 
 
 class LayerFacts:
@@ -32,9 +61,7 @@ class LayerFacts:
         for layer in index.network.layers:
             output = index.tensors[layer.output]
             bits = max(index.tensors[n].bits for n in (*layer.inputs[:1], layer.output))
-            channels = 1
-            for letter, extent in zip(output.axes, output.shape, strict=True):
-                channels *= extent if letter == "c" else 1
+            channels = channels_of(output)
             idle = -(-channels // lanes.count) * lanes.count / channels
             together = max(1, lanes.eu_bytes * 8 // bits) * lanes.count
             share = layer.multiply_adds / max(1, element_count(output))

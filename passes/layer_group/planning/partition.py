@@ -144,7 +144,9 @@ def _choose(
             if start == end and estimates:
                 # A group of one is none, but where it moves less, by laying out its own weights.
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
-                costs[end, end] = estimates[0].price
+                # A layer alone is on one core.
+                sliced = [one.price for one in estimates if one.cut.cores == 1]
+                costs[end, end] = min(sliced, default=search.alone[end].price)
                 estimates = less
             if estimates and estimates[0].run not in search.tried:
                 estimates = estimates[:1]

@@ -23,6 +23,7 @@ from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of
 from passes.layer_group.planning.op_order import op_order
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
+    CHANNELS,
     ROWS,
     Cut,
     GroupSlices,
@@ -181,8 +182,8 @@ def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return False
     # No core has all of a sum of rows, and in one loop over parts it would not stay.
-    shared = cut.cores > 1 and cut.outermost == ROWS
-    return not ((shared or cut.sums) and cut.h > 1 and any(map(group.adds, group.layers)))
+    apart = cut.shared in (ROWS, CHANNELS) or cut.sums
+    return not (apart and cut.h > 1 and any(map(group.adds, group.layers)))
 
 
 def laid_out(
@@ -211,7 +212,7 @@ def plan_group(
     """
     if not can_be_cut(group, cut, chip):
         return None
-    streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing, cut.sums)
+    streams = streams_of(group, chip.lanes, cut)
     slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     local = of_time_steps(slices, balanced, chip.memory, sizes)

@@ -54,7 +54,7 @@ def _does_not_fit(search: GroupSearch, number: int) -> str:
     unit = chip.lanes.batch_unit(output.bits)
     columns = extent_of(output, "w") if layer.by_columns else 1
     cut = Cut(-(-extent_of(output, "n") // unit), rows_of(index, layer), columns, 1)
-    streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing)
+    streams = streams_of(group, chip.lanes, cut)
     slices = slice_group(group, cut, n_unit=unit, streams=streams)
     sizes = item_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]

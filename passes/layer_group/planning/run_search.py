@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from passes.layer_group.planning.cost import group_cost
-from passes.layer_group.planning.group import Group, bytes_of
+from passes.layer_group.planning.cost import group_cost, layer_cycles
+from passes.layer_group.planning.group import Group, bytes_of, element_count
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.local_memory import of_time_steps
-from passes.layer_group.planning.network import Kind
+from passes.layer_group.planning.network import Kind, Layer
 from passes.layer_group.planning.planned_group import can_be_cut, laid_out
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import Cut
@@ -45,13 +45,44 @@ def groups_in_runs(
     return every, first
 
 
+def groups_on_cores(
+    facts: LayerFacts, last: int, first: int, cuts: Sequence[Cut]
+) -> tuple[list[Estimate], int]:
+    """Return groups that end with one layer and whose channels cores share, shortest first.
+
+    The `cuts` are as in `groups_in_runs`; the first layer is that of the longest group at most.
+    Beside the groups comes the first layer that was looked at.
+    """
+    every: list[Estimate] = []
+    vain, number = 0, last
+    for number in range(last, first - 1, -1):
+        group, found = facts.index.group(tuple(range(number, last + 1))), []
+        streams = streams_of(group, facts.chip.lanes, cuts[0])
+        whole = [layer for layer in group.layers if layer.name not in streams]
+        if streams and not any(_takes_long(group, facts, layer) for layer in whole):
+            able = [cut for cut in cuts if can_be_cut(group, cut, facts.chip)]
+            found = list(_fewest(group, facts, streams, able))
+        every += found
+        vain = 0 if found else vain + 1
+        if vain == PATIENCE:
+            break
+    return every, number
+
+
+def _takes_long(group: Group, facts: LayerFacts, layer: Layer) -> bool:
+    """Whether each core had better load the result of a layer than make all of it."""
+    chip, output = facts.chip, group.tensor(layer.output)
+    cycles = layer_cycles(chip.machine, chip.lanes, group, layer, element_count(output))
+    return cycles > (chip.cores + 1) * facts.transfer_cycles(bytes_of(output))
+
+
 def _found(
     group: Group, facts: LayerFacts, cuts: Sequence[Cut], least: int, most: int
 ) -> Iterator[Estimate]:
     """Yield a group in the runs that it can have, as they fit and move fewer bytes than `most`."""
     known: Mapping[str, Run] = {}
     for sums in (1, 2):
-        streams = streams_of(group, facts.chip.lanes, cuts[0].part_bytes, False, sums)
+        streams = streams_of(group, facts.chip.lanes, replace(cuts[0], sums=sums))
         if streams == known or not any(map(_passes_by, streams.values())):
             continue
         known = streams

@@ -18,36 +18,38 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import lcm
 
-from passes.layer_group.planning.group import Group
+from passes.layer_group.planning.group import Group, channels_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Kind
+from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.streams import Parts, Run, passing_axis, stream_of, window_of
 
 Along = tuple[int, Fraction]
 """An axis that is in parts, and its elements for each element of the axis of the sum."""
 
 
-def streams_of(
-    group: Group, lanes: Lanes, most: int, passing: bool, sums: int = 0
-) -> dict[str, Run]:
+def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
     """Return the loop of each layer of a group that computes part by part, by the layer's name.
 
-    `most` is as in `stream_of`; operands and results come in parts, too, where `passing`. Where
-    there are to be `sums`, see `runs_of`.
+    Operands and results come in parts, too, where the cut says `passing`. Where it has `sums`, see
+    `runs_of`; where cores share channels, `shared_runs`.
     """
-    found = runs_of(group, lanes, most, sums) if sums else {}
+    most = cut.part_bytes
+    if cut.by_channels:
+        return shared_runs(group, lanes, most, cut.cores)
+    found = runs_of(group, lanes, most, cut.sums) if cut.sums else {}
     for position, (layer, number) in enumerate(zip(group.layers, group.numbers, strict=True)):
         stream = None if layer.name in found else stream_of(group.index, lanes, number, most)
         if stream is None:
             continue
         axes = dict(stream.loads)
-        if passing:
+        if cut.passing:
             for name in group.inputs:
                 axis = passing_axis(group.index, number, stream, name)
                 if axis is not None and group.readers(name) == (position,):
                     axes[name] = axis
         loads = {n: Parts(axis, stream.extent, stream.chunk) for n, axis in axes.items()}
-        stores = {layer.output: stream} if passing and not group.readers(layer.output) else {}
+        stores = {layer.output: stream} if cut.passing and not group.readers(layer.output) else {}
         found[layer.name] = Run((layer.name,), {layer.name: stream}, {}, loads, stores)
     return found
 
@@ -73,6 +75,36 @@ def runs_of(group: Group, lanes: Lanes, most: int, sums: int) -> dict[str, Run]:
     return found
 
 
+def shared_runs(group: Group, lanes: Lanes, most: int, cores: int) -> dict[str, Run]:
+    """Return the runs of a group whose parts cores share, for each of their layers by its name.
+
+    Nothing goes from core to core: of what is made in a run, other layers of the group read
+    nothing, and no sum is one over parts of several cores. All other layers are made by each core.
+    """
+    found: dict[str, Run] = {}
+    position = len(group.layers) - 1
+    while position >= 0:
+        is_read = bool(group.readers(group.layers[position].output))
+        made = None if is_read else _made_in_parts(group, lanes, position)
+        run = {} if made is None else made.closed(lanes, most, cores)
+        found |= run
+        position -= max(1, len(run))
+    return found
+
+
+def _made_in_parts(group: Group, lanes: Lanes, position: int) -> _Growing | None:
+    """Return the run of a layer that is made in parts, with all that can be before it."""
+    layer = group.layers[position]
+    output = group.tensor(layer.output)
+    axis = output.axes.find("c")
+    if axis not in dict(layer.part_bits) or channels_of(output) <= lanes.count:
+        return None
+    run = _Growing(group, output.shape[axis])
+    run.make(position, (axis, Fraction(1)))
+    run.grow()
+    return run
+
+
 def _ways(group: Group, lanes: Lanes, position: int) -> list[_Growing]:
     """Return the runs that a layer can be the last one of."""
     layer = group.layers[position]
@@ -85,16 +117,9 @@ def _ways(group: Group, lanes: Lanes, position: int) -> list[_Growing]:
         name, axis = layer.sums[0]
         ways.append(_Growing(group, group.tensor(name).shape[axis]))
         ways[-1].sum_up(position)
-    output = group.tensor(layer.output)
-    axis = output.axes.find("c")
-    if axis in dict(layer.part_bits) and output.shape[axis] > lanes.count:
-        ways.append(_Growing(group, output.shape[axis]))
-        ways[-1].make(position, (axis, Fraction(1)))
-    for run in ways:
-        before = position - 1
-        while before >= 0 and run.joined_by(before):
-            before -= 1
-    return ways
+        ways[-1].grow()
+    made = _made_in_parts(group, lanes, position)
+    return ways if made is None else [*ways, made]
 
 
 @dataclass(eq=False)
@@ -108,6 +133,12 @@ class _Growing:
     sums: list[int] = field(default_factory=list)  # Positions of what sums over parts
     wanted: dict[str, Along] = field(default_factory=dict)  # What the layers read in parts
     whole: set[str] = field(default_factory=set)  # What one of them reads as a whole
+
+    def grow(self) -> None:
+        """Put all layers before the last one that belong to it."""
+        before = self.positions[-1] - 1
+        while before >= 0 and self.joined_by(before):
+            before -= 1
 
     def joined_by(self, position: int) -> bool:
         """Put a layer before the others; False if it does not belong to them."""
@@ -203,19 +234,23 @@ class _Growing:
             total += layer.buffer_bits * lanes.elements(output, output.shape) // 8
         return total
 
-    def closed(self, lanes: Lanes, most: int) -> dict[str, Run]:
-        """Return the run for each of its layers; nothing if it cannot have two parts."""
+    def closed(self, lanes: Lanes, most: int, cores: int = 1) -> dict[str, Run]:
+        """Return the run for each of its layers; nothing if it cannot have two parts.
+
+        Cores that share the parts have as many of them.
+        """
         group = self.group
         layers = [group.layers[position] for position in reversed(self.positions)]
         made = {group.made[position]: along for position, along in self.made.items()}
         loads, stores, between = self._passing()
-        chunk = self._chunk(lanes, most * len(layers), {**loads, **stores}, between, made)
+        moved = {**loads, **stores}
+        chunk = self._chunk(lanes, most * len(layers), moved, between, made, cores)
         if chunk is None:
             return {}
 
         def parts(tensors: dict[str, Along]) -> dict[str, Parts]:
             return {
-                n: Parts(axis, int(self.extent * each), int(chunk * each))
+                n: Parts(axis, int(self.extent * each), int(chunk * each), cores)
                 for n, (axis, each) in tensors.items()
             }
 
@@ -266,6 +301,7 @@ class _Growing:
         moved: dict[str, Along],
         between: dict[str, Along],
         made: dict[str, Along],
+        cores: int,
     ) -> int | None:
         """Return the elements of a part; None if there is but one part.
 
@@ -274,14 +310,17 @@ class _Growing:
         unit = lcm(
             *(each.denominator for _, each in (*moved.values(), *between.values(), *made.values()))
         )
-        least = unit
         across = [
-            each for name, (axis, each) in made.items() if self.group.tensor(name).axes[axis] == "c"
+            each * channels_of(tensor) / tensor.shape[axis]
+            for tensor, (axis, each) in zip(
+                map(self.group.tensor, made), made.values(), strict=True
+            )
+            if tensor.axes[axis] == "c"
         ]
-        while any(least * each % lanes.count for each in across):
-            least += unit
-        if not across:
-            least = unit * lanes.count
+        least = unit * lanes.count
+        if across:
+            filling = (lanes.count / each for each in across)
+            least = lcm(unit, *(elements.numerator for elements in filling))
 
         def lane_bytes(chunk: int) -> int:
             total = 0
@@ -296,7 +335,11 @@ class _Growing:
             least = max(unit, least // 2)
         blocks = -(-self.extent // least)
         count = -(-blocks // max(1, most // max(1, lane_bytes(least))))
-        chunk = -(-blocks // count) * least
+        # As few parts as do, equally many for each core; larger ones where there is no such number.
+        turns = -(-count // cores)
+        numbers = (*range(turns, blocks + 1), *range(turns - 1, 0, -1))
+        chunks = (-(-blocks // (each * cores)) * least for each in numbers)
+        chunk = next((c for c in chunks if -(-self.extent // c) % cores == 0), self.extent)
         return chunk if chunk < self.extent else None
 
 

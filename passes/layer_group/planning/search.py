@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice, product
 
-from passes.layer_group.planning.cost import TRANSFERS, GroupCost, layer_cycles
+from passes.layer_group.planning.cost import GroupCost
 from passes.layer_group.planning.group import (
     NetworkIndex,
-    bytes_of,
-    element_count,
     rows_of,
 )
-from passes.layer_group.planning.layer_facts import LayerFacts
+from passes.layer_group.planning.layer_facts import Alone, LayerFacts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
@@ -25,7 +23,7 @@ from passes.layer_group.planning.planned_group import (
     plan_group,
 )
 from passes.layer_group.planning.repeats import memory_content
-from passes.layer_group.planning.run_search import groups_in_runs
+from passes.layer_group.planning.run_search import groups_in_runs, groups_on_cores
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.sweep import Estimate, Sweep
 from passes.planning.plan import Plan
@@ -58,33 +56,6 @@ def silent(_done: int, _layers: int) -> None:
 
 KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 """For each way with halos, the letters of the cuts along which the search may keep them."""
-
-
-@dataclass(frozen=True)
-class Alone:
-    """What a layer takes that is in no group: it computes while its tensors are moved."""
-
-    moved: int  # Bytes: each tensor once
-    cycles: int
-    price: int  # As in `GroupCost`
-
-    @classmethod
-    def of(cls, index: NetworkIndex, chip: Chip, number: int) -> Alone:
-        """Return what a layer takes, with those that lay out its weights."""
-        layer = index.network.layers[number]
-        if layer.lays_out:
-            return cls(0, 0, 0)
-        found = cls(0, 0, 0)
-        for one in (layer, *index.layouts(layer.inputs)):
-            names = (*dict.fromkeys(one.inputs), one.output)
-            moved = sum(bytes_of(index.tensors[name]) for name in names)
-            elements = element_count(index.tensors[one.output])
-            group = index.group((number,))
-            computing = layer_cycles(chip.machine, chip.lanes, group, one, elements)
-            moving = chip.machine[TRANSFERS].cycles(moved)
-            cycles = found.cycles + max(computing, moving)
-            found = cls(found.moved + moved, cycles, found.price + max(computing, moving) + moving)
-        return found
 
 
 class GroupSearch:
@@ -121,8 +92,8 @@ class GroupSearch:
             planned = self._plan(estimate)
             self._planned[estimate.group] = planned
             self.tried.add(estimate.run)
-            if planned is not None and not estimate.cut.sums:
-                self._estimated += estimate.price
+            if planned is not None and not _is_exact(estimate):
+                self._estimated += self._on_cores_at_best(estimate)
                 self._found += planned.cost.price
         planned = self._planned[estimate.group]
         return None if planned is None else planned.cost
@@ -224,7 +195,7 @@ class GroupSearch:
         """Return a cut of as many slices or a few more, of which all cores have equally many."""
         letter, cores = cut.outermost or "h", self.chip.cores
         count = -(-cut.count(letter) // cores) * cores
-        return replace(cut, passing=False, cores=cores, **{letter: count})
+        return replace(cut, passing=False, by_channels=False, cores=cores, **{letter: count})
 
     def price(self, estimate: Estimate) -> int | None:
         """Return a group's price, of its plan or the lowest that is likely.
@@ -232,11 +203,19 @@ class GroupSearch:
         It is None if the group was found not to fit.
         """
         if not self.is_planned(estimate):
-            if estimate.cut.sums:
-                return estimate.price  # It comes from slices and time steps, as that of a plan.
-            return int(estimate.price * self._found / self._estimated * (1 - DOUBT))
+            best = self._on_cores_at_best(estimate)
+            doubt = self._found / self._estimated * (1 - DOUBT)
+            return best if _is_exact(estimate) else int(best * doubt)
         cost = self.cost(estimate)
         return None if cost is None else cost.price
+
+    def _on_cores_at_best(self, estimate: Estimate) -> int:
+        """Return the estimated price of a group if all cores of the chip share what it computes."""
+        if estimate.cut.cores == self.chip.cores:
+            return estimate.price
+        moving = self._facts.transfer_cycles(estimate.moved)
+        cycles = max(0, estimate.price - moving)
+        return moving + max(min(cycles, moving), cycles // self.chip.cores)
 
     def total(self, parts: Sequence[PlannedGroup | int]) -> int:
         """Return the price of groups, and of layers in none."""
@@ -308,7 +287,10 @@ class GroupSearch:
         return tuple(every), furthest
 
     def _in_runs(self, last: int, first: int, uncut: Cut, every: list[Estimate]) -> int:
-        """Add groups with runs of layers; the result is the first layer that was looked at."""
+        """Add groups with runs of layers, and those whose channels cores share.
+
+        The result is the first layer that was looked at.
+        """
         most, together = dict[int, int](), 0
         for number in range(last, first - 1, -1):
             together += self.alone[number].moved
@@ -318,6 +300,11 @@ class GroupSearch:
         cuts = self._cuts(last, uncut)[:RUN_CUTS]
         found, looked = groups_in_runs(self._facts, last, most, cuts)
         every += found
+        if (cores := self.chip.cores) > 1:
+            shared = [replace(cut, cores=cores, by_channels=True) for cut in cuts]
+            found, further = groups_on_cores(self._facts, last, first, shared)
+            every += found
+            looked = min(looked, further)
         return looked
 
     def _in_columns(
@@ -408,6 +395,11 @@ class GroupSearch:
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self.chip.lanes.batch_unit(output.bits)
         return -(-sizes.get("n", 1) // unit), rows_of(self.index, layer), sizes.get("w", 1)
+
+
+def _is_exact(estimate: Estimate) -> bool:
+    """Whether an estimate comes from slices and time steps, as a plan does."""
+    return bool(estimate.cut.sums or estimate.cut.by_channels)
 
 
 def _better(sweep: Sweep, first: int, best: dict[int, int], every: list[Estimate]) -> bool:

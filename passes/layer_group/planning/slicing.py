@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from math import prod
 
 from passes.layer_group.planning.group import Group, extent_of, rows_of
 from passes.layer_group.planning.network import Box, Layer, Range, Tensor
@@ -26,7 +27,7 @@ from passes.layer_group.planning.spans import (
     settle_spans,
     unite,
 )
-from passes.layer_group.planning.streams import Parts, Run, window_of
+from passes.layer_group.planning.streams import Parts, Run, streamed_by, window_of
 
 LETTERS = "nwh"
 """Letters of the axes that are cut, outermost first."""
@@ -55,8 +56,10 @@ class Cut:
     # Whether layers run in one loop over parts with those that sum over them (see `runs`): 1 and 2
     # are two ways to choose these, zero: none do.
     sums: int = 0
-    # Cores that share the slices, each the same number of them one after the other.
+    # Cores that share the slices, each the same number of them one after the other; or, by
+    # channels, the parts of each slice, so that each core has all slices (see `shared_runs`).
     cores: int = 1
+    by_channels: bool = False
 
     def __post_init__(self) -> None:
         if self.passing and self.steps > 1:
@@ -72,14 +75,19 @@ class Cut:
     @property
     def turns(self) -> int:
         """Number of slices of one core."""
-        return self.steps // self.cores
+        return self.steps if self.by_channels else self.steps // self.cores
 
     def run(self, letter: str) -> int:
         """Slices on the axes with this letter that follow each other on one core.
 
         Cores share the slices of the outermost axis that is cut.
         """
-        return self.count(letter) // (self.cores if letter == self.outermost else 1)
+        return self.count(letter) // (self.cores if letter == self.shared else 1)
+
+    @property
+    def shared(self) -> str:
+        """Letter of the axis that several cores share; empty if one core has all."""
+        return "" if self.cores == 1 else CHANNELS if self.by_channels else self.outermost
 
     @cached_property
     def outermost(self) -> str:
@@ -88,7 +96,7 @@ class Cut:
 
     def can_share(self, cores: int) -> bool:
         """Whether so many cores have equally many slices each."""
-        return self.count(self.outermost or LETTERS[0]) % cores == 0
+        return self.by_channels or self.count(self.outermost or LETTERS[0]) % cores == 0
 
     def count(self, letter: str) -> int:
         """Slices on the axes with this letter."""
@@ -214,19 +222,12 @@ class TensorSlices:
             lines = [axis for axis in self.axes if axis is not None and axis.letter == letter]
             if lines:
                 boxes = zip(*(axis.made for axis in lines), strict=True)
-                count *= sum(_volume(box) for box in boxes)
+                count *= sum(prod(end - begin for begin, end in box) for box in boxes)
             elif letter in self.keep:
                 count *= cut.count(letter) // cut.run(letter)
             else:
                 count *= cut.count(letter)
         return count
-
-
-def _volume(box: Box) -> int:
-    volume = 1
-    for begin, end in box:
-        volume *= end - begin
-    return volume
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ class GroupSlices:
     @cached_property
     def streamed(self) -> dict[str, tuple[Parts, int]]:
         """Of what only parts are there: these, and elements that are there at once."""
-        return _streamed(self.streams)
+        return streamed_by(self.streams)
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
@@ -329,7 +330,7 @@ def slice_group(
     such axis.
     """
     streams = streams or {}
-    streamed = _streamed(streams)  # Nothing of these stays.
+    streamed = streamed_by(streams)  # Nothing of these stays.
     if isinstance(keep, str):
         keep = dict.fromkeys(group.names, keep)
     keep = {name: "" if name in streamed else keep.get(name, "") for name in group.names}
@@ -376,13 +377,6 @@ def needed_of(
         if at == number and share is not None:
             need[axis] = (ROWS, share)
     return need
-
-
-def _streamed(streams: Mapping[str, Run]) -> dict[str, tuple[Parts, int]]:
-    found: dict[str, tuple[Parts, int]] = {}
-    for run in streams.values():
-        found |= run.held
-    return found
 
 
 def _cut_output(tensor: Tensor, cut: Cut, n_unit: int, *, adds: bool) -> TensorSlices:

@@ -28,11 +28,17 @@ class Parts:
     axis: int
     extent: int  # Its elements
     chunk: int  # Elements of a part
+    cores: int = 1  # They share the parts: each has as many, one after the other.
 
     @property
     def count(self) -> int:
         """How many parts there are."""
         return -(-self.extent // self.chunk)
+
+    @property
+    def turns(self) -> int:
+        """How many parts a core has."""
+        return self.count // self.cores
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -43,7 +49,7 @@ class Parts:
     @property
     def window(self) -> int:
         """Elements of the axis that are there at once where parts are moved: those of two."""
-        return min(2 * self.chunk, self.extent)
+        return min(min(2, self.turns) * self.chunk, self.extent)
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Stream(Parts):
 class Run:
     """Layers in one loop over parts, part by part: mostly one layer alone.
 
-    All axes that are in parts have as many parts.
+    All axes that are in parts have as many parts, which as many cores share.
     """
 
     layers: tuple[str, ...]  # Their names, in order
@@ -77,9 +83,19 @@ class Run:
     late: Mapping[str, Parts] = field(default_factory=dict)
 
     @cached_property
+    def parts(self) -> Parts:
+        """One of the axes that are in parts."""
+        return next(iter((*self.made.values(), *self.sums.values())))
+
+    @property
     def count(self) -> int:
         """How many parts there are."""
-        return next(iter((*self.made.values(), *self.sums.values()))).count
+        return self.parts.count
+
+    @property
+    def turns(self) -> int:
+        """How many parts a core has."""
+        return self.parts.turns
 
     @cached_property
     def held(self) -> dict[str, tuple[Parts, int]]:
@@ -87,6 +103,14 @@ class Run:
         moved = (*self.loads.items(), *self.stores.items(), *self.late.items())
         found = {name: (parts, parts.chunk) for name, parts in self.between.items()}
         return found | {name: (parts, parts.window) for name, parts in moved}
+
+
+def streamed_by(runs: Mapping[str, Run]) -> dict[str, tuple[Parts, int]]:
+    """Return what all runs hold of what only parts are there; see `Run.held`."""
+    found: dict[str, tuple[Parts, int]] = {}
+    for run in runs.values():
+        found |= run.held
+    return found
 
 
 def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]:
@@ -136,7 +160,7 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
     fitting = most // (2 * max(1, lane_bytes(min(lanes.count, extent))))
     parts = -(-blocks // max(1, fitting))
     chunk = -(-blocks // parts) * lanes.count
-    return Stream(axis, extent, chunk, tuple(weights)) if chunk < extent else None
+    return Stream(axis, extent, chunk, loads=tuple(weights)) if chunk < extent else None
 
 
 def passing_axis(index: NetworkIndex, number: int, stream: Stream, name: str) -> int | None:

@@ -36,6 +36,7 @@ from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import CHANNELS, ROWS, TensorSlices
 from passes.layer_group.planning.spans import even_ranges
+from passes.layer_group.planning.streams import Parts as ChannelParts
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
@@ -46,6 +47,7 @@ from passes.layer_group.rewrite.kernel_slices import (
     buffer_parts,
     made_parts,
     nest,
+    part_loops,
     stage_loops,
 )
 from passes.layer_group.rewrite.local_buffers import SCOPE, LocalBuffer, LocalMemory, bits_of
@@ -158,11 +160,12 @@ class _Writer:
         work = [(min(stage, last_stage), write, what) for stage, write, what in work]
         turn = Var("turn", PrimType(INDEX))
         turns, cores, statements = self.cut.turns, self.cut.cores, []
+        has_all = turns == self.cut.steps  # A core has all slices.
         if turns == 1:
             work.sort(key=_stage_of)
         for stage, together in groupby(work, _stage_of):
             at = number(0) if turns == 1 else back(turn, stage)
-            slices = SliceValues(self.cut, at if cores == 1 else self.core * number(turns) + at)
+            slices = SliceValues(self.cut, at if has_all else self.core * number(turns) + at)
             done = [write(what, slices) for _, write, what in together]
             conditions = in_turns(turn, stage, turns, turns + last_stage) if turns > 1 else []
             statements.append(where(conditions, in_order([*slices.bindings, *done])))
@@ -192,15 +195,17 @@ class _Writer:
         name, loads = transfer.tensor, transfer.kind == LOAD
         moved = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
         copy = self._copy(name, made_parts(moved), slices, loads)
-        # What is kept whole along a cut was moved for an earlier slice.
-        return self._once(moved, copy, slices)
+        # What is kept whole along a cut was moved for an earlier slice, and what is not in parts
+        # where cores share these, each of them has made.
+        first = [EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
+        return where(first, self._once(moved, copy, slices))
 
     def _copy(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
         if self.memory.arena is not None and not (loads and name in self.layouts):
             return self._copy_runs(name, parts, slices, loads)
-        loops, at = _loops(parts, slices)
+        loops, at = part_loops(parts, slices)
         place = local.indices(at, slices)
         if loads:
             given = self.layouts[name][1].laid_out(at) if name in self.layouts else at
@@ -221,7 +226,7 @@ class _Writer:
         ):
             axis -= 1
             size *= shape[axis]
-        loops, at = _loops(parts[:axis], slices)
+        loops, at = part_loops(parts[:axis], slices)
         run = number(size)
         if axis and local.lies_together(axis - 1, parts[axis - 1].ranges):
             _, at[-1], extent = loops.pop()
@@ -289,13 +294,13 @@ class _Writer:
         work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in run.loads.items()]
         # What such runs have in common is more than the loops of one part.
         name = f"{layers[-1].operator}_parts"
-        loops = [self._apart(self._loop(run.count, work, slices), name)]
+        loops = [self._apart(self._loop(run.parts, work, slices), name)]
         for layer in layers:
             if layer.name in run.finish:
                 late = [(n, run.late[n]) for n in layer.inputs if n in run.late]
                 work = [(1, computed(layer, late=True))]
                 work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in late]
-                loop = self._loop(run.finish[layer.name].count, work, slices)
+                loop = self._loop(run.finish[layer.name], work, slices)
                 loops.append(self._apart(loop, name))
         done, made = in_order(loops), tensors[layers[-1].output]
         return self._once(made, done, slices) if alone and not made.adds else done
@@ -304,15 +309,19 @@ class _Writer:
         """Return what writes loops that load or store a part of a tensor."""
         return lambda at: self._copy(of.tensor.name, made_parts(of), at, loads)
 
-    def _loop(self, count: int, work: Sequence[tuple[int, _Write]], slices: SliceValues) -> Any:
-        """Return a loop over parts, in which each stage works on a part in some of the turns."""
+    def _loop(
+        self, parts: ChannelParts, work: Sequence[tuple[int, _Write]], slices: SliceValues
+    ) -> Any:
+        """Return a loop over a core's parts; each stage works on a part in some of the turns."""
         turn, statements = Var("part", PrimType(INDEX)), []
-        turns = count + max(stage for stage, _ in work)
+        turns = parts.turns + max(stage for stage, _ in work)
         for stage, write in work:
-            at = SliceValues(self.cut, slices.number, back(turn, stage))
+            part = back(turn, stage)
+            part = part if parts.cores == 1 else self.core * number(parts.turns) + part
+            at = SliceValues(self.cut, slices.number, part)
             statement = write(at)  # It adds to the bindings.
             done = in_order([*at.bindings, statement])
-            statements.append(where(in_turns(turn, stage, count, turns), done))
+            statements.append(where(in_turns(turn, stage, parts.turns, turns), done))
         return nest([(turn, number(0), number(turns))], in_order(statements))
 
     def _part(
@@ -342,12 +351,10 @@ class _Writer:
         ]
 
         def computed(stages: Sequence[Stage], summed: AxisPart | None = None) -> Any:
-            work = [
-                stage_loops(
-                    stage, parts[_written(stage.writes, parts)], buffers, call, slices, summed
-                )
-                for stage in stages
-            ]
+            work = []
+            for stage in stages:
+                written = parts[next(buffer for buffer in stage.writes if buffer in parts)]
+                work.append(stage_loops(stage, written, buffers, call, slices, summed))
             return self._apart(in_order(work), f"{layer.operator}_slice")
 
         letter = CHANNELS
@@ -411,16 +418,3 @@ def _offset(parameters: Sequence[Var]) -> Any:
     if all(isinstance(offset, Var) for offset in offsets):
         return Var("offset", offsets[0].ty)
     return next((offset for offset in offsets if not isinstance(offset, Var)), None)
-
-
-def _written(writes: Sequence[int], parts: Mapping[int, Parts]) -> int:
-    """Return a buffer that a stage writes and that is needed."""
-    return next(buffer for buffer in writes if buffer in parts)
-
-
-def _loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
-    """Return loops over a part of a tensor, and the indices in the tensor."""
-    loops = [
-        (Var(f"i{axis}", PrimType(INDEX)), *part.bounds(slices)) for axis, part in enumerate(parts)
-    ]
-    return loops, [loop for loop, _, _ in loops]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import TensorLoad, Var
+from tvm.ir import PrimType, TensorLoad, Var
 from tvm.tirx import (
     Bind,
     BufferLoad,
@@ -162,6 +162,14 @@ def stage_loops(
     if stage.init is not None:
         body = SeqStmt([moved(stage.init), body])
     return nest(bounds, body)
+
+
+def part_loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
+    """Return loops over a part of a tensor, and the indices in the tensor."""
+    loops = [
+        (Var(f"i{axis}", PrimType(INDEX)), *part.bounds(slices)) for axis, part in enumerate(parts)
+    ]
+    return loops, [loop for loop, _, _ in loops]
 
 
 def nest(loops: Sequence[tuple[Var, Any, Any]], body: Any) -> Any:

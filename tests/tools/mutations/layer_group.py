@@ -23,6 +23,7 @@ _REPLAY = "tests/layer_group/test_replay.py"
 _LOCAL = "tests/layer_group/test_local_memory.py"
 _SUMS = "tests/layer_group/test_sums_of_rows.py"
 _RUNS = "tests/layer_group/test_runs.py"
+_CORES = "tests/layer_group/test_cores.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -149,13 +150,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup slots: runs of layers",
         f"{_PLANNING}/runs.py",
         (),
-        ("tests/layer_group/test_runs.py", _REPLAY),
+        (_RUNS, _CORES, _REPLAY),
     ),
     Rule(
         "LayerGroup slots: tensors in parts",
         f"{_PLANNING}/streams.py",
         (),
-        ("tests/layer_group/test_streams.py", _REPLAY),
+        ("tests/layer_group/test_streams.py", _CORES, _REPLAY),
     ),
     Rule(
         "LayerGroup order: dependencies",
@@ -189,11 +190,25 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "return tuple(operands), self._tensors((layer.output,))",
         ("tests/layer_group/test_repeats.py",),
     ),
+    Fault(
+        "LayerGroup cores fault: what each core loads as a whole counts once",
+        f"{_PLANNING}/cost.py",
+        "elements *= cut.cores",
+        "elements *= 1",
+        (_CORES,),
+    ),
+    Fault(
+        "LayerGroup cores fault: a core reads what another one makes",
+        f"{_PLANNING}/runs.py",
+        "made = None if is_read else _made_in_parts",
+        "made = _made_in_parts",
+        (_CORES,),
+    ),
     Rule(
         "LayerGroup writing: a group's function",
         f"{_REWRITE}/group_function.py",
         (),
-        (_GROUPS, _SUMS),
+        (_GROUPS, _SUMS, _CORES),
     ),
     Rule(
         "LayerGroup writing: local memory",
