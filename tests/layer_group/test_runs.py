@@ -21,9 +21,10 @@ from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.network import AxisMap
+from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.runs import part_through
+from passes.layer_group.planning.runs import part_through, runs_of
 from passes.layer_group.planning.slicing import Cut
 
 OP = relax.op
@@ -231,6 +232,25 @@ def test_a_part_needs_what_a_map_says_and_no_more(m, unit):
     follow = all(a[1] + 1 == b[0] for a, b in pairwise(needs)) and needs[0][0] == 0
     assert (each is not None) == (follow and len({*exact}) == 1)
     assert each is None or each == exact[0]
+
+
+def test_parts_have_whole_elements_of_all_that_they_need():
+    """Every third element of the sum is one of what is loaded; the lanes are no power of two."""
+    tensors = (
+        Tensor("x", (4, 12), 8, "cw"),
+        Tensor("y", (4, 36), 8, "cw"),
+        Tensor("z", (4,), 8, "c"),
+    )
+    wide = (AxisMap(0), AxisMap(1, divide=3))
+    layers = (
+        Layer("a", "repeat", ("x",), "y", (wide,), part_bits=((1, 0),)),
+        Layer("b", "sum", ("y",), "z", ((AxisMap(0), None),), sums=(("y", 1),)),
+    )
+    group = NetworkIndex(Network(tensors, layers, ("z",))).group((0, 1))
+    for most in range(1, 12):
+        (run,) = {id(one): one for one in runs_of(group, Lanes(6, 1), most, 1).values()}.values()
+        assert {parts.chunk for parts in run.sums.values()} == {3 * run.loads["x"].chunk}
+        assert run.loads["x"].count == run.count
 
 
 def test_only_the_outermost_sum_is_cut():

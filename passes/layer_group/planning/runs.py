@@ -293,7 +293,7 @@ class _Growing:
             return total
 
         while not across and least > unit and lane_bytes(least) > most:
-            least = max(unit, least // 2)
+            least = max(1, least // unit // 2) * unit
         blocks = -(-self.extent // least)
         count = -(-blocks // max(1, most // max(1, lane_bytes(least))))
         chunk = -(-blocks // count) * least
