@@ -62,6 +62,13 @@ def test_a_sweep_knows_an_operand_that_is_loaded_while_its_place_is_stored():
     check_sweep(builder.network(made, last), Cut(h=2), "")
 
 
+def test_a_sweep_knows_an_operand_that_was_stored_before_its_place_is_taken():
+    builder = Builder()
+    builder.tensor("x", 1, 8, 5, 5)
+    made = [builder.same("relu", f"t{at}", "x" if at < 3 else f"t{at - 3}") for at in range(5)]
+    check_sweep(builder.network(*made), Cut(), "")
+
+
 def check_sweep(network, cut, keep):
     """Compare what is estimated of all groups that end with the last layer with their plans."""
     index = NetworkIndex(network)
