@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
-from tvm import relax, te
+from tvm import relax, te, tirx
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.kernels import read_kernel
@@ -279,5 +279,53 @@ def test_what_is_read_along_the_sum_alone_comes_in_parts(summand, along):
     a, b = (te.placeholder((12, 12), name=name) for name in "ab")
     k = te.reduce_axis((0, 12), "k")
     result = te.compute((12, 12), lambda i, j: te.sum(summand(a, b, i, j, k), k))
-    kernel = read_kernel(te.create_prim_func([a, b, result]))
-    assert KernelCall(KernelReads.of(kernel), 2, (0, 1)).sums == along
+    assert call_of(a, b, result).sums == along
+
+
+def call_of(*tensors):
+    """Return the call of a kernel that makes the last of some tensors from the others."""
+    count = len(tensors) - 1
+    reads = KernelReads.of(read_kernel(te.create_prim_func(list(tensors))))
+    return KernelCall(reads, count, tuple(range(count)))
+
+
+def product(summands=12, idle=()):
+    """Return two matrices, and their product, or that of a part."""
+    a, b = (te.placeholder((12, 12), name=name) for name in "ab")
+    k = te.reduce_axis((0, summands), "k")
+
+    def value(i, j):
+        return te.sum(a[i, k] * b[k, j], [*idle, k])
+
+    return a, b, te.compute((12, 12), value, name="s")
+
+
+def test_a_sum_of_one_summand_is_not_what_is_cut():
+    assert call_of(*product(idle=[te.reduce_axis((0, 1), "idle")])).sums == ((0, 1), (1, 0))
+
+
+def test_what_is_read_again_or_not_to_its_end_does_not_come_in_parts():
+    assert call_of(*product(9)).sums == ()
+    a, b, s = product()
+    again = te.compute((12, 12), lambda i, j: s[i, j] + b[i, j])
+    assert call_of(a, b, again).sums == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("rest", "late"),
+    [
+        (lambda s, c, i, j: s[i, j] + c[i, j], ((2, 0, 0), (2, 1, 1))),
+        (lambda s, c, i, j: s[i, j] + c[j, i], ((2, 1, 0), (2, 0, 1))),
+        (lambda s, c, i, j: s[i, j] + c[i, 11 - j], ((2, 0, 0),)),
+        # A square that two parts need would be squared twice where it lies.
+        (lambda s, c, i, j: s[i, tirx.max(j - 1, 0)] + s[i, j] + c[i, j], ((2, 0, 0),)),
+        (lambda s, c, i, j: s[i, j] + c[i, 0], ((2, 0, 0),)),
+    ],
+)
+@pytest.mark.parametrize("extent", [12, 13])
+def test_what_is_left_behind_the_sum_is_done_in_parts_of_its_own(rest, late, extent):
+    a, b, s = product()
+    c = te.placeholder((extent, extent), name="c")
+    square = te.compute((12, 12), lambda i, j: s[i, j] * s[i, j], name="t")
+    result = te.compute((12, 12), lambda i, j: rest(square, c, i, j))
+    assert call_of(a, b, c, result).late == (late if extent == 12 else ())
