@@ -234,23 +234,79 @@ def test_a_part_needs_what_a_map_says_and_no_more(m, unit):
     assert each is None or each == exact[0]
 
 
+def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
+    """Return the run of the last of some layers, of tensors by their shapes and letters."""
+    every = tuple(Tensor(name, shape, 8, axes) for name, (shape, axes) in tensors.items())
+    made = [
+        Layer(
+            f"to {output}",
+            "some",
+            tuple(n for n, _ in reads),
+            output,
+            tuple(m for _, m in reads),
+            **x,
+        )
+        for output, reads, x in layers
+    ]
+    group = NetworkIndex(Network(every, tuple(made), outputs)).group(tuple(range(len(made))))
+    return runs_of(group, Lanes(lanes, 1), most, 1).get(made[-1].name)
+
+
+ALONG = (AxisMap(0), AxisMap(1))
+MATRIX, LINE = ((4, 36), "wc"), ((4,), "w")
+PARTS = {"part_bits": ((1, 0),)}
+
+
+def summed(name, output="z", more=()):
+    return output, [(name, (AxisMap(0), None)), *more], {"sums": ((name, 1),)}
+
+
 def test_parts_have_whole_elements_of_all_that_they_need():
     """Every third element of the sum is one of what is loaded; the lanes are no power of two."""
-    tensors = (
-        Tensor("x", (4, 12), 8, "cw"),
-        Tensor("y", (4, 36), 8, "cw"),
-        Tensor("z", (4,), 8, "c"),
-    )
-    wide = (AxisMap(0), AxisMap(1, divide=3))
-    layers = (
-        Layer("a", "repeat", ("x",), "y", (wide,), part_bits=((1, 0),)),
-        Layer("b", "sum", ("y",), "z", ((AxisMap(0), None),), sums=(("y", 1),)),
-    )
-    group = NetworkIndex(Network(tensors, layers, ("z",))).group((0, 1))
+    tensors = {"x": ((4, 12), "cw"), "y": ((4, 36), "cw"), "z": ((4,), "c")}
+    wide = ("y", [("x", (AxisMap(0), AxisMap(1, divide=3)))], PARTS)
     for most in range(1, 12):
-        (run,) = {id(one): one for one in runs_of(group, Lanes(6, 1), most, 1).values()}.values()
-        assert {parts.chunk for parts in run.sums.values()} == {3 * run.loads["x"].chunk}
+        run = sums_of_layers(tensors, wide, summed("y"), lanes=6, most=most)
+        (sums,) = run.sums.values()
+        assert sums.chunk == 3 * run.loads["x"].chunk
         assert run.loads["x"].count == run.count
+        assert most > 1 or sums.chunk == 3
+
+
+def test_what_a_layer_needs_as_a_whole_is_there_as_a_whole():
+    tensors = {"x": MATRIX, "y": MATRIX, "v": MATRIX, "z": LINE}
+    same = ("y", [("x", ALONG)], PARTS)
+    assert {*sums_of_layers(tensors, same, summed("y")).loads} == {"x"}
+    # The sum reads all of it for each part; or in parts of another axis.
+    for maps in ((None, None), (AxisMap(0), None)):
+        run = sums_of_layers(tensors, same, summed("y", more=[("x", maps)]))
+        assert {*run.between} == {"y"}
+        assert not run.loads
+    square = dict.fromkeys("xyv", ((36, 36), "wc")) | {"z": ((36,), "w")}
+    turned = ("v", [("y", ALONG), ("x", (AxisMap(1), AxisMap(0)))], PARTS)
+    run = sums_of_layers(square, same, turned, summed("v"))
+    assert {*run.between} == {"y", "v"}
+    assert not run.loads
+    # It is given twice, for another axis of the sum each time.
+    products = [("x", (AxisMap(0), None)), ("x", (None, AxisMap(1)))]
+    made = ("z", products, {"sums": (("x", 1), ("x", 0))})
+    square["z"] = ((36, 36), "ww")
+    assert sums_of_layers(square, made) is None
+    sums = (("v", 1), *made[2]["sums"])
+    more = ("z", [("v", (AxisMap(0), None)), *products], {"sums": sums})
+    assert {*sums_of_layers(square, more).loads} == {"v"}
+
+
+def test_what_is_left_behind_a_sum_is_loaded_in_parts_of_channels_by_it_alone():
+    square = {"x": ((36, 36), "wc"), "y": ((36, 36), "wc"), "r": ((36, 36), "wc")}
+    reads = [("x", (AxisMap(0), None)), ("r", ALONG)]
+    late = {"sums": (("x", 1),), "late": (("r", 1, 1), ("r", 0, 0))}
+    run = sums_of_layers(square, ("y", reads, late))
+    assert run.late["r"].axis == run.finish["to y"].axis == 1
+    assert not sums_of_layers(square, ("y", [*reads, ("r", ALONG)], late)).late
+    assert not sums_of_layers(square, ("r", [("x", ALONG)], {}), ("y", reads, late)).late
+    before = ("q", [("r", ALONG)], {})
+    assert not sums_of_layers(square | {"q": ((36, 36), "wc")}, before, ("y", reads, late)).late
 
 
 def test_only_the_outermost_sum_is_cut():
@@ -263,6 +319,9 @@ def test_only_the_outermost_sum_is_cut():
     (layer,) = block.network.layers
     (weight,) = (name for name, _ in layer.sums)
     assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
+    group = NetworkIndex(block.network).group((0,))
+    for sums in (1, 2):
+        assert not any(loop.sums for loop in runs_of(group, Lanes(8, 16), 1, sums).values())
 
 
 @pytest.mark.parametrize(

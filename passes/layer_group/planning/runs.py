@@ -120,9 +120,8 @@ class _Growing:
                 return False
             self.make(position, along)
             return True
-        # A second sum over what is in parts already.
-        shared = [n for n, axis in layer.sums if self.wanted.get(n) == (axis, Fraction(1))]
-        if shared and self.sums and layer.inputs.count(shared[0]) == 1:
+        # Another sum over what is in parts already.
+        if any(self.wanted.get(n) == (axis, Fraction(1)) for n, axis in layer.sums):
             self.sum_up(position)
             return True
         return False
@@ -164,7 +163,7 @@ class _Growing:
         """Return what is loaded and what is stored in parts, and what lies between in parts."""
         group, inside = self.group, set(self.positions)
         made = {group.made[position]: along for position, along in self.made.items()}
-        loads = {n: x for n, x in self.wanted.items() if n not in made and self._is_outside(n)}
+        loads = {n: x for n, x in self.wanted.items() if n not in group.made}
         loads, made = (
             {n: x for n, x in tensors.items() if inside.issuperset(group.readers(n))}
             for tensors in (loads, made)
@@ -250,14 +249,6 @@ class _Growing:
                 finish[layer.name] = Parts(axis, extent, chunk)
                 late |= {name: Parts(at, extent, chunk) for name, (at, _) in names.items()}
         return finish, late
-
-    def _is_outside(self, name: str) -> bool:
-        index = self.group.index
-        return name not in self.group.made and (
-            self.group.tensor(name).kind is Kind.ACTIVATION
-            or name not in index.maker
-            or bool(index.layouts((name,)))
-        )
 
     def _chunk(
         self,
