@@ -293,7 +293,5 @@ class _Growing:
 
 def part_through(m: AxisMap, each: Fraction) -> Fraction | None:
     """Return how many elements a part needs through a map; None if parts would overlap."""
-    if m == AxisMap(m.axis):
-        return each
     exact = 0 <= m.first < m.divide and -m.divide <= m.last - m.stride < 0
     return each * m.stride / m.divide if exact else None
