@@ -295,6 +295,7 @@ ERRORS = (
     RuntimeError(),
     ZeroDivisionError("by zero"),
     IndexError("out of range"),
+    AttributeError("'Ramp' object has no attribute 'value'"),
     ScheduleError("cannot inline"),
 )
 

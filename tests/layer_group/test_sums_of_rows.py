@@ -56,13 +56,13 @@ def weighted(emit, x, w):
 
 
 def with_factors(emit, x, w):
-    """Reads factors of channels with each element, and of rows in an order of their own."""
-    channels, rows = (relax.const(np.arange(n, dtype="float32"), "float32") for n in (6, 13))
+    """Reads factors of channels with each element, and one of another order for each row."""
+    channels, rows = (relax.const(np.arange(n, dtype="float32"), "float32") for n in (6, 25))
     at, column = te.reduce_axis((0, 13), "at"), te.reduce_axis((0, 9), "column")
 
     def body(image, a, b):
         def value(n, c):
-            return image[n, c, at, column] * a[c] + b[12 - at]
+            return image[n, c, at, column] * a[c] + b[24 - 2 * at]
 
         return te.compute((2, 6), lambda n, c: te.sum(value(n, c), axis=[at, column]))
 
