@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which values of a Relax function are not known to be computed from their arguments alone.
 
-A packed function may hold a generator of random numbers, or a cache. So these keep their order.
+A packed function may hold a generator of random numbers, or a cache. So these keep their order. And
+which write what they are given: they keep their place among all that uses the same memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tvm.tirx import PrimFunc
 from tvm_ffi import structural_walk
 
 from passes.ir.operators import CALL_OUT, operator_name
-from passes.ir.relax_operators import KERNELS_OF_NEW_MEMORY, MOVE_OR_HINT
+from passes.ir.relax_operators import KERNELS_OF_NEW_MEMORY, MOVE_OR_HINT, OVERWRITE_ARGUMENTS
 
 
 class OpaqueValues:
@@ -23,6 +24,22 @@ class OpaqueValues:
     def __init__(self, mod: IRModule) -> None:
         self._mod = mod
         self._calls_out: dict[int, bool] = {}
+
+    def overwrite_arguments(self, value: Any) -> bool:
+        """Whether a value, or a function that it names, writes what it is given."""
+        found: list[Any] = []
+        looked_at = set[str]()
+        structural_walk(value, ((Call, GlobalVar), found.append))
+        for one in found:  # It grows by what functions hold.
+            if isinstance(one, Call):
+                if operator_name(one.op) in OVERWRITE_ARGUMENTS:
+                    return True
+            elif str(one.name_hint) not in looked_at:
+                looked_at.add(str(one.name_hint))
+                function = self._mod.functions.get(one)
+                if isinstance(function, relax.Function):
+                    structural_walk(function.body, ((Call, GlobalVar), found.append))
+        return False
 
     def __call__(self, value: Any) -> bool:
         """Whether a value is one of those."""

@@ -11,6 +11,7 @@ from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import GroupSearch
 
 CHIP = Chip(replace(T8, capacity=8192, bank_bytes=512), MACHINE, "first_fit")
@@ -27,8 +28,13 @@ def blocks(changes: list[str]) -> NetworkIndex:
         middle = builder.conv(x, f"a{at}", 32 if change == "wide" else 16, kernel, 1, kernel // 2)
         middle = builder.same("relu", f"b{at}", middle, in_place=change != "apart")
         y = builder.conv(middle, f"c{at}", 16, 3, 1, 1, bias=change != "twice")
-        if change == "work":
-            builder.layers[-1] = replace(builder.layers[-1], buffer_bits=64)
+        facts = {
+            "work": {"buffer_bits": 64},
+            "sums": {"sums": ()},
+            "late": {"late": ((middle, 1, 1),)},
+            "adds": {"adds": ((0, 2),)},
+        }
+        builder.layers[-1] = replace(builder.layers[-1], **facts.get(change, {}))
         skip = y if change == "twice" else far if change == "far" else x
         x = builder.same("add", f"d{at}", y, skip)
         outputs += [middle] if change == "output" else []
@@ -55,6 +61,12 @@ def test_what_is_known_of_a_run_holds_for_those_that_are_alike(change):
                 assert (planned.plan, planned.cost) == (fresh.plan, fresh.cost)
                 planned, fresh = search.settle(planned), anew.settle(fresh)
                 assert (planned.plan, planned.cost) == (fresh.plan, fresh.cost)
+
+
+@pytest.mark.parametrize("change", [*CHANGES[1:], "sums", "late", "adds"])
+def test_blocks_that_differ_have_two_numbers(change):
+    repeats = Repeats(blocks(["", "", change, ""]))
+    assert repeats.run(8, 11) != repeats.run(4, 7)
 
 
 def test_equal_blocks_have_one_number():

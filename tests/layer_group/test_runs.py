@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
-from tvm import relax, te
+from tvm import relax, te, tirx
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.network import AxisMap
+from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.runs import part_through
+from passes.layer_group.planning.runs import part_through, runs_of
 from passes.layer_group.planning.slicing import Cut
 
 OP = relax.op
@@ -233,6 +234,81 @@ def test_a_part_needs_what_a_map_says_and_no_more(m, unit):
     assert each is None or each == exact[0]
 
 
+def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
+    """Return the run of the last of some layers, of tensors by their shapes and letters."""
+    every = tuple(Tensor(name, shape, 8, axes) for name, (shape, axes) in tensors.items())
+    made = [
+        Layer(
+            f"to {output}",
+            "some",
+            tuple(n for n, _ in reads),
+            output,
+            tuple(m for _, m in reads),
+            **x,
+        )
+        for output, reads, x in layers
+    ]
+    group = NetworkIndex(Network(every, tuple(made), outputs)).group(tuple(range(len(made))))
+    return runs_of(group, Lanes(lanes, 1), most, 1).get(made[-1].name)
+
+
+ALONG = (AxisMap(0), AxisMap(1))
+MATRIX, LINE = ((4, 36), "wc"), ((4,), "w")
+PARTS = {"part_bits": ((1, 0),)}
+
+
+def summed(name, output="z", more=()):
+    return output, [(name, (AxisMap(0), None)), *more], {"sums": ((name, 1),)}
+
+
+def test_parts_have_whole_elements_of_all_that_they_need():
+    """Every third element of the sum is one of what is loaded; the lanes are no power of two."""
+    tensors = {"x": ((4, 12), "cw"), "y": ((4, 36), "cw"), "z": ((4,), "c")}
+    wide = ("y", [("x", (AxisMap(0), AxisMap(1, divide=3)))], PARTS)
+    for most in range(1, 12):
+        run = sums_of_layers(tensors, wide, summed("y"), lanes=6, most=most)
+        (sums,) = run.sums.values()
+        assert sums.chunk == 3 * run.loads["x"].chunk
+        assert run.loads["x"].count == run.count
+        assert most > 1 or sums.chunk == 3
+
+
+def test_what_a_layer_needs_as_a_whole_is_there_as_a_whole():
+    tensors = {"x": MATRIX, "y": MATRIX, "v": MATRIX, "z": LINE}
+    same = ("y", [("x", ALONG)], PARTS)
+    assert {*sums_of_layers(tensors, same, summed("y")).loads} == {"x"}
+    # The sum reads all of it for each part; or in parts of another axis.
+    for maps in ((None, None), (AxisMap(0), None)):
+        run = sums_of_layers(tensors, same, summed("y", more=[("x", maps)]))
+        assert {*run.between} == {"y"}
+        assert not run.loads
+    square = dict.fromkeys("xyv", ((36, 36), "wc")) | {"z": ((36,), "w")}
+    turned = ("v", [("y", ALONG), ("x", (AxisMap(1), AxisMap(0)))], PARTS)
+    run = sums_of_layers(square, same, turned, summed("v"))
+    assert {*run.between} == {"y", "v"}
+    assert not run.loads
+    # It is given twice, for another axis of the sum each time.
+    products = [("x", (AxisMap(0), None)), ("x", (None, AxisMap(1)))]
+    made = ("z", products, {"sums": (("x", 1), ("x", 0))})
+    square["z"] = ((36, 36), "ww")
+    assert sums_of_layers(square, made) is None
+    sums = (("v", 1), *made[2]["sums"])
+    more = ("z", [("v", (AxisMap(0), None)), *products], {"sums": sums})
+    assert {*sums_of_layers(square, more).loads} == {"v"}
+
+
+def test_what_is_left_behind_a_sum_is_loaded_in_parts_of_channels_by_it_alone():
+    square = {"x": ((36, 36), "wc"), "y": ((36, 36), "wc"), "r": ((36, 36), "wc")}
+    reads = [("x", (AxisMap(0), None)), ("r", ALONG)]
+    late = {"sums": (("x", 1),), "late": (("r", 1, 1), ("r", 0, 0))}
+    run = sums_of_layers(square, ("y", reads, late))
+    assert run.late["r"].axis == run.finish["to y"].axis == 1
+    assert not sums_of_layers(square, ("y", [*reads, ("r", ALONG)], late)).late
+    assert not sums_of_layers(square, ("r", [("x", ALONG)], {}), ("y", reads, late)).late
+    before = ("q", [("r", ALONG)], {})
+    assert not sums_of_layers(square | {"q": ((36, 36), "wc")}, before, ("y", reads, late)).late
+
+
 def test_only_the_outermost_sum_is_cut():
     """With channels last, TVM sums over rows and columns of the kernel first."""
 
@@ -243,6 +319,9 @@ def test_only_the_outermost_sum_is_cut():
     (layer,) = block.network.layers
     (weight,) = (name for name, _ in layer.sums)
     assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
+    group = NetworkIndex(block.network).group((0,))
+    for sums in (1, 2):
+        assert not any(loop.sums for loop in runs_of(group, Lanes(8, 16), 1, sums).values())
 
 
 @pytest.mark.parametrize(
@@ -259,5 +338,53 @@ def test_what_is_read_along_the_sum_alone_comes_in_parts(summand, along):
     a, b = (te.placeholder((12, 12), name=name) for name in "ab")
     k = te.reduce_axis((0, 12), "k")
     result = te.compute((12, 12), lambda i, j: te.sum(summand(a, b, i, j, k), k))
-    kernel = read_kernel(te.create_prim_func([a, b, result]))
-    assert KernelCall(KernelReads.of(kernel), 2, (0, 1)).sums == along
+    assert call_of(a, b, result).sums == along
+
+
+def call_of(*tensors):
+    """Return the call of a kernel that makes the last of some tensors from the others."""
+    count = len(tensors) - 1
+    reads = KernelReads.of(read_kernel(te.create_prim_func(list(tensors))))
+    return KernelCall(reads, count, tuple(range(count)))
+
+
+def product(summands=12, idle=()):
+    """Return two matrices, and their product, or that of a part."""
+    a, b = (te.placeholder((12, 12), name=name) for name in "ab")
+    k = te.reduce_axis((0, summands), "k")
+
+    def value(i, j):
+        return te.sum(a[i, k] * b[k, j], [*idle, k])
+
+    return a, b, te.compute((12, 12), value, name="s")
+
+
+def test_a_sum_of_one_summand_is_not_what_is_cut():
+    assert call_of(*product(idle=[te.reduce_axis((0, 1), "idle")])).sums == ((0, 1), (1, 0))
+
+
+def test_what_is_read_again_or_not_to_its_end_does_not_come_in_parts():
+    assert call_of(*product(9)).sums == ()
+    a, b, s = product()
+    again = te.compute((12, 12), lambda i, j: s[i, j] + b[i, j])
+    assert call_of(a, b, again).sums == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("rest", "late"),
+    [
+        (lambda s, c, i, j: s[i, j] + c[i, j], ((2, 0, 0), (2, 1, 1))),
+        (lambda s, c, i, j: s[i, j] + c[j, i], ((2, 1, 0), (2, 0, 1))),
+        (lambda s, c, i, j: s[i, j] + c[i, 11 - j], ((2, 0, 0),)),
+        # A square that two parts need would be squared twice where it lies.
+        (lambda s, c, i, j: s[i, tirx.max(j - 1, 0)] + s[i, j] + c[i, j], ((2, 0, 0),)),
+        (lambda s, c, i, j: s[i, j] + c[i, 0], ((2, 0, 0),)),
+    ],
+)
+@pytest.mark.parametrize("extent", [12, 13])
+def test_what_is_left_behind_the_sum_is_done_in_parts_of_its_own(rest, late, extent):
+    a, b, s = product()
+    c = te.placeholder((extent, extent), name="c")
+    square = te.compute((12, 12), lambda i, j: s[i, j] * s[i, j], name="t")
+    result = te.compute((12, 12), lambda i, j: rest(square, c, i, j))
+    assert call_of(a, b, c, result).late == (late if extent == 12 else ())

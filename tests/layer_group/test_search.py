@@ -48,6 +48,29 @@ TINY = replace(T8, capacity=512, bank_count=1, bank_bytes=None)
 )
 @settings(max_examples=100, deadline=None, print_blob=True)
 def test_a_sweep_finds_what_slices_and_time_steps_say(network, cut, keep):
+    check_sweep(network, cut, keep)
+
+
+def test_a_sweep_knows_an_operand_that_is_loaded_while_its_place_is_stored():
+    """The second of two layers that read it stores its result, and then the first one comes."""
+    builder = Builder(bits=32)
+    for name in ("x", "y"):
+        builder.tensor(name, 1, 8, 12, 10)
+    made = builder.same("add", "b", builder.conv("x", "a", 8, 1), "y", in_place=False)
+    last = builder.same("relu", "c", "y")
+    builder.layers[-1] = replace(builder.layers[-1], buffer_bits=32)
+    check_sweep(builder.network(made, last), Cut(h=2), "")
+
+
+def test_a_sweep_knows_an_operand_that_was_stored_before_its_place_is_taken():
+    builder = Builder()
+    builder.tensor("x", 1, 8, 5, 5)
+    made = [builder.same("relu", f"t{at}", "x" if at < 3 else f"t{at - 3}") for at in range(5)]
+    check_sweep(builder.network(*made), Cut(), "")
+
+
+def check_sweep(network, cut, keep):
+    """Compare what is estimated of all groups that end with the last layer with their plans."""
     index = NetworkIndex(network)
     chip = Chip(replace(T8, capacity=1 << 24, bank_count=1, bank_bytes=None), MACHINE, "first_fit")
     last = len(network.layers) - 1

@@ -55,7 +55,21 @@ def weighted(emit, x, w):
     return emit(OP.sum(emit(OP.multiply(conv(emit, x, w), factors)), [2, 3]))
 
 
-SUMS = [mean, weighted, variance, largest, mean_of_last_channels]
+def with_factors(emit, x, w):
+    """Reads factors of channels with each element, and one of another order for each row."""
+    channels, rows = (relax.const(np.arange(n, dtype="float32"), "float32") for n in (6, 25))
+    at, column = te.reduce_axis((0, 13), "at"), te.reduce_axis((0, 9), "column")
+
+    def body(image, a, b):
+        def value(n, c):
+            return image[n, c, at, column] * a[c] + b[24 - 2 * at]
+
+        return te.compute((2, 6), lambda n, c: te.sum(value(n, c), axis=[at, column]))
+
+    return relax.BlockBuilder.current().emit_te(body, conv(emit, x, w), channels, rows)
+
+
+SUMS = [mean, weighted, variance, largest, mean_of_last_channels, with_factors]
 
 
 CUTS = [(Cut(h=4), "h"), (Cut(n=2, h=13), ""), (Cut(n=2, h=3, cores=2), "h"), (Cut(n=2), "")]

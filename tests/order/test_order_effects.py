@@ -39,6 +39,9 @@ KERNELS = """
 """
 
 
+TYPE = 'out_ty=R.Tensor((64,), "float32")'
+
+
 def before_of(body: str, attributes: str = "") -> dict[str, set[str]]:
     """Return for each binding of a block the names of all that have to run before it."""
     lines = "\n            ".join(line.strip() for line in body.strip().splitlines())
@@ -50,6 +53,11 @@ class Module:
     @R.function(private=True)
     def same(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
         return x
+
+    @R.function(private=True)
+    def change(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+        cls = Module
+        return R.call_tir_inplace(cls.overwrite, (x,), inplace_indices=[0], {TYPE})
 
     @R.function
     def main(x: R.Tensor((64,), "float32"), z: R.Tensor((64,), "float32"),
@@ -69,9 +77,6 @@ class Module:
     for number, earlier in enumerate(found):
         found[number] = earlier.union(*(found[other] for other in earlier))
     return {labels[at]: {labels[one] for one in earlier} for at, earlier in enumerate(found)}
-
-
-TYPE = 'out_ty=R.Tensor((64,), "float32")'
 
 
 def test_what_is_pure_waits_for_what_it_reads_alone():
@@ -111,11 +116,15 @@ def test_what_is_overwritten_is_read_on_the_same_side(view: str):
     assert before["free"] == set()
 
 
-def test_an_argument_may_be_another_ones_memory():
+@pytest.mark.parametrize(
+    "call",
+    [f"R.call_tir_inplace(cls.overwrite, (x,), inplace_indices=[0], {TYPE})", "cls.change(x)"],
+)
+def test_an_argument_may_be_another_ones_memory(call: str):
     before = before_of(
         f"""
         a = R.call_tir(cls.copy, (z,), {TYPE})
-        over = R.call_tir_inplace(cls.overwrite, (x,), inplace_indices=[0], {TYPE})
+        over = {call}
         b = R.call_tir(cls.copy, (z,), {TYPE})
         """
     )

@@ -148,20 +148,19 @@ class KernelCall:
         )
 
     @cached_property
-    def sum_stage(self) -> tuple[Stage, Var] | None:
-        """The stage that sums before all others, and the variable of its outermost sum."""
+    def sum_stage(self) -> tuple[Stage, Var, int] | None:
+        """The stage that sums before all others, the variable of its outermost sum, its extent."""
         kernel = self.reads.kernel
         first = kernel.stages[kernel.stages_for(self.parameter)[0]]
-        inner = [var for var, extent in first.inner if extent > 1]
-        return (first, inner[0]) if inner else None
+        inner = [(var, extent) for var, extent in first.inner if extent > 1]
+        return (first, *inner[0]) if inner else None
 
     @cached_property
     def sums(self) -> tuple[tuple[int, int], ...]:
         """Parameters that are read along an axis alone as the outermost sum goes, and the axis."""
         if self.sum_stage is None:
             return ()
-        kernel, (stage, var) = self.reads.kernel, self.sum_stage
-        extent = next(n for inner, n in stage.inner if inner.same_as(var))
+        kernel, (stage, var, extent) = self.reads.kernel, self.sum_stage
         key = var.__chandle__()
         later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
         again = {access.buffer for other in later for access in other.reads}
@@ -191,13 +190,9 @@ class KernelCall:
         """
         if self.sum_stage is None or self.working:
             return ()
-        kernel, (stage, var) = self.reads.kernel, self.sum_stage
+        kernel, along = self.reads.kernel, dict(self.sums)
         later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
         if any(access.buffer < kernel.parameters for other in later for access in other.reads):
-            return ()
-        along, key = dict(self.sums), var.__chandle__()
-        others = (access for access in stage.reads if access.buffer not in along)
-        if any(key in variables_in(index) for access in others for index in access.indices):
             return ()
         return tuple((at, along[p]) for at, p in enumerate(self.inputs) if p in along)
 

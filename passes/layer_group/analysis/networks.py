@@ -36,7 +36,6 @@ from passes.layer_group.planning.slicing import LETTERS, ROWS
 from passes.relax.opaque_values import OpaqueValues
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
-_IN_PLACE_CALLS = ("call_tir_inplace", "call_inplace_packed")
 LAYOUT = "it lays out a weight for a layer that is left"
 IN_PLACE = "its block writes a tensor in place"
 
@@ -125,11 +124,10 @@ class _BlockReader:
         return self._network()
 
     def _why_not_at_all(self) -> str:
-        if any(call.operator in _IN_PLACE_CALLS for call in self.calls):
+        values = [binding.value for binding in self.block.bindings]
+        if any(map(self.is_opaque.overwrite_arguments, values)):
             return IN_PLACE
-        pure = isinstance(self.block, relax.DataflowBlock) or all(
-            _is_kernel_call(binding.value) for binding in self.block.bindings
-        )
+        pure = isinstance(self.block, relax.DataflowBlock) or all(map(_is_kernel_call, values))
         return "" if pure else NOT_PURE
 
     def _read_binding(self, at: int, binding: Any) -> None:

@@ -11,11 +11,19 @@ from tvm.ir.expr import Call
 
 from passes.ir.relax_operators import CALL_TIR, PREFIX
 
-UNFORESEEN = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+UNFORESEEN = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """What is raised where a kernel is none that can be cut, or none that anybody thought of.
 
 `NotSliceableError` is a ValueError; TVM raises a TypeError or a ValueError for an expression that
-it refuses, and else RuntimeErrors, schedules too. None of them may end a build.
+it refuses, and else RuntimeErrors, schedules too; a node of a class that nobody thought of lacks an
+attribute. None of them may end a build.
 """
 
 

@@ -151,9 +151,8 @@ class _Growing:
                 return False
             self.make(position, along)
             return True
-        # A second sum over what is in parts already.
-        shared = [n for n, axis in layer.sums if self.wanted.get(n) == (axis, Fraction(1))]
-        if shared and self.sums and layer.inputs.count(shared[0]) == 1:
+        # Another sum over what is in parts already.
+        if any(self.wanted.get(n) == (axis, Fraction(1)) for n, axis in layer.sums):
             self.sum_up(position)
             return True
         return False
@@ -195,7 +194,7 @@ class _Growing:
         """Return what is loaded and what is stored in parts, and what lies between in parts."""
         group, inside = self.group, set(self.positions)
         made = {group.made[position]: along for position, along in self.made.items()}
-        loads = {n: x for n, x in self.wanted.items() if n not in made and self._is_outside(n)}
+        loads = {n: x for n, x in self.wanted.items() if n not in group.made}
         loads, made = (
             {n: x for n, x in tensors.items() if inside.issuperset(group.readers(n))}
             for tensors in (loads, made)
@@ -286,14 +285,6 @@ class _Growing:
                 late |= {name: Parts(at, extent, chunk) for name, (at, _) in names.items()}
         return finish, late
 
-    def _is_outside(self, name: str) -> bool:
-        index = self.group.index
-        return name not in self.group.made and (
-            self.group.tensor(name).kind is Kind.ACTIVATION
-            or name not in index.maker
-            or bool(index.layouts((name,)))
-        )
-
     def _chunk(
         self,
         lanes: Lanes,
@@ -332,7 +323,7 @@ class _Growing:
             return total
 
         while not across and least > unit and lane_bytes(least) > most:
-            least = max(unit, least // 2)
+            least = max(1, least // unit // 2) * unit
         blocks = -(-self.extent // least)
         count = -(-blocks // max(1, most // max(1, lane_bytes(least))))
         # As few parts as do, equally many for each core; larger ones where there is no such number.
@@ -345,7 +336,5 @@ class _Growing:
 
 def part_through(m: AxisMap, each: Fraction) -> Fraction | None:
     """Return how many elements a part needs through a map; None if parts would overlap."""
-    if m == AxisMap(m.axis):
-        return each
     exact = 0 <= m.first < m.divide and -m.divide <= m.last - m.stride < 0
     return each * m.stride / m.divide if exact else None

@@ -207,9 +207,9 @@ class Sweep:
                 loaded = self._loaded.get(name)
                 if loaded is not None and loaded.reader == number < self.last and result.in_last:
                     continue  # It is loaded in that row.
-                if loaded is None and self.index.leaves(name, self.last):
-                    continue  # It is stored while its reader runs, or later.
-                begin = self.index.maker[name] if loaded is None else layer - 1
+                begin = self.index.maker[name] if loaded is None else loaded.reader - 1
+                if loaded is None and begin + 1 == layer and self.index.leaves(name, self.last):
+                    continue  # It is stored while its reader runs.
                 wraps = layer == self.last > number >= begin
                 stays = loaded is not None and loaded.measure.everywhere
                 if not wraps and not stays and same_spans(self._needs[name], result.made):

@@ -22,7 +22,7 @@ from tvm.tirx import PrimFunc
 from tvm_ffi import structural_walk
 
 from passes.ir.operators import operator_name
-from passes.ir.relax_operators import CALL_TIR, OVERWRITE_ARGUMENTS
+from passes.ir.relax_operators import CALL_TIR
 from passes.relax.opaque_values import OpaqueValues
 
 _OUTSIDE = -1
@@ -48,7 +48,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
         is_new = name == CALL_TIR and _tensors_read(mod, value) != 1
         result = frozenset((number,)) if is_new else memory | {number}
         touches = memory | result
-        is_exclusive = checks or name in OVERWRITE_ARGUMENTS
+        is_exclusive = checks or is_opaque.overwrite_arguments(value)
         if relax.analysis.contains_impure_call(value):
             earlier.update(range(number))
             impure = number

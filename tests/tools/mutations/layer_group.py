@@ -24,6 +24,11 @@ _LOCAL = "tests/layer_group/test_local_memory.py"
 _SUMS = "tests/layer_group/test_sums_of_rows.py"
 _RUNS = "tests/layer_group/test_runs.py"
 _CORES = "tests/layer_group/test_cores.py"
+_SWEEPS = (
+    "knows_an_operand_that_is_loaded_while_its_place_is_stored",
+    "knows_an_operand_that_was_stored_before_its_place_is_taken",
+    "finds_what_slices_and_time_steps_say",
+)
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -182,6 +187,38 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "self._layers[number], same, behind",
         "self._layers[number], same",
         ("tests/layer_group/test_repeats.py",),
+    ),
+    Fault(
+        "LayerGroup groups fault: runs are alike whatever their layers sum in parts",
+        f"{_PLANNING}/repeats.py",
+        "(own, sums.get(name), late, ",
+        "(own, late, ",
+        ("tests/layer_group/test_repeats.py",),
+    ),
+    Fault(
+        "LayerGroup groups fault: runs are alike whatever is read behind their sums",
+        f"{_PLANNING}/repeats.py",
+        "(own, sums.get(name), late, ",
+        "(own, sums.get(name), ",
+        ("tests/layer_group/test_repeats.py",),
+    ),
+    Rule(
+        "LayerGroup groups: what can be cut",
+        f"{_PLANNING}/planned_group.py",
+        ("can_be_cut",),
+        (_SUMS, _SLICES),
+    ),
+    Rule(
+        "LayerGroup slots: results in place of operands, as they are estimated",
+        f"{_PLANNING}/sweep.py",
+        ("Sweep._shared",),
+        tuple(f"tests/layer_group/test_search.py::test_a_sweep_{what}" for what in _SWEEPS),
+    ),
+    Rule(
+        "effects: what overwrites its arguments",
+        "passes/relax/opaque_values.py",
+        ("OpaqueValues.overwrite_arguments",),
+        (f"{_BOUNDARIES}::test_a_call_in_place_leaves_its_block_alone",),
     ),
     Fault(
         "LayerGroup groups fault: runs are alike whatever their layers do",
