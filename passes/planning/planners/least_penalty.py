@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.ranking import rank
@@ -33,8 +34,12 @@ LIMIT_PART = 8
 """Nodes for one question whether a limit can be met, and the part of what is left of them."""
 TURNS = 2
 """Sets of orders that are tried for it, one after the other."""
+PATIENCE = 3
+"""Rounds of moves without a better plan after which other ways are tried first."""
 PEAK_NODES = 20_000
 """Nodes for a lower peak at the same penalty."""
+PEAK_PART = 10
+"""The part of what is left that is kept for it."""
 
 
 def cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
@@ -102,12 +107,23 @@ def _improved(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
     return _lowered(problem, plan, tracker.share(1, at_most=PEAK_NODES))
 
 
-def _relocated(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+def prolonged(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+    """Return `plan`, which fits, or a better one found in all that is left of the budget."""
+    longer = _relocated(problem, plan, tracker.reserve(PEAK_PART), inf)
+    if problem.in_place or longer.penalty == plan.penalty:
+        return longer
+    return _lowered(problem, longer, tracker.share(1, at_most=PEAK_NODES))
+
+
+def _relocated(
+    problem: Problem, plan: Plan, tracker: BudgetTracker, patience: float = PATIENCE
+) -> Plan:
     """Return the best plan found by moving buffers, each with the offsets that it has now."""
     wide = _as_wide(problem, plan)
     if len(wide) > MOST_BLOCKS or plan.penalty == 0:
         return plan
-    return _better(problem, plan, wide.plan(improved(wide, wide.flat(plan), tracker), NAME))
+    offsets = improved(wide, wide.flat(plan), tracker, patience)
+    return _better(problem, plan, wide.plan(offsets, NAME))
 
 
 def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 from passes.planning.engine import compiled
@@ -39,19 +40,19 @@ FIRST_WORK = 5_000_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
 ROUND = 250
 """Steps in the first round."""
-PATIENCE = 3
-"""Rounds without a better plan after which the search ends."""
 HOT, COLD = 2.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
 CHUNK = 64
 """Steps at one heat."""
 
 
-def improved(block_list: BlockList, offsets: Sequence[int], tracker: BudgetTracker) -> list[int]:
+def improved(
+    block_list: BlockList, offsets: Sequence[int], tracker: BudgetTracker, patience: float = inf
+) -> list[int]:
     """Return the best placement found from one that is right, or that itself.
 
     Offsets are bytes for each block, within the capacity; the best placement has the least penalty,
-    then the lowest peak. Ends when nothing is paid, after `PATIENCE` rounds without a better plan,
+    then the lowest peak. Ends when nothing is paid, after `patience` rounds without a better plan,
     or when the tracker is used up: a node is one block put back. In-place pairs are honoured, slot
     by slot.
     """
@@ -63,8 +64,8 @@ def improved(block_list: BlockList, offsets: Sequence[int], tracker: BudgetTrack
     spare = (MOST_OUT + 1) * max(b.slots for b in problem.buffers)  # nodes one step can take
     may_compile = sum(penalty.cost for penalty in problem.penalties) < MOST_COST
     steps, idle = ROUND, 0
-    while idle < PATIENCE:
-        before = search.score
+    while idle < patience:
+        before, begun = search.score, search.nodes
         search.restart()
         for heat in _heats(steps, search.unit):
             limit = tracker.left - spare
@@ -77,6 +78,8 @@ def improved(block_list: BlockList, offsets: Sequence[int], tracker: BudgetTrack
             used = search.nodes
             search.advance(CHUNK, heat, limit)
             tracker.spend(search.nodes - used)
+        if search.nodes == begun:
+            break  # Nothing that pays can be moved.
         steps *= 2
         idle = 0 if search.score < before else idle + 1
     return search.best
