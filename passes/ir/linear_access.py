@@ -51,8 +51,7 @@ from target_hw.storage_scope import parse_storage_scope
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(ForKind.PARALLEL), int(ForKind.VECTORIZED)
 
-_OUTSIDE = -1
-"""The root of memory that the function did not allocate."""
+_OUTSIDE = -1  # The root of memory that the function did not allocate
 
 
 @dataclass(slots=True, eq=False)

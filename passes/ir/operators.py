@@ -30,14 +30,12 @@ _TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
 
 ABSOLUTE_FLOAT = "tirx.fabs"
 REINTERPRET = "tirx.reinterpret"
-SET_FIELD = "tirx.tvm_struct_set"
-"""Writes a value, which may be an address, into a structure."""
+SET_FIELD = "tirx.tvm_struct_set"  # Writes a value, which may be an address, into a structure
 
 JUMPS = _names("break_loop continue_loop thread_return ret")
 """After these a thread goes on elsewhere than behind the statement."""
 
-STORAGE_SYNC = "tirx.tvm_storage_sync"
-"""The barrier of a storage scope, which its argument names."""
+STORAGE_SYNC = "tirx.tvm_storage_sync"  # The barrier of a storage scope, which its argument names
 BARRIERS = _names("cuda.cta_sync ptx.bar_sync ptx.barrier_sync")
 """Barriers for all threads of a block."""
 BARRIERS_OF_SOME = _names("ptx.bar_sync_count ptx.barrier_sync_count")
@@ -51,8 +49,7 @@ COMMIT_GROUP, WAIT_ALL, WAIT_GROUP = (
     "tirx.ptx.cp_async_wait_all",
     "tirx.ptx.cp_async_wait_group",
 )
-ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"
-"""Gives the address in another block of a cluster."""
+ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"  # Gives the address in another block of a cluster
 THREAD_INVARIANT = "tirx.tvm_thread_invariant"
 """Says that its operand is the same for all threads of a block."""
 

@@ -8,8 +8,7 @@ PREFIX = "relax."
 CALL_TIR = "relax.call_tir"
 CALL_TIR_DYN = "relax.vm.call_tir_dyn"
 
-ALLOC_TENSOR = "relax.builtin.alloc_tensor"
-"""Makes a tensor whose memory is not planned."""
+ALLOC_TENSOR = "relax.builtin.alloc_tensor"  # Makes a tensor whose memory is not planned
 ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR = (
     "relax.memory.alloc_storage",
     "relax.memory.alloc_tensor",

@@ -43,8 +43,7 @@ from passes.ir.structural import prepared, structural_visit
 
 _CONSTANTS = frozenset({IntImm, FloatImm, StringImm})
 
-Records = Sequence[Any]
-"""Records in the order of the program."""
+Records = Sequence[Any]  # Records in the order of the program
 
 # Handles are those of TVM's nodes; `key` is that of a buffer variable, or of a statement.
 

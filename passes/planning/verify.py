@@ -16,8 +16,7 @@ from passes.planning.problem import Buffer, Penalty, Problem
 
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
-SHELF = 1000
-"""Slots on a full shelf after it was halved: see `_Disjoint`."""
+SHELF = 1000  # Slots on a full shelf after it was halved: see `_Disjoint`
 
 
 @dataclass(frozen=True)

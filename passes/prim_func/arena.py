@@ -71,8 +71,7 @@ _NO_ALIAS = "tirx.noalias"
 
 _BYTES = tvm_ffi.dtype("uint8")
 
-_READ_AND_WRITE = 3
-"""The mask of `tvm_access_ptr` for memory that is read and written."""
+_READ_AND_WRITE = 3  # The mask of `tvm_access_ptr` for memory that is read and written
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,7 @@ from passes.ir.operators import is_pure
 from passes.ir.structural import structural_walk
 from passes.ir.whole_numbers import never_wraps
 
-_MOST = 1 << 30
-"""Limits of indices beyond this are those of their type: nothing is known."""
+_MOST = 1 << 30  # Limits of indices beyond this are those of their type: nothing is known
 
 
 @dataclass(frozen=True, eq=False)

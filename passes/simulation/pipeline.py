@@ -27,8 +27,7 @@ from passes.simulation.resolve import Operand, Resolved, TimedLoop, TimedStateme
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
 from target_hw.machine import Machine
 
-TIMELINE_RUNS = 2000
-"""Runs that a timeline holds unless told otherwise."""
+TIMELINE_RUNS = 2000  # Runs that a timeline holds unless told otherwise
 
 
 def simulate(

@@ -19,8 +19,7 @@ from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT
 
-Score = tuple[int, int]
-"""(penalty, peak in bytes)."""
+Score = tuple[int, int]  # (penalty, peak in bytes)
 
 
 class WeightedSearch:

@@ -27,19 +27,14 @@ from passes.planning.problem import Penalty, Problem
 from passes.planning.verify import verify
 
 NAME = "search"
-FREE_PART = 4
-"""The part of the budget for a plan that pays nothing."""
+FREE_PART = 4  # The part of the budget for a plan that pays nothing
 LIMIT_NODES = 40_000
 LIMIT_PART = 8
 """Nodes for one question whether a limit can be met, and the part of what is left of them."""
-TURNS = 2
-"""Sets of orders that are tried for it, one after the other."""
-PATIENCE = 3
-"""Rounds of moves without a better plan after which other ways are tried first."""
-PEAK_NODES = 20_000
-"""Nodes for a lower peak at the same penalty."""
-PEAK_PART = 10
-"""The part of what is left that is kept for it."""
+TURNS = 2  # Sets of orders that are tried for it, one after the other
+PATIENCE = 3  # Rounds of moves without a better plan after which other ways are tried first
+PEAK_NODES = 20_000  # Nodes for a lower peak at the same penalty
+PEAK_PART = 10  # The part of what is left that is kept for it
 
 
 def cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:

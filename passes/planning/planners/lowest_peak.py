@@ -20,10 +20,8 @@ from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
 
 REST_PART = 4
 """The part of the budget for all but skylines where there are too many conflicts to list them."""
-QUESTION_NODES = 50_000
-"""Nodes for each question of the first round below the best plan."""
-FIRST_PART = 10
-"""The part of the budget for the first question where there are many blocks."""
+QUESTION_NODES = 50_000  # Nodes for each question of the first round below the best plan
+FIRST_PART = 10  # The part of the budget for the first question where there are many blocks
 MANY_BLOCKS = 1000
 """Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000

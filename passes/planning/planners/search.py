@@ -17,10 +17,8 @@ from passes.planning.problem import Problem
 
 EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
-EXACT_NODES = 6000
-"""Nodes that this may take: each takes ten times as long as in the other search."""
-EXACT_WIDENINGS = 64
-"""Ways to give buffers more offsets than slots, up to which all are searched."""
+EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
+EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 
 
 @register("search")

@@ -26,16 +26,13 @@ from passes.planning.planners.branch_and_bound.search import (
 )
 from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 
-WHOLE_BLOCKS = 3000
-"""Blocks up to which the search is asked for all of a problem."""
-FIRST_WORK = 2_500_000
-"""Blocks looked at in the first, short turns: half a second in plain Python."""
+WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
+FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
 CORE_SHARE = 0.95
 """What share of the capacity must be live at once to make a block part of the first core."""
 REST_ORDERS = 4 * FAST_ORDERS
 """Orders of first fit for the rest, one each time that the core has grown."""
-STEP_WORK = 4_000_000
-"""Blocks looked at between two looks at the clock."""
+STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,7 @@ ATTEMPTS = (
     Attempt(False, "CL", 4),
     Attempt(False, "LA", 4),
 )
-SEEDS = 5
-"""Seeds below this are those of the first turn."""
+SEEDS = 5  # Seeds below this are those of the first turn
 
 
 def _measure(packing: Packing, name: str) -> Sequence[float]:

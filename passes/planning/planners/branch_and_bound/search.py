@@ -25,8 +25,7 @@ from passes.planning.planners.branch_and_bound.loop import (
     advance,
 )
 
-NO_GROUP = (-1, 0, -1)
-"""The last placement of a group of which none was tried: offset, load, rank."""
+NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried: offset, load, rank
 
 
 class Outcome(IntEnum):

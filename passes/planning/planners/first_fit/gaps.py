@@ -19,8 +19,7 @@ from passes.planning.planner import Budget, BudgetTracker
 from passes.planning.planners.first_fit.loop import NEXT, ROW, WORK, FitState, advance
 from passes.planning.planners.first_fit.loop import UNPLACED as UNPLACED
 
-FIRST_WORK = 200_000
-"""Placed blocks looked at in plain Python before the compiled form takes over."""
+FIRST_WORK = 200_000  # Placed blocks looked at in plain Python before the compiled form takes over
 CHUNK, PLAIN_CHUNK = 20_000_000, 1_000_000
 """Placed blocks looked at between two looks at the clock, compiled and in plain Python."""
 MOST_WORK, MOST_PLAIN_WORK = 20_000_000_000, 50_000_000

@@ -19,8 +19,7 @@ from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
 from passes.planning.planners.skyline.place import place_by_skyline
 from passes.planning.problem import Problem
 
-LARGE = 20_000
-"""Blocks beyond which only `FAST_ORDERS` are tried."""
+LARGE = 20_000  # Blocks beyond which only `FAST_ORDERS` are tried
 
 
 @register("first_fit")

@@ -32,18 +32,15 @@ from passes.planning.planners.neighborhood.loop import (
     advance,
 )
 
-MOST_BLOCKS = 1500
-"""Blocks beyond which a problem is too large to be improved in this way."""
+MOST_BLOCKS = 1500  # Blocks beyond which a problem is too large to be improved in this way
 MOST_COST = 1 << 36
 """What all penalties must add up to less than, so that the compiled form does not overflow."""
 FIRST_WORK = 5_000_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
-ROUND = 250
-"""Steps in the first round."""
+ROUND = 250  # Steps in the first round
 HOT, COLD = 2.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
-CHUNK = 64
-"""Steps at one heat."""
+CHUNK = 64  # Steps at one heat
 
 
 def improved(

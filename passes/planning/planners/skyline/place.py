@@ -46,12 +46,9 @@ from passes.planning.planners.skyline.loop import (
     advance,
 )
 
-CHUNK = 50_000
-"""Steps between two looks at the clock."""
-MOST_SHALLOW = 1 << 25
-"""Bytes: with more, products of the steps would not be integers of 64 bits."""
-NONE = (-1, NO_RANK, NO_RANK, -1, NO_RANK, CEILING, -1)
-"""A node of no blocks."""
+CHUNK = 50_000  # Steps between two looks at the clock
+MOST_SHALLOW = 1 << 25  # Bytes: with more, products of the steps would not be integers of 64 bits
+NONE = (-1, NO_RANK, NO_RANK, -1, NO_RANK, CEILING, -1)  # A node of no blocks
 GREATEST = [MAX_BEGIN, MAX_END, MAX_SIZE]
 """The columns of a node that have the greatest of its blocks; the others have the least."""
 

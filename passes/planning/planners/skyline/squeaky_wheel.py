@@ -30,12 +30,9 @@ from passes.planning.planners.skyline.place import Shallow, place_by_skyline, to
 
 Logs = npt.NDArray[np.float64]
 
-PLACED_A_NODE = 8
-"""Blocks that are placed in a skyline in about the time of one node of the search."""
-NODES_EACH = 100
-"""Nodes of the search in the time that a skyline takes apart from that."""
-LEAST_WEIGHT = 1e-4
-"""What is added to the weight of each position, of which the greatest is 1."""
+PLACED_A_NODE = 8  # Blocks that are placed in a skyline in about the time of one node of the search
+NODES_EACH = 100  # Nodes of the search in the time that a skyline takes apart from that
+LEAST_WEIGHT = 1e-4  # What is added to the weight of each position, of which the greatest is 1
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,8 @@ SETTINGS = tuple(
 """What is tried out, beginning with what is best most often."""
 STEEPNESS = 20.0
 """How fast weights fall at first: to 1 / e where a `STEEPNESS`-th less of the bound is live."""
-GAIN = 30.0
-"""The same for what a skyline ended above the bound."""
-TURNS = 100
-"""Skylines with weights of their own, at most."""
+GAIN = 30.0  # The same for what a skyline ended above the bound
+TURNS = 100  # Skylines with weights of their own, at most
 CUTS, TURNS_A_CUT = 20, 50
 """How often the top is cut off, and how often it is made again each time, at most."""
 VARIED, PIECES, SHARE_VARIED = 0.3, 8, 0.7
