@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm_ffi
+from tvm import tirx
 from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, Var
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    BufferType,
-    ForKind,
-    PrimFunc,
-    TilePrimitiveCall,
-    is_buffer_var,
-)
 
 from passes.ir.buffers import (
     array_size,
@@ -49,7 +41,7 @@ from passes.ir.statements import (
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from target_hw.storage_scope import parse_storage_scope
 
-_PARALLEL_LOOP, _VECTORIZED_LOOP = int(ForKind.PARALLEL), int(ForKind.VECTORIZED)
+_PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
 _OUTSIDE = -1  # The root of memory that the function did not allocate
 
@@ -83,7 +75,7 @@ class LinearAccess(NamedTuple):
     sequence: list[StmtEntry]  # The statements that touch an allocation, in program order
     accesses: list[Access]  # The uses of buffers in program order, for `InplaceOpVerifier`
     allocs: list[AllocEntry]  # The allocations, in program order
-    alloc_stmts: list[AllocBuffer]  # Their statements
+    alloc_stmts: list[tirx.AllocBuffer]  # Their statements
     alloc_keys: list[int]  # The handles of their buffer variables
     # What each buffer variable stands for, by the handle of the variable.
     buffers: dict[int, BufferEntry]
@@ -101,7 +93,7 @@ class LinearAccess(NamedTuple):
     has_unclear_types: bool = False
 
 
-def find_linear_access(func: PrimFunc) -> LinearAccess:
+def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
     """Find which statement of a function, as it stands after `FlattenBuffer`, touches what.
 
     ValueError is raised when an allocation is accessed that has not one dimension, a load stands
@@ -132,7 +124,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         self._in_thread_env = False
         for param in items(params):
             ty = param.ty
-            if type(ty) is BufferType:
+            if type(ty) is tirx.BufferType:
                 self._declare_outside(param.__chandle__(), ty.dtype)
 
     def find(self, statements: Records) -> LinearAccess:
@@ -202,7 +194,7 @@ class LinearAccessPatternFinder(RecordVisitor):
             if element_type(dtype).lanes != element_type(entry.dtype).lanes:
                 self._has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(declare.key, entry)
-        elif is_buffer_var(source):
+        elif tirx.is_buffer_var(source):
             raise ValueError(
                 f"buffer {buffer.name!r} is declared as an alias of {source.name!r}, "
                 "which is not declared before it"
@@ -331,7 +323,7 @@ class LinearAccessPatternFinder(RecordVisitor):
 
     def _visit_value(self, value: Value) -> None:
         op = value.op
-        if type(op) is Bind and (
+        if type(op) is tirx.Bind and (
             type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, op.value.ty)
         ):
             self._has_unclear_types = True
@@ -343,7 +335,7 @@ class LinearAccessPatternFinder(RecordVisitor):
 
     def _visit_other(self, other: Other) -> None:
         hidden: set[int] = set()
-        if type(other.op) is TilePrimitiveCall:
+        if type(other.op) is tirx.TilePrimitiveCall:
             # The original does not look into the workspace.
             hidden = {buffer.__chandle__() for buffer in other.op.workspace.values()}
             hidden -= {arg.__chandle__() for arg in other.op.args if type(arg) is Var}
