@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from tvm.ir import IRModule
@@ -30,14 +29,13 @@ from passes.driver import (
 from passes.ir.structural import structural_mutate, structural_visit, with_body
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, solve
-from passes.planning.overflow import does_not_fit
 from passes.planning.planner import as_budget, get_planner
 from passes.prim_func.address import drop_addresses
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.sink_allocations import sink_allocations
-from passes.prim_func.statement_lines import Lines
+from passes.prim_func.statement_lines import overflow_in
 from target_hw.memory import MemoryHierarchy
 
 LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
@@ -232,5 +230,5 @@ def plan_addresses(
     return place_function(
         found,
         lambda problem: solve(problem, planner, budget),
-        overflow=partial(does_not_fit, places=Lines(func, found)),
+        overflow=overflow_in(func, found),
     )
