@@ -7,11 +7,10 @@ live together: `passes.planning.engine.coalesce` merges them first, where that i
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import numpy.typing as npt
@@ -313,53 +312,24 @@ def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange
 
 def _live_together(sizes: Sequence[int], lives: Sequence[Sequence[LiveRange]]) -> list[Row]:
     """Return for each block, in the order given, the blocks that are live with it somewhere."""
+    count = len(sizes)
     pieces = sorted(
         (begin, end, block)
         for block, live in enumerate(lives)
         if sizes[block]
         for begin, end in live
     )
-    owners = np.array([block for _, _, block in pieces], dtype=np.int32)
-    rows: list[Row] = [np.empty(0, dtype=np.int32)] * len(sizes)
-    parts: dict[int, list[Row]] = {}
-    for piece, row in enumerate(_piece_rows(pieces)):
-        block = int(owners[piece])
-        if len(lives[block]) == 1:
-            rows[block] = np.sort(owners[row])
-        else:
-            parts.setdefault(block, []).append(owners[row])
-    if any(len(live) > 1 for live in lives):
-        rows = [np.unique(row) for row in rows]  # a block met in two of its live ranges
-    for block, met in parts.items():
-        rows[block] = np.unique(np.concatenate(met))
-    return rows
-
-
-def _piece_rows(pieces: list[tuple[int, int, int]]) -> list[Row]:
-    """Return for each live range, sorted by begin, the others that it overlaps.
-
-    Those that begin later are a range of indices. Those that began earlier are the ones still
-    alive when it begins, which a sweep copies as a whole: so the work in Python is one step a live
-    range, not one a pair.
-    """
-    begins = np.array([begin for begin, _, _ in pieces], dtype=np.int64)
-    ends = np.array([end for _, end, _ in pieces], dtype=np.int64)
-    later = np.searchsorted(begins, ends, side="left")
-    alive = array("i")
-    place = [0] * len(pieces)  # of each live range in `alive`
-    by_end = iter(np.argsort(ends, kind="stable").tolist())
-    ending = next(by_end, -1)
-    rows: list[Row] = []
-    for piece, (begin, _, _) in enumerate(pieces):
-        while pieces[ending][1] <= begin:
-            last = alive.pop()
-            if last != ending:
-                alive[place[ending]] = last
-                place[last] = place[ending]
-            ending = next(by_end)
-        earlier = np.array(alive, dtype=np.int32)
-        following = np.arange(piece + 1, later[piece], dtype=np.int32)
-        rows.append(np.concatenate((earlier, following)))
-        place[piece] = len(alive)
-        alive.append(piece)
-    return rows
+    begins, ends, owners = np.array(pieces, dtype=np.int64).reshape(-1, 3).T.copy()
+    # Of two live ranges that meet, one begins before the other ends, and not after it begins.
+    places = np.arange(len(pieces))
+    met = np.searchsorted(begins, ends, side="left") - places - 1
+    one = np.repeat(places, met)
+    two = np.arange(len(one)) - np.repeat(np.cumsum(met) - met, met) + one + 1
+    one, two = owners[one], owners[two]
+    # Sorted, and each once: two blocks may meet in several of their live ranges.
+    pairs = np.concatenate((one * count + two, two * count + one))
+    pairs.sort()
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+    bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+    others = (pairs % max(1, count)).astype(np.int32)
+    return [others[begin:end] for begin, end in pairwise(bounds)]
