@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.exact import WeightedSearch
 from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.ranking import on_each_coalescing
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
+from passes.planning.planners.exact import WeightedSearch
 from passes.planning.planners.least_penalty import cheapest, prolonged
 from passes.planning.problem import Problem
 

@@ -94,7 +94,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "exact search",
-        "passes/planning/engine/exact.py",
+        "passes/planning/planners/exact.py",
         (),
         (_RIGHT, _OPTIMUM, _CLAIMS),
     ),

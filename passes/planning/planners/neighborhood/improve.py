@@ -81,7 +81,7 @@ class Relocation:
     """
 
     def __init__(self, block_list: BlockList, offsets: Sequence[int]) -> None:
-        state = _make_state(block_list)
+        state = unplaced(block_list)
         self.related = len(state.other)  # Relations of all blocks together
         self.running = compiled.on_lists(loop.advance, state)
         self._place(offsets)
@@ -132,7 +132,7 @@ class Relocation:
             loop.put(self.running.state, block, offset)
 
 
-def _make_state(block_list: BlockList) -> loop.RelocationState:
+def unplaced(block_list: BlockList) -> loop.RelocationState:
     """Return the blocks of a list, none of which has an offset."""
     problem, sizes = block_list.problem, block_list.sizes
     payers = [(problem.index[each.first], problem.index[each.second]) for each in problem.penalties]
