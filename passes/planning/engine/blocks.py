@@ -228,20 +228,24 @@ class BlockList:
         """Return the offset of each block under a plan of the problem."""
         return [offset for buffer in self.problem.buffers for offset in plan.offsets[buffer.name]]
 
-    def penalty(self, offsets: Sequence[int]) -> int:
-        """Return the sum of the costs of the penalties whose buffers share bytes."""
-        shared: dict[int, bool] = {}  # index of a penalty that is due, to whether slots match
+    def due(self, offsets: Sequence[int]) -> dict[int, bool]:
+        """Return the penalties whose buffers share bytes, by index, and whether slots match."""
+        found: dict[int, bool] = {}
         for block, others in self.soft.items():
             for other, index in others:
                 if (
                     offsets[block] < offsets[other] + self.sizes[other]
                     and offsets[other] < offsets[block] + self.sizes[block]
                 ):
-                    shared[index] = shared.get(index, True) and self.slots_match(block, other)
+                    found[index] = found.get(index, True) and self.slots_match(block, other)
+        return found
+
+    def penalty(self, offsets: Sequence[int]) -> int:
+        """Return the sum of the costs of the penalties whose buffers share bytes."""
         penalties = self.problem.penalties
         return sum(
             penalties[index].cost_if_slots_match if slots_match else penalties[index].cost
-            for index, slots_match in shared.items()
+            for index, slots_match in self.due(offsets).items()
         )
 
     def slots_match(self, one: int, two: int) -> bool:

@@ -127,8 +127,8 @@ def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
     That is `plan` itself where no better one was found.
     """
     wide = _as_wide(problem, plan)
-    flat = wide.flat(plan)
-    kept = tuple(p for p in problem.penalties if not _is_due(wide, flat, p))
+    due = wide.due(wide.flat(plan))
+    kept = tuple(p for index, p in enumerate(problem.penalties) if index not in due)
     free = BlockList(cost_free(replace(wide.problem, penalties=kept)))
     return _better(problem, plan, wide.plan(free.flat(minimise(free, tracker)), NAME))
 
@@ -157,28 +157,18 @@ def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
 def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
     """Return (buffer that may have more offsets, one that has more and that it stalls)."""
     wide = _as_wide(problem, plan)
-    flat = wide.flat(plan)
+    due = [problem.penalties[index] for index in sorted(wide.due(wide.flat(plan)))]
     found = []
-    for penalty in sorted(problem.penalties, key=lambda p: p.cost_if_slots_match - p.cost):
+    for penalty in sorted(due, key=lambda p: p.cost_if_slots_match - p.cost):
         names = penalty.first, penalty.second
         single, multiple = sorted(names, key=lambda name: len(plan.offsets[name]))
         if (
             penalty.cost_if_slots_match < penalty.cost
             and len(plan.offsets[single]) < len(plan.offsets[multiple])
             and problem.buffers[problem.index[single]].may_widen
-            and _is_due(wide, flat, penalty)
         ):
             found.append((single, multiple))
     return found
-
-
-def _is_due(block_list: BlockList, flat: list[int], penalty: Penalty) -> bool:
-    """Whether the buffers of a penalty share bytes; `flat` is an offset in bytes for each block."""
-    sizes = block_list.sizes
-    return any(
-        flat[one] < flat[two] + sizes[two] and flat[two] < flat[one] + sizes[one]
-        for one, two in block_list.sized_pairs(penalty.first, penalty.second)
-    )
 
 
 def cost_free(problem: Problem) -> Problem:
