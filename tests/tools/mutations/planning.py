@@ -69,7 +69,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (
             "BlockList.separated_pairs", "BlockList.interference_among", "BlockList.met_by",
             "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
-            "BlockList.penalty", "BlockList.slots_match", "BlockList._status", "settle",
+            "BlockList.due", "BlockList.slots_match", "BlockList._status", "settle",
             "_live_together",
         ),
         (_RIGHT, _MANY),
