@@ -74,9 +74,7 @@ _PURE_WITHOUT_SAYING = _names("isfinite isinf")
 # whatever is not listed is taken to go on.
 
 # Extern code and packed functions: what they begin, they end, and they keep no pointers.
-_SYNCHRONOUS = _names(
-    "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "
-    "tvm_call_cpacked_lowered tvm_call_trace_packed tvm_call_trace_packed_lowered "
+_SYNCHRONOUS = CALL_OUT | _names(
     "anylist_setitem_call_packed anylist_setitem_call_cpacked anylist_resetitem"
 )
 # Addresses, lists of arguments, and numbers.
@@ -89,7 +87,7 @@ _SYNCHRONOUS |= _names(
 _SYNCHRONOUS |= _names(
     "masked_store atomic_add cuda.atomic_add cuda.atomic_cas cuda.ldg ptx.ld ptx.ld_vec "
     "ptx.ld_vec256 ptx.ldu ptx.ldu_vec ptx.st ptx.st_vec ptx.st_vec256 ptx.atom ptx.red "
-    "texture2d_load texture2d_store prefetch print_buffer"
+    "texture2d_load texture2d_store prefetch"
 )
 # Barriers, and what threads do together.
 _SYNCHRONOUS |= _names(
