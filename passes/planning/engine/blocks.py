@@ -103,11 +103,6 @@ class BlockList:
             len(self) <= LISTED_BLOCKS and self.live_pairs <= LISTED_DEGREE * len(self)
         )
 
-    def separated_pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of blocks that are separated, but for those of zero bytes."""
-        for pair in self.problem.separations:
-            yield from self.sized_pairs(*pair)
-
     def sized_pairs(self, first: str, second: str) -> Iterator[tuple[int, int]]:
         """Yield each block of one buffer with each of another, but for those of zero bytes."""
         for one, two in product(self.blocks_of(first), self.blocks_of(second)):
@@ -182,11 +177,12 @@ class BlockList:
 
     @cached_property
     def separated(self) -> dict[int, list[int]]:
-        """For each separated block, those that it is separated from."""
+        """For each separated block, those that it is separated from; none of zero bytes."""
         rows: dict[int, list[int]] = {}
-        for one, two in self.separated_pairs():
-            rows.setdefault(one, []).append(two)
-            rows.setdefault(two, []).append(one)
+        for first, second in self.problem.separations:
+            for one, two in self.sized_pairs(first, second):
+                rows.setdefault(one, []).append(two)
+                rows.setdefault(two, []).append(one)
         return rows
 
     @cached_property

@@ -67,7 +67,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "blocks: who conflicts, who may be in place",
         "passes/planning/engine/blocks.py",
         (
-            "BlockList.separated_pairs", "BlockList.interference_among", "BlockList.met_by",
+            "BlockList.separated", "BlockList.interference_among", "BlockList.met_by",
             "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
             "BlockList.due", "BlockList.slots_match", "BlockList._status", "settle",
             "_live_together",

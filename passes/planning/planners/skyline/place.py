@@ -144,8 +144,8 @@ def _taken(block_list: BlockList, placed: Ints, begins: Ints, ends: Ints, positi
     # What a block may not share with a placed one is taken for as long as the block lives.
     taken += [
         (int(placed[b]), int(placed[b]) + block_list.sizes[b], int(begins[other]), int(ends[other]))
-        for pair in block_list.separated_pairs()
-        for b, other in (pair, pair[::-1])
+        for b, others in block_list.separated.items()
+        for other in others
         if placed[b] != loop.UNPLACED and placed[other] == loop.UNPLACED
     ]
     return np.array(taken, dtype=np.int64).reshape(-1, 4)
