@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
@@ -74,17 +74,18 @@ class Arena:
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """Where a buffer with one offset lives, in bytes."""
+class _View:
+    """A buffer with one offset: its name, and where its elements are, in bytes."""
 
+    buffer: Var
     arena: Var
     size: int  # Of the arena
     offset: int
 
-    def moved(self, index: Any, element: Any, name: str) -> Any:
+    def moved(self, index: Any, element: Any) -> Any:
         """Return an index of elements, scalar or vector, as one from the arena's start."""
         nbits = element.bits * element.lanes
-        shift = offset_in_elements(name, self.offset, nbits)
+        shift = offset_in_elements(self.buffer.name, self.offset, nbits)
         if shift == 0:
             return index
         lanes = index.ty.dtype.lanes
@@ -97,18 +98,10 @@ class _Place:
             return tirx.Broadcast(index.value + amount, index.lanes)
         return index + (amount if lanes == 1 else tirx.Broadcast(amount, lanes))
 
-
-@dataclass(frozen=True, eq=False)
-class _View:
-    """The new name of a buffer, and where its elements are."""
-
-    buffer: Var  # It begins where its arena begins
-    place: _Place
-
     def indices(self, indices: Any) -> list[Any]:
         """Return what takes the place of an access's indices."""
         (index,) = indices
-        return [self.place.moved(index, self.buffer.ty.dtype.dtype, self.buffer.name)]
+        return [self.moved(index, self.buffer.ty.dtype.dtype)]
 
     @property
     def first(self) -> Any:
@@ -168,11 +161,11 @@ class _ArenaRewriter:
                 if by_address:
                     self._add_address(buffer, memory, offsets, allocation.loop)
                     continue
-                place = _Place(memory, arena.size, offsets[0])
                 for named in (buffer, *uses[allocation.index].aliases):
                     key = named.__chandle__()
                     if key not in self._views:
-                        self._views[key] = _View(_view(named, place), place)
+                        view = _View(named, memory, arena.size, offsets[0])
+                        self._views[key] = replace(view, buffer=_from_the_start(view))
 
     @property
     def has_addresses(self) -> bool:
@@ -230,7 +223,7 @@ class _ArenaRewriter:
         view = self._view(op.buffer)
         if view is None:
             return mutator.default_mutate(op)
-        return tirx.DeclBuffer(view.buffer, data=view.place.arena.data)
+        return tirx.DeclBuffer(view.buffer, data=view.arena.data)
 
     def _rewrite_seq(self, op: tirx.SeqStmt, mutator: Any) -> Any:
         """Keep a buffer and the pointer that it is declared on in the sequence that uses it."""
@@ -245,7 +238,7 @@ class _ArenaRewriter:
         view = self._view(op.buffer)
         if view is None:
             return mutator.default_mutate(op)
-        return tirx.DeclBuffer(view.buffer, data=view.place.arena.data)
+        return tirx.DeclBuffer(view.buffer, data=view.arena.data)
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
         view = self._view(op.node) if isinstance(op.node, Var) else None
@@ -290,7 +283,7 @@ class _ArenaRewriter:
         element, name = dtype.ty.dtype, view.buffer.name
         if element.bits * element.lanes == 0:
             raise ValueError(f"buffer {name!r}: a pointer into it has no element type")
-        args = [dtype, view.buffer.data, view.place.moved(offset, element, name), extent, mask]
+        args = [dtype, view.buffer.data, view.moved(offset, element), extent, mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_masked(self, op: Call, at: int) -> Any:
@@ -348,9 +341,9 @@ def offset_in_elements(name: str, offset: int, nbits: int) -> int:
     return offset * 8 // nbits
 
 
-def _view(buffer: Var, place: _Place) -> Var:
+def _from_the_start(view: _View) -> Var:
     """Return a buffer of the same elements that begins where its arena begins."""
-    ty = buffer.ty
+    buffer, ty = view.buffer, view.buffer.ty
     offset = ty.elem_offset
     if len(ty.shape) != 1 or len(ty.strides):
         raise ValueError(
@@ -365,7 +358,7 @@ def _view(buffer: Var, place: _Place) -> Var:
     if not does_not_wrap(extent.ty.dtype):
         extent = extent.astype("int64")
     return tirx.decl_buffer(
-        (place.moved(extent, ty.dtype.dtype, buffer.name),),
+        (view.moved(extent, ty.dtype.dtype),),
         str(ty.dtype.dtype),
         buffer.name,
         scope=ty.storage_scope,
