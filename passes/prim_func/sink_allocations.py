@@ -80,18 +80,13 @@ class _Sinker:
 
     def _sink(self, op: tirx.SeqStmt, mutator: Any) -> Any:
         old = list(op.seq)
-        new = [mutator.mutate(statement) for statement in self._sink_within(old)]
+        allocs = [op for op in old if isinstance(op, tirx.AllocBuffer) and _may_move(op)]
+        statements, left = self._handed_down(old, allocs, is_repeated=False)
+        moved = {a.__chandle__() for a in allocs} - {a.__chandle__() for a in left}
+        new = [mutator.mutate(one) for one in statements if one.__chandle__() not in moved]
         if len(new) == len(old) and all(a.same_as(b) for a, b in zip(new, old, strict=True)):
             return op
         return new[0] if len(new) == 1 else tirx.SeqStmt(new)
-
-    def _sink_within(self, statements: list[Any]) -> list[Any]:
-        """Move allocations of a list into the statements of it that alone use them."""
-        allocs = [op for op in statements if isinstance(op, tirx.AllocBuffer) and _may_move(op)]
-        statements, left = self._handed_down(statements, allocs, is_repeated=False)
-        staying = {alloc.__chandle__() for alloc in left}
-        moved = {alloc.__chandle__() for alloc in allocs} - staying
-        return [op for op in statements if op.__chandle__() not in moved]
 
     def _handed_down(
         self, statements: list[Any], allocs: Sequence[tirx.AllocBuffer], is_repeated: bool

@@ -187,19 +187,13 @@ class StorageRewriter:
     # Statements that may own memory
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
-        node = self._stale(op.node) if type(op.node) is Var else op.node
+        node = op.node
+        entry = self._entry(node) if type(node) is Var else None
+        if entry is not None and not self._owner[entry].same_as(node):
+            # The original does not rename buffers here. So where it gives a buffer a new variable,
+            # the node is left with one that nothing declares.
+            node = self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
         return self._attached.rewrite_attr(op, node, mutator)
-
-    def _stale(self, node: Var) -> Var:
-        """Return what names a buffer in a node.
-
-        The original does not rename buffers there. So where it gives a buffer a
-        new variable, the node is left with one that nothing declares.
-        """
-        entry = self._entry(node)
-        if entry is None or self._owner[entry].same_as(node):
-            return node
-        return self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
 
     # Uses
 

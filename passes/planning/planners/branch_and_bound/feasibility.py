@@ -117,18 +117,22 @@ class FeasibilityCheck:
         if self._block_list.bound > capacity:
             return Answer(Outcome.EXHAUSTED)
         core = self._free if len(self._free) <= WHOLE_BLOCKS else self._core(capacity)
+        attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
         kept: dict[int, int] = {}
         for order in REST_ORDERS:
             if not 0 < len(core) <= WHOLE_BLOCKS:
                 break
-            fixed = self._core_offsets(core, capacity, tracker, turn)
-            if not isinstance(fixed, dict):
-                return Answer(fixed)
+            if self._packed is None or self._packed.blocks != core:
+                self._packed = pack(self._block_list, core)
+            outcome, found = _search(self._packed, capacity, tracker, attempts)
+            if outcome is not Outcome.FOUND:
+                return Answer(outcome)
+            fixed = kept | dict(zip(core, found, strict=True))
             blocks = ordered(self._measures, order)
             offsets = fit_blocks(
-                self._block_list, blocks, fixed={**kept, **fixed}, limit=capacity, tracker=tracker
+                self._block_list, blocks, fixed=fixed, limit=capacity, tracker=tracker
             )
-            tracker.spend(len(offsets) - len(kept) - len(fixed))
+            tracker.spend(len(offsets) - len(fixed))
             left_over = [block for block in self._free if offsets[block] == UNPLACED]
             if not left_over:
                 return Answer(Outcome.FOUND, offsets)
@@ -160,16 +164,6 @@ class FeasibilityCheck:
             if len(grown) > WHOLE_BLOCKS:
                 break  # no search takes so many
         return [block for block in self._free if block in grown]
-
-    def _core_offsets(
-        self, core: list[int], capacity: int, tracker: BudgetTracker, turn: int
-    ) -> dict[int, int] | Outcome:
-        """Return offsets of `core` below `capacity`, or why there are none."""
-        if self._packed is None or self._packed.blocks != core:
-            self._packed = pack(self._block_list, core)
-        attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
-        outcome, found = _search(self._packed, capacity, tracker, attempts)
-        return dict(zip(core, found, strict=True)) if outcome is Outcome.FOUND else outcome
 
 
 def _search(

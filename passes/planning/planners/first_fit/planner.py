@@ -81,7 +81,10 @@ def fit(
         if UNPLACED in offsets:
             if known is not None and tracker.expired:
                 return known
-            offsets = _completed(block_list, order, offsets, tracker)
+            # Those that have no offset are put in a skyline on top.
+            ends = (o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED)
+            floor = max(ends, default=0)
+            offsets = place_by_skyline(block_list, order, tracker, offsets, floor).tolist()
         return block_list.plan(offsets, f"{rule}_fit")
 
     plans = (
@@ -90,16 +93,6 @@ def fit(
         for costs in ((True, False) if block_list.soft else (False,))
     )
     return better(block_list.problem, plans, tracker)
-
-
-def _completed(
-    block_list: BlockList, order: Sequence[int], offsets: list[int], tracker: BudgetTracker
-) -> list[int]:
-    """Return the offset of each block; those that have none are put in a skyline on top."""
-    ends = (o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED)
-    floor = max(ends, default=0)
-    found: list[int] = place_by_skyline(block_list, order, tracker, offsets, floor=floor).tolist()
-    return found
 
 
 def fit_blocks(
