@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvm.tirx import PrimFunc, SeqStmt, Stmt
@@ -45,12 +45,6 @@ def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
     structural_walk(func.body, ((Stmt, collect),), order="pre")
     shown = func.without_attr("target") if func.attrs and "target" in func.attrs else func
     lines, begins = printed(shown, statements)
-    return StatementLines(lines, _lines_of_positions(lines, begins, found), begins)
-
-
-def _lines_of_positions(
-    lines: Sequence[str], begins: Mapping[int, tuple[int, ...]], found: FunctionProblems
-) -> tuple[int, ...]:
     seen: defaultdict[int, int] = defaultdict(int)
     line_of: list[int] = []
     line = 0
@@ -63,7 +57,7 @@ def _lines_of_positions(
             line = max(line, places[min(seen[entry.key], len(places) - 1)])
             seen[entry.key] += 1
         line_of.append(line)
-    return tuple(line_of)
+    return StatementLines(lines, tuple(line_of), begins)
 
 
 def overflow_in(func: PrimFunc, found: FunctionProblems) -> Overflow:

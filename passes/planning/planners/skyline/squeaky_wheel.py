@@ -109,7 +109,9 @@ def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) ->
     before = skylines.peak
     for cut in range(CUTS):
         share = tracker.share(CUTS - cut)
-        kept = _below(skylines, skylines.peak * cut // CUTS)
+        offsets, height = skylines.offsets, skylines.peak * cut // CUTS
+        is_kept = (offsets < height) | (skylines.start != UNPLACED)
+        kept: Ints = np.where(is_kept, offsets, UNPLACED)
         for _ in range(TURNS_A_CUT):
             if skylines.is_over or share.left == 0:
                 break
@@ -119,13 +121,6 @@ def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) ->
             )
             skylines.weighed(_varied(skylines.logs, rng), setting, kept)
     return skylines.peak < before
-
-
-def _below(skylines: Skylines, cut: int) -> Ints:
-    """Return the offsets of the blocks that begin below a cut, all others `UNPLACED`."""
-    is_kept = (skylines.offsets < cut) | (skylines.start != UNPLACED)
-    kept: Ints = np.where(is_kept, skylines.offsets, UNPLACED)
-    return kept
 
 
 def _varied(logs: Logs, rng: random.Random) -> Logs:
