@@ -44,11 +44,8 @@ ASYNC_COPY = "tirx.s_tir.cp_async_raw"
 """Takes a buffer and an index in it, twice: where it writes, and where it reads."""
 ASYNC_COPIES = frozenset([ASYNC_COPY]) | _names("ptx.cp_async_ca ptx.cp_async_cg")
 """Copies to shared memory that a thread waits for by ``cp.async.wait_group`` or ``wait_all``."""
-COMMIT_GROUP, WAIT_ALL, WAIT_GROUP = (
-    "tirx.ptx.cp_async_commit_group",
-    "tirx.ptx.cp_async_wait_all",
-    "tirx.ptx.cp_async_wait_group",
-)
+COMMIT_GROUP = "tirx.ptx.cp_async_commit_group"
+WAIT_ALL, WAIT_GROUP = "tirx.ptx.cp_async_wait_all", "tirx.ptx.cp_async_wait_group"
 ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"  # Gives the address in another block of a cluster
 THREAD_INVARIANT = "tirx.tvm_thread_invariant"
 """Says that its operand is the same for all threads of a block."""

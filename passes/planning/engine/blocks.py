@@ -77,8 +77,7 @@ class BlockList:
         """The spans as places among all their distinct bounds, sorted, and how many these are."""
         first, last = self.spans
         bounds = np.sort(np.concatenate((first, last)))
-        if len(bounds):
-            bounds = bounds[np.concatenate(([True], bounds[1:] != bounds[:-1]))]
+        bounds = bounds[np.diff(bounds, prepend=bounds[:1] - 1) > 0]
         return places_among(bounds, first), places_among(bounds, last), len(bounds)
 
     @cached_property
