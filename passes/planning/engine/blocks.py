@@ -295,6 +295,14 @@ def places_among(ascending: Ints, values: Ints) -> Ints:
     return places
 
 
+def live_at(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:
+    """Return the bytes live at each of some positions, from lives and sizes."""
+    change = np.zeros(positions + 1, dtype=np.int64)
+    np.add.at(change, begins, sizes)
+    np.subtract.at(change, ends, sizes)
+    return np.cumsum(change)[:positions]
+
+
 def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:
     """Return the lowest aligned offset from `offset` up at which `size` bytes are free.
 

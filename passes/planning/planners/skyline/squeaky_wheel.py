@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import BlockList, Ints
+from passes.planning.engine.blocks import BlockList, Ints, live_at
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline.loop import ONE, UNPLACED
@@ -145,7 +145,7 @@ class Skylines:
         self.setting = Setting(0, False)
         begins, ends, positions = block_list.span_places
         self.logs: Logs = np.zeros(max(0, positions - 1))
-        self.load = _load(begins, ends, block_list.size_array, len(self.logs))
+        self.load = live_at(begins, ends, block_list.size_array, len(self.logs))
         self._begins, self._ends = begins, ends
         sizes = block_list.size_array.astype(np.float64)
         self._size = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
@@ -210,11 +210,3 @@ class Skylines:
         standing = kept.copy()
         standing[list(self.block_list.pinned)] = UNPLACED
         return tops(self.block_list, standing)
-
-
-def _load(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:
-    """Return the bytes live at each of some positions."""
-    change = np.zeros(positions + 1, dtype=np.int64)
-    np.add.at(change, begins, sizes)
-    np.subtract.at(change, ends, sizes)
-    return np.cumsum(change)[:positions]
