@@ -114,14 +114,14 @@ class BlockList:
         pins = ((offset, offset + self.sizes[block]) for block, offset in self.pinned.items())
         return sorted((*self.problem.memory.reserved, *pins))
 
-    def obstacles(self, block: int, row: Row | None = None) -> list[ByteRange]:
+    def obstacles(self, block: int) -> list[ByteRange]:
         """Return the bytes that a block cannot have from the start, by begin.
 
-        These are reserved, or those of pinned blocks that it conflicts with, or that are in `row`.
+        These are reserved, or those of pinned blocks that it conflicts with.
         """
         taken = list(self.problem.memory.reserved)
         if self.pinned:
-            for other in (self.met_by(block) if row is None else row).tolist():
+            for other in self.met_by(block).tolist():
                 if other in self.pinned:
                     taken.append((self.pinned[other], self.pinned[other] + self.sizes[other]))
         return sorted(taken)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from math import inf
 
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.coalesce import cost_free
 from passes.planning.engine.ranking import rank
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan
@@ -169,26 +170,3 @@ def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
         ):
             found.append((single, multiple))
     return found
-
-
-def cost_free(problem: Problem) -> Problem:
-    """Return the problem, which has no pairs in place, with all separated that has a cost."""
-    separations = (*problem.separations, *avoidable(problem))
-    return replace(problem, separations=separations, penalties=())
-
-
-def avoidable(problem: Problem) -> list[tuple[str, str]]:
-    """Return the penalized pairs that may be kept apart, and are not yet.
-
-    What pinned buffers share cannot be changed, so it is left out.
-    """
-    apart = {frozenset(pair) for pair in problem.separations}
-    return [
-        (penalty.first, penalty.second)
-        for penalty in problem.penalties
-        if frozenset((penalty.first, penalty.second)) not in apart
-        and any(
-            problem.buffers[problem.index[name]].pinned is None
-            for name in (penalty.first, penalty.second)
-        )
-    ]
