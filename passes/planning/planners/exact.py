@@ -62,10 +62,12 @@ class WeightedSearch:
 
     def run(self) -> None:
         """Search until nothing better is left or the tracker stops it."""
-        for block, size in enumerate(self._block_list.sizes):
-            if block in self._block_list.pinned or not size:
-                loop.put(self._state, block, self._block_list.pinned.get(block, 0))
-        self._descend((0, -1), loop.peak(self._state))
+        pinned, sizes = self._block_list.pinned, self._block_list.sizes
+        for block, size in enumerate(sizes):
+            if block in pinned or not size:
+                loop.put(self._state, block, pinned.get(block, 0))
+        ends = (offset + sizes[block] for block, offset in pinned.items())
+        self._descend((0, -1), max(ends, default=0))
 
     def _descend(self, key: tuple[int, int], peak: int) -> None:
         """Place what is left at or after `key`, (offset, block), in canonical order."""
