@@ -18,7 +18,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "verifier: what is placed wrongly is found",
         "passes/planning/verify.py",
-        ("_unplaced", "_rotates", "_loops", "_misplaced", "_overlapping", "_share", "charge"),
+        ("_unplaced", "_rotates", "_loops", "_misplaced", "_overlapping", "_shared", "charge"),
         (_VERIFY,),
     ),
     Rule(
@@ -170,8 +170,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "blocks fault: lives that meet at one position",
         "passes/planning/engine/blocks.py",
-        'later = np.searchsorted(begins, ends, side="left")',
-        'later = np.searchsorted(begins, ends - 1, side="left")',
+        'met = np.searchsorted(begins, ends, side="left")',
+        'met = np.searchsorted(begins, ends - 1, side="left")',
         (_RIGHT,),
     ),
     Fault(
