@@ -71,7 +71,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "arena fault: TVM sees one byte of an arena of addresses",
         "passes/prim_func/arena.py",
-        'tvm_access_ptr(\n            "uint8", arena.data, index, extent, _READ_AND_WRITE\n        )',
+        'tvm_access_ptr(\n            "uint8", arena.data, index, extent, _READ_AND_WRITE\n'
+        "        )",
         "address_of(tirx.BufferLoad(arena, [index]))",
         _INDICES,
     ),
