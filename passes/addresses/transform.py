@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from tvm.ir import IRModule
@@ -16,28 +15,17 @@ from tvm.tirx import AllocBuffer, Evaluate, For, IfThenElse, IntImm, PrimFunc, S
 from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.transform import prim_func_pass
 
-from passes.driver import (
-    FORMS,
-    AddressPlan,
-    Form,
-    error_context,
-    memory_of,
-    name_of,
-    per_function,
-    place_function,
-    write_address_plan,
-)
+from passes import driver
 from passes.ir.structural import structural_mutate, structural_visit, structural_walk, with_body
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, solve
-from passes.planning.overflow import does_not_fit
 from passes.planning.planner import as_budget, get_planner
 from passes.prim_func.address import drop_addresses
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.sink_allocations import sink_allocations
-from passes.prim_func.statement_lines import Lines
+from passes.prim_func.statement_lines import overflow_in
 from target_hw.memory import MemoryHierarchy
 
 LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
@@ -50,7 +38,7 @@ an arena cannot hold.
 
 def PlanAddresses(  # noqa: N802
     planner: str = "best",
-    form: Form = "address",
+    form: driver.Form = "address",
     scopes: Sequence[str] | None = None,
     target: Target | str | Mapping[str, Any] | None = None,
     *,
@@ -110,9 +98,9 @@ def PlanAddresses(  # noqa: N802
         When an option is wrong.
     """
     get_planner(planner)
-    with error_context("PlanAddresses"):
-        if form not in FORMS:
-            raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    with driver.error_context("PlanAddresses"):
+        if form not in driver.FORMS:
+            raise ValueError(f"form must be one of {', '.join(driver.FORMS)}, got {form!r}")
         if target is not None and memory is not None:
             raise ValueError("give a target or a memory, not both")
         if isinstance(scopes, str):
@@ -131,12 +119,12 @@ def PlanAddresses(  # noqa: N802
             is_native=is_native,
         )
 
-    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, AddressPlan]:
-        memory = memory_of(func) if options.memory is None else options.memory
+    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, driver.AddressPlan]:
+        memory = driver.memory_of(func) if options.memory is None else options.memory
         mine = replace(options, callers=callers, memory=memory)
         sunk = sink_allocations(func)
         plan = plan_addresses(sunk, planner, mine, limits)
-        where = f"PlanAddresses: function {name_of(func)!r}"
+        where = f"PlanAddresses: function {driver.name_of(func)!r}"
         for note in plan.found.left_alone:
             level = logging.WARNING if _is_missed(note, mine) else logging.INFO
             LOGGER.log(level, "%s: left alone: %s", where, note)
@@ -144,14 +132,14 @@ def PlanAddresses(  # noqa: N802
             LOGGER.info("%s: %s", where, note)
         if form == "address":
             # It does not ask where its allocation stands; TVM's code generator for CPUs does.
-            return write_address_plan(func, plan, form), plan
+            return driver.write_address_plan(func, plan, form), plan
         try:
-            return write_address_plan(sunk, plan, form), plan
+            return driver.write_address_plan(sunk, plan, form), plan
         except ValueError as error:
             LOGGER.warning("%s: left alone: %s", where, error)
             return func, plan
 
-    return per_function("PlanAddresses", transform, form)
+    return driver.per_function("PlanAddresses", transform, form)
 
 
 def DropAddresses() -> Pass:  # noqa: N802
@@ -261,15 +249,15 @@ def plan_addresses(
     planner: str = "best",
     options: ProblemOptions | None = None,
     budget: Budget | None = None,
-) -> AddressPlan:
+) -> driver.AddressPlan:
     """Decide where each allocation of a flat function lives; each plan is verified.
 
     ValueError is raised when a plan is above the capacity, and PlanError when one is wrong, which
     would be a fault of the planner.
     """
     found = find_problems(func, options)
-    return place_function(
+    return driver.place_function(
         found,
         lambda problem: solve(problem, planner, budget),
-        overflow=partial(does_not_fit, places=Lines(func, found)),
+        overflow=overflow_in(func, found),
     )

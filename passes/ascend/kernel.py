@@ -30,7 +30,7 @@ from passes.planning.engine.positions import compressed
 from passes.planning.overflow import Overflow, does_not_fit
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.sink_allocations import sink_allocations
-from passes.prim_func.statement_lines import Lines
+from passes.prim_func.statement_lines import statement_lines
 from target_hw.memory import MemoryHierarchy
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
@@ -181,7 +181,7 @@ def _overflow(kernel: CoreKernel) -> Overflow:
             f"{printed(name)} overflow, requires {needed * 8} bits while {capacity * 8} "
             f"bits available! ({_REASON})"
         )
-        places, cost_model = Lines(kernel.func, kernel.found), simulated_cost(kernel)
+        places, cost_model = statement_lines(kernel.func, kernel.found), simulated_cost(kernel)
 
         def cost(changed: Problem, found: Plan) -> str:
             assert cost_model is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -22,10 +21,9 @@ from passes.driver import AddressPlan, Solver, error_context, place_function, wr
 from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
-from passes.planning.overflow import does_not_fit
 from passes.prim_func.module_calls import Callers, call_sites, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.prim_func.statement_lines import Lines
+from passes.prim_func.statement_lines import overflow_in
 from passes.relax.facts import SCOPE
 from target_hw.memory import MemoryHierarchy
 
@@ -93,8 +91,7 @@ def plan_prim_funcs(
                 (SCOPE,), MemoryHierarchy((scope,)), bounds, addressed=False, callers=callers
             )
             found = find_problems(flat[name], options)
-            overflow = partial(does_not_fit, places=Lines(flat[name], found))
-            plan = place_function(found, solver, overflow=overflow)
+            plan = place_function(found, solver, overflow=overflow_in(flat[name], found))
             layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
             plans[name] = PrimFuncPlan(functions[name], flat[name], weights[name], plan, layout)
     return {name: plans[name] for name in functions}

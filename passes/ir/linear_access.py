@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm_ffi
+from tvm import tirx
 from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, Var
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    BufferType,
-    ForKind,
-    PrimFunc,
-    TilePrimitiveCall,
-    is_buffer_var,
-)
 
+from passes.ir import statements as records
 from passes.ir.buffers import (
     array_size,
     constant_shape,
@@ -27,32 +20,12 @@ from passes.ir.buffers import (
     items,
 )
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
-from passes.ir.statements import (
-    Alloc,
-    Assert,
-    Attribute,
-    Branch,
-    Call,
-    Declare,
-    ForLoop,
-    Let,
-    Load,
-    Name,
-    Other,
-    Records,
-    RecordVisitor,
-    Store,
-    Value,
-    WhileLoop,
-    read_statements,
-)
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from target_hw.storage_scope import parse_storage_scope
 
-_PARALLEL_LOOP, _VECTORIZED_LOOP = int(ForKind.PARALLEL), int(ForKind.VECTORIZED)
+_PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
-_OUTSIDE = -1
-"""The root of memory that the function did not allocate."""
+_OUTSIDE = -1  # The root of memory that the function did not allocate
 
 
 @dataclass(slots=True, eq=False)
@@ -60,8 +33,8 @@ class Access:
     """One use of a buffer, or of something that forbids sharing in place."""
 
     buffer: int  # Handle of the buffer variable; 0 stands for all buffers
-    load: Load | None  # The load that reads it; None where it is used in any other way
-    store: Store | None  # The store for whose value it is read
+    load: records.Load | None  # The load that reads it; None where it is used in any other way
+    store: records.Store | None  # The store for whose value it is read
 
 
 ANY_BUFFER = Access(0, None, None)
@@ -80,11 +53,11 @@ class BufferEntry(NamedTuple):
 class LinearAccess(NamedTuple):
     """What the statements of a function say: allocations, and who touches what."""
 
-    statements: Records  # The function, as it was read
+    statements: records.Records  # The function, as it was read
     sequence: list[StmtEntry]  # The statements that touch an allocation, in program order
     accesses: list[Access]  # The uses of buffers in program order, for `InplaceOpVerifier`
     allocs: list[AllocEntry]  # The allocations, in program order
-    alloc_stmts: list[AllocBuffer]  # Their statements
+    alloc_stmts: list[tirx.AllocBuffer]  # Their statements
     alloc_keys: list[int]  # The handles of their buffer variables
     # What each buffer variable stands for, by the handle of the variable.
     buffers: dict[int, BufferEntry]
@@ -102,17 +75,17 @@ class LinearAccess(NamedTuple):
     has_unclear_types: bool = False
 
 
-def find_linear_access(func: PrimFunc) -> LinearAccess:
+def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
     """Find which statement of a function, as it stands after `FlattenBuffer`, touches what.
 
     ValueError is raised when an allocation is accessed that has not one dimension, a load stands
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
     are blocks. The message names the buffer or loop.
     """
-    return LinearAccessPatternFinder(func.params).find(read_statements(func.body))
+    return LinearAccessPatternFinder(func.params).find(records.read_statements(func.body))
 
 
-class LinearAccessPatternFinder(RecordVisitor):
+class LinearAccessPatternFinder(records.RecordVisitor):
     """Goes through the statements of a function and lists its accesses in program order.
 
     The rules are those of the class of the same name in TVM's StorageRewrite.
@@ -128,15 +101,15 @@ class LinearAccessPatternFinder(RecordVisitor):
         self._has_opaque = self._has_unclear_types = False
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
-        self._store: Store | None = None
+        self._store: records.Store | None = None
         self._index_depth = 0
         self._in_thread_env = False
         for param in items(params):
             ty = param.ty
-            if type(ty) is BufferType:
+            if type(ty) is tirx.BufferType:
                 self._declare_outside(param.__chandle__(), ty.dtype)
 
-    def find(self, statements: Records) -> LinearAccess:
+    def find(self, statements: records.Records) -> LinearAccess:
         """Go through the statements of a function's body."""
         self._visit(statements)
         return self._found._replace(
@@ -153,7 +126,7 @@ class LinearAccessPatternFinder(RecordVisitor):
             self._has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
         known[key] = entry
 
-    def _visit_alloc(self, alloc: Alloc) -> None:
+    def _visit_alloc(self, alloc: records.Alloc) -> None:
         found, op, ty = self._found, alloc.op, alloc.buffer.ty
         volatile = is_volatile(op)
         if volatile:
@@ -186,7 +159,7 @@ class LinearAccessPatternFinder(RecordVisitor):
     def _declare_outside(self, key: int, dtype: PrimType) -> None:
         self._declare(key, BufferEntry(_OUTSIDE, dtype, 0, True))
 
-    def _visit_declare(self, declare: Declare) -> None:
+    def _visit_declare(self, declare: records.Declare) -> None:
         buffer, data = declare.op.buffer, declare.op.data
         source = buffer_data_var(data)
         dtype = buffer.ty.dtype
@@ -203,7 +176,7 @@ class LinearAccessPatternFinder(RecordVisitor):
             if element_type(dtype).lanes != element_type(entry.dtype).lanes:
                 self._has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(declare.key, entry)
-        elif is_buffer_var(source):
+        elif tirx.is_buffer_var(source):
             raise ValueError(
                 f"buffer {buffer.name!r} is declared as an alias of {source.name!r}, "
                 "which is not declared before it"
@@ -251,12 +224,12 @@ class LinearAccessPatternFinder(RecordVisitor):
             self._found.retyped.setdefault(root, []).append((dtype, indices))
         self._touch(entry)
 
-    def _visit_indices(self, indices: Records) -> None:
+    def _visit_indices(self, indices: records.Records) -> None:
         self._index_depth += 1
         self._visit(indices)
         self._index_depth -= 1
 
-    def _visit_load(self, load: Load) -> None:
+    def _visit_load(self, load: records.Load) -> None:
         if load.indices:
             self._visit_indices(load.indices)
         entry = self._found.buffers.get(load.key)
@@ -269,7 +242,7 @@ class LinearAccessPatternFinder(RecordVisitor):
                 self._found.accesses.append(Access(load.key, load, self._store))
             self._access(entry, load.op.ty, load.op.indices)
 
-    def _visit_store(self, store: Store) -> None:
+    def _visit_store(self, store: records.Store) -> None:
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
@@ -285,7 +258,7 @@ class LinearAccessPatternFinder(RecordVisitor):
             self._access(entry, store.op.value.ty, store.op.indices)
         self._leave_leaf(store.op, StmtKind.STORE, touched, first)
 
-    def _visit_name(self, name: Name) -> None:
+    def _visit_name(self, name: records.Name) -> None:
         """Note a buffer that is handed on as a whole."""
         entry = self._found.buffers.get(name.key)
         if entry is not None:
@@ -294,7 +267,7 @@ class LinearAccessPatternFinder(RecordVisitor):
             if entry.root >= 0:
                 self._touch(entry)
 
-    def _visit_call(self, call: Call) -> None:
+    def _visit_call(self, call: records.Call) -> None:
         op, found = call.op, self._found
         called = [str(arg.value) for arg in items(op.args) if type(arg) is StringImm]
         if type(op.op) is GlobalVar:
@@ -318,7 +291,7 @@ class LinearAccessPatternFinder(RecordVisitor):
         elif entry.root >= 0:
             found.retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
 
-    def _visit_let(self, let: Let) -> None:
+    def _visit_let(self, let: records.Let) -> None:
         self._has_unclear_types = True
         self._visit_parts(let)
 
@@ -330,9 +303,9 @@ class LinearAccessPatternFinder(RecordVisitor):
             last = len(self._found.accesses)
             self._found.sequence.append(StmtEntry(op.__chandle__(), kind, touched, first, last))
 
-    def _visit_value(self, value: Value) -> None:
+    def _visit_value(self, value: records.Value) -> None:
         op = value.op
-        if type(op) is Bind and (
+        if type(op) is tirx.Bind and (
             type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, op.value.ty)
         ):
             self._has_unclear_types = True
@@ -342,13 +315,13 @@ class LinearAccessPatternFinder(RecordVisitor):
         self._visit(value.value)
         self._leave_leaf(op, StmtKind.LEAF, touched, first)
 
-    def _visit_other(self, other: Other) -> None:
+    def _visit_other(self, other: records.Other) -> None:
         hidden: set[int] = set()
-        if type(other.op) is TilePrimitiveCall:
+        if type(other.op) is tirx.TilePrimitiveCall:
             # The original does not look into the workspace.
             hidden = {buffer.__chandle__() for buffer in other.op.workspace.values()}
             hidden -= {arg.__chandle__() for arg in other.op.args if type(arg) is Var}
-        self._visit([r for r in other.parts if type(r) is not Name or r.key not in hidden])
+        self._visit([r for r in other.parts if type(r) is not records.Name or r.key not in hidden])
 
     # Statements with a body
 
@@ -364,15 +337,15 @@ class LinearAccessPatternFinder(RecordVisitor):
         touched = self._scopes.pop()
         found.sequence.append(StmtEntry(before.key, kind, touched, first, last, -offset))
 
-    def _visit_assert(self, record: Assert) -> None:
+    def _visit_assert(self, record: records.Assert) -> None:
         self._visit_nest(record, StmtKind.OPAQUE)
 
-    def _visit_branch(self, record: Branch | WhileLoop) -> None:
+    def _visit_branch(self, record: records.Branch | records.WhileLoop) -> None:
         self._visit_nest(record, StmtKind.NEST)
 
     _visit_whileloop = _visit_branch
 
-    def _visit_forloop(self, loop: ForLoop) -> None:
+    def _visit_forloop(self, loop: records.ForLoop) -> None:
         kind = loop.op.kind
         if kind == _VECTORIZED_LOOP:
             raise ValueError(
@@ -381,7 +354,7 @@ class LinearAccessPatternFinder(RecordVisitor):
             )
         self._visit_nest(loop, StmtKind.PARALLEL if kind == _PARALLEL_LOOP else StmtKind.NEST)
 
-    def _visit_attribute(self, attribute: Attribute) -> None:
+    def _visit_attribute(self, attribute: records.Attribute) -> None:
         key = attribute.op.attr_key
         was_in_thread_env = self._in_thread_env
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):

@@ -30,14 +30,12 @@ _TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
 
 ABSOLUTE_FLOAT = "tirx.fabs"
 REINTERPRET = "tirx.reinterpret"
-SET_FIELD = "tirx.tvm_struct_set"
-"""Writes a value, which may be an address, into a structure."""
+SET_FIELD = "tirx.tvm_struct_set"  # Writes a value, which may be an address, into a structure
 
 JUMPS = _names("break_loop continue_loop thread_return ret")
 """After these a thread goes on elsewhere than behind the statement."""
 
-STORAGE_SYNC = "tirx.tvm_storage_sync"
-"""The barrier of a storage scope, which its argument names."""
+STORAGE_SYNC = "tirx.tvm_storage_sync"  # The barrier of a storage scope, which its argument names
 BARRIERS = _names("cuda.cta_sync ptx.bar_sync ptx.barrier_sync")
 """Barriers for all threads of a block."""
 BARRIERS_OF_SOME = _names("ptx.bar_sync_count ptx.barrier_sync_count")
@@ -46,13 +44,9 @@ ASYNC_COPY = "tirx.s_tir.cp_async_raw"
 """Takes a buffer and an index in it, twice: where it writes, and where it reads."""
 ASYNC_COPIES = frozenset([ASYNC_COPY]) | _names("ptx.cp_async_ca ptx.cp_async_cg")
 """Copies to shared memory that a thread waits for by ``cp.async.wait_group`` or ``wait_all``."""
-COMMIT_GROUP, WAIT_ALL, WAIT_GROUP = (
-    "tirx.ptx.cp_async_commit_group",
-    "tirx.ptx.cp_async_wait_all",
-    "tirx.ptx.cp_async_wait_group",
-)
-ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"
-"""Gives the address in another block of a cluster."""
+COMMIT_GROUP = "tirx.ptx.cp_async_commit_group"
+WAIT_ALL, WAIT_GROUP = "tirx.ptx.cp_async_wait_all", "tirx.ptx.cp_async_wait_group"
+ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"  # Gives the address in another block of a cluster
 THREAD_INVARIANT = "tirx.tvm_thread_invariant"
 """Says that its operand is the same for all threads of a block."""
 
@@ -77,9 +71,7 @@ _PURE_WITHOUT_SAYING = _names("isfinite isinf")
 # whatever is not listed is taken to go on.
 
 # Extern code and packed functions: what they begin, they end, and they keep no pointers.
-_SYNCHRONOUS = _names(
-    "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "
-    "tvm_call_cpacked_lowered tvm_call_trace_packed tvm_call_trace_packed_lowered "
+_SYNCHRONOUS = CALL_OUT | _names(
     "anylist_setitem_call_packed anylist_setitem_call_cpacked anylist_resetitem"
 )
 # Addresses, lists of arguments, and numbers.
@@ -92,7 +84,7 @@ _SYNCHRONOUS |= _names(
 _SYNCHRONOUS |= _names(
     "masked_store atomic_add cuda.atomic_add cuda.atomic_cas cuda.ldg ptx.ld ptx.ld_vec "
     "ptx.ld_vec256 ptx.ldu ptx.ldu_vec ptx.st ptx.st_vec ptx.st_vec256 ptx.atom ptx.red "
-    "texture2d_load texture2d_store prefetch print_buffer"
+    "texture2d_load texture2d_store prefetch"
 )
 # Barriers, and what threads do together.
 _SYNCHRONOUS |= _names(

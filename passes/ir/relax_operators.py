@@ -8,17 +8,12 @@ PREFIX = "relax."
 CALL_TIR = "relax.call_tir"
 CALL_TIR_DYN = "relax.vm.call_tir_dyn"
 
-ALLOC_TENSOR = "relax.builtin.alloc_tensor"
-"""Makes a tensor whose memory is not planned."""
-ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR = (
-    "relax.memory.alloc_storage",
-    "relax.memory.alloc_tensor",
-)
-ALLOC_STORAGE_AT_RUN_TIME, ALLOC_TENSOR_AT_RUN_TIME = (
-    "relax.vm.alloc_storage",
-    "relax.vm.alloc_tensor",
-)
-"""What the virtual machine runs for the two."""
+ALLOC_TENSOR = "relax.builtin.alloc_tensor"  # Makes a tensor whose memory is not planned
+ALLOC_PLANNED_STORAGE = "relax.memory.alloc_storage"
+ALLOC_PLANNED_TENSOR = "relax.memory.alloc_tensor"
+# What the virtual machine runs for the two.
+ALLOC_STORAGE_AT_RUN_TIME = "relax.vm.alloc_storage"
+ALLOC_TENSOR_AT_RUN_TIME = "relax.vm.alloc_tensor"
 
 ON_PLANNED_MEMORY = (
     ALLOC_PLANNED_STORAGE,

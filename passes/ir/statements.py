@@ -13,38 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import tvm_ffi
+from tvm import tirx
 from tvm.ir import Expr, PrimType, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call as CallExpr
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import (
-    AllocBuffer,
-    AssertStmt,
-    Bind,
-    BufferStore,
-    BufferType,
-    DeclBuffer,
-    Evaluate,
-    FloatImm,
-    For,
-    IfThenElse,
-    IntImm,
-    Return,
-    Select,
-    SeqStmt,
-    Stmt,
-    While,
-)
-from tvm.tirx import Let as LetExpr
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.buffers import items
 from passes.ir.operators import is_if_then_else
 from passes.ir.structural import prepared, structural_visit
 
-_CONSTANTS = frozenset({IntImm, FloatImm, StringImm})
+_CONSTANTS = frozenset({tirx.IntImm, tirx.FloatImm, StringImm})
 
-Records = Sequence[Any]
-"""Records in the order of the program."""
+Records = Sequence[Any]  # Records in the order of the program
 
 # Handles are those of TVM's nodes; `key` is that of a buffer variable, or of a statement.
 
@@ -84,7 +65,7 @@ class Conditional(NamedTuple):
 class Let(NamedTuple):
     """A variable has a value within an expression."""
 
-    op: LetExpr
+    op: tirx.Let
     value: Records
     body: Records
 
@@ -95,7 +76,7 @@ class Let(NamedTuple):
 class Alloc(NamedTuple):
     """Memory is allocated."""
 
-    op: AllocBuffer
+    op: tirx.AllocBuffer
     key: int
     buffer: Var
     extents: list[Any]  # The numbers and expressions of its shape
@@ -105,7 +86,7 @@ class Alloc(NamedTuple):
 class Declare(NamedTuple):
     """A buffer is declared on memory that is there."""
 
-    op: DeclBuffer
+    op: tirx.DeclBuffer
     key: int
     data: Records
 
@@ -113,7 +94,7 @@ class Declare(NamedTuple):
 class Store(NamedTuple):
     """An element of a buffer is written."""
 
-    op: BufferStore
+    op: tirx.BufferStore
     key: int  # Of the buffer
     value: Records
     indices: Records
@@ -122,14 +103,14 @@ class Store(NamedTuple):
 class Value(NamedTuple):
     """A value is evaluated, bound to a variable, or returned."""
 
-    op: Evaluate | Bind | Return
+    op: tirx.Evaluate | tirx.Bind | tirx.Return
     value: Records
 
 
 class Assert(NamedTuple):
     """A condition is asserted."""
 
-    op: AssertStmt
+    op: tirx.AssertStmt
     key: int
     condition: Records
 
@@ -147,7 +128,7 @@ class Other(NamedTuple):
 class ForLoop(NamedTuple):
     """A ``for``."""
 
-    op: For
+    op: tirx.For
     key: int
     bounds: tuple[Records, ...]  # Of where it begins, its extent, and its step if it has one
     body: Records
@@ -156,7 +137,7 @@ class ForLoop(NamedTuple):
 class WhileLoop(NamedTuple):
     """A ``while``."""
 
-    op: While
+    op: tirx.While
     key: int
     condition: Records
     body: Records
@@ -165,7 +146,7 @@ class WhileLoop(NamedTuple):
 class Branch(NamedTuple):
     """An ``if``."""
 
-    op: IfThenElse
+    op: tirx.IfThenElse
     key: int
     condition: Records
     cases: tuple[Records, ...]  # The second is the ``else``, if there is one
@@ -199,7 +180,7 @@ class _Reader:
         # What a visit finds, and goes no further into. Arithmetic is of numbers: a buffer as a
         # whole stands in none.
         note = _noting(self._found)
-        in_numbers = [(kind, note) for kind in (TensorLoad, CallExpr, LetExpr, Select)]
+        in_numbers = [(kind, note) for kind in (TensorLoad, CallExpr, tirx.Let, tirx.Select)]
         self._in_numbers = prepared(in_numbers)
         self._anything = [*in_numbers, (Var, note)]
 
@@ -231,9 +212,9 @@ class _Reader:
     def _within(self, part: Any) -> Records:
         """Return what will have the records of a part of a node."""
         kind = type(part)
-        if kind in _CONSTANTS or (kind is Var and type(part.ty) is not BufferType):
+        if kind in _CONSTANTS or (kind is Var and type(part.ty) is not tirx.BufferType):
             return ()
-        if kind in _VISITORS or isinstance(part, Stmt):
+        if kind in _VISITORS or isinstance(part, tirx.Stmt):
             return self._later((part,))
         is_number = isinstance(part, Expr) and type(part.ty) is PrimType
         structural_visit(part, self._in_numbers if is_number else self._anything)
@@ -251,40 +232,40 @@ class _Reader:
 
     # Statements
 
-    def _visit_seq(self, op: SeqStmt) -> None:
+    def _visit_seq(self, op: tirx.SeqStmt) -> None:
         self._read(items(op.seq))
 
-    def _visit_alloc(self, op: AllocBuffer) -> None:
+    def _visit_alloc(self, op: tirx.AllocBuffer) -> None:
         buffer = op.buffer
         shape = buffer.ty.shape
         extents = items(shape)
-        is_constant = all(type(extent) is IntImm for extent in extents)
+        is_constant = all(type(extent) is tirx.IntImm for extent in extents)
         used = () if is_constant else self._within_numbers(shape)
         self._records.append(Alloc(op, buffer.__chandle__(), buffer, extents, used))
 
-    def _visit_decl(self, op: DeclBuffer) -> None:
+    def _visit_decl(self, op: tirx.DeclBuffer) -> None:
         self._records.append(Declare(op, op.buffer.__chandle__(), self._within(op.data)))
 
-    def _visit_store(self, op: BufferStore) -> None:
+    def _visit_store(self, op: tirx.BufferStore) -> None:
         value, indices = self._within_numbers(op.value), self._within_numbers(op.indices)
         self._records.append(Store(op, op.buffer.__chandle__(), value, indices))
 
-    def _visit_value(self, op: Evaluate | Bind | Return) -> None:
+    def _visit_value(self, op: tirx.Evaluate | tirx.Bind | tirx.Return) -> None:
         self._records.append(Value(op, self._within(op.value)))
 
-    def _visit_assert(self, op: AssertStmt) -> None:
+    def _visit_assert(self, op: tirx.AssertStmt) -> None:
         self._records.append(Assert(op, op.__chandle__(), self._within_numbers(op.condition)))
 
-    def _visit_for(self, op: For) -> None:
+    def _visit_for(self, op: tirx.For) -> None:
         bounds = [bound for bound in (op.min, op.extent, op.step) if bound is not None]
         read = tuple(map(self._within_numbers, bounds))
         self._records.append(ForLoop(op, op.__chandle__(), read, self._within(op.body)))
 
-    def _visit_while(self, op: While) -> None:
+    def _visit_while(self, op: tirx.While) -> None:
         condition, body = self._within_numbers(op.condition), self._within(op.body)
         self._records.append(WhileLoop(op, op.__chandle__(), condition, body))
 
-    def _visit_if(self, op: IfThenElse) -> None:
+    def _visit_if(self, op: tirx.IfThenElse) -> None:
         cases = [case for case in (op.then_case, op.else_case) if case is not None]
         condition, read = self._within_numbers(op.condition), tuple(map(self._within, cases))
         self._records.append(Branch(op, op.__chandle__(), condition, read))
@@ -300,7 +281,7 @@ class _Reader:
             else:
                 self._found.append(inner)
 
-        structural_visit(op, [*self._anything, (Stmt, visit_stmt)])
+        structural_visit(op, [*self._anything, (tirx.Stmt, visit_stmt)])
         self._records.append(Other(op, self._later_found()))
 
     # Expressions
@@ -317,16 +298,16 @@ class _Reader:
         else:
             self._records.append(Call(op, tuple(map(self._within, items(op.args)))))
 
-    def _visit_select(self, op: Select) -> None:
+    def _visit_select(self, op: tirx.Select) -> None:
         values = tuple(map(self._within_numbers, (op.true_value, op.false_value)))
         self._records.append(Conditional(self._within_numbers(op.condition), values))
 
-    def _visit_let(self, op: LetExpr) -> None:
+    def _visit_let(self, op: tirx.Let) -> None:
         self._records.append(Let(op, self._within(op.value), self._within(op.body)))
 
     def _visit_var(self, op: Var) -> None:
         # Other variables are not told.
-        if type(op.ty) is BufferType:
+        if type(op.ty) is tirx.BufferType:
             self._records.append(Name(op, op.__chandle__()))
 
 
@@ -347,25 +328,25 @@ def _refuse_block(_reader: _Reader, _op: Any) -> None:
 
 
 _VISITORS: dict[type, Callable[[_Reader, Any], None]] = {
-    AllocBuffer: _Reader._visit_alloc,
-    AssertStmt: _Reader._visit_assert,
+    tirx.AllocBuffer: _Reader._visit_alloc,
+    tirx.AssertStmt: _Reader._visit_assert,
     AttrStmt: _Reader._visit_attr,
-    Bind: _Reader._visit_value,
-    BufferStore: _Reader._visit_store,
+    tirx.Bind: _Reader._visit_value,
+    tirx.BufferStore: _Reader._visit_store,
     CallExpr: _Reader._visit_call,
-    DeclBuffer: _Reader._visit_decl,
-    Evaluate: _Reader._visit_value,
-    For: _Reader._visit_for,
-    IfThenElse: _Reader._visit_if,
-    LetExpr: _Reader._visit_let,
-    Return: _Reader._visit_value,
+    tirx.DeclBuffer: _Reader._visit_decl,
+    tirx.Evaluate: _Reader._visit_value,
+    tirx.For: _Reader._visit_for,
+    tirx.IfThenElse: _Reader._visit_if,
+    tirx.Let: _Reader._visit_let,
+    tirx.Return: _Reader._visit_value,
     SBlock: _refuse_block,
     SBlockRealize: _refuse_block,
-    Select: _Reader._visit_select,
-    SeqStmt: _Reader._visit_seq,
+    tirx.Select: _Reader._visit_select,
+    tirx.SeqStmt: _Reader._visit_seq,
     TensorLoad: _Reader._visit_load,
     Var: _Reader._visit_var,
-    While: _Reader._visit_while,
+    tirx.While: _Reader._visit_while,
 }
 
 _PARTS: dict[type, Callable[[Any], tuple[Records, ...]]] = {

@@ -15,8 +15,7 @@ from tvm import tirx
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
-_REPLACED = ("bfloat", "float8")
-"""How the names of types begin that TVM may replace."""
+_REPLACED = ("bfloat", "float8")  # How the names of types begin that TVM may replace
 
 _NOT_BUILT_BY_TVM = "ext_dev"
 """Targets that TVM generates no code for: who does takes a function as it is."""

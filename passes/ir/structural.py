@@ -24,8 +24,7 @@ _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 Callback = Callable[[Any, Any], Any]
 
-Callbacks = list[tuple[Any, Callback]]
-"""What to do with nodes, by their class."""
+Callbacks = list[tuple[Any, Callback]]  # What to do with nodes, by their class
 
 
 @cache

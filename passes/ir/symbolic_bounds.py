@@ -14,8 +14,7 @@ from tvm.tirx import PrimFunc, is_buffer_var
 from passes.ir.structural import structural_walk
 from passes.ir.whole_numbers import never_wraps
 
-_LIMIT = 1 << 62
-"""What a size stays below; see `passes.planning.problem.ADDRESS_LIMIT`."""
+_LIMIT = 1 << 62  # What a size stays below; see `passes.planning.problem.ADDRESS_LIMIT`
 
 UPPER_BOUND = "tir_var_upper_bound"
 """The function attribute that says the most that variables can be, by name."""

@@ -18,12 +18,10 @@ from passes.planning.live_ranges import common, live_together
 from passes.planning.problem import Buffer, Problem
 from target_hw.memory import round_up
 
-CLIQUE_STEPS = 20_000
-"""Buffers that the search for a heavy set of separated ones may try."""
+CLIQUE_STEPS = 20_000  # Buffers that the search for a heavy set of separated ones may try
 MOST_UNITS = 32
 """Alignments and common divisors of them beyond which only that of all of them is added."""
-CLIQUE_BUFFERS = 2000
-"""Buffers beyond which separations are not looked at."""
+CLIQUE_BUFFERS = 2000  # Buffers beyond which separations are not looked at
 
 
 def lower_bound(problem: Problem) -> int:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import islice
 
-ROW_LIMIT = 40
-"""Rows that are shown; of the others their number is said."""
+ROW_LIMIT = 40  # Rows that are shown; of the others their number is said
 
 
 def html_table(

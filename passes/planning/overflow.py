@@ -15,8 +15,7 @@ from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from passes.planning.remedies import MOST_PLANNED, PARTS, Change, Remedy, remedies
 
-MOST_SHOWN = 200
-"""Buffers at the peak that are listed, at most."""
+MOST_SHOWN = 200  # Buffers at the peak that are listed, at most
 
 Overflow = Callable[[Problem, Plan, int], str]
 """What to say of a plan that does not fit: from the problem, the plan, and the bytes at the start

@@ -96,11 +96,8 @@ class BudgetTracker:
         return self._stop is not None and time.monotonic() >= self._stop
 
 
-Solver = Callable[[Problem], Plan]
-"""From a problem to a complete plan, also when that does not fit."""
-
-Offsets = Mapping[str, int | Sequence[int]]
-"""By buffer name: an offset in bytes, or one a slot."""
+Solver = Callable[[Problem], Plan]  # From a problem to a complete plan, also when that does not fit
+Offsets = Mapping[str, int | Sequence[int]]  # By buffer name: an offset in bytes, or one a slot
 
 Run = TypeVar("Run", bound=Callable[[Problem, Budget], Plan | Offsets])
 """``run(problem, budget)`` returns where each buffer goes, also when it does not fit the capacity.

@@ -18,29 +18,17 @@ from passes.planning.planner import Budget, solve
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import verify
 
-NODES = 2_000
-"""Placements that may be tried for one change."""
-
-PLANNER_NODES = 50_000
-"""Placements that may be tried for the problem as it is."""
+NODES = 2_000  # Placements that may be tried for one change
+PLANNER_NODES = 50_000  # Placements that may be tried for the problem as it is
 
 MOST_BUFFERS = 500
 """Buffers beyond which only quick planners are asked, and only for changes of many buffers."""
 
-MOST_PLANNED = 20_000
-"""Buffers beyond which nothing is tried: each plan takes seconds."""
-
-MOST_TRIED = 6
-"""Buffers, and pairs of them, that are looked at for each kind of change."""
-
-TRIES = 5
-"""Sizes of one buffer, or of all, that are planned."""
-
-SHOWN = 2
-"""Remedies of one kind that are returned, the best first."""
-
-PARTS = 16
-"""All sizes are tried at so many parts of what they are."""
+MOST_PLANNED = 20_000  # Buffers beyond which nothing is tried: each plan takes seconds
+MOST_TRIED = 6  # Buffers, and pairs of them, that are looked at for each kind of change
+TRIES = 5  # Sizes of one buffer, or of all, that are planned
+SHOWN = 2  # Remedies of one kind that are returned, the best first
+PARTS = 16  # All sizes are tried at so many parts of what they are
 
 
 class Change(Enum):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, product
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,7 @@ from passes.planning.problem import Buffer, Penalty, Problem
 
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
-SHELF = 1000
-"""Slots on a full shelf after it was halved: see `_Disjoint`."""
+SHELF = 1000  # Slots on a full shelf after it was halved: see `_Disjoint`
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         yield from _misplaced(problem, plan, buffer)
     yield from _overlapping(problem, plan)
     for first, second in problem.separations:
-        if _share(problem, plan, first, second):
+        if _shared(problem, plan, first, second):
             message = f"{first!r} and {second!r} are separated but share bytes"
             yield Violation("separated", (first, second), message)
     if not unplaced:
@@ -275,13 +274,15 @@ class _Disjoint:
             yield other
 
 
-def _share(problem: Problem, plan: Plan, first: str, second: str) -> bool:
-    """Whether any slot of one buffer shares a byte with any slot of the other."""
+def _shared(problem: Problem, plan: Plan, first: str, second: str) -> list[tuple[int, int]]:
+    """Return the numbers of the slots of two buffers that share a byte."""
     one, two = (problem.buffers[problem.index[name]] for name in (first, second))
-    return any(
-        max(a, b) < min(a + one.size, b + two.size)
-        for a, b in product(_offsets(plan, one), _offsets(plan, two))
-    )
+    return [
+        (slot, other)
+        for slot, a in enumerate(_offsets(plan, one))
+        for other, b in enumerate(_offsets(plan, two))
+        if max(a, b) < min(a + one.size, b + two.size)
+    ]
 
 
 def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
@@ -297,15 +298,9 @@ def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 def charge(problem: Problem, plan: Plan, penalty: Penalty) -> int:
     """Return what one penalty costs under a plan."""
-    one, two = (problem.buffers[problem.index[n]] for n in (penalty.first, penalty.second))
-    shared = [
-        (slot, other)
-        for slot, a in enumerate(_offsets(plan, one))
-        for other, b in enumerate(_offsets(plan, two))
-        if max(a, b) < min(a + one.size, b + two.size)
-    ]
+    shared = _shared(problem, plan, penalty.first, penalty.second)
     if not shared:
         return 0
-    equally_many = len(_offsets(plan, one)) == len(_offsets(plan, two))
+    equally_many = len(plan.offsets[penalty.first]) == len(plan.offsets[penalty.second])
     slots_match = equally_many and all(slot == other for slot, other in shared)
     return penalty.cost_if_slots_match if slots_match else penalty.cost

@@ -23,29 +23,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import GlobalVar, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    Broadcast,
-    BufferLoad,
-    BufferStore,
-    DeclBuffer,
-    For,
-    IntImm,
-    PrimFunc,
-    Ramp,
-    SeqStmt,
-    While,
-    address_of,
-    tvm_access_ptr,
-)
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.operators import (
@@ -71,8 +55,7 @@ _NO_ALIAS = "tirx.noalias"
 
 _BYTES = tvm_ffi.dtype("uint8")
 
-_READ_AND_WRITE = 3
-"""The mask of `tvm_access_ptr` for memory that is read and written."""
+_READ_AND_WRITE = 3  # The mask of `tvm_access_ptr` for memory that is read and written
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,51 +74,46 @@ class Arena:
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """Where a buffer with one offset lives, in bytes."""
+class _View:
+    """A buffer with one offset: its name, and where its elements are, in bytes."""
 
+    buffer: Var
     arena: Var
     size: int  # Of the arena
     offset: int
 
-    def moved(self, index: Any, element: Any, name: str) -> Any:
+    def moved(self, index: Any, element: Any) -> Any:
         """Return an index of elements, scalar or vector, as one from the arena's start."""
         nbits = element.bits * element.lanes
-        shift = offset_in_elements(name, self.offset, nbits)
+        shift = offset_in_elements(self.buffer.name, self.offset, nbits)
         if shift == 0:
             return index
         lanes = index.ty.dtype.lanes
         if _index_type(self.size * 8 // nbits) == "int64":
             index = index.astype("int64" if lanes == 1 else f"int64x{lanes}")
-        amount = IntImm(str(index.ty.dtype.with_lanes(1)), shift)
-        if isinstance(index, Ramp):
-            return Ramp(index.base + amount, index.stride, index.lanes)
-        if isinstance(index, Broadcast):
-            return Broadcast(index.value + amount, index.lanes)
-        return index + (amount if lanes == 1 else Broadcast(amount, lanes))
-
-
-@dataclass(frozen=True, eq=False)
-class _View:
-    """The new name of a buffer, and where its elements are."""
-
-    buffer: Var  # It begins where its arena begins
-    place: _Place
+        amount = tirx.IntImm(str(index.ty.dtype.with_lanes(1)), shift)
+        if isinstance(index, tirx.Ramp):
+            return tirx.Ramp(index.base + amount, index.stride, index.lanes)
+        if isinstance(index, tirx.Broadcast):
+            return tirx.Broadcast(index.value + amount, index.lanes)
+        return index + (amount if lanes == 1 else tirx.Broadcast(amount, lanes))
 
     def indices(self, indices: Any) -> list[Any]:
         """Return what takes the place of an access's indices."""
         (index,) = indices
-        return [self.place.moved(index, self.buffer.ty.dtype.dtype, self.buffer.name)]
+        return [self.moved(index, self.buffer.ty.dtype.dtype)]
 
     @property
     def first(self) -> Any:
         """The address of the first element."""
-        return address_of(BufferLoad(self.buffer, self.indices([IntImm("int32", 0)])))
+        return tirx.address_of(
+            tirx.BufferLoad(self.buffer, self.indices([tirx.IntImm("int32", 0)]))
+        )
 
 
 def write_arenas(
-    func: PrimFunc, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
-) -> PrimFunc:
+    func: tirx.PrimFunc, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
+) -> tirx.PrimFunc:
     """Make one allocation of each arena, and turn its members into views.
 
     A pointer to a member that is handed to a call becomes the address of its first element in the
@@ -166,14 +144,14 @@ class _ArenaRewriter:
             name = "arena_" + re.sub(r"\W+", "_", arena.scope)
             extent = -(-arena.size * 8 // (arena.dtype.bits * arena.dtype.lanes))
             memory = tirx.decl_buffer(
-                (IntImm(_index_type(extent), extent),),
+                (tirx.IntImm(_index_type(extent), extent),),
                 str(arena.dtype),
                 name,
                 scope=arena.scope,
                 data_alignment=max(arena.alignment, DEFAULT_ALIGNMENT),
                 layout=None,
             )
-            self._attached.add(arena.owner, AllocBuffer(memory))
+            self._attached.add(arena.owner, tirx.AllocBuffer(memory))
             by_address = any(
                 len(offsets) > 1 or not uses[allocation.index].has_movable_indices
                 for allocation, offsets in arena.members
@@ -183,11 +161,11 @@ class _ArenaRewriter:
                 if by_address:
                     self._add_address(buffer, memory, offsets, allocation.loop)
                     continue
-                place = _Place(memory, arena.size, offsets[0])
                 for named in (buffer, *uses[allocation.index].aliases):
                     key = named.__chandle__()
                     if key not in self._views:
-                        self._views[key] = _View(_view(named, place), place)
+                        view = _View(named, memory, arena.size, offsets[0])
+                        self._views[key] = replace(view, buffer=_from_the_start(view))
 
     @property
     def has_addresses(self) -> bool:
@@ -196,27 +174,32 @@ class _ArenaRewriter:
 
     def _add_address(self, buffer: Var, arena: Var, offsets: Sequence[int], loop: Any) -> None:
         key, dtype = buffer.__chandle__(), arena.ty.shape[0].ty
-        index: Any = IntImm(dtype, offsets[0])
+        index: Any = tirx.IntImm(dtype, offsets[0])
         if len(offsets) > 1:
             index = slot_index(dtype, offsets, self._iterations.number_in(loop))
         # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
-        extent = IntImm(dtype, arena.ty.shape[0].value - max(offsets))
-        self._addresses[key] = tvm_access_ptr("uint8", arena.data, index, extent, _READ_AND_WRITE)
+        extent = tirx.IntImm(dtype, arena.ty.shape[0].value - max(offsets))
+        self._addresses[key] = tirx.tvm_access_ptr(
+            "uint8", arena.data, index, extent, _READ_AND_WRITE
+        )
         if len(buffer.ty.allocated_addr):
             # An address of the program's own is not that in the arena.
             self._renamed[key] = buffer.with_allocated_addr([])
 
     def __call__(self, body: Any) -> Any:
         callbacks: Callbacks = [
-            (AllocBuffer, self._rewrite_alloc),
-            (DeclBuffer, self._rewrite_decl),
-            (For, lambda op, m: self._iterations.write_for(op, self._attached.rewrite_for(op, m))),
-            (While, lambda op, m: self._iterations.write_while(op, m.default_mutate(op))),
-            (SeqStmt, self._rewrite_seq),
+            (tirx.AllocBuffer, self._rewrite_alloc),
+            (tirx.DeclBuffer, self._rewrite_decl),
+            (
+                tirx.For,
+                lambda op, m: self._iterations.write_for(op, self._attached.rewrite_for(op, m)),
+            ),
+            (tirx.While, lambda op, m: self._iterations.write_while(op, m.default_mutate(op))),
+            (tirx.SeqStmt, self._rewrite_seq),
             (AttrStmt, self._rewrite_attr),
         ]
         uses = [
-            (BufferStore, self._rewrite_store),
+            (tirx.BufferStore, self._rewrite_store),
             (TensorLoad, self._rewrite_load),
             (TensorRegion, self._rewrite_region),
             (Call, self._rewrite_call),
@@ -229,31 +212,33 @@ class _ArenaRewriter:
 
     # Definitions
 
-    def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
+    def _rewrite_alloc(self, op: tirx.AllocBuffer, mutator: Any) -> Any:
         address = self._addresses.get(op.buffer.__chandle__())
         if address is not None:
             buffer = self._renamed.get(op.buffer.__chandle__(), op.buffer)
             pointer = Var(f"{buffer.name}_address", address.ty)
-            return SeqStmt([Bind(pointer, address), DeclBuffer(buffer, data=pointer)])
+            return tirx.SeqStmt(
+                [tirx.Bind(pointer, address), tirx.DeclBuffer(buffer, data=pointer)]
+            )
         view = self._view(op.buffer)
         if view is None:
             return mutator.default_mutate(op)
-        return DeclBuffer(view.buffer, data=view.place.arena.data)
+        return tirx.DeclBuffer(view.buffer, data=view.arena.data)
 
-    def _rewrite_seq(self, op: SeqStmt, mutator: Any) -> Any:
+    def _rewrite_seq(self, op: tirx.SeqStmt, mutator: Any) -> Any:
         """Keep a buffer and the pointer that it is declared on in the sequence that uses it."""
         parts: list[Any] = []
         for statement in op.seq:
             new = mutator.mutate(statement)
-            is_pair = isinstance(statement, AllocBuffer) and isinstance(new, SeqStmt)
+            is_pair = isinstance(statement, tirx.AllocBuffer) and isinstance(new, tirx.SeqStmt)
             parts += list(new.seq) if is_pair else [new]
-        return SeqStmt(parts)
+        return tirx.SeqStmt(parts)
 
-    def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
+    def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
         view = self._view(op.buffer)
         if view is None:
             return mutator.default_mutate(op)
-        return DeclBuffer(view.buffer, data=view.place.arena.data)
+        return tirx.DeclBuffer(view.buffer, data=view.arena.data)
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
         view = self._view(op.node) if isinstance(op.node, Var) else None
@@ -263,11 +248,15 @@ class _ArenaRewriter:
 
     def _rewrite_load(self, op: TensorLoad) -> Any:
         view = self._view(op.source)
-        return op if view is None else BufferLoad(view.buffer, view.indices(op.indices))
+        return op if view is None else tirx.BufferLoad(view.buffer, view.indices(op.indices))
 
-    def _rewrite_store(self, op: BufferStore) -> Any:
+    def _rewrite_store(self, op: tirx.BufferStore) -> Any:
         view = self._view(op.buffer)
-        return op if view is None else BufferStore(view.buffer, op.value, view.indices(op.indices))
+        return (
+            op
+            if view is None
+            else tirx.BufferStore(view.buffer, op.value, view.indices(op.indices))
+        )
 
     # Addresses
 
@@ -294,7 +283,7 @@ class _ArenaRewriter:
         element, name = dtype.ty.dtype, view.buffer.name
         if element.bits * element.lanes == 0:
             raise ValueError(f"buffer {name!r}: a pointer into it has no element type")
-        args = [dtype, view.buffer.data, view.place.moved(offset, element, name), extent, mask]
+        args = [dtype, view.buffer.data, view.moved(offset, element), extent, mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_masked(self, op: Call, at: int) -> Any:
@@ -352,16 +341,16 @@ def offset_in_elements(name: str, offset: int, nbits: int) -> int:
     return offset * 8 // nbits
 
 
-def _view(buffer: Var, place: _Place) -> Var:
+def _from_the_start(view: _View) -> Var:
     """Return a buffer of the same elements that begins where its arena begins."""
-    ty = buffer.ty
+    buffer, ty = view.buffer, view.buffer.ty
     offset = ty.elem_offset
     if len(ty.shape) != 1 or len(ty.strides):
         raise ValueError(
             f"buffer {buffer.name!r} has {len(ty.shape)} dimensions or strides; "
             "run FlattenBuffer before PlanAddresses"
         )
-    if not isinstance(offset, IntImm) or offset.value != 0:
+    if not isinstance(offset, tirx.IntImm) or offset.value != 0:
         raise ValueError(
             f"buffer {buffer.name!r} has an elem_offset, which nothing reads after FlattenBuffer"
         )
@@ -369,7 +358,7 @@ def _view(buffer: Var, place: _Place) -> Var:
     if not does_not_wrap(extent.ty.dtype):
         extent = extent.astype("int64")
     return tirx.decl_buffer(
-        (place.moved(extent, ty.dtype.dtype, buffer.name),),
+        (view.moved(extent, ty.dtype.dtype),),
         str(ty.dtype.dtype),
         buffer.name,
         scope=ty.storage_scope,

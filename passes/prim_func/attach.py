@@ -42,13 +42,6 @@ class AttachedAllocations:
         loop = mutator.default_mutate(op)
         if op.__chandle__() not in self._at:
             return loop
-        return For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            self.before(op.__chandle__(), loop.body),
-            loop.thread_binding,
-            loop.annotations,
-            loop.step,
-        )
+        parts = (loop.loop_var, loop.min, loop.extent, loop.kind)
+        body = self.before(op.__chandle__(), loop.body)
+        return For(*parts, body, loop.thread_binding, loop.annotations, loop.step)

@@ -100,7 +100,10 @@ class InPlacePairs:
         if stmt.key not in self._accesses:
             statements = (*site.around, site.record)
             at = next(at for at in statements if _handle(at) == stmt.key)
-            self._accesses[stmt.key] = _accesses_of(at)
+            self._accesses[stmt.key] = [
+                _StatementAccess(number, each.key, each.op.indices, type(each) is Store, path)
+                for number, (each, path) in enumerate(_loads_and_stores((at,), ()))
+            ]
         return self._accesses[stmt.key]
 
     def _are_named_otherwise(self, stmt: StmtEntry, *indices: int) -> bool:
@@ -184,19 +187,12 @@ def _common(one: _StatementAccess, other: _StatementAccess) -> int:
     return depth
 
 
-def _accesses_of(statement: Any) -> list[_StatementAccess]:
-    """List the loads and stores in a statement, in the order of the program.
-
-    The statement counts as around what stands in it, unless it is a store. What the bounds of a
-    loop read is listed in front of the loop and behind its body.
-    """
-    return [
-        _StatementAccess(number, access.key, access.op.indices, type(access) is Store, path)
-        for number, (access, path) in enumerate(_loads_and_stores((statement,), ()))
-    ]
-
-
 def _loads_and_stores(records: Records, path: Path) -> Iterator[tuple[Load | Store, Path]]:
+    """Yield the loads and stores in some records, in the order of the program.
+
+    A statement counts as around what stands in it, unless it is a store. What the bounds of a loop
+    read comes in front of the loop and behind its body.
+    """
     for record in records:
         parts = [(part, 0) for part in parts_of(record)]
         match record:

@@ -8,21 +8,10 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    BufferLoad,
-    BufferStore,
-    For,
-    IntImm,
-    Select,
-    SeqStmt,
-    While,
-)
 
 from passes.ir.whole_numbers import does_not_wrap
 
-_ZERO = IntImm("int32", 0)
+_ZERO = tirx.IntImm("int32", 0)
 
 
 class Iterations:
@@ -37,57 +26,57 @@ class Iterations:
         self._bound: dict[int, dict[str, Var]] = {}
         self._counters: dict[int, Var] = {}
 
-    def number_in(self, loop: For | While) -> Any:
+    def number_in(self, loop: tirx.For | tirx.While) -> Any:
         """Return the number of a loop's current iteration, from 0, for use in its body."""
         key = loop.__chandle__()
         if key not in self._numbers:
-            make = self._number_of_for if isinstance(loop, For) else self._number_of_while
+            make = self._number_of_for if isinstance(loop, tirx.For) else self._number_of_while
             self._numbers[key] = make(key, loop)
         return self._numbers[key]
 
-    def _number_of_for(self, key: int, loop: For) -> Any:
+    def _number_of_for(self, key: int, loop: tirx.For) -> Any:
         bound = self._bound[key] = {
             part: Var(f"{loop.loop_var.name}_{part}", value.ty)
             for part, value in (("min", loop.min), ("step", loop.step))
-            if value is not None and not isinstance(value, (IntImm, Var))
+            if value is not None and not isinstance(value, (tirx.IntImm, Var))
         }
         number = loop.loop_var
         first, step = bound.get("min", loop.min), bound.get("step", loop.step)
-        if not (isinstance(first, IntImm) and first.value == 0):
+        if not (isinstance(first, tirx.IntImm) and first.value == 0):
             number = number - first
-        if step is not None and not (isinstance(step, IntImm) and step.value == 1):
+        if step is not None and not (isinstance(step, tirx.IntImm) and step.value == 1):
             number = tirx.floordiv(number, step)
         # A narrow type may be too small for the number of slots.
         return number if does_not_wrap(number.ty.dtype) else number.astype("int64")
 
-    def _number_of_while(self, key: int, _loop: While) -> Any:
+    def _number_of_while(self, key: int, _loop: tirx.While) -> Any:
         self._counters[key] = counter = tirx.decl_buffer(
-            (IntImm("int32", 1),), "int64", "iteration", scope="local", layout=None
+            (tirx.IntImm("int32", 1),), "int64", "iteration", scope="local", layout=None
         )
-        return BufferLoad(counter, [_ZERO])
+        return tirx.BufferLoad(counter, [_ZERO])
 
-    def write_for(self, op: For, new: For) -> Any:
+    def write_for(self, op: tirx.For, new: tirx.For) -> Any:
         """Return a rewritten ``for`` behind what the numbers of `op` rest on."""
         bound = self._bound.get(op.__chandle__())
         if not bound:
             return new
-        binds = [Bind(var, getattr(new, part)) for part, var in bound.items()]
+        binds = [tirx.Bind(var, getattr(new, part)) for part, var in bound.items()]
         first, step = bound.get("min", new.min), bound.get("step", new.step)
         parts = (new.loop_var, first, new.extent, new.kind, new.body, new.thread_binding)
-        return SeqStmt([*binds, For(*parts, new.annotations, step=step)])
+        return tirx.SeqStmt([*binds, tirx.For(*parts, new.annotations, step=step)])
 
-    def write_while(self, op: While, new: While) -> Any:
+    def write_while(self, op: tirx.While, new: tirx.While) -> Any:
         """Return a rewritten ``while`` that counts, if anyone asked for the numbers of `op`."""
         counter = self._counters.get(op.__chandle__())
         if counter is None:
             return new
 
         def count(value: Any) -> Any:
-            return BufferStore(counter, value, [_ZERO])
+            return tirx.BufferStore(counter, value, [_ZERO])
 
-        step = count(BufferLoad(counter, [_ZERO]) + IntImm("int64", 1))
-        loop = While(new.condition, SeqStmt([step, new.body]))
-        return SeqStmt([AllocBuffer(counter), count(IntImm("int64", -1)), loop])
+        step = count(tirx.BufferLoad(counter, [_ZERO]) + tirx.IntImm("int64", 1))
+        loop = tirx.While(new.condition, tirx.SeqStmt([step, new.body]))
+        return tirx.SeqStmt([tirx.AllocBuffer(counter), count(tirx.IntImm("int64", -1)), loop])
 
 
 def slot_index(dtype: Any, offsets: Sequence[int], number: Any) -> Any:
@@ -96,11 +85,11 @@ def slot_index(dtype: Any, offsets: Sequence[int], number: Any) -> Any:
     Offsets are in bytes; `dtype` is the type of the index, `number` that of the iteration, from 0.
     """
     count = len(offsets)
-    slot = tirx.floormod(number, IntImm(number.ty, count)).astype(dtype)
+    slot = tirx.floormod(number, tirx.IntImm(number.ty, count)).astype(dtype)
     stride = offsets[1] - offsets[0]
     if all(offset == offsets[0] + k * stride for k, offset in enumerate(offsets)):
-        return slot * IntImm(dtype, stride) + IntImm(dtype, offsets[0])
-    index: Any = IntImm(dtype, offsets[-1])
+        return slot * tirx.IntImm(dtype, stride) + tirx.IntImm(dtype, offsets[0])
+    index: Any = tirx.IntImm(dtype, offsets[-1])
     for k in range(count - 2, -1, -1):
-        index = Select(slot == IntImm(dtype, k), IntImm(dtype, offsets[k]), index)
+        index = tirx.Select(slot == tirx.IntImm(dtype, k), tirx.IntImm(dtype, offsets[k]), index)
     return index

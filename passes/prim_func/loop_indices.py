@@ -18,8 +18,7 @@ from passes.ir.operators import is_pure
 from passes.ir.structural import structural_walk
 from passes.ir.whole_numbers import never_wraps
 
-_MOST = 1 << 30
-"""Limits of indices beyond this are those of their type: nothing is known."""
+_MOST = 1 << 30  # Limits of indices beyond this are those of their type: nothing is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +136,7 @@ class LoopNest:
             reach, index = index.stride.value * (index.lanes.value - 1), index.base
         common = [loop.loop_var for loop in self.common]
         others = [*(loop.loop_var for loop in inner), *self.counters]
-        if index.ty.dtype.lanes != 1 or not _names_only(index, (*common, *others)):
+        if index.ty.dtype.lanes != 1 or not names_only(index, (*common, *others)):
             return None
         if not never_wraps(index):
             return None
@@ -150,7 +149,7 @@ class LoopNest:
         *factors, rest = found
         if not all(isinstance(factor, IntImm) for factor in factors):
             return None
-        if not _names_only(rest, others):
+        if not names_only(rest, others):
             return None
         return _Sum(tuple(int(factor.value) for factor in factors), rest, reach)
 
@@ -175,7 +174,7 @@ class LoopNest:
         return abs(factor), None if values is None else values[1] - values[0] + 1
 
     def _is_fixed(self, expr: Any) -> bool:
-        return _names_only(expr, self.counters)
+        return names_only(expr, self.counters)
 
 
 def _step(loop: For) -> int | None:
@@ -194,13 +193,11 @@ def _limits(ranges: Analyzer, expr: Any) -> tuple[int, int] | None:
     return None if max(abs(least), abs(most)) > _MOST else (least, most)
 
 
-def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
+def names_only(expr: Any, variables: Iterable[Var]) -> bool:
     """Whether an expression depends on nothing but some variables, and reads no memory."""
     if isinstance(expr, IntImm):
         return True
     known = {var.__chandle__() for var in variables}
-    if isinstance(expr, Var):
-        return expr.__chandle__() in known
     unknown: list[Any] = []
 
     def note_var(var: Var) -> None:

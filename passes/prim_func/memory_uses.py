@@ -13,25 +13,10 @@ from typing import Any
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import Bind, BufferStore, Evaluate, For, ForKind, IntImm, While, is_buffer_var
 
+from passes.ir import statements as records
 from passes.ir.buffers import items
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
-from passes.ir.statements import (
-    Alloc,
-    Assert,
-    Attribute,
-    Call,
-    Declare,
-    ForLoop,
-    Let,
-    Load,
-    Name,
-    Other,
-    RecordVisitor,
-    Store,
-    Value,
-    WhileLoop,
-)
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 
@@ -43,7 +28,7 @@ _READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last
 class StoreSite:
     """One place where memory is written by a plain store."""
 
-    record: Store  # The statement
+    record: records.Store  # The statement
     around: tuple[Any, ...]  # The records with a body that enclose it, outermost first
 
     @property
@@ -107,7 +92,7 @@ def find_memory_uses(
     return _Walk(access, lasting).find()
 
 
-class _Walk(RecordVisitor):
+class _Walk(records.RecordVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
         self._lasting = lasting
         self._of = [AllocationUses() for _ in access.allocs]
@@ -145,17 +130,21 @@ class _Walk(RecordVisitor):
 
     # Definitions
 
-    def _visit_alloc(self, alloc: Alloc) -> None:
+    def _visit_alloc(self, alloc: records.Alloc) -> None:
         buffer, uses = alloc.buffer, self._uses(alloc.key)
         if uses is None:
             raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
-        loops = [record.op for record in self._around if type(record) in (ForLoop, WhileLoop)]
+        loops = [
+            record.op
+            for record in self._around
+            if type(record) in (records.ForLoop, records.WhileLoop)
+        ]
         uses.dtypes[buffer.ty.dtype.dtype] = None
         owner, loop = (each[-1] if each else None for each in (self._owners, loops))
         self._change(alloc.key, count=uses.count + 1, owner=owner, loop=loop)
         self._visit_kept(alloc, f"the size of {buffer.name!r}")
 
-    def _visit_declare(self, declare: Declare) -> None:
+    def _visit_declare(self, declare: records.Declare) -> None:
         buffer = declare.op.buffer
         uses = self._uses(declare.key)
         source = buffer_data_var(declare.op.data)
@@ -173,7 +162,7 @@ class _Walk(RecordVisitor):
                 raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
             self._visit_kept(declare, f"buffer {buffer.name!r}, declared on a computed address")
 
-    def _visit_let(self, let: Let) -> None:
+    def _visit_let(self, let: records.Let) -> None:
         # What its variable is given to is not followed.
         keeper, self._keeper = self._keeper, f"variable {let.op.var.name!r}"
         self._visit(let.value)
@@ -189,7 +178,7 @@ class _Walk(RecordVisitor):
 
     _visit_branch = _visit_whileloop = _visit_body
 
-    def _visit_forloop(self, loop: ForLoop) -> None:
+    def _visit_forloop(self, loop: records.ForLoop) -> None:
         if loop.op.kind == _THREAD_LOOP:
             raise ValueError(
                 f"loop {loop.op.loop_var.name!r} is bound to a thread; run LowerOpaqueBlock first"
@@ -203,7 +192,7 @@ class _Walk(RecordVisitor):
         if is_owner:
             self._owners.pop()
 
-    def _visit_attribute(self, attribute: Attribute) -> None:
+    def _visit_attribute(self, attribute: records.Attribute) -> None:
         op, name = attribute.op, attribute.op.attr_key
         before = self._keeper, self._in_thread_env, self._is_asynchronous
         self._keeper = f"attribute {name!r}"
@@ -231,18 +220,18 @@ class _Walk(RecordVisitor):
 
     # Leaf statements
 
-    def _visit_assert(self, record: Assert) -> None:
+    def _visit_assert(self, record: records.Assert) -> None:
         self._visit_kept(record, None)
 
-    def _visit_other(self, other: Other) -> None:
+    def _visit_other(self, other: records.Other) -> None:
         self._visit_kept(other, type(other.op).__name__)
 
-    def _visit_value(self, value: Value) -> None:
+    def _visit_value(self, value: records.Value) -> None:
         op = value.op
         keeper = None if type(op) is Evaluate else type(op).__name__
         self._visit_kept(value, f"variable {op.var.name!r}" if type(op) is Bind else keeper)
 
-    def _visit_store(self, store: Store) -> None:
+    def _visit_store(self, store: records.Store) -> None:
         uses = self._note_access(store.key, store.op.value.ty.dtype, store.op.indices)
         if uses is not None:
             uses.stores.append(StoreSite(store, tuple(self._around)))
@@ -250,7 +239,7 @@ class _Walk(RecordVisitor):
 
     # Expressions
 
-    def _visit_load(self, load: Load) -> None:
+    def _visit_load(self, load: records.Load) -> None:
         self._note_access(load.key, load.op.ty.dtype, load.op.indices)
         self._visit(load.indices)
 
@@ -262,7 +251,7 @@ class _Walk(RecordVisitor):
             self._note_copy(key)
         return uses
 
-    def _visit_call(self, call: Call) -> None:
+    def _visit_call(self, call: records.Call) -> None:
         op = call.op
         keeper, told = self._keeper, self._told
         if keeper is None and not is_done_on_return(op, self._lasting):
@@ -289,7 +278,7 @@ class _Walk(RecordVisitor):
         self._visit_parts(call)
         self._keeper, self._told = keeper, told
 
-    def _visit_name(self, name: Name) -> None:
+    def _visit_name(self, name: records.Name) -> None:
         self._hand_on(name.key)
 
     def _hand_on(self, key: int) -> None:

@@ -38,8 +38,7 @@ from passes.prim_func.thread_races import racing_pairs
 VECTOR_ALIGNMENT = 64
 """The most alignment in bytes that a wide access asks for: that of a cache line."""
 
-MOST_SLOTS = 256
-"""Slots of one buffer beyond which it is refused: each is placed by itself."""
+MOST_SLOTS = 256  # Slots of one buffer beyond which it is refused: each is placed by itself
 
 _REGISTER_BYTES = 4
 _MULTI_BUFFER = "multi_buffer"

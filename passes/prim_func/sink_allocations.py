@@ -13,27 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
+from tvm import tirx
 from tvm.ir import PointerType, Var
 from tvm.ir.expr import Call
-from tvm.tirx import (
-    AllocBuffer,
-    BufferStore,
-    For,
-    ForKind,
-    IfThenElse,
-    IntImm,
-    PrimFunc,
-    SeqStmt,
-)
 
 from passes.ir.operators import REINTERPRET, SET_FIELD, operator_name
 from passes.ir.structural import structural_walk
 from passes.prim_func.loop_indices import LoopNest
 
-_ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
+_ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
 
 
-def sink_allocations(func: PrimFunc) -> PrimFunc:
+def sink_allocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a flat function with allocations moved inwards: itself if there is nothing to move.
 
     An allocation of constant size, without annotations and without an address, moves into
@@ -69,12 +60,12 @@ def _contents_of(op: Any) -> _Contents:
         if is_number or name == SET_FIELD:
             stored.append(call)
 
-    def note_store(store: BufferStore) -> None:
+    def note_store(store: tirx.BufferStore) -> None:
         if isinstance(store.value.ty, PointerType):
             stored.append(store)
 
     notes = [(Var, lambda var: variables.append(var.__chandle__()))]
-    structural_walk(op, [*notes, (Call, note_call), (BufferStore, note_store)])
+    structural_walk(op, [*notes, (Call, note_call), (tirx.BufferStore, note_store)])
     return _Contents(op, frozenset(variables), bool(stored))
 
 
@@ -85,32 +76,27 @@ class _Sinker:
         self._known: dict[int, _Contents] = {}
 
     def __call__(self, body: Any) -> Any:
-        return tvm_ffi.structural_mutate(body, (SeqStmt, self._sink))
+        return tvm_ffi.structural_mutate(body, (tirx.SeqStmt, self._sink))
 
-    def _sink(self, op: SeqStmt, mutator: Any) -> Any:
+    def _sink(self, op: tirx.SeqStmt, mutator: Any) -> Any:
         old = list(op.seq)
-        new = [mutator.mutate(statement) for statement in self._sink_within(old)]
+        allocs = [op for op in old if isinstance(op, tirx.AllocBuffer) and _may_move(op)]
+        statements, left = self._handed_down(old, allocs, is_repeated=False)
+        moved = {a.__chandle__() for a in allocs} - {a.__chandle__() for a in left}
+        new = [mutator.mutate(one) for one in statements if one.__chandle__() not in moved]
         if len(new) == len(old) and all(a.same_as(b) for a, b in zip(new, old, strict=True)):
             return op
-        return new[0] if len(new) == 1 else SeqStmt(new)
-
-    def _sink_within(self, statements: list[Any]) -> list[Any]:
-        """Move allocations of a list into the statements of it that alone use them."""
-        allocs = [op for op in statements if isinstance(op, AllocBuffer) and _may_move(op)]
-        statements, left = self._handed_down(statements, allocs, is_repeated=False)
-        staying = {alloc.__chandle__() for alloc in left}
-        moved = {alloc.__chandle__() for alloc in allocs} - staying
-        return [op for op in statements if op.__chandle__() not in moved]
+        return new[0] if len(new) == 1 else tirx.SeqStmt(new)
 
     def _handed_down(
-        self, statements: list[Any], allocs: Sequence[AllocBuffer], is_repeated: bool
-    ) -> tuple[list[Any], list[AllocBuffer]]:
+        self, statements: list[Any], allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
+    ) -> tuple[list[Any], list[tirx.AllocBuffer]]:
         """Place allocations in the statements that alone use them.
 
         Return the statements with the allocations in them, and those that have no place in any.
         """
         users = self._users(statements, allocs)
-        into: dict[int, list[AllocBuffer]] = {}
+        into: dict[int, list[tirx.AllocBuffer]] = {}
         for alloc, used_in in zip(allocs, users, strict=True):
             if len(used_in) == 1:
                 into.setdefault(used_in[0], []).append(alloc)
@@ -121,7 +107,7 @@ class _Sinker:
             placed |= {a.__chandle__() for a in group} - {a.__chandle__() for a in left}
         return statements, [alloc for alloc in allocs if alloc.__chandle__() not in placed]
 
-    def _users(self, statements: list[Any], allocs: Sequence[AllocBuffer]) -> list[list[int]]:
+    def _users(self, statements: list[Any], allocs: Sequence[tirx.AllocBuffer]) -> list[list[int]]:
         """Return for each allocation which statements use it, other than itself."""
         found: dict[int, list[int]] = {alloc.buffer.__chandle__(): [] for alloc in allocs}
         own = {alloc.__chandle__() for alloc in allocs}
@@ -138,25 +124,25 @@ class _Sinker:
             self._known[handle] = _contents_of(op)
         return self._known[handle]
 
-    def _mentions(self, op: Any, alloc: AllocBuffer) -> bool:
+    def _mentions(self, op: Any, alloc: tirx.AllocBuffer) -> bool:
         """Whether a statement or expression uses a buffer, by whatever way."""
         return alloc.buffer.__chandle__() in self._contents(op).variables
 
     def _with_allocations(
-        self, op: Any, allocs: Sequence[AllocBuffer], is_repeated: bool
-    ) -> tuple[Any, list[AllocBuffer]]:
+        self, op: Any, allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
+    ) -> tuple[Any, list[tirx.AllocBuffer]]:
         """Return a statement with allocations in its body, and those that may not go there.
 
         If the statement is repeated where the allocations were not, what is left of an earlier
         time must not be read.
         """
-        if isinstance(op, IfThenElse):
+        if isinstance(op, tirx.IfThenElse):
             return self._branches_with_allocations(op, allocs, is_repeated)
-        if not isinstance(op, For) or op.kind not in _ONE_AFTER_THE_OTHER:
+        if not isinstance(op, tirx.For) or op.kind not in _ONE_AFTER_THE_OTHER:
             return op, list(allocs)
         bounds = [part for part in (op.min, op.extent, op.step) if part is not None]
-        may_go: list[AllocBuffer] = []
-        left: list[AllocBuffer] = []
+        may_go: list[tirx.AllocBuffer] = []
+        left: list[tirx.AllocBuffer] = []
         for alloc in allocs:
             in_bounds = any(self._mentions(part, alloc) for part in bounds)
             may_not = in_bounds or self._contents(op).keeps_pointers
@@ -164,14 +150,14 @@ class _Sinker:
         body, more = self._body_with_allocations(op.body, may_go, is_repeated=True)
         if not body.same_as(op.body):
             parts = (op.loop_var, op.min, op.extent, op.kind, body, op.thread_binding)
-            op = For(*parts, op.annotations, step=op.step)
+            op = tirx.For(*parts, op.annotations, step=op.step)
         return op, left + more
 
     def _branches_with_allocations(
-        self, op: IfThenElse, allocs: Sequence[AllocBuffer], is_repeated: bool
-    ) -> tuple[Any, list[AllocBuffer]]:
+        self, op: tirx.IfThenElse, allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
+    ) -> tuple[Any, list[tirx.AllocBuffer]]:
         branches = [op.then_case, op.else_case]
-        into: list[list[AllocBuffer]] = [[], []]
+        into: list[list[tirx.AllocBuffer]] = [[], []]
         left = []
         for alloc in allocs:
             uses = [case is not None and self._mentions(case, alloc) for case in branches]
@@ -184,36 +170,36 @@ class _Sinker:
                 branches[at], more = self._body_with_allocations(branches[at], group, is_repeated)
                 left += more
         if len(left) < len(allocs):
-            op = IfThenElse(op.condition, *branches)
+            op = tirx.IfThenElse(op.condition, *branches)
         return op, left
 
     def _body_with_allocations(
-        self, body: Any, allocs: Sequence[AllocBuffer], is_repeated: bool
-    ) -> tuple[Any, list[AllocBuffer]]:
+        self, body: Any, allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
+    ) -> tuple[Any, list[tirx.AllocBuffer]]:
         """Place allocations in a body: further in, or in front of it."""
         statements = _statements(body)
         inner, rest = self._handed_down(statements, allocs, is_repeated)
-        here: list[AllocBuffer] = []
-        left: list[AllocBuffer] = []
+        here: list[tirx.AllocBuffer] = []
+        left: list[tirx.AllocBuffer] = []
         for alloc, used_in in zip(rest, self._users(statements, rest), strict=True):
             may = not is_repeated or self._writes_all(statements[used_in[0]], alloc)
             (here if may else left).append(alloc)
         if len(left) == len(allocs):
             return body, left
         inner = [*here, *inner]
-        return (SeqStmt(inner) if len(inner) > 1 else inner[0]), left
+        return (tirx.SeqStmt(inner) if len(inner) > 1 else inner[0]), left
 
-    def _writes_all(self, op: Any, alloc: AllocBuffer) -> bool:
+    def _writes_all(self, op: Any, alloc: tirx.AllocBuffer) -> bool:
         """Whether a statement writes each element of a buffer, and reads none of them."""
         loops = []
-        while isinstance(op, For):
-            is_counted = isinstance(op.min, IntImm) and isinstance(op.extent, IntImm)
+        while isinstance(op, tirx.For):
+            is_counted = isinstance(op.min, tirx.IntImm) and isinstance(op.extent, tirx.IntImm)
             if op.kind not in _ONE_AFTER_THE_OTHER or not is_counted or op.step is not None:
                 return False
             loops.append(op)
             inner = _statements(op.body)
             op = inner[0] if len(inner) == 1 else None
-        if not isinstance(op, BufferStore) or not op.buffer.same_as(alloc.buffer):
+        if not isinstance(op, tirx.BufferStore) or not op.buffer.same_as(alloc.buffer):
             return False
         if self._mentions(op.value, alloc) or len(op.indices) != 1:
             return False
@@ -222,11 +208,11 @@ class _Sinker:
         return LoopNest(loops, ((), ()), ()).takes_each(op.indices[0], size)
 
 
-def _may_move(alloc: AllocBuffer) -> bool:
+def _may_move(alloc: tirx.AllocBuffer) -> bool:
     ty = alloc.buffer.ty
-    is_constant = len(ty.shape) == 1 and isinstance(ty.shape[0], IntImm)
+    is_constant = len(ty.shape) == 1 and isinstance(ty.shape[0], tirx.IntImm)
     return is_constant and not len(alloc.annotations) and not len(ty.allocated_addr)
 
 
 def _statements(body: Any) -> list[Any]:
-    return list(body.seq) if isinstance(body, SeqStmt) else [body]
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]

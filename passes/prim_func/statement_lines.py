@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from tvm.tirx import PrimFunc, SeqStmt, Stmt
 from tvm_ffi import structural_walk
 
 from passes.ir.script_lines import last_line, printed
-from passes.planning.overflow import Places, TextPlaces
+from passes.planning.overflow import Overflow, TextPlaces, does_not_fit
 from passes.prim_func.function_problems import FunctionProblems
 
 
@@ -26,6 +25,10 @@ class StatementLines(TextPlaces):
     # By the handle of a statement, the lines on which it begins: several where the function holds
     # one statement several times.
     begins: Mapping[int, tuple[int, ...]]
+
+    def legend(self) -> str:
+        """Say which text the lines are of."""
+        return "lines are those of the function's script, as it is planned, without target"
 
 
 def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
@@ -42,12 +45,6 @@ def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
     structural_walk(func.body, ((Stmt, collect),), order="pre")
     shown = func.without_attr("target") if func.attrs and "target" in func.attrs else func
     lines, begins = printed(shown, statements)
-    return StatementLines(lines, _lines_of_positions(lines, begins, found), begins)
-
-
-def _lines_of_positions(
-    lines: Sequence[str], begins: Mapping[int, tuple[int, ...]], found: FunctionProblems
-) -> tuple[int, ...]:
     seen: defaultdict[int, int] = defaultdict(int)
     line_of: list[int] = []
     line = 0
@@ -60,28 +57,12 @@ def _lines_of_positions(
             line = max(line, places[min(seen[entry.key], len(places) - 1)])
             seen[entry.key] += 1
         line_of.append(line)
-    return tuple(line_of)
+    return StatementLines(lines, tuple(line_of), begins)
 
 
-@dataclass(frozen=True, eq=False)
-class Lines(Places):
-    """Positions of a PrimFunc as lines of its text, printed when a message needs it."""
-
-    func: PrimFunc  # The function
-    found: FunctionProblems  # What was read off it
-
-    @cached_property
-    def _text(self) -> StatementLines:
-        return statement_lines(self.func, self.found)
-
-    def at(self, position: int) -> str:
-        """Return the line and what is written there."""
-        return self._text.at(position)
-
-    def during(self, begin: int, end: int) -> str:
-        """Return the first and the last line."""
-        return self._text.during(begin, end)
-
-    def legend(self) -> str:
-        """Say which text the lines are of."""
-        return "lines are those of the function's script, as it is planned, without target"
+def overflow_in(func: PrimFunc, found: FunctionProblems) -> Overflow:
+    """Return what to say of a plan for a flat function that does not fit, by lines of its text."""
+    # The function is printed when the text is asked for.
+    return lambda problem, plan, base: does_not_fit(
+        problem, plan, base, places=statement_lines(func, found)
+    )

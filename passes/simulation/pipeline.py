@@ -27,8 +27,7 @@ from passes.simulation.resolve import Operand, Resolved, TimedLoop, TimedStateme
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
 from target_hw.machine import Machine
 
-TIMELINE_RUNS = 2000
-"""Runs that a timeline holds unless told otherwise."""
+TIMELINE_RUNS = 2000  # Runs that a timeline holds unless told otherwise
 
 
 def simulate(
@@ -54,7 +53,11 @@ def simulate(
     state.run(resolved.steps)
     makespan = max(state.free.values(), default=0)
     pipes = (PipeTime(p, state.busy[p], makespan - state.busy[p]) for p in resolved.pipes)
-    stalls = sorted(_stalls(resolved, state.waits), key=lambda stall: -stall.cycles)
+    stalls = [
+        Stall(cause, one.pipe, one.name, buffer, other.name, resolved.owner[cell], cycles)
+        for (cause, one, buffer, other, cell), cycles in state.waits.items()
+    ]
+    stalls.sort(key=lambda stall: -stall.cycles)
     return Simulation(makespan, tuple(pipes), tuple(stalls), state.runs, tuple(state.timeline))
 
 
@@ -254,9 +257,3 @@ class _State:
 
 def _slots(accesses: _Accesses) -> tuple[tuple[str, int], ...]:
     return tuple((operand.buffer, operand.cells.index(cell)) for operand, cell in accesses)
-
-
-def _stalls(resolved: Resolved, waits: dict[_Wait, int]) -> Iterator[Stall]:
-    for (cause, one, buffer, other, cell), cycles in waits.items():
-        owner = resolved.owner[cell]
-        yield Stall(cause, one.pipe, one.name, buffer, other.name, owner, cycles)

@@ -11,15 +11,6 @@ from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer
-from tvm.tirx import (
-    AllocBuffer,
-    BufferLoad,
-    BufferStore,
-    DeclBuffer,
-    Evaluate,
-    For,
-    IntImm,
-)
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.linear_access import LinearAccess
@@ -31,7 +22,7 @@ from passes.prim_func.attach import AttachedAllocations
 _INT32_MAX = 2**31 - 1
 
 
-def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> AllocBuffer:
+def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBuffer:
     """Build the one allocation of an entry without a parent, and of what is packed into it.
 
     It is of the entry's first buffer itself where all that share are alike; else of a new buffer
@@ -47,7 +38,7 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> AllocBuffer:
     if entry.children:
         element = buffer.ty.dtype.dtype.with_lanes(1)
         size = -(-entry.packed_nbits // entry.element.bits)
-        extent = IntImm(buffer.ty.shape[0].ty, size)
+        extent = tirx.IntImm(buffer.ty.shape[0].ty, size)
         buffer = _flat_buffer(extent, element, buffer.name, entry)
     elif not _all_alike(entry, access):
         shared = [access.alloc_stmts[index].buffer for index in entry.allocs]
@@ -55,7 +46,9 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> AllocBuffer:
         extent = _merged_extent(shared, element.bits * element.lanes)
         buffer = _flat_buffer(extent, element, buffer.name, entry)
     volatile = entry.is_volatile or any(child.is_volatile for child in entry.children)
-    return AllocBuffer(buffer, {"tirx.volatile": True}) if volatile else AllocBuffer(buffer)
+    return (
+        tirx.AllocBuffer(buffer, {"tirx.volatile": True}) if volatile else tirx.AllocBuffer(buffer)
+    )
 
 
 def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> Var:
@@ -92,8 +85,8 @@ def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
                 "only flat buffers can share; run FlattenBuffer before StorageRewrite"
             )
         extent = shape[0]
-        if type(extent) is IntImm and extent.value > _INT32_MAX // (dtype.bits * dtype.lanes):
-            extent = IntImm("int64", extent.value)
+        if type(extent) is tirx.IntImm and extent.value > _INT32_MAX // (dtype.bits * dtype.lanes):
+            extent = tirx.IntImm("int64", extent.value)
         needed = extent * (dtype.bits * dtype.lanes)
         nbits = needed if nbits is None else tirx.max(nbits, needed)
     analyzer = Analyzer()
@@ -145,16 +138,16 @@ class StorageRewriter:
     def __call__(self, body: Any) -> Any:
         """Rewrite the body that `access` walked; it stays as it is."""
         callbacks: Callbacks = [
-            (AllocBuffer, self._rewrite_alloc),
-            (DeclBuffer, self._rewrite_decl),
+            (tirx.AllocBuffer, self._rewrite_alloc),
+            (tirx.DeclBuffer, self._rewrite_decl),
             (AttrStmt, self._rewrite_attr),
         ]
         if self._attached.within_statements:
-            callbacks.append((For, self._attached.rewrite_for))
+            callbacks.append((tirx.For, self._attached.rewrite_for))
         body = self._attached.before(None, structural_mutate(body, callbacks))
         uses: list[tuple[Any, Callable[[Any], Any]]] = []
         if self._moves_indices:
-            uses += [(TensorLoad, self._rewrite_load), (BufferStore, self._rewrite_store)]
+            uses += [(TensorLoad, self._rewrite_load), (tirx.BufferStore, self._rewrite_store)]
         if self._changes_calls:
             uses.append((Call, self._rewrite_call))
         return structural_map(body, uses) if uses else body
@@ -178,35 +171,29 @@ class StorageRewriter:
 
     # Definitions
 
-    def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
+    def _rewrite_alloc(self, op: tirx.AllocBuffer, mutator: Any) -> Any:
         buffer = op.buffer
         if buffer.__chandle__() in self._staying:
             return mutator.default_mutate(op)
         data = self._alias_data.get(buffer.__chandle__())
-        return Evaluate(0) if data is None else DeclBuffer(buffer, data=data)
+        return tirx.Evaluate(0) if data is None else tirx.DeclBuffer(buffer, data=data)
 
-    def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
+    def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
         entry = self._entry(op.buffer)
         if entry is None:
             return mutator.default_mutate(op)
-        return DeclBuffer(op.buffer, data=self._owner[entry].data)
+        return tirx.DeclBuffer(op.buffer, data=self._owner[entry].data)
 
     # Statements that may own memory
 
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
-        node = self._stale(op.node) if type(op.node) is Var else op.node
+        node = op.node
+        entry = self._entry(node) if type(node) is Var else None
+        if entry is not None and not self._owner[entry].same_as(node):
+            # The original does not rename buffers here. So where it gives a buffer a new variable,
+            # the node is left with one that nothing declares.
+            node = self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
         return self._attached.rewrite_attr(op, node, mutator)
-
-    def _stale(self, node: Var) -> Var:
-        """Return what names a buffer in a node.
-
-        The original does not rename buffers there. So where it gives a buffer a
-        new variable, the node is left with one that nothing declares.
-        """
-        entry = self._entry(node)
-        if entry is None or self._owner[entry].same_as(node):
-            return node
-        return self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
 
     # Uses
 
@@ -232,20 +219,20 @@ class StorageRewriter:
                 f"{where} {offset} elements into the memory of {entry.scope}, "
                 f"which is more than an index of type {dtype} can count"
             )
-        return IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
+        return tirx.IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
 
     def _rewrite_load(self, op: TensorLoad) -> Any:
         entry = self._entry(op.source)
         if entry is None or not entry.bits_offset:
             return op
-        return BufferLoad(op.source, self._rewrite_indices(op.indices, op.source, entry))
+        return tirx.BufferLoad(op.source, self._rewrite_indices(op.indices, op.source, entry))
 
-    def _rewrite_store(self, op: BufferStore) -> Any:
+    def _rewrite_store(self, op: tirx.BufferStore) -> Any:
         entry = self._entry(op.buffer)
         if entry is None or not entry.bits_offset:
             return op
         indices = self._rewrite_indices(op.indices, op.buffer, entry)
-        return BufferStore(op.buffer, op.value, indices)
+        return tirx.BufferStore(op.buffer, op.value, indices)
 
     def _rewrite_call(self, op: Call) -> Any:
         if is_buffer_data(op):

@@ -6,18 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvm.ir import IRModule, TensorLoad, Var
-from tvm.ir.expr import Call
+from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
-from tvm.tirx import IntImm, PrimFunc
+from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
-from passes.driver import EXACT_DTYPE_TARGETS, error_context, target_of
+from passes.driver import EXACT_DTYPE_TARGETS, error_context, name_of, target_of
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
-from passes.ir.structural import structural_walk, with_body
+from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import variables_of_params
 from passes.options import check_flags
+from passes.prim_func.loop_indices import names_only
 from passes.prim_func.memory_uses import find_memory_uses
 from passes.prim_func.thread_races import races_with_any
 from passes.storage_rewrite.inplace import InplaceOpVerifier
@@ -98,7 +98,7 @@ def _name(func: PrimFunc, mod: IRModule) -> str:
         # While a function pass runs, its function is out of the module.
         if candidate is None or candidate.same_as(func):
             return str(global_var.name_hint)
-    return str(func.attrs.get("global_symbol", "?")) if func.attrs else "?"
+    return name_of(func)
 
 
 def plan_storage(
@@ -150,22 +150,13 @@ def _staying(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
     the allocation is that whose iterations take turns with several. A size that is not constant may
     rest on what has its value only there, and memory that is packed needs one that is.
     """
-    known = {var.__chandle__() for var in variables_of_params(func)}
-
-    def is_known(extent: Any) -> bool:
-        if isinstance(extent, IntImm):
-            return True
-        others: list[Any] = []
-        notes = [(Var, others.append), (TensorLoad, others.append), (Call, others.append)]
-        structural_walk(extent, notes)
-        return all(type(part) is Var and part.__chandle__() in known for part in others)
-
+    known = variables_of_params(func)
     return frozenset(
         index
         for index, (alloc, op) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True))
         if len(op.buffer.ty.allocated_addr)
         or (alloc.scope.is_special and not alloc.const_nbits)
-        or not all(map(is_known, op.buffer.ty.shape))
+        or not all(names_only(extent, known) for extent in op.buffer.ty.shape)
     )
 
 

@@ -11,19 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
+from tvm import tirx
 from tvm.ir import PointerType, PrimType, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.sym import Analyzer
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    BufferStore,
-    DeclBuffer,
-    IntImm,
-    Let,
-    Ramp,
-    is_buffer_var,
-)
 from tvm_ffi import WalkOrder, WalkResult
 
 from passes.ir.buffers import array_get, is_dense
@@ -75,7 +66,7 @@ class BufferVarInfo:
                 )
             lanes = 1
             self.element = self.element.with_lanes(1)
-        if isinstance(last, Ramp) and is_dense(last):
+        if isinstance(last, tirx.Ramp) and is_dense(last):
             width = int(last.lanes.value)
             if _is_multiple(analyzer, last.base, width):
                 lanes = width
@@ -111,7 +102,7 @@ class VectorTypeAccessChecker:
         self._roots: dict[int, int] = {}
         self._analyzer = Analyzer()
         for param in params:
-            if is_buffer_var(param):
+            if tirx.is_buffer_var(param):
                 self._declare_buffer(param, param.__chandle__(), is_internal=False)
             else:
                 self._declare_pointer(param, is_internal=False)
@@ -130,12 +121,12 @@ class VectorTypeAccessChecker:
     def _walk(self, part: Any) -> None:
         notes = [
             (TensorLoad, self._visit_load),
-            (BufferStore, self._visit_store),
+            (tirx.BufferStore, self._visit_store),
             (Call, self._visit_call),
-            (AllocBuffer, self._visit_alloc),
-            (DeclBuffer, self._visit_decl),
-            (Bind, self._visit_definition),
-            (Let, self._visit_definition),
+            (tirx.AllocBuffer, self._visit_alloc),
+            (tirx.DeclBuffer, self._visit_decl),
+            (tirx.Bind, self._visit_definition),
+            (tirx.Let, self._visit_definition),
         ]
         structural_walk(part, notes, WalkOrder.PREORDER)
 
@@ -157,15 +148,15 @@ class VectorTypeAccessChecker:
             element = var.ty.element_type.dtype
             self._declare(var, element if element.bits else None, 0, is_internal)
 
-    def _visit_alloc(self, op: AllocBuffer) -> WalkResult:
+    def _visit_alloc(self, op: tirx.AllocBuffer) -> WalkResult:
         self._declare_buffer(op.buffer, op.buffer.__chandle__(), is_internal=True)
         self._walk(op.buffer.ty.shape)
         return WalkResult.SKIP
 
-    def _visit_decl(self, op: DeclBuffer) -> WalkResult:
+    def _visit_decl(self, op: tirx.DeclBuffer) -> WalkResult:
         source = buffer_data_var(op.data)
         root = op.buffer.__chandle__()
-        if source is not None and is_buffer_var(source):
+        if source is not None and tirx.is_buffer_var(source):
             if source.__chandle__() not in self._roots:
                 raise ValueError(
                     f"buffer {op.buffer.name!r} is declared as an alias of {source.name!r}, "
@@ -177,7 +168,7 @@ class VectorTypeAccessChecker:
         self._walk(op.buffer.ty.shape)
         return WalkResult.SKIP
 
-    def _visit_definition(self, op: Bind | Let) -> None:
+    def _visit_definition(self, op: tirx.Bind | tirx.Let) -> None:
         self._declare_pointer(op.var, is_internal=True)
 
     # Accesses
@@ -185,7 +176,7 @@ class VectorTypeAccessChecker:
     def _visit_load(self, op: TensorLoad) -> None:
         self._access(op.source, op.ty.dtype, op.indices)
 
-    def _visit_store(self, op: BufferStore) -> None:
+    def _visit_store(self, op: tirx.BufferStore) -> None:
         self._access(op.buffer, op.value.ty.dtype, op.indices)
 
     def _visit_call(self, op: Call) -> None:
@@ -296,7 +287,7 @@ def stored_type(dtype: Any) -> Any:
 def _is_multiple(analyzer: Analyzer, value: Any, lanes: int) -> bool:
     if isinstance(value, int):
         return value % lanes == 0
-    if type(value) is IntImm:
+    if type(value) is tirx.IntImm:
         return bool(value.value % lanes == 0)
     modular = analyzer.modular_set(value)
     return bool(modular.coeff % lanes == 0 and modular.base % lanes == 0)

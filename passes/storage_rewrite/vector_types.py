@@ -16,17 +16,6 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.sym import Analyzer
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    BufferLoad,
-    BufferStore,
-    DeclBuffer,
-    IntImm,
-    Ramp,
-    Shuffle,
-    is_buffer_var,
-)
 
 from passes.ir.buffers import is_dense
 from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
@@ -59,14 +48,14 @@ class VectorTypeRewriter:
         if self._retypes:
             callbacks += [
                 (TensorLoad, self._rewrite_load),
-                (BufferStore, self._rewrite_store),
-                (AllocBuffer, self._rewrite_alloc),
-                (DeclBuffer, self._rewrite_decl),
+                (tirx.BufferStore, self._rewrite_store),
+                (tirx.AllocBuffer, self._rewrite_alloc),
+                (tirx.DeclBuffer, self._rewrite_decl),
             ]
         if self._retypes and self._has_opaque:
             callbacks += [(Var, self._rewrite_var), (Call, self._rewrite_call)]
         if self._has_opaque:
-            callbacks.append((Bind, self._rewrite_bind))
+            callbacks.append((tirx.Bind, self._rewrite_bind))
         return structural_mutate(body, callbacks)
 
     def _retype(self, var: Var) -> Retype | None:
@@ -82,15 +71,15 @@ class VectorTypeRewriter:
 
     # Definitions
 
-    def _rewrite_alloc(self, op: AllocBuffer, mutator: Any) -> Any:
+    def _rewrite_alloc(self, op: tirx.AllocBuffer, mutator: Any) -> Any:
         new = self._new_var.get(op.buffer.__chandle__())
         if new is None:
             return op
         # For the accesses that are left alone: those of scalable vectors.
         mutator.var_remap_set(op.buffer, new)
-        return AllocBuffer(new, op.annotations)
+        return tirx.AllocBuffer(new, op.annotations)
 
-    def _rewrite_decl(self, op: DeclBuffer, mutator: Any) -> Any:
+    def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
         retype = self._retype(op.buffer)
         if retype is None:
             return mutator.default_mutate(op)
@@ -101,9 +90,9 @@ class VectorTypeRewriter:
         new = self._remap(op.buffer, retype)
         # For the uses that are left alone: in calls, and by scalable vectors.
         mutator.var_remap_set(op.buffer, new)
-        return DeclBuffer(new, data=data)
+        return tirx.DeclBuffer(new, data=data)
 
-    def _rewrite_bind(self, op: Bind, mutator: Any) -> Any:
+    def _rewrite_bind(self, op: tirx.Bind, mutator: Any) -> Any:
         value = mutator.mutate(op.value)
         var = self._new_var.get(op.var.__chandle__(), op.var)
         if is_buffer_data(value) and var.same_as(op.var):
@@ -117,14 +106,14 @@ class VectorTypeRewriter:
             value = Call(value.op, value.args, value.attrs, value.ty_args, value.span, var.ty)
         if var.same_as(op.var) and value.same_as(op.value):
             return op
-        return Bind(var, value)
+        return tirx.Bind(var, value)
 
     # Accesses
 
     def _rewrite_indices(self, buffer: Var, retype: Retype, indices: list[Any]) -> int | None:
         """Divide the last index; return the lane to read where one of a vector is meant."""
         factor, last = retype.factor, indices[-1]
-        if isinstance(last, Ramp) and is_dense(last):
+        if isinstance(last, tirx.Ramp) and is_dense(last):
             lanes = int(last.lanes.value)
             indices[-1] = _divide(last.base, lanes)
             if lanes != factor:
@@ -133,7 +122,9 @@ class VectorTypeRewriter:
                         f"{buffer.name!r} is accessed with {lanes} lanes, "
                         f"which is no multiple of its vectors' {factor}"
                     )
-                indices[-1] = Ramp(indices[-1] * (lanes // factor), last.stride, lanes // factor)
+                indices[-1] = tirx.Ramp(
+                    indices[-1] * (lanes // factor), last.stride, lanes // factor
+                )
         elif last.ty.dtype.lanes == 1 and factor > 1:
             modular = self._analyzer.modular_set(last)
             if modular.coeff and factor % modular.coeff:
@@ -157,12 +148,12 @@ class VectorTypeRewriter:
             return mutator.default_mutate(op)
         indices = list(mutator.mutate(op.indices))
         if _is_scalable(op.source, op.indices):
-            return BufferLoad(op.source, indices)
+            return tirx.BufferLoad(op.source, indices)
         lane = self._rewrite_indices(op.source, retype, indices)
-        load = BufferLoad(self._remap(op.source, retype), indices)
-        return load if lane is None else Shuffle([load], [IntImm("int32", lane)])
+        load = tirx.BufferLoad(self._remap(op.source, retype), indices)
+        return load if lane is None else tirx.Shuffle([load], [tirx.IntImm("int32", lane)])
 
-    def _rewrite_store(self, op: BufferStore, mutator: Any) -> Any:
+    def _rewrite_store(self, op: tirx.BufferStore, mutator: Any) -> Any:
         value = mutator.mutate(op.value)
         if not tvm_ffi.structural_equal(value.ty, op.value.ty):
             raise ValueError(
@@ -174,7 +165,7 @@ class VectorTypeRewriter:
             return mutator.default_mutate(op)
         indices = list(mutator.mutate(op.indices))
         if _is_scalable(op.buffer, op.indices):
-            return BufferStore(op.buffer, mutator.mutate(op.value), indices)
+            return tirx.BufferStore(op.buffer, mutator.mutate(op.value), indices)
         if self._rewrite_indices(op.buffer, retype, indices) is not None:
             raise ValueError(f"{op.buffer.name!r} is written one lane of a vector at a time")
         return _store(self._remap(op.buffer, retype), value, indices)
@@ -189,7 +180,7 @@ class VectorTypeRewriter:
         if is_buffer_data(op):
             var = op.args[0]
             retype = self._retype(var) if isinstance(var, Var) else None
-            if retype is not None and is_buffer_var(var):
+            if retype is not None and tirx.is_buffer_var(var):
                 return self._remap(var, retype).data
         elif is_tvm_access_ptr(op) and isinstance(op.args[1], Var):
             retype = self._retype(op.args[1])
@@ -202,7 +193,7 @@ class VectorTypeRewriter:
         new = self._new_var[retype.var.__chandle__()]
         args = [
             tirx.type_annotation(retype.element),
-            new.data if is_buffer_var(new) else new,
+            new.data if tirx.is_buffer_var(new) else new,
             _divide(mutator.mutate(index), retype.factor),
             _divide(mutator.mutate(extent), retype.factor),
             mutator.mutate(mask),
@@ -213,7 +204,7 @@ class VectorTypeRewriter:
 
 def _new_var(retype: Retype) -> Var:
     var = retype.var
-    if is_buffer_var(var):
+    if tirx.is_buffer_var(var):
         return _retyped_buffer(var, retype)
     return Var(var.name, PointerType(PrimType(retype.element), var.ty.storage_scope))
 
@@ -237,19 +228,19 @@ def _retyped_buffer(buffer: Var, retype: Retype) -> Var:
     return new.with_allocated_addr(ty.allocated_addr) if len(ty.allocated_addr) else new
 
 
-def _store(buffer: Var, value: Any, indices: list[Any]) -> BufferStore:
+def _store(buffer: Var, value: Any, indices: list[Any]) -> tirx.BufferStore:
     """Make a store whose value need not have the type of the memory.
 
     Truth values are kept in memory of integers, and like the original we leave the
     conversion to the code generator. The constructor wants equal types, so a value
     of another type takes the place of one that fits.
     """
-    expected = BufferLoad(buffer, indices).ty
+    expected = tirx.BufferLoad(buffer, indices).ty
     if tvm_ffi.structural_equal(value.ty, expected):
-        return BufferStore(buffer, value, indices)
+        return tirx.BufferStore(buffer, value, indices)
     fitting = Var("value", expected)
     return structural_mutate(
-        BufferStore(buffer, fitting, indices),
+        tirx.BufferStore(buffer, fitting, indices),
         [(Var, lambda var, _mutator: value if var.same_as(fitting) else var)],
     )
 
@@ -259,4 +250,4 @@ def _is_scalable(buffer: Var, indices: Any) -> bool:
 
 
 def _divide(value: Any, factor: int) -> Any:
-    return tirx.truncdiv(value, IntImm(value.ty, factor))
+    return tirx.truncdiv(value, tirx.IntImm(value.ty, factor))

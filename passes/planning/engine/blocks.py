@@ -7,11 +7,10 @@ live together: `passes.planning.engine.coalesce` merges them first, where that i
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import numpy.typing as npt
@@ -78,8 +77,7 @@ class BlockList:
         """The spans as places among all their distinct bounds, sorted, and how many these are."""
         first, last = self.spans
         bounds = np.sort(np.concatenate((first, last)))
-        if len(bounds):
-            bounds = bounds[np.concatenate(([True], bounds[1:] != bounds[:-1]))]
+        bounds = bounds[np.diff(bounds, prepend=bounds[:1] - 1) > 0]
         return places_among(bounds, first), places_among(bounds, last), len(bounds)
 
     @cached_property
@@ -104,11 +102,6 @@ class BlockList:
             len(self) <= LISTED_BLOCKS and self.live_pairs <= LISTED_DEGREE * len(self)
         )
 
-    def separated_pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of blocks that are separated, but for those of zero bytes."""
-        for pair in self.problem.separations:
-            yield from self.sized_pairs(*pair)
-
     def sized_pairs(self, first: str, second: str) -> Iterator[tuple[int, int]]:
         """Yield each block of one buffer with each of another, but for those of zero bytes."""
         for one, two in product(self.blocks_of(first), self.blocks_of(second)):
@@ -121,14 +114,14 @@ class BlockList:
         pins = ((offset, offset + self.sizes[block]) for block, offset in self.pinned.items())
         return sorted((*self.problem.memory.reserved, *pins))
 
-    def obstacles(self, block: int, row: Row | None = None) -> list[ByteRange]:
+    def obstacles(self, block: int) -> list[ByteRange]:
         """Return the bytes that a block cannot have from the start, by begin.
 
-        These are reserved, or those of pinned blocks that it conflicts with, or that are in `row`.
+        These are reserved, or those of pinned blocks that it conflicts with.
         """
         taken = list(self.problem.memory.reserved)
         if self.pinned:
-            for other in (self.met_by(block) if row is None else row).tolist():
+            for other in self.met_by(block).tolist():
                 if other in self.pinned:
                     taken.append((self.pinned[other], self.pinned[other] + self.sizes[other]))
         return sorted(taken)
@@ -183,11 +176,12 @@ class BlockList:
 
     @cached_property
     def separated(self) -> dict[int, list[int]]:
-        """For each separated block, those that it is separated from."""
+        """For each separated block, those that it is separated from; none of zero bytes."""
         rows: dict[int, list[int]] = {}
-        for one, two in self.separated_pairs():
-            rows.setdefault(one, []).append(two)
-            rows.setdefault(two, []).append(one)
+        for first, second in self.problem.separations:
+            for one, two in self.sized_pairs(first, second):
+                rows.setdefault(one, []).append(two)
+                rows.setdefault(two, []).append(one)
         return rows
 
     @cached_property
@@ -229,20 +223,24 @@ class BlockList:
         """Return the offset of each block under a plan of the problem."""
         return [offset for buffer in self.problem.buffers for offset in plan.offsets[buffer.name]]
 
-    def penalty(self, offsets: Sequence[int]) -> int:
-        """Return the sum of the costs of the penalties whose buffers share bytes."""
-        shared: dict[int, bool] = {}  # index of a penalty that is due, to whether slots match
+    def due(self, offsets: Sequence[int]) -> dict[int, bool]:
+        """Return the penalties whose buffers share bytes, by index, and whether slots match."""
+        found: dict[int, bool] = {}
         for block, others in self.soft.items():
             for other, index in others:
                 if (
                     offsets[block] < offsets[other] + self.sizes[other]
                     and offsets[other] < offsets[block] + self.sizes[block]
                 ):
-                    shared[index] = shared.get(index, True) and self.slots_match(block, other)
+                    found[index] = found.get(index, True) and self.slots_match(block, other)
+        return found
+
+    def penalty(self, offsets: Sequence[int]) -> int:
+        """Return the sum of the costs of the penalties whose buffers share bytes."""
         penalties = self.problem.penalties
         return sum(
             penalties[index].cost_if_slots_match if slots_match else penalties[index].cost
-            for index, slots_match in shared.items()
+            for index, slots_match in self.due(offsets).items()
         )
 
     def slots_match(self, one: int, two: int) -> bool:
@@ -297,6 +295,14 @@ def places_among(ascending: Ints, values: Ints) -> Ints:
     return places
 
 
+def live_at(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:
+    """Return the bytes live at each of some positions, from lives and sizes."""
+    change = np.zeros(positions + 1, dtype=np.int64)
+    np.add.at(change, begins, sizes)
+    np.subtract.at(change, ends, sizes)
+    return np.cumsum(change)[:positions]
+
+
 def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:
     """Return the lowest aligned offset from `offset` up at which `size` bytes are free.
 
@@ -313,53 +319,24 @@ def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange
 
 def _live_together(sizes: Sequence[int], lives: Sequence[Sequence[LiveRange]]) -> list[Row]:
     """Return for each block, in the order given, the blocks that are live with it somewhere."""
+    count = len(sizes)
     pieces = sorted(
         (begin, end, block)
         for block, live in enumerate(lives)
         if sizes[block]
         for begin, end in live
     )
-    owners = np.array([block for _, _, block in pieces], dtype=np.int32)
-    rows: list[Row] = [np.empty(0, dtype=np.int32)] * len(sizes)
-    parts: dict[int, list[Row]] = {}
-    for piece, row in enumerate(_piece_rows(pieces)):
-        block = int(owners[piece])
-        if len(lives[block]) == 1:
-            rows[block] = np.sort(owners[row])
-        else:
-            parts.setdefault(block, []).append(owners[row])
-    if any(len(live) > 1 for live in lives):
-        rows = [np.unique(row) for row in rows]  # a block met in two of its live ranges
-    for block, met in parts.items():
-        rows[block] = np.unique(np.concatenate(met))
-    return rows
-
-
-def _piece_rows(pieces: list[tuple[int, int, int]]) -> list[Row]:
-    """Return for each live range, sorted by begin, the others that it overlaps.
-
-    Those that begin later are a range of indices. Those that began earlier are the ones still
-    alive when it begins, which a sweep copies as a whole: so the work in Python is one step a live
-    range, not one a pair.
-    """
-    begins = np.array([begin for begin, _, _ in pieces], dtype=np.int64)
-    ends = np.array([end for _, end, _ in pieces], dtype=np.int64)
-    later = np.searchsorted(begins, ends, side="left")
-    alive = array("i")
-    place = [0] * len(pieces)  # of each live range in `alive`
-    by_end = iter(np.argsort(ends, kind="stable").tolist())
-    ending = next(by_end, -1)
-    rows: list[Row] = []
-    for piece, (begin, _, _) in enumerate(pieces):
-        while pieces[ending][1] <= begin:
-            last = alive.pop()
-            if last != ending:
-                alive[place[ending]] = last
-                place[last] = place[ending]
-            ending = next(by_end)
-        earlier = np.array(alive, dtype=np.int32)
-        following = np.arange(piece + 1, later[piece], dtype=np.int32)
-        rows.append(np.concatenate((earlier, following)))
-        place[piece] = len(alive)
-        alive.append(piece)
-    return rows
+    begins, ends, owners = np.array(pieces, dtype=np.int64).reshape(-1, 3).T.copy()
+    # Of two live ranges that meet, one begins before the other ends, and not after it begins.
+    places = np.arange(len(pieces))
+    met = np.searchsorted(begins, ends, side="left") - places - 1
+    one = np.repeat(places, met)
+    two = np.arange(len(one)) - np.repeat(np.cumsum(met) - met, met) + one + 1
+    one, two = owners[one], owners[two]
+    # Sorted, and each once: two blocks may meet in several of their live ranges.
+    pairs = np.concatenate((one * count + two, two * count + one))
+    pairs.sort()
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+    bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+    others = (pairs % max(1, count)).astype(np.int32)
+    return [others[begin:end] for begin, end in pairwise(bounds)]

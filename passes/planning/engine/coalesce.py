@@ -3,7 +3,7 @@
 
 A merged problem has no in-place pairs but those whose offsets are both pinned. Its plans are plans
 of the original problem, but not every plan of the original is one of its: the others keep the two
-buffers of a pair apart.
+buffers of a pair apart. Likewise, what costs something when it is shared can be kept apart.
 """
 
 from __future__ import annotations
@@ -156,3 +156,26 @@ def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]
 
 def _ordered(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first <= second else (second, first)
+
+
+def cost_free(problem: Problem) -> Problem:
+    """Return the problem, which has no pairs in place, with all separated that has a cost."""
+    separations = (*problem.separations, *avoidable(problem))
+    return replace(problem, separations=separations, penalties=())
+
+
+def avoidable(problem: Problem) -> list[tuple[str, str]]:
+    """Return the penalized pairs that may be kept apart, and are not yet.
+
+    What pinned buffers share cannot be changed, so it is left out.
+    """
+    apart = {frozenset(pair) for pair in problem.separations}
+    return [
+        (penalty.first, penalty.second)
+        for penalty in problem.penalties
+        if frozenset((penalty.first, penalty.second)) not in apart
+        and any(
+            problem.buffers[problem.index[name]].pinned is None
+            for name in (penalty.first, penalty.second)
+        )
+    ]

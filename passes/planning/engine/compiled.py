@@ -42,8 +42,7 @@ import numpy.typing as npt
 
 CACHE_VARIABLE = "TVM_EXT_CACHE"
 OFF = "off"
-ALIGNMENT = 64
-"""Bytes that compiled code takes the begin of every array to be a multiple of."""
+ALIGNMENT = 64  # Bytes that compiled code takes the begin of every array to be a multiple of
 
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")
 _SUFFIX = ".so"

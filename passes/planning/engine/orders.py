@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import BlockList, Ints, places_among
+from passes.planning.engine.blocks import BlockList, Ints, live_at, places_among
 
 
 class Measures:
@@ -59,12 +59,9 @@ def _loads(block_list: BlockList) -> Ints:
     first, last, owners = block_list.pieces
     positions = np.sort(np.concatenate((first, last)))
     begins, ends = places_among(positions, first), places_among(positions, last)
-    sizes = block_list.size_array[owners]
-    change = np.zeros(len(positions), dtype=np.int64)
-    np.add.at(change, begins, sizes)
-    np.subtract.at(change, ends, sizes)
+    live = live_at(begins, ends, block_list.size_array[owners], len(positions))
     loads = np.zeros(len(block_list), dtype=np.int64)
-    np.maximum.at(loads, owners, _range_maxima(np.cumsum(change), begins, ends))
+    np.maximum.at(loads, owners, _range_maxima(live, begins, ends))
     return loads
 
 

@@ -15,10 +15,8 @@ from fractions import Fraction
 
 from passes.planning.engine.blocks import BlockList
 
-MOST_BLOCKS = 1500
-"""Blocks beyond which no conflicts are looked for."""
-MOST_TRIES = 500
-"""Pairs around which no conflict is found, after which no more are looked for."""
+MOST_BLOCKS = 1500  # Blocks beyond which no conflicts are looked for
+MOST_TRIES = 500  # Pairs around which no conflict is found, after which no more are looked for
 
 
 def penalty_bound(block_list: BlockList, capacity: int | None) -> int:

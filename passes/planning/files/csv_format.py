@@ -20,7 +20,7 @@ from target_hw.memory import MemoryScope
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
 COLUMNS = (*REQUIRED_COLUMNS, "alignment")
 OFFSET = "offset"
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 _LARGEST = (1 << 62) - 1
 
 
@@ -108,15 +108,11 @@ def _number(text: str, column: str, where: str) -> int:
     if len(text) < 19 and text.isascii() and text.isdecimal():
         return int(text)
     text = text.strip()
+    shown = text if len(text) <= 40 else text[:40] + "..."
     if not _INTEGER.fullmatch(text):
-        shown = text if len(text) <= 40 else text[:40] + "..."
-        digits = text.lstrip("+-")
-        is_number = digits.isascii() and digits.isdecimal()
-        kind = "is too large" if is_number else "must be an integer"
-        raise CsvError(f"{where}: {column} {kind}, got {shown!r}")
-    value = int(text)
-    if value < 0:
-        raise CsvError(f"{where}: {column} must not be negative, got {value}")
-    if value > _LARGEST:
-        raise CsvError(f"{where}: {column} is too large, got {value}")
-    return value
+        raise CsvError(f"{where}: {column} must be an integer, got {shown!r}")
+    if len(text) > 20 or int(text) > _LARGEST:
+        raise CsvError(f"{where}: {column} is too large, got {shown!r}")
+    if int(text) < 0:
+        raise CsvError(f"{where}: {column} must not be negative, got {shown}")
+    return int(text)

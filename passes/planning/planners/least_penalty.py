@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.coalesce import cost_free
 from passes.planning.engine.ranking import rank
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan
@@ -26,15 +28,14 @@ from passes.planning.problem import Penalty, Problem
 from passes.planning.verify import verify
 
 NAME = "search"
-FREE_PART = 4
-"""The part of the budget for a plan that pays nothing."""
+FREE_PART = 4  # The part of the budget for a plan that pays nothing
 LIMIT_NODES = 40_000
 LIMIT_PART = 8
 """Nodes for one question whether a limit can be met, and the part of what is left of them."""
-TURNS = 2
-"""Sets of orders that are tried for it, one after the other."""
-PEAK_NODES = 20_000
-"""Nodes for a lower peak at the same penalty."""
+TURNS = 2  # Sets of orders that are tried for it, one after the other
+PATIENCE = 3  # Rounds of moves without a better plan after which other ways are tried first
+PEAK_NODES = 20_000  # Nodes for a lower peak at the same penalty
+PEAK_PART = 10  # The part of what is left that is kept for it
 
 
 def cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
@@ -102,12 +103,23 @@ def _improved(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
     return _lowered(problem, plan, tracker.share(1, at_most=PEAK_NODES))
 
 
-def _relocated(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+def prolonged(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+    """Return `plan`, which fits, or a better one found in all that is left of the budget."""
+    longer = _relocated(problem, plan, tracker.reserve(PEAK_PART), inf)
+    if problem.in_place or longer.penalty == plan.penalty:
+        return longer
+    return _lowered(problem, longer, tracker.share(1, at_most=PEAK_NODES))
+
+
+def _relocated(
+    problem: Problem, plan: Plan, tracker: BudgetTracker, patience: float = PATIENCE
+) -> Plan:
     """Return the best plan found by moving buffers, each with the offsets that it has now."""
     wide = _as_wide(problem, plan)
     if len(wide) > MOST_BLOCKS or plan.penalty == 0:
         return plan
-    return _better(problem, plan, wide.plan(improved(wide, wide.flat(plan), tracker), NAME))
+    offsets = improved(wide, wide.flat(plan), tracker, patience)
+    return _better(problem, plan, wide.plan(offsets, NAME))
 
 
 def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
@@ -116,8 +128,8 @@ def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
     That is `plan` itself where no better one was found.
     """
     wide = _as_wide(problem, plan)
-    flat = wide.flat(plan)
-    kept = tuple(p for p in problem.penalties if not _is_due(wide, flat, p))
+    due = wide.due(wide.flat(plan))
+    kept = tuple(p for index, p in enumerate(problem.penalties) if index not in due)
     free = BlockList(cost_free(replace(wide.problem, penalties=kept)))
     return _better(problem, plan, wide.plan(free.flat(minimise(free, tracker)), NAME))
 
@@ -146,48 +158,15 @@ def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
 def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
     """Return (buffer that may have more offsets, one that has more and that it stalls)."""
     wide = _as_wide(problem, plan)
-    flat = wide.flat(plan)
+    due = [problem.penalties[index] for index in sorted(wide.due(wide.flat(plan)))]
     found = []
-    for penalty in sorted(problem.penalties, key=lambda p: p.cost_if_slots_match - p.cost):
+    for penalty in sorted(due, key=lambda p: p.cost_if_slots_match - p.cost):
         names = penalty.first, penalty.second
         single, multiple = sorted(names, key=lambda name: len(plan.offsets[name]))
         if (
             penalty.cost_if_slots_match < penalty.cost
             and len(plan.offsets[single]) < len(plan.offsets[multiple])
             and problem.buffers[problem.index[single]].may_widen
-            and _is_due(wide, flat, penalty)
         ):
             found.append((single, multiple))
     return found
-
-
-def _is_due(block_list: BlockList, flat: list[int], penalty: Penalty) -> bool:
-    """Whether the buffers of a penalty share bytes; `flat` is an offset in bytes for each block."""
-    sizes = block_list.sizes
-    return any(
-        flat[one] < flat[two] + sizes[two] and flat[two] < flat[one] + sizes[one]
-        for one, two in block_list.sized_pairs(penalty.first, penalty.second)
-    )
-
-
-def cost_free(problem: Problem) -> Problem:
-    """Return the problem, which has no pairs in place, with all separated that has a cost."""
-    separations = (*problem.separations, *avoidable(problem))
-    return replace(problem, separations=separations, penalties=())
-
-
-def avoidable(problem: Problem) -> list[tuple[str, str]]:
-    """Return the penalized pairs that may be kept apart, and are not yet.
-
-    What pinned buffers share cannot be changed, so it is left out.
-    """
-    apart = {frozenset(pair) for pair in problem.separations}
-    return [
-        (penalty.first, penalty.second)
-        for penalty in problem.penalties
-        if frozenset((penalty.first, penalty.second)) not in apart
-        and any(
-            problem.buffers[problem.index[name]].pinned is None
-            for name in (penalty.first, penalty.second)
-        )
-    ]

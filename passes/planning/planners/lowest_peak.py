@@ -20,10 +20,8 @@ from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
 
 REST_PART = 4
 """The part of the budget for all but skylines where there are too many conflicts to list them."""
-QUESTION_NODES = 50_000
-"""Nodes for each question of the first round below the best plan."""
-FIRST_PART = 10
-"""The part of the budget for the first question where there are many blocks."""
+QUESTION_NODES = 50_000  # Nodes for each question of the first round below the best plan
+FIRST_PART = 10  # The part of the budget for the first question where there are many blocks
 MANY_BLOCKS = 1000
 """Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000
@@ -82,47 +80,31 @@ def _quick(block_list: BlockList, tracker: BudgetTracker) -> Iterator[Plan]:
 def _lower(
     block_list: BlockList, check: FeasibilityCheck, best: Plan, tracker: BudgetTracker
 ) -> Plan:
-    """Bring the peak down, round by round, each with twice the nodes for a question."""
+    """Bring the peak down, round by round, each with twice the nodes for a question.
+
+    A round asks for the bound, then halves what is left between it and the best plan. A question
+    that is left open is taken for a no, but not for a proof; the last open thousandth is left to
+    the next round.
+    """
     step = _granularity(block_list)
-    proven = -(-block_list.bound // step) * step
+    proven = -(-block_list.bound // step) * step  # The lowest peak that is not ruled out
     turn = 0
     while proven < best.peak and tracker.left:
         used = tracker.used
-        best, proven = _halve(block_list, check, best, proven, tracker, turn)
+        low = question = proven
+        while tracker.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
+            answer = check.run(question, tracker.share(1, at_most=QUESTION_NODES << turn), turn)
+            if answer.offsets is not None:
+                best = block_list.plan(answer.offsets, "search")
+            else:
+                low = question + step
+                if answer.outcome is Outcome.EXHAUSTED:
+                    proven = low
+            question = max(low, (low + best.peak - step) // 2 // step * step)
         if tracker.used == used:
             break  # more nodes would change nothing
         turn += 1
-    if best.peak <= proven:
-        best = replace(best, status=Status.OPTIMAL)
-    return best
-
-
-def _halve(
-    block_list: BlockList,
-    check: FeasibilityCheck,
-    best: Plan,
-    proven: int,
-    tracker: BudgetTracker,
-    turn: int,
-) -> tuple[Plan, int]:
-    """Ask for the bound, then halve what is left between it and the best plan.
-
-    `proven` is the lowest peak that is not ruled out. A question that is left open is taken for a
-    no, but not for a proof; the last open thousandth is left to the next round.
-    """
-    step = _granularity(block_list)
-    effort = QUESTION_NODES << turn
-    low = question = proven
-    while tracker.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
-        answer = check.run(question, tracker.share(1, at_most=effort), turn)
-        if answer.offsets is not None:
-            best = block_list.plan(answer.offsets, "search")
-        else:
-            low = question + step
-            if answer.outcome is Outcome.EXHAUSTED:
-                proven = low
-        question = max(low, (low + best.peak - step) // 2 // step * step)
-    return best, proven
+    return replace(best, status=Status.OPTIMAL) if best.peak <= proven else best
 
 
 def _granularity(block_list: BlockList) -> int:

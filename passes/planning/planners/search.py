@@ -6,21 +6,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.exact import WeightedSearch
 from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.ranking import on_each_coalescing
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
-from passes.planning.planners.least_penalty import cheapest
+from passes.planning.planners.exact import WeightedSearch
+from passes.planning.planners.least_penalty import cheapest, prolonged
 from passes.planning.problem import Problem
 
 EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
-EXACT_NODES = 6000
-"""Nodes that this may take: each takes ten times as long as in the other search."""
-EXACT_WIDENINGS = 64
-"""Ways to give buffers more offsets than slots, up to which all are searched."""
+EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
+EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 
 
 @register("search")
@@ -37,15 +35,21 @@ def search(problem: Problem, budget: Budget) -> Plan:
     plan = on_each_coalescing(problem, lambda block_list: cheapest(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = _exactly(problem, plan, tracker)
-    return replace(_judged(problem, plan), planner="search", nodes=tracker.used)
+    if plan.status is Status.FEASIBLE and problem.penalties:
+        plan = _prolonged(problem, plan, tracker)
+    return replace(plan, planner="search", nodes=tracker.used)
 
 
-def _judged(problem: Problem, plan: Plan) -> Plan:
-    """Return `plan` as optimal if the lower bounds prove that no plan is better."""
-    if not problem.penalties or plan.status is not Status.FEASIBLE:
-        return plan
+def _prolonged(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+    """Return the plan found in all that is left of the budget, if a lower penalty is possible.
+
+    It is optimal if the lower bounds prove that no plan is better.
+    """
     block_list = BlockList(problem)
-    if plan.penalty > penalty_bound(block_list, problem.capacity):
+    least = penalty_bound(block_list, problem.capacity)
+    if plan.penalty > least:
+        plan = prolonged(problem, plan, tracker)
+    if plan.penalty > least:
         return plan
     if plan.peak > block_list.bound and plan.penalty >= penalty_bound(block_list, plan.peak - 1):
         return plan

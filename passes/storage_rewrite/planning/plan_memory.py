@@ -22,16 +22,10 @@ from passes.ir.storage_entries import (
 )
 from target_hw.storage_scope import StorageScope
 
-_MATCH_RANGE = 16
-"""Memory is shared only between sizes whose ratio is at most this."""
-
-_REGISTER_NBITS = 32
-"""An untagged allocation of at most so many bits becomes a register."""
-
-_WIDEST_NBITS = 64
-"""Bits of the widest scalar, as which any memory may be named."""
-_PACK_NBITS = 32
-"""Allocations packed into one start at a multiple of so many bits."""
+_MATCH_RANGE = 16  # Memory is shared only between sizes whose ratio is at most this
+_REGISTER_NBITS = 32  # An untagged allocation of at most so many bits becomes a register
+_WIDEST_NBITS = 64  # Bits of the widest scalar, as which any memory may be named
+_PACK_NBITS = 32  # Allocations packed into one start at a multiple of so many bits
 
 _SIZE = itemgetter(0)
 

@@ -16,7 +16,7 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.orders import ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.first_fit import loop as fit_loop
-from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
+from passes.planning.planners.first_fit.planner import UNPLACED, fit_blocks
 from passes.planning.planners.skyline import loop as skyline_loop
 from passes.planning.planners.skyline.loop import ONE
 from passes.planning.planners.skyline.place import Shallow, make_state, place_by_skyline, tops

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moving buffers: right plans that are no worse, and compiled, the same steps."""
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Penalty, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.widen import widened
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.neighborhood import loop
@@ -145,6 +147,27 @@ def test_no_more_nodes_are_taken_than_allowed(nodes):
     check(block_list.problem, plan)
     assert tracker.used <= nodes
     assert plan.penalty <= start.penalty
+
+
+def test_search_goes_on_while_a_lower_penalty_is_possible():
+    rng = random.Random(5)
+    buffers = [Buffer(f"b{at}", 1, ((at, at + 1),)) for at in range(40)]
+    pairs = itertools.combinations([buffer.name for buffer in buffers], 2)
+    penalties = [Penalty(*pair, rng.randint(1, 99)) for pair in pairs]
+    problem = Problem(tuple(buffers), MemoryScope("local", 5), penalties=tuple(penalties))
+    few, many = (solve(problem, "search", nodes) for nodes in (5_000, 80_000))
+    assert few.penalty > many.penalty > penalty_bound(BlockList(problem), problem.capacity)
+    assert few.nodes <= 5_000
+    assert 70_000 < many.nodes <= 80_000
+    assert solve(problem, "search", 5_000) == few
+
+
+def test_what_cannot_be_moved_is_not_moved_for_ever():
+    pinned = [Buffer(name, 8, ((at, at + 1),), pinned=(0,)) for at, name in enumerate("ab")]
+    free = [Buffer(f"f{at}", 8, ((at, at + 1),)) for at in range(30)]
+    memory, penalty = MemoryScope("local", 64), Penalty("a", "b", 5)
+    plan = solve(Problem((*pinned, *free), memory, penalties=(penalty,)), "search")
+    assert plan.penalty == 5
 
 
 @pytest.mark.parametrize("capacity", range(12, 17))

@@ -28,7 +28,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "in place: indices in different rounds of a loop",
         f"{_TIR}loop_indices.py",
-        ("LoopNest.never_meet", "LoopNest.is_ascending", "LoopNest._as_sum", "_names_only"),
+        ("LoopNest.never_meet", "LoopNest.is_ascending", "LoopNest._as_sum", "names_only"),
         _IN_PLACE,
     ),
     Fault(
@@ -71,8 +71,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "arena fault: TVM sees one byte of an arena of addresses",
         "passes/prim_func/arena.py",
-        'tvm_access_ptr("uint8", arena.data, index, extent, _READ_AND_WRITE)',
-        "address_of(BufferLoad(arena, [index]))",
+        'tvm_access_ptr(\n            "uint8", arena.data, index, extent, _READ_AND_WRITE\n'
+        "        )",
+        "address_of(tirx.BufferLoad(arena, [index]))",
         _INDICES,
     ),
     Fault(

@@ -18,7 +18,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "verifier: what is placed wrongly is found",
         "passes/planning/verify.py",
-        ("_unplaced", "_rotates", "_loops", "_misplaced", "_overlapping", "_share", "charge"),
+        ("_unplaced", "_rotates", "_loops", "_misplaced", "_overlapping", "_shared", "charge"),
         (_VERIFY,),
     ),
     Rule(
@@ -67,9 +67,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "blocks: who conflicts, who may be in place",
         "passes/planning/engine/blocks.py",
         (
-            "BlockList.separated_pairs", "BlockList.interference_among", "BlockList.met_by",
+            "BlockList.separated", "BlockList.interference_among", "BlockList.met_by",
             "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
-            "BlockList.penalty", "BlockList.slots_match", "BlockList._status", "settle",
+            "BlockList.due", "BlockList.slots_match", "BlockList._status", "settle",
             "_live_together",
         ),
         (_RIGHT, _MANY),
@@ -94,7 +94,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "exact search",
-        "passes/planning/engine/exact.py",
+        "passes/planning/planners/exact.py",
         (),
         (_RIGHT, _OPTIMUM, _CLAIMS),
     ),
@@ -170,8 +170,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "blocks fault: lives that meet at one position",
         "passes/planning/engine/blocks.py",
-        'later = np.searchsorted(begins, ends, side="left")',
-        'later = np.searchsorted(begins, ends - 1, side="left")',
+        'met = np.searchsorted(begins, ends, side="left")',
+        'met = np.searchsorted(begins, ends - 1, side="left")',
         (_RIGHT,),
     ),
     Fault(

@@ -24,18 +24,15 @@ from passes.planning.planners.branch_and_bound.search import (
     Packing,
     pack,
 )
-from passes.planning.planners.first_fit.gaps import UNPLACED, fit_blocks
+from passes.planning.planners.first_fit.planner import UNPLACED, fit_blocks
 
-WHOLE_BLOCKS = 3000
-"""Blocks up to which the search is asked for all of a problem."""
-FIRST_WORK = 2_500_000
-"""Blocks looked at in the first, short turns: half a second in plain Python."""
+WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
+FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
 CORE_SHARE = 0.95
 """What share of the capacity must be live at once to make a block part of the first core."""
 REST_ORDERS = 4 * FAST_ORDERS
 """Orders of first fit for the rest, one each time that the core has grown."""
-STEP_WORK = 4_000_000
-"""Blocks looked at between two looks at the clock."""
+STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,7 @@ ATTEMPTS = (
     Attempt(False, "CL", 4),
     Attempt(False, "LA", 4),
 )
-SEEDS = 5
-"""Seeds below this are those of the first turn."""
+SEEDS = 5  # Seeds below this are those of the first turn
 
 
 def _measure(packing: Packing, name: str) -> Sequence[float]:
@@ -121,18 +117,22 @@ class FeasibilityCheck:
         if self._block_list.bound > capacity:
             return Answer(Outcome.EXHAUSTED)
         core = self._free if len(self._free) <= WHOLE_BLOCKS else self._core(capacity)
+        attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
         kept: dict[int, int] = {}
         for order in REST_ORDERS:
             if not 0 < len(core) <= WHOLE_BLOCKS:
                 break
-            fixed = self._core_offsets(core, capacity, tracker, turn)
-            if not isinstance(fixed, dict):
-                return Answer(fixed)
+            if self._packed is None or self._packed.blocks != core:
+                self._packed = pack(self._block_list, core)
+            outcome, found = _search(self._packed, capacity, tracker, attempts)
+            if outcome is not Outcome.FOUND:
+                return Answer(outcome)
+            fixed = kept | dict(zip(core, found, strict=True))
             blocks = ordered(self._measures, order)
             offsets = fit_blocks(
-                self._block_list, blocks, fixed={**kept, **fixed}, limit=capacity, tracker=tracker
+                self._block_list, blocks, fixed=fixed, limit=capacity, tracker=tracker
             )
-            tracker.spend(len(offsets) - len(kept) - len(fixed))
+            tracker.spend(len(offsets) - len(fixed))
             left_over = [block for block in self._free if offsets[block] == UNPLACED]
             if not left_over:
                 return Answer(Outcome.FOUND, offsets)
@@ -164,16 +164,6 @@ class FeasibilityCheck:
             if len(grown) > WHOLE_BLOCKS:
                 break  # no search takes so many
         return [block for block in self._free if block in grown]
-
-    def _core_offsets(
-        self, core: list[int], capacity: int, tracker: BudgetTracker, turn: int
-    ) -> dict[int, int] | Outcome:
-        """Return offsets of `core` below `capacity`, or why there are none."""
-        if self._packed is None or self._packed.blocks != core:
-            self._packed = pack(self._block_list, core)
-        attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
-        outcome, found = _search(self._packed, capacity, tracker, attempts)
-        return dict(zip(core, found, strict=True)) if outcome is Outcome.FOUND else outcome
 
 
 def _search(

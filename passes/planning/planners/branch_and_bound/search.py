@@ -17,16 +17,8 @@ from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.engine.compiled import Room
 from passes.planning.planners.branch_and_bound import loop
-from passes.planning.planners.branch_and_bound.loop import (
-    NODES,
-    OUTCOME,
-    WAITING,
-    SearchState,
-    advance,
-)
 
-NO_GROUP = (-1, 0, -1)
-"""The last placement of a group of which none was tried: offset, load, rank."""
+NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried: offset, load, rank
 
 
 class Outcome(IntEnum):
@@ -63,12 +55,14 @@ class BranchAndBound:
         self._fits = all(top <= capacity for top in tops) and all(
             load <= whole_capacity for load in packing.loads
         )
-        self._running = (compiled.on_arrays if is_compiled else compiled.on_lists)(advance, state)
+        self._running = (compiled.on_arrays if is_compiled else compiled.on_lists)(
+            loop.advance, state
+        )
 
     @property
     def nodes(self) -> int:
         """Placements tried so far."""
-        return int(self._running.state.now[NODES])
+        return int(self._running.state.now[loop.NODES])
 
     @property
     def offsets(self) -> list[int]:
@@ -80,24 +74,24 @@ class BranchAndBound:
         if not self._fits:
             return Outcome.EXHAUSTED
         self._running.advance(self.nodes + limit)
-        return Outcome(int(self._running.state.now[OUTCOME]))
+        return Outcome(int(self._running.state.now[loop.OUTCOME]))
 
 
 def _make_state(
     packing: Packing, ranks: Sequence[int], by_load: bool, capacity: int, whole_capacity: int
-) -> SearchState:
+) -> loop.SearchState:
     """Return a search that has not begun: all blocks wait, in groups that never meet."""
     count, columns = len(packing), packing.columns
     order = sorted(range(count), key=lambda b: (columns["first"][b], b))
     groups = _root_groups(packing, order)
     now = [0] * loop.NOW_SIZE
-    now[WAITING] = len(groups)
+    now[loop.WAITING] = len(groups)
     waiting = [value for group in groups for value in group]
     # Each placement raises a conflict once and may renew the load of every block left. Most of
     # this is never touched, so it takes address space, not memory.
     trail = Room(count + sum(packing.degrees) + (count + 1) * (count + 2) // 2)
-    make: Any = SearchState  # Sequences of every kind become what the loop runs on.
-    state: SearchState = make(
+    make: Any = loop.SearchState  # Sequences of every kind become what the loop runs on.
+    state: loop.SearchState = make(
         **columns,
         rank=list(ranks),
         offset=[loop.UNPLACED] * count,

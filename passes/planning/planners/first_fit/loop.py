@@ -16,8 +16,7 @@ from typing import NamedTuple
 Ints = MutableSequence[int]
 
 UNPLACED = -1
-ROOMLESS = (1 << 63) - 1
-"""More room than any gap has."""
+ROOMLESS = (1 << 63) - 1  # More room than any gap has
 
 # Entries of `FitState.now`: how many of the order are done, how many blocks are placed, and how
 # many placed ones were looked at.

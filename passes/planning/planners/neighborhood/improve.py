@@ -9,49 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.neighborhood import loop
-from passes.planning.planners.neighborhood.loop import (
-    BEST_COST,
-    BEST_PEAK,
-    EJECTIONS,
-    FIXED_POINT,
-    MOST_OUT,
-    NO_LIMIT,
-    NODES,
-    NOISE,
-    NOWHERE,
-    SEED,
-    TOTAL,
-    RelocationState,
-    advance,
-)
 
-MOST_BLOCKS = 1500
-"""Blocks beyond which a problem is too large to be improved in this way."""
+MOST_BLOCKS = 1500  # Blocks beyond which a problem is too large to be improved in this way
 MOST_COST = 1 << 36
 """What all penalties must add up to less than, so that the compiled form does not overflow."""
 FIRST_WORK = 5_000_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
-ROUND = 250
-"""Steps in the first round."""
-PATIENCE = 3
-"""Rounds without a better plan after which the search ends."""
+ROUND = 250  # Steps in the first round
 HOT, COLD = 2.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
-CHUNK = 64
-"""Steps at one heat."""
+CHUNK = 64  # Steps at one heat
 
 
-def improved(block_list: BlockList, offsets: Sequence[int], tracker: BudgetTracker) -> list[int]:
+def improved(
+    block_list: BlockList, offsets: Sequence[int], tracker: BudgetTracker, patience: float = inf
+) -> list[int]:
     """Return the best placement found from one that is right, or that itself.
 
     Offsets are bytes for each block, within the capacity; the best placement has the least penalty,
-    then the lowest peak. Ends when nothing is paid, after `PATIENCE` rounds without a better plan,
+    then the lowest peak. Ends when nothing is paid, after `patience` rounds without a better plan,
     or when the tracker is used up: a node is one block put back. In-place pairs are honoured, slot
     by slot.
     """
@@ -60,23 +43,25 @@ def improved(block_list: BlockList, offsets: Sequence[int], tracker: BudgetTrack
     # In plain Python a node takes time with the square of the relations of a block.
     related = search.related // max(1, len(block_list)) + 1
     first_nodes = FIRST_WORK // related**2
-    spare = (MOST_OUT + 1) * max(b.slots for b in problem.buffers)  # nodes one step can take
+    spare = (loop.MOST_OUT + 1) * max(b.slots for b in problem.buffers)  # nodes one step can take
     may_compile = sum(penalty.cost for penalty in problem.penalties) < MOST_COST
     steps, idle = ROUND, 0
-    while idle < PATIENCE:
-        before = search.score
+    while idle < patience:
+        before, begun = search.score, search.nodes
         search.restart()
         for heat in _heats(steps, search.unit):
             limit = tracker.left - spare
             if limit <= 0 or search.score[0] == 0:
                 return search.best
-            if may_compile and (search.nodes > first_nodes or compiled.is_loaded(advance)):
+            if may_compile and (search.nodes > first_nodes or compiled.is_loaded(loop.advance)):
                 may_compile = False
-                if compiled.loop(advance) is not None:
+                if compiled.loop(loop.advance) is not None:
                     search.compile()
             used = search.nodes
             search.advance(CHUNK, heat, limit)
             tracker.spend(search.nodes - used)
+        if search.nodes == begun:
+            break  # Nothing that pays can be moved.
         steps *= 2
         idle = 0 if search.score < before else idle + 1
     return search.best
@@ -86,7 +71,7 @@ def _heats(steps: int, unit: float) -> Iterator[int]:
     """Yield the heat of each chunk of a round; `unit` is an average charge."""
     chunks = steps // CHUNK
     for chunk in range(chunks):
-        yield int(FIXED_POINT * unit * HOT * (COLD / HOT) ** (chunk / chunks))
+        yield int(loop.FIXED_POINT * unit * HOT * (COLD / HOT) ** (chunk / chunks))
 
 
 class Relocation:
@@ -96,28 +81,31 @@ class Relocation:
     """
 
     def __init__(self, block_list: BlockList, offsets: Sequence[int]) -> None:
-        state = _make_state(block_list)
+        state = unplaced(block_list)
         self.related = len(state.other)  # Relations of all blocks together
-        self.running = compiled.on_lists(advance, state)
+        self.running = compiled.on_lists(loop.advance, state)
         self._place(offsets)
         state = self.running.state
         state.best[:] = state.low
-        state.now[BEST_COST], state.now[BEST_PEAK] = state.now[TOTAL], loop.peak(state)
+        state.now[loop.BEST_COST], state.now[loop.BEST_PEAK] = (
+            state.now[loop.TOTAL],
+            loop.peak(state),
+        )
         due = sum(1 for count in state.met if count)
         # What a penalty that is due at the begin costs on average.
-        self.unit = state.now[TOTAL] / due if due else 1.0
-        state.prices[:] = [max(1, int(self.unit * count)) for count in range(1, EJECTIONS + 1)]
+        self.unit = state.now[loop.TOTAL] / due if due else 1.0
+        state.prices[:] = [max(1, int(self.unit * count)) for count in range(1, loop.EJECTIONS + 1)]
 
     @property
     def nodes(self) -> int:
         """Blocks put back so far."""
-        return int(self.running.state.now[NODES])
+        return int(self.running.state.now[loop.NODES])
 
     @property
     def score(self) -> tuple[int, int]:
         """The penalty and the peak, in bytes, of the best placement so far."""
         now = self.running.state.now
-        return int(now[BEST_COST]), int(now[BEST_PEAK])
+        return int(now[loop.BEST_COST]), int(now[loop.BEST_PEAK])
 
     @property
     def best(self) -> list[int]:
@@ -126,7 +114,7 @@ class Relocation:
 
     def compile(self) -> None:
         """Go on as what TVM compiles; only where that can be."""
-        self.running = compiled.on_arrays(advance, self.running.state)
+        self.running = compiled.on_arrays(loop.advance, self.running.state)
 
     def restart(self) -> None:
         """Go back to the best plan."""
@@ -144,7 +132,7 @@ class Relocation:
             loop.put(self.running.state, block, offset)
 
 
-def _make_state(block_list: BlockList) -> RelocationState:
+def unplaced(block_list: BlockList) -> loop.RelocationState:
     """Return the blocks of a list, none of which has an offset."""
     problem, sizes = block_list.problem, block_list.sizes
     payers = [(problem.index[each.first], problem.index[each.second]) for each in problem.penalties]
@@ -153,15 +141,15 @@ def _make_state(block_list: BlockList) -> RelocationState:
         for buffer in pair:
             dues[buffer].append(index)
     now = [0] * loop.NOW_SIZE
-    now[SEED] = 1
-    make: Any = RelocationState  # Sequences of every kind become what the loop runs on.
-    state: RelocationState = make(
+    now[loop.SEED] = 1
+    make: Any = loop.RelocationState  # Sequences of every kind become what the loop runs on.
+    state: loop.RelocationState = make(
         size=sizes,
         alignment=block_list.alignments,
         owner=block_list.buffer_of,
         fixed=[int(b in block_list.pinned or not size) for b, size in enumerate(sizes)],
-        low=[NOWHERE] * len(sizes),
-        best=[NOWHERE] * len(sizes),
+        low=[loop.NOWHERE] * len(sizes),
+        best=[loop.NOWHERE] * len(sizes),
         first=[block_list.blocks_of(buffer.name).start for buffer in problem.buffers],
         slots=[buffer.slots for buffer in problem.buffers],
         owes=[0] * len(problem.buffers),
@@ -176,15 +164,15 @@ def _make_state(block_list: BlockList) -> RelocationState:
         due=[index for row in dues for index in row],
         reserved_begin=[begin for begin, _ in problem.memory.reserved],
         reserved_end=[end for _, end in problem.memory.reserved],
-        noise=NOISE,
-        prices=[0] * EJECTIONS,
-        out=[0] * (MOST_OUT + 2),
+        noise=loop.NOISE,
+        prices=[0] * loop.EJECTIONS,
+        out=[0] * (loop.MOST_OUT + 2),
         taken=[0] * len(sizes),
         taken_low=[0] * len(sizes),
         now=now,
         blocks=len(sizes),
         reserved=len(problem.memory.reserved),
-        capacity=NO_LIMIT if problem.capacity is None else problem.capacity,
+        capacity=loop.NO_LIMIT if problem.capacity is None else problem.capacity,
     )
     return state
 

@@ -24,10 +24,8 @@ from typing import NamedTuple
 
 Ints = MutableSequence[int]
 
-MOST_OUT = 6
-"""Buffers that are taken out at once, at most."""
-EJECTIONS = 4
-"""What ejecting one block may count for, at most, in average charges."""
+MOST_OUT = 6  # Buffers that are taken out at once, at most
+EJECTIONS = 4  # What ejecting one block may count for, at most, in average charges
 FIXED_POINT = 1024
 """Heat and noise are counted in this part of one, so that all steps are on integers."""
 NOISE = tuple(round(-math.log((at + 0.5) / FIXED_POINT) * FIXED_POINT) for at in range(FIXED_POINT))

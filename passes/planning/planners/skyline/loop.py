@@ -12,18 +12,12 @@ from typing import NamedTuple
 
 Ints = MutableSequence[int]
 
-LEAF = 8
-"""Blocks in a leaf of the tree."""
-NO_RANK = 1 << 40
-"""The rank of no block."""
-CEILING = 1 << 62
-"""A height above all offsets."""
-STACK = 128
-"""Nodes that may wait in a walk through the tree."""
-ONE = 1 << 16
-"""The weight of a position where every byte counts; others weigh from 1 up."""
-EASE = 10
-"""How many times as deep a shallow valley may be, at most, where positions weigh little."""
+LEAF = 8  # Blocks in a leaf of the tree
+NO_RANK = 1 << 40  # The rank of no block
+CEILING = 1 << 62  # A height above all offsets
+STACK = 128  # Nodes that may wait in a walk through the tree
+ONE = 1 << 16  # The weight of a position where every byte counts; others weigh from 1 up
+EASE = 10  # How many times as deep a shallow valley may be, at most, where positions weigh little
 UNPLACED = -1
 
 MAX_BEGIN, MIN_END, MIN_BEGIN, MAX_END, RANK, MIN_SIZE, MAX_SIZE, NODE = range(8)

@@ -31,28 +31,12 @@ from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList, Ints
 from passes.planning.engine.compiled import Room
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.skyline.loop import (
-    CEILING,
-    LEAF,
-    MAX_BEGIN,
-    MAX_END,
-    MAX_SIZE,
-    NO_RANK,
-    NODE,
-    ONE,
-    STACK,
-    UNPLACED,
-    SkylineState,
-    advance,
-)
+from passes.planning.planners.skyline import loop
 
-CHUNK = 50_000
-"""Steps between two looks at the clock."""
-MOST_SHALLOW = 1 << 25
-"""Bytes: with more, products of the steps would not be integers of 64 bits."""
-NONE = (-1, NO_RANK, NO_RANK, -1, NO_RANK, CEILING, -1)
-"""A node of no blocks."""
-GREATEST = [MAX_BEGIN, MAX_END, MAX_SIZE]
+CHUNK = 50_000  # Steps between two looks at the clock
+MOST_SHALLOW = 1 << 25  # Bytes: with more, products of the steps would not be integers of 64 bits
+NONE = (-1, loop.NO_RANK, loop.NO_RANK, -1, loop.NO_RANK, loop.CEILING, -1)  # A node of no blocks
+GREATEST = [loop.MAX_BEGIN, loop.MAX_END, loop.MAX_SIZE]
 """The columns of a node that have the greatest of its blocks; the others have the least."""
 
 
@@ -85,12 +69,12 @@ def place_by_skyline(
     others. The compiled one goes on: it takes some seconds for a million blocks.
     """
     placed, blocks = np.array(offsets, dtype=np.int64), np.asarray(order, dtype=np.int64)
-    left = blocks[placed[blocks] == UNPLACED]
+    left = blocks[placed[blocks] == loop.UNPLACED]
     if not len(left):
         return placed
     state = make_state(block_list, left, placed, floor, shallow)
-    is_fast = compiled.loop(advance) is not None
-    running = (compiled.on_arrays if is_fast else compiled.on_lists)(advance, state)
+    is_fast = compiled.loop(loop.advance) is not None
+    running = (compiled.on_arrays if is_fast else compiled.on_lists)(loop.advance, state)
     while running.state.left[0] and (is_fast or not tracker.expired):
         running.advance(CHUNK)
     placed[left] = running.state.offset
@@ -101,10 +85,10 @@ def place_by_skyline(
 
 def _stack(block_list: BlockList, placed: Ints) -> None:
     """Put all blocks without a place above the others, one on top of the other."""
-    ends = (placed + block_list.size_array)[placed != UNPLACED]
+    ends = (placed + block_list.size_array)[placed != loop.UNPLACED]
     top = max((end for _, end in block_list.problem.memory.reserved), default=0)
     top = max(top, int(ends.max(initial=0)))
-    for block in np.flatnonzero(placed == UNPLACED).tolist():
+    for block in np.flatnonzero(placed == loop.UNPLACED).tolist():
         offset = top + -top % block_list.alignments[block]
         placed[block] = offset
         top = offset + block_list.sizes[block]
@@ -116,28 +100,30 @@ def make_state(
     placed: Ints,
     floor: int | Ints = 0,
     shallow: Shallow | None = None,
-) -> SkylineState:
+) -> loop.SkylineState:
     """Return some blocks of a list, ranked as given, and `placed` offsets of the others."""
     begins, ends, positions = block_list.span_places
     begin, end, size = begins[chosen], ends[chosen], block_list.size_array[chosen]
     slot, nodes, slots = _tree(begin, end, size)
-    weights = np.full(positions, ONE) if shallow is None else np.append(shallow.weights, ONE)
+    weights = (
+        np.full(positions, loop.ONE) if shallow is None else np.append(shallow.weights, loop.ONE)
+    )
     taken = _taken(block_list, placed, begins, ends, positions)
-    make: Any = SkylineState  # Sequences of every kind become what the loop runs on.
-    state: SkylineState = make(
+    make: Any = loop.SkylineState  # Sequences of every kind become what the loop runs on.
+    state: loop.SkylineState = make(
         begin,
         end,
         size,
         block_list.alignment_array[chosen],
         slot,
-        np.full(len(chosen), UNPLACED),
+        np.full(len(chosen), loop.UNPLACED),
         nodes.reshape(-1),
         slots,
         *_stretches(np.broadcast_to(floor, positions - 1), positions),
         *_separated(block_list, chosen),
         *taken.T,
         np.cumsum(weights) - weights,
-        Room(STACK),
+        Room(loop.STACK),
         left=[len(chosen)],
         here=[0],
         positions=positions - 1,
@@ -158,9 +144,9 @@ def _taken(block_list: BlockList, placed: Ints, begins: Ints, ends: Ints, positi
     # What a block may not share with a placed one is taken for as long as the block lives.
     taken += [
         (int(placed[b]), int(placed[b]) + block_list.sizes[b], int(begins[other]), int(ends[other]))
-        for pair in block_list.separated_pairs()
-        for b, other in (pair, pair[::-1])
-        if placed[b] != UNPLACED and placed[other] == UNPLACED
+        for b, others in block_list.separated.items()
+        for other in others
+        if placed[b] != loop.UNPLACED and placed[other] == loop.UNPLACED
     ]
     return np.array(taken, dtype=np.int64).reshape(-1, 4)
 
@@ -184,7 +170,7 @@ def tops(block_list: BlockList, offsets: Ints) -> Ints:
     a power of two; those are cut in half, the longest first.
     """
     begins, ends, positions = block_list.span_places
-    there = np.flatnonzero((offsets != UNPLACED) & (ends > begins))
+    there = np.flatnonzero((offsets != loop.UNPLACED) & (ends > begins))
     begins, ends = begins[there], ends[there]
     high = offsets[there] + block_list.size_array[there]
     levels = np.frexp((ends - begins).astype(np.float64))[1] - 1
@@ -214,17 +200,17 @@ def _tree(begin: Ints, end: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
     curve = _spread(begin) | _spread(end) << np.uint64(1)
     along = np.argsort(curve, kind="stable")
     leaves = 1
-    while leaves * LEAF < len(begin):
+    while leaves * loop.LEAF < len(begin):
         leaves *= 2
-    slots = np.full(leaves * LEAF, NO_RANK)
+    slots = np.full(leaves * loop.LEAF, loop.NO_RANK)
     slots[: len(begin)] = along
     slot = np.empty_like(along)
     slot[along] = np.arange(len(begin))
-    nodes = np.zeros((2 * leaves, NODE), dtype=np.int64)
-    padded = np.full((leaves * LEAF, NODE), NONE, dtype=np.int64)
+    nodes = np.zeros((2 * leaves, loop.NODE), dtype=np.int64)
+    padded = np.full((leaves * loop.LEAF, loop.NODE), NONE, dtype=np.int64)
     columns = [each[along] for each in (begin, end, begin, end)]
     padded[: len(begin)] = np.stack([*columns, along, size[along], size[along]], axis=1)
-    level = padded.reshape(leaves, LEAF, NODE)
+    level = padded.reshape(leaves, loop.LEAF, loop.NODE)
     first = leaves
     while True:
         joined = level.min(axis=1)
@@ -233,7 +219,7 @@ def _tree(begin: Ints, end: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
         if first == 1:
             return slot, nodes, slots
         first //= 2
-        level = joined.reshape(first, 2, NODE)
+        level = joined.reshape(first, 2, loop.NODE)
 
 
 def _spread(values: Ints) -> np.ndarray:

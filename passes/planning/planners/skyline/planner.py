@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from passes.planning.engine.blocks import BlockList, Row, settle
+from passes.planning.engine.blocks import BlockList, settle
+from passes.planning.engine.coalesce import cost_free
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.engine.ranking import better, on_each_coalescing
 from passes.planning.plan import Plan
@@ -37,18 +38,19 @@ def best_skyline(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     if not block_list.is_listed:
         return block_list.plan(lowest_skyline(block_list, tracker), "skyline")
     measures = Measures(block_list)
+    lists = [BlockList(cost_free(block_list.problem))] if block_list.soft else []
     plans = (
-        block_list.plan(_skyline(block_list, ordered(measures, order), avoid), "skyline")
+        block_list.plan(_skyline(each, ordered(measures, order)), "skyline")
         for order in ORDERS
-        for avoid in ((True, False) if block_list.soft else (False,))
+        for each in (*lists, block_list)
     )
     return better(block_list.problem, plans, tracker)
 
 
-def _skyline(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[int]:
+def _skyline(block_list: BlockList, order: Sequence[int]) -> list[int]:
     """Return an offset for each block; blocks of one reach are placed in `order`."""
-    rows = _rows_to_avoid(block_list) if avoid else block_list.interference
-    obstacles = [block_list.obstacles(block, rows[block]) for block in range(len(block_list))]
+    rows = block_list.interference
+    obstacles = [block_list.obstacles(block) for block in range(len(block_list))]
     sizes, alignments = block_list.sizes, block_list.alignments
     rank = {block: i for i, block in enumerate(order)}
     reach = np.zeros(len(block_list), dtype=np.int64)
@@ -72,12 +74,3 @@ def _skyline(block_list: BlockList, order: Sequence[int], avoid: bool) -> list[i
         met = rows[block][waiting[rows[block]]]
         reach[met] = np.maximum(reach[met], offset + sizes[block])
     return [int(offset) for offset in reach]
-
-
-def _rows_to_avoid(block_list: BlockList) -> list[Row]:
-    """Return the conflicts and, as if they were conflicts, the pairs whose sharing costs."""
-    rows = list(block_list.interference)
-    for block, others in block_list.soft.items():
-        soft = np.array([other for other, _ in others], dtype=np.int32)
-        rows[block] = np.union1d(rows[block], soft)
-    return rows

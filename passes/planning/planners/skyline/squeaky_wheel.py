@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import BlockList, Ints
+from passes.planning.engine.blocks import BlockList, Ints, live_at
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline.loop import ONE, UNPLACED
@@ -30,12 +30,9 @@ from passes.planning.planners.skyline.place import Shallow, place_by_skyline, to
 
 Logs = npt.NDArray[np.float64]
 
-PLACED_A_NODE = 8
-"""Blocks that are placed in a skyline in about the time of one node of the search."""
-NODES_EACH = 100
-"""Nodes of the search in the time that a skyline takes apart from that."""
-LEAST_WEIGHT = 1e-4
-"""What is added to the weight of each position, of which the greatest is 1."""
+PLACED_A_NODE = 8  # Blocks that are placed in a skyline in about the time of one node of the search
+NODES_EACH = 100  # Nodes of the search in the time that a skyline takes apart from that
+LEAST_WEIGHT = 1e-4  # What is added to the weight of each position, of which the greatest is 1
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,8 @@ SETTINGS = tuple(
 """What is tried out, beginning with what is best most often."""
 STEEPNESS = 20.0
 """How fast weights fall at first: to 1 / e where a `STEEPNESS`-th less of the bound is live."""
-GAIN = 30.0
-"""The same for what a skyline ended above the bound."""
-TURNS = 100
-"""Skylines with weights of their own, at most."""
+GAIN = 30.0  # The same for what a skyline ended above the bound
+TURNS = 100  # Skylines with weights of their own, at most
 CUTS, TURNS_A_CUT = 20, 50
 """How often the top is cut off, and how often it is made again each time, at most."""
 VARIED, PIECES, SHARE_VARIED = 0.3, 8, 0.7
@@ -114,7 +109,9 @@ def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) ->
     before = skylines.peak
     for cut in range(CUTS):
         share = tracker.share(CUTS - cut)
-        kept = _below(skylines, skylines.peak * cut // CUTS)
+        offsets, height = skylines.offsets, skylines.peak * cut // CUTS
+        is_kept = (offsets < height) | (skylines.start != UNPLACED)
+        kept: Ints = np.where(is_kept, offsets, UNPLACED)
         for _ in range(TURNS_A_CUT):
             if skylines.is_over or share.left == 0:
                 break
@@ -124,13 +121,6 @@ def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) ->
             )
             skylines.weighed(_varied(skylines.logs, rng), setting, kept)
     return skylines.peak < before
-
-
-def _below(skylines: Skylines, cut: int) -> Ints:
-    """Return the offsets of the blocks that begin below a cut, all others `UNPLACED`."""
-    is_kept = (skylines.offsets < cut) | (skylines.start != UNPLACED)
-    kept: Ints = np.where(is_kept, skylines.offsets, UNPLACED)
-    return kept
 
 
 def _varied(logs: Logs, rng: random.Random) -> Logs:
@@ -155,7 +145,7 @@ class Skylines:
         self.setting = Setting(0, False)
         begins, ends, positions = block_list.span_places
         self.logs: Logs = np.zeros(max(0, positions - 1))
-        self.load = _load(begins, ends, block_list.size_array, len(self.logs))
+        self.load = live_at(begins, ends, block_list.size_array, len(self.logs))
         self._begins, self._ends = begins, ends
         sizes = block_list.size_array.astype(np.float64)
         self._size = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
@@ -220,11 +210,3 @@ class Skylines:
         standing = kept.copy()
         standing[list(self.block_list.pinned)] = UNPLACED
         return tops(self.block_list, standing)
-
-
-def _load(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:
-    """Return the bytes live at each of some positions."""
-    change = np.zeros(positions + 1, dtype=np.int64)
-    np.add.at(change, begins, sizes)
-    np.subtract.at(change, ends, sizes)
-    return np.cumsum(change)[:positions]

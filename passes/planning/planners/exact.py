@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList, settle
 from passes.planning.planner import BudgetTracker
+from passes.planning.planners.neighborhood import loop
+from passes.planning.planners.neighborhood.improve import unplaced
 from passes.planning.problem import ADDRESS_LIMIT
 
-Score = tuple[int, int]
-"""(penalty, peak in bytes)."""
+Score = tuple[int, int]  # (penalty, peak in bytes)
 
 
 class WeightedSearch:
@@ -44,11 +46,12 @@ class WeightedSearch:
             [o for o in row.tolist() if o not in self._partners[b]]
             for b, row in enumerate(block_list.interference)
         ]
-        self._soft = [block_list.soft.get(block, []) for block in range(len(block_list))]
-        self._costs = [(p.cost_if_slots_match, p.cost) for p in problem.penalties]
-        self._offsets = [-1 if size else 0 for size in block_list.sizes]
-        # For each penalty, the pairs of slots that share, and those of them that do not match.
-        self._paid = [[0, 0] for _ in self._costs]
+        self._soft = [
+            [other for other, _ in block_list.soft.get(block, ())]
+            for block in range(len(block_list))
+        ]
+        # Where blocks are, and what that costs.
+        self._state = compiled.on_lists(loop.advance, unplaced(block_list)).state
         self._left = [
             block
             for block in range(len(block_list))
@@ -59,45 +62,46 @@ class WeightedSearch:
 
     def run(self) -> None:
         """Search until nothing better is left or the tracker stops it."""
-        cost = peak = 0
-        for block, offset in self._block_list.pinned.items():
-            cost += self._pay(list(self._shared(block, offset)), 1)
-            self._offsets[block] = offset
-            peak = max(peak, offset + self._block_list.sizes[block])
-        self._descend((0, -1), cost, peak)
+        pinned, sizes = self._block_list.pinned, self._block_list.sizes
+        for block, size in enumerate(sizes):
+            if block in pinned or not size:
+                loop.put(self._state, block, pinned.get(block, 0))
+        ends = (offset + sizes[block] for block, offset in pinned.items())
+        self._descend((0, -1), max(ends, default=0))
 
-    def _descend(self, key: tuple[int, int], cost: int, peak: int) -> None:
+    def _descend(self, key: tuple[int, int], peak: int) -> None:
         """Place what is left at or after `key`, (offset, block), in canonical order."""
         if not self._left:
-            if (cost, peak) < self.score:
-                self.score, self.best = (cost, peak), list(self._offsets)
+            if (self._cost, peak) < self.score:
+                self.score, self.best = (self._cost, peak), list(self._state.low)
             return
         for offset, block in self._children(key):
             if self._meter.left == 0:
                 self.complete = False
                 return
             self._meter.spend(1)
-            shared = list(self._shared(block, offset))
-            added = self._pay(shared, 1)
+            loop.put(self._state, block, offset)
             top = max(peak, offset + self._block_list.sizes[block])
-            self._offsets[block] = offset
             self._left.remove(block)
-            if self._may_be_better(cost + added, top, offset):
-                self._descend(max(key, (offset, block)), cost + added, top)
+            if self._may_be_better(top, offset):
+                self._descend(max(key, (offset, block)), top)
             self._left.append(block)
             self._left.sort()
-            self._offsets[block] = -1
-            self._pay(shared, -1)
+            loop.take(self._state, block)
 
-    def _may_be_better(self, cost: int, peak: int, floor: int) -> bool:
-        """Whether a plan of at least this cost and peak can still beat the best.
+    @property
+    def _cost(self) -> int:
+        return self._state.now[loop.TOTAL]
+
+    def _may_be_better(self, peak: int, floor: int) -> bool:
+        """Whether a plan of at least the cost of now and this peak can still beat the best.
 
         No block that is left will start below `floor`.
         """
         best_cost, best_peak = self.score
-        if (cost, peak) >= (best_cost, best_peak):
+        if (self._cost, peak) >= (best_cost, best_peak):
             return False
-        limit = self._capacity if cost < best_cost else best_peak - 1
+        limit = self._capacity if self._cost < best_cost else best_peak - 1
         if limit is None:
             return True
         sizes, left = self._block_list.sizes, set(self._left)
@@ -120,8 +124,8 @@ class WeightedSearch:
 
     def _placed(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
         """Return the bytes that the placed ones of `blocks` take, by begin."""
-        sizes = self._block_list.sizes
-        taken = [(self._offsets[b], self._offsets[b] + sizes[b]) for b in blocks]
+        sizes, low = self._block_list.sizes, self._state.low
+        taken = [(low[b], low[b] + sizes[b]) for b in blocks]
         return sorted(entry for entry in taken if entry[0] >= 0)
 
     def _obstacles(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
@@ -132,7 +136,7 @@ class WeightedSearch:
         size = self._block_list.sizes[block]
         hard = self._obstacles(self._hard[block])
         partners = self._placed(self._partners[block])
-        avoided = self._placed([other for other, _ in self._soft[block]])
+        avoided = self._placed(self._soft[block])
         apart = sorted(hard + partners)
         for low in sorted({0, *(end for _, end in apart + avoided)}):
             for step in self._steps[block]:
@@ -146,32 +150,9 @@ class WeightedSearch:
 
     def _highest_need(self, block: int) -> int:
         """Return where `block` would end, were it placed now at no cost and with no partner."""
-        others = [*self._hard[block], *self._partners[block], *(o for o, _ in self._soft[block])]
+        others = [*self._hard[block], *self._partners[block], *self._soft[block]]
         size, alignment = self._block_list.sizes[block], self._block_list.alignments[block]
         return settle(0, size, alignment, self._obstacles(others)) + size
-
-    def _shared(self, block: int, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (penalty, 1 unless slots match) for each placed block that `block` would meet."""
-        sizes = self._block_list.sizes
-        for other, penalty in self._soft[block]:
-            begin = self._offsets[other]
-            if begin >= 0 and begin < offset + sizes[block] and offset < begin + sizes[other]:
-                yield penalty, int(not self._block_list.slots_match(block, other))
-
-    def _pay(self, shared: Sequence[tuple[int, int]], sign: int) -> int:
-        """Note what is shared (1) or no longer so (-1); return what that adds to the cost."""
-        added = 0
-        for penalty, crossed in shared:
-            added -= self._charge(penalty)
-            self._paid[penalty][0] += sign
-            self._paid[penalty][1] += sign * crossed
-            added += self._charge(penalty)
-        return added
-
-    def _charge(self, penalty: int) -> int:
-        """Return what a penalty costs as things stand."""
-        pairs, crossed = self._paid[penalty]
-        return self._costs[penalty][crossed > 0] if pairs else 0
 
 
 def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[list[int]]:
