@@ -102,6 +102,7 @@ def test_what_carries_no_machine_is_refused():
         (("V", "byte", 1), "pipe 'V': unit must be one of bytes, elements, multiply-adds"),
         (("V", "bytes", 0), "pipe 'V': rate must be an integer of at least 1, got 0"),
         (("V", "bytes", 1.5), "pipe 'V': rate must be an integer of at least 1, got 1.5"),
+        (("V", "bytes", 1 << 62), r"pipe 'V': rate must be below 2\*\*62"),
         (("V", "bytes", 1, -1), "pipe 'V': startup must be an integer of at least 0, got -1"),
         (("V", "bytes", 1, 0, (("x", 0),)), "pipe 'V': to_scope of 'x' must be an integer"),
         (("V", "bytes", 1, 0, (("x", 1),) * 2), "pipe 'V': to_scope lists 'x' twice"),
