@@ -35,7 +35,7 @@ from passes.ir.statements import (
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 
-_PARALLEL_LOOP = int(ForKind.PARALLEL)
+_PARALLEL_LOOP, _BOUND_LOOP = int(ForKind.PARALLEL), int(ForKind.THREAD_BINDING)
 _READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last argument.
 
 
@@ -115,7 +115,7 @@ class _Walk(RecordVisitor):
         self._around: list[Any] = []
         self._owners: list[int] = []
         self._in_thread_env = False
-        self._threaded: set[int] = set()
+        self._threaded: set[int | None] = set()  # Owners; None for the function
         # What may keep an address that is handed on where the walk is; None if nothing does.
         self._keeper: str | None = None
         self._told = 0
@@ -190,6 +190,8 @@ class _Walk(RecordVisitor):
     _visit_branch = _visit_whileloop = _visit_body
 
     def _visit_forloop(self, loop: ForLoop) -> None:
+        if loop.op.kind == _BOUND_LOOP and not _is_block(loop.op.thread_binding):
+            self._threaded.update([None, *self._owners])
         is_owner = loop.op.kind == _PARALLEL_LOOP
         if is_owner:
             if self._owners and self._owners[-1] in self._threaded:
@@ -212,11 +214,7 @@ class _Walk(RecordVisitor):
         self._is_asynchronous |= name in ASYNCHRONOUS_SCOPES
         if is_owner:
             self._owners.append(attribute.key)
-        if name == "virtual_thread" or (
-            # What names no thread may be any.
-            name == "thread_extent"
-            and not str(getattr(op.node, "thread_tag", "")).startswith("blockIdx.")
-        ):
+        if name == "virtual_thread" or (name == "thread_extent" and not _is_block(op.node)):
             self._threaded.update(self._owners)
         self._around.append(attribute)
         self._visit(attribute.body)
@@ -302,3 +300,8 @@ class _Walk(RecordVisitor):
         uses = self._uses(key) if self._is_asynchronous else None
         if uses is not None:
             self._change(key, escape=uses.escape or "an asynchronous copy")
+
+
+def _is_block(threads: Any) -> bool:
+    """Whether a loop or an extent is over blocks. What names no thread may be any."""
+    return str(getattr(threads, "thread_tag", "")).startswith("blockIdx.")

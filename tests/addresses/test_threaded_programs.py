@@ -155,3 +155,24 @@ def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
         # Behind the writes of both, and in front of the second, which takes the first one's bytes.
         synchronized = tvm.s_tir.transform.ThreadSync("shared")(mod).script()
         assert synchronized.count("tvm_storage_sync") == barriers
+
+
+@T.prim_func(s_tir=True)
+def bound_loops(a: T.Buffer((64,), "float32"), out: T.Buffer((64,), "float32")):
+    for _block in T.thread_binding(1, thread="blockIdx.x"):
+        for thread in T.thread_binding(64, thread="threadIdx.x"):
+            first = T.alloc_buffer((64,), "float32", scope="shared")
+            second = T.alloc_buffer((64,), "float32", scope="shared")
+            first[thread] = a[thread]
+            T.tvm_storage_sync("shared")
+            second[thread] = first[63 - thread]  # Another thread has still to read what is here.
+            T.tvm_storage_sync("shared")
+            out[thread] = second[63 - thread]
+
+
+@pytest.mark.parametrize("form", ["address", "arena"])
+def test_loops_that_are_bound_to_threads_are_threads(form: str):
+    plan = PlanAddresses(memory=MemoryHierarchy((MemoryScope("shared"),)), form=form)
+    text = plan(tvm.IRModule({"main": bound_loops}))["main"].script()
+    offset = {"address": "allocated_addr=256", "arena": "alloc_shared((512,)"}[form]
+    assert offset in text
