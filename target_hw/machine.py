@@ -8,12 +8,12 @@ how long that kernel takes on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from target_hw.memory import as_map, faults_of_number, read_feature
+from target_hw.memory import as_map, faults_of_number, is_list, read_feature
 
 UNITS = ("bytes", "elements", "multiply-adds")
 """What the work of a pipe can be counted in."""
@@ -39,7 +39,8 @@ class Pipe:
     startup : int
         Cycles that each instruction takes besides.
     to_scope : Rates
-        Rates by the storage scope that is written, such as ``local.L0A``, where they differ.
+        Rates by the storage scope that is written, such as ``local.L0A``, where they differ; a map
+        or pairs, kept as pairs.
     at_bits : Rates
         Rates by the width of an element in bits, such as ``16``, where they differ. A width that
         is not listed counts as the next one above it, one above all as the widest.
@@ -122,6 +123,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pipes", tuple(self.pipes))
+        for pipe in self.pipes:
+            if not isinstance(pipe, Pipe):
+                raise ValueError(f"machine: needs Pipes, got {pipe!r}")
         cores = tuple((str(name), tuple(scopes)) for name, scopes in self.cores)
         object.__setattr__(self, "cores", cores)
         for what, names in (
@@ -192,8 +196,6 @@ class Machine:
             for field in ("unit", "rate"):
                 if field not in given:
                     raise ValueError(f"{where}: {field} is missing")
-            for field in _RATES:
-                given[field] = tuple(as_map(f"{where}: {field}", given.get(field, {})).items())
             pipes.append(Pipe(name, **given))
         cores = as_map("machine: cores", plain.get("cores", {}))
         return cls(
@@ -224,7 +226,10 @@ class Machine:
         return read_feature(target, "machine", "machine", hint, cls.from_feature)
 
 
-def _checked_rates(where: str, field: str, rates: Rates) -> Rates:
+def _checked_rates(where: str, field: str, rates: Any) -> Rates:
+    rates = tuple(rates.items()) if isinstance(rates, Mapping) else rates
+    if not is_list(rates) or not all(is_list(entry) and len(entry) == 2 for entry in rates):
+        raise ValueError(f"{where}: {field} must map cases to rates, got {rates!r}")
     checked = tuple((str(case), rate) for case, rate in rates)
     cases = [case for case, _ in checked]
     for case, rate in checked:

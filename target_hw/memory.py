@@ -52,8 +52,8 @@ class MemoryScope:
         Address of the first byte, a multiple of `alignment`. Offsets in plans, banks and reserved
         ranges count from here.
     facts : Facts
-        Whatever else the chip's own passes need, as pairs of a name and an integer; kept sorted.
-        No planner reads them.
+        Whatever else the chip's own passes need, as a map from names to integers or as pairs;
+        kept as pairs, sorted. No planner reads them.
 
     Raises
     ------
@@ -73,6 +73,9 @@ class MemoryScope:
     def __post_init__(self) -> None:
         for field in ("capacity", "alignment", "bank_count", "bank_bytes", "base"):
             object.__setattr__(self, field, as_plain(getattr(self, field)))
+        if isinstance(self.facts, Mapping):
+            facts = tuple((str(fact), value) for fact, value in self.facts.items())
+            object.__setattr__(self, "facts", facts)
         _check_name(self.name)
         fault = next(_faults(self), None)
         if fault is not None:
@@ -120,10 +123,7 @@ class MemoryScope:
             When this is no description of a memory; the message names the scope and field.
         """
         known = [field.name for field in fields(cls)[1:]]
-        given = as_map(f"memory scope {name!r}", description, known)
-        if isinstance(given.get("facts"), Mapping):
-            given["facts"] = tuple((str(fact), value) for fact, value in given["facts"].items())
-        return cls(name, **given)
+        return cls(name, **as_map(f"memory scope {name!r}", description, known))
 
 
 @dataclass(frozen=True)
@@ -268,6 +268,11 @@ def is_byte_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_list(value: object) -> bool:
+    """Whether `value` is a sequence, and no text."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def as_plain(value: object) -> object:
     """Return an integer of another library, such as NumPy's, as a plain one; all else as it is."""
     if type(value) is int or isinstance(value, bool):
@@ -337,10 +342,10 @@ def faults_of_number(what: str, value: Any, least: int) -> Iterator[str]:
 
 def _faults_of_reserved(ranges: Any, capacity: int | None) -> Iterator[str]:
     what = "reserved range"
-    if not _is_list(ranges):
+    if not is_list(ranges):
         yield f"{what}s must be a list of (begin, end), got {ranges!r}"
     for entry in ranges:
-        if not _is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
+        if not is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
             yield f"{what} must be two integers (begin, end), got {entry!r}"
         begin, end = entry
         if begin < 0 or end <= begin:
@@ -355,11 +360,11 @@ def _faults_of_reserved(ranges: Any, capacity: int | None) -> Iterator[str]:
 
 
 def _faults_of_facts(facts: Any) -> Iterator[str]:
-    if not _is_list(facts):
+    if not is_list(facts):
         yield f"facts must map names to integers, got {facts!r}"
     names = []
     for entry in facts:
-        if not _is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
+        if not is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
             yield f"facts must map names to integers, got {entry!r}"
         name, value = entry
         if not is_byte_count(value):
@@ -369,7 +374,3 @@ def _faults_of_facts(facts: Any) -> Iterator[str]:
         if name in names:
             yield f"facts: {name!r} is given twice"
         names.append(name)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -38,6 +38,11 @@ def test_a_description_is_plain_data_without_the_defaults():
     assert MemoryHierarchy.from_feature(json.loads(json.dumps(hierarchy.to_feature()))) == hierarchy
 
 
+def test_facts_may_be_a_map():
+    scope = MemoryScope("local.UB", facts={"lanes": 8, "eu_bytes": 16})
+    assert scope.facts == (("eu_bytes", 16), ("lanes", 8))
+
+
 def test_facts_are_found_by_name():
     assert FULL.fact("lanes") == 8
     with pytest.raises(ValueError, match=r"'local.UB': no fact 'lane'; it has: eu_bytes, lanes"):
