@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from target_hw.memory import is_byte_count, read_feature, refuse_others
+from target_hw.memory import as_map, faults_of_number, is_list, read_feature
 
 UNITS = ("bytes", "elements", "multiply-adds")
 """What the work of a pipe can be counted in."""
@@ -39,7 +39,8 @@ class Pipe:
     startup : int
         Cycles that each instruction takes besides.
     to_scope : Rates
-        Rates by the storage scope that is written, such as ``local.L0A``, where they differ.
+        Rates by the storage scope that is written, such as ``local.L0A``, where they differ; a map
+        or pairs, kept as pairs.
     at_bits : Rates
         Rates by the width of an element in bits, such as ``16``, where they differ. A width that
         is not listed counts as the next one above it, one above all as the widest.
@@ -65,11 +66,7 @@ class Pipe:
         if self.unit not in UNITS:
             raise ValueError(f"{where}: unit must be one of {', '.join(UNITS)}, got {self.unit!r}")
         for field, least in (("rate", 1), ("startup", 0)):
-            value = getattr(self, field)
-            if not is_byte_count(value) or value < least:
-                raise ValueError(
-                    f"{where}: {field} must be an integer of at least {least}, got {value!r}"
-                )
+            _check_number(where, field, getattr(self, field), least)
         for field in _RATES:
             object.__setattr__(self, field, _checked_rates(where, field, getattr(self, field)))
         for bits, _ in self.at_bits:
@@ -126,6 +123,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pipes", tuple(self.pipes))
+        for pipe in self.pipes:
+            if not isinstance(pipe, Pipe):
+                raise ValueError(f"machine: needs Pipes, got {pipe!r}")
         cores = tuple((str(name), tuple(scopes)) for name, scopes in self.cores)
         object.__setattr__(self, "cores", cores)
         for what, names in (
@@ -188,20 +188,16 @@ class Machine:
         ValueError
             When this is no description of a machine; the message names the pipe and the field.
         """
-        plain = _as_map("machine", feature)
-        refuse_others("machine", plain, ("pipes", "cores"))
-        pipes = []
-        for name, entry in _as_map("machine: pipes", plain.get("pipes", {})).items():
-            given = _as_map(f"pipe {name!r}", entry)
-            refuse_others(f"pipe {name!r}", given, [f.name for f in fields(Pipe)[1:]])
+        plain = as_map("machine", feature, ("pipes", "cores"))
+        pipes, known = [], [field.name for field in fields(Pipe)[1:]]
+        for name, entry in as_map("machine: pipes", plain.get("pipes", {})).items():
+            where = f"pipe {name!r}"
+            given = as_map(where, entry, known)
             for field in ("unit", "rate"):
                 if field not in given:
-                    raise ValueError(f"pipe {name!r}: {field} is missing")
-            for field in _RATES:
-                rates = _as_map(f"pipe {name!r}: {field}", given.get(field, {}))
-                given[field] = tuple(rates.items())
+                    raise ValueError(f"{where}: {field} is missing")
             pipes.append(Pipe(name, **given))
-        cores = _as_map("machine: cores", plain.get("cores", {}))
+        cores = as_map("machine: cores", plain.get("cores", {}))
         return cls(
             tuple(pipes),
             tuple((core, tuple(str(scope) for scope in own)) for core, own in cores.items()),
@@ -230,20 +226,19 @@ class Machine:
         return read_feature(target, "machine", "machine", hint, cls.from_feature)
 
 
-def _checked_rates(where: str, field: str, rates: Rates) -> Rates:
+def _checked_rates(where: str, field: str, rates: Any) -> Rates:
+    rates = tuple(rates.items()) if isinstance(rates, Mapping) else rates
+    if not is_list(rates) or not all(is_list(entry) and len(entry) == 2 for entry in rates):
+        raise ValueError(f"{where}: {field} must map cases to rates, got {rates!r}")
     checked = tuple((str(case), rate) for case, rate in rates)
     cases = [case for case, _ in checked]
     for case, rate in checked:
-        if not is_byte_count(rate) or rate < 1:
-            raise ValueError(
-                f"{where}: {field} of {case!r} must be an integer of at least 1, got {rate!r}"
-            )
+        _check_number(where, f"{field} of {case!r}", rate, 1)
         if cases.count(case) > 1:
             raise ValueError(f"{where}: {field} lists {case!r} twice")
     return checked
 
 
-def _as_map(where: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where}: must be a map, got {value!r}")
-    return {str(name): entry for name, entry in value.items()}
+def _check_number(where: str, what: str, value: object, least: int) -> None:
+    for fault in faults_of_number(what, value, least):
+        raise ValueError(f"{where}: {fault}")

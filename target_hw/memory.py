@@ -9,7 +9,7 @@ offsets and ranges are in bytes, and every range is half-open: ``(begin, end)`` 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -52,8 +52,8 @@ class MemoryScope:
         Address of the first byte, a multiple of `alignment`. Offsets in plans, banks and reserved
         ranges count from here.
     facts : Facts
-        Whatever else the chip's own passes need, as pairs of a name and an integer; kept sorted.
-        No planner reads them.
+        Whatever else the chip's own passes need, as a map from names to integers or as pairs;
+        kept as pairs, sorted. No planner reads them.
 
     Raises
     ------
@@ -73,6 +73,9 @@ class MemoryScope:
     def __post_init__(self) -> None:
         for field in ("capacity", "alignment", "bank_count", "bank_bytes", "base"):
             object.__setattr__(self, field, as_plain(getattr(self, field)))
+        if isinstance(self.facts, Mapping):
+            facts = tuple((str(fact), value) for fact, value in self.facts.items())
+            object.__setattr__(self, "facts", facts)
         _check_name(self.name)
         fault = next(_faults(self), None)
         if fault is not None:
@@ -119,14 +122,8 @@ class MemoryScope:
         ValueError
             When this is no description of a memory; the message names the scope and field.
         """
-        where = f"memory scope {name!r}"
-        if not isinstance(description, Mapping):
-            raise ValueError(f"{where}: must be a map of fields, got {description!r}")
-        given = {str(field): value for field, value in description.items()}
-        refuse_others(where, given, [field.name for field in fields(cls) if field.name != "name"])
-        if isinstance(given.get("facts"), Mapping):
-            given["facts"] = tuple((str(fact), value) for fact, value in given["facts"].items())
-        return cls(name, **given)
+        known = [field.name for field in fields(cls)[1:]]
+        return cls(name, **as_map(f"memory scope {name!r}", description, known))
 
 
 @dataclass(frozen=True)
@@ -203,11 +200,8 @@ class MemoryHierarchy:
         ValueError
             When this is no description of memories; the message names the scope and field.
         """
-        if not isinstance(feature, Mapping):
-            raise ValueError(f"memory hierarchy: must be a map of scopes, got {feature!r}")
-        return cls(
-            tuple(MemoryScope.from_feature(str(name), entry) for name, entry in feature.items())
-        )
+        described = as_map("memory hierarchy", feature)
+        return cls(tuple(MemoryScope.from_feature(*entry) for entry in described.items()))
 
     @classmethod
     def from_target(cls, target: object) -> MemoryHierarchy:
@@ -250,11 +244,18 @@ def read_feature(
         raise ValueError(f"target {target_label(target)}: {error}") from error
 
 
-def refuse_others(where: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise ValueError on a field that is not known."""
+def as_map(where: str, value: object, known: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a map by plain strings; ValueError when it is none, or has a field that is not known.
+
+    Any type of map will do: TVM hands back its own.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: must be a map, got {value!r}")
+    given = {str(field): entry for field, entry in value.items()}
     for field in given:
-        if field not in known:
+        if known is not None and field not in known:
             raise ValueError(f"{where}: no field {field!r}; there are: {', '.join(known)}")
+    return given
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -265,6 +266,11 @@ def round_up(value: int, multiple: int) -> int:
 def is_byte_count(value: object) -> bool:
     """Whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_list(value: object) -> bool:
+    """Whether `value` is a sequence, and no text."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def as_plain(value: object) -> object:
@@ -299,54 +305,47 @@ def _check_name(name: object) -> None:
 
 def _faults(scope: MemoryScope) -> Iterator[str]:
     """Yield what cannot be true of any memory; what comes behind a fault may follow from it."""
-    yield from _not_positive("alignment", scope.alignment)
-    if scope.alignment & (scope.alignment - 1):
-        yield f"alignment must be a power of two, got {scope.alignment}"
-    if scope.capacity is not None:
-        yield from _not_positive("capacity", scope.capacity)
-        if scope.capacity < scope.alignment:
-            yield (
-                f"capacity of {scope.capacity} bytes is below its alignment of "
-                f"{scope.alignment} bytes"
-            )
-    yield from _not_positive("bank_count", scope.bank_count)
+    for field, least in (("alignment", 1), ("bank_count", 1), ("base", 0)):
+        yield from faults_of_number(field, getattr(scope, field), least)
+    for field in ("capacity", "bank_bytes"):
+        if getattr(scope, field) is not None:
+            yield from faults_of_number(field, getattr(scope, field), 1)
+    capacity, alignment = scope.capacity, scope.alignment
+    if alignment & (alignment - 1):
+        yield f"alignment must be a power of two, got {alignment}"
+    if capacity is not None and capacity < alignment:
+        yield f"capacity of {capacity} bytes is below its alignment of {alignment} bytes"
     if scope.bank_bytes is not None:
-        yield from _not_positive("bank_bytes", scope.bank_bytes)
-        if scope.capacity is None:
+        if capacity is None:
             yield "banks need a capacity"
         total = scope.bank_count * scope.bank_bytes
-        if total != scope.capacity:
+        if total != capacity:
             yield (
                 f"{scope.bank_count} banks of {scope.bank_bytes} bytes are {total} bytes, "
-                f"the capacity is {scope.capacity}"
+                f"the capacity is {capacity}"
             )
     elif scope.bank_count > 1:
         yield f"{scope.bank_count} banks need bank_bytes"
-    yield from _faults_of_reserved(scope.reserved, scope.capacity)
-    if not is_byte_count(scope.base) or scope.base < 0:
-        yield f"base must be an integer of at least 0, got {scope.base!r}"
-    if scope.base >= _LIMIT:
-        yield f"base must be below 2**62, got {scope.base}"
-    if scope.base % scope.alignment:
-        yield (f"base {scope.base} is not a multiple of its alignment of {scope.alignment} bytes")
+    yield from _faults_of_reserved(scope.reserved, capacity)
+    if scope.base % alignment:
+        yield f"base {scope.base} is not a multiple of its alignment of {alignment} bytes"
     yield from _faults_of_facts(scope.facts)
 
 
-def _not_positive(field: str, value: object) -> Iterator[str]:
-    if not isinstance(value, int) or isinstance(value, bool):
-        yield f"{field} must be an integer, got {value!r}"
-    elif value <= 0:
-        yield f"{field} must be positive, got {value}"
+def faults_of_number(what: str, value: Any, least: int) -> Iterator[str]:
+    """Yield what is wrong with a number, where something is."""
+    if not is_byte_count(value) or value < least:
+        yield f"{what} must be an integer of at least {least}, got {value!r}"
     elif value >= _LIMIT:
-        yield f"{field} must be below 2**62, got {value}"
+        yield f"{what} must be below 2**62, got {value}"
 
 
 def _faults_of_reserved(ranges: Any, capacity: int | None) -> Iterator[str]:
     what = "reserved range"
-    if not _is_list(ranges):
+    if not is_list(ranges):
         yield f"{what}s must be a list of (begin, end), got {ranges!r}"
     for entry in ranges:
-        if not _is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
+        if not is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
             yield f"{what} must be two integers (begin, end), got {entry!r}"
         begin, end = entry
         if begin < 0 or end <= begin:
@@ -361,11 +360,11 @@ def _faults_of_reserved(ranges: Any, capacity: int | None) -> Iterator[str]:
 
 
 def _faults_of_facts(facts: Any) -> Iterator[str]:
-    if not _is_list(facts):
+    if not is_list(facts):
         yield f"facts must map names to integers, got {facts!r}"
     names = []
     for entry in facts:
-        if not _is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
+        if not is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
             yield f"facts must map names to integers, got {entry!r}"
         name, value = entry
         if not is_byte_count(value):
@@ -375,7 +374,3 @@ def _faults_of_facts(facts: Any) -> Iterator[str]:
         if name in names:
             yield f"facts: {name!r} is given twice"
         names.append(name)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)

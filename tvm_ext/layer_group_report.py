@@ -82,6 +82,8 @@ class LeftLayer(NamedTuple):
     result: str
 
 
+_UNKNOWN = "a size known at run time only"
+
 _HEADER: tuple[str, ...] = (
     *("group", "layer", "makes", "slices", "rows that two slices need"),
     *("bytes a lane", "bank conflicts", "bytes moved", "rows made again"),
@@ -130,6 +132,8 @@ class LayerGroupReport(Tabular):
         folded = (self.folded_before, self.folded_after)
         laid_out = "of what is moved, to lay out weights, which a deployment does once: "
         notes = [f"{laid_out}{format_bytes(*folded)} without/with groups"] if any(folded) else []
+        if any(one.result == _UNKNOWN for one in self.left):
+            notes.append(f"not counted: tensors of {_UNKNOWN}")
         notes += [f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left]
         rows = [_HEADER, *(_row(number, group) for number, group in enumerate(self.groups))]
         return Table(repr(self).strip("<>"), rows, notes, left=range(5))
@@ -283,5 +287,7 @@ def _left(plan: LayerGroups) -> Iterator[LeftLayer]:
 
 
 def _result(tensor: Tensor) -> str:
+    if not tensor.is_known:
+        return _UNKNOWN
     extents = "x".join(map(str, tensor.shape)) or "a number"
     return f"{extents} {tensor.axes}".rstrip() + f", {tensor.bits} bits"

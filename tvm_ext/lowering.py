@@ -8,7 +8,7 @@ any target, whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -236,17 +236,17 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
         what = f"it has only other functions ({others})" if others else "it is empty"
         raise ValueError(f"no PrimFunc in the module: {what}")
     for name, func in functions.items():
-        if blocks := _blocks(func):
-            raise ValueError(not_lowered(name, blocks[0]))
+        check_lowered(name, _blocks(func))
     return functions
 
 
-def not_lowered(name: str, left: str) -> str:
-    """Say that a function does not stand before ``StorageRewrite``, and what it still has."""
-    return (
-        f"function {name!r} is not lowered as far as StorageRewrite: {left}; "
-        "name a target to have it lowered"
-    )
+def check_lowered(name: str, left: Sequence[str]) -> None:
+    """Raise ValueError if something is left to lower in a function before ``StorageRewrite``."""
+    if left:
+        raise ValueError(
+            f"function {name!r} is not lowered as far as StorageRewrite: {left[0]}; "
+            "name a target to have it lowered"
+        )
 
 
 def _lowered(mod: IRModule, target: Target) -> IRModule:

@@ -14,7 +14,7 @@ from passes.planning.problem import Problem
 EVERY = "all"
 """Stands for all planners that are made for a problem."""
 
-_FOR_LEVELS = ("three_level", "three_level_mirror")
+FOR_LEVELS = ("three_level", "three_level_mirror")
 """Planners that choose the reuse levels of an Ascend core."""
 
 _FOR_GRAPHS = ("rec_tbl",)
@@ -85,7 +85,7 @@ def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False)
         return [known_planner(name) for name in asked]
     left_out = set(_WITHOUT_REUSE)
     if not any(buffer.use is not None for buffer in problem.buffers):
-        left_out.update(_FOR_LEVELS)
+        left_out.update(FOR_LEVELS)
     if not graph:
         left_out.update(_FOR_GRAPHS)
     made = [name for name in planner_names() if name not in left_out]

@@ -33,10 +33,9 @@ _STOCK_REWRITE = tirx.transform.StorageRewrite
 _stock_lock = RLock()
 
 
+@takes_options_of(transform.StorageRewrite, without=("shared_apart",))
 @contextmanager
-def use_storage_rewrite(
-    *, detect_inplace: bool = True, enable_reuse: bool = True, sound: bool = False
-) -> Iterator[None]:
+def use_storage_rewrite(**options: Any) -> Iterator[None]:
     """Put our `StorageRewrite` in the stock pass's place while a block runs.
 
     Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``,
@@ -46,7 +45,7 @@ def use_storage_rewrite(
 
     Parameters
     ----------
-    detect_inplace, enable_reuse, sound : bool
+    **options
         As in `tvm_ext.transform.StorageRewrite`.
 
     Examples
@@ -54,14 +53,7 @@ def use_storage_rewrite(
     >>> with tvm_ext.use_storage_rewrite():
     ...     executable = tvm.compile(mod, target="llvm")
     """
-
-    def storage_rewrite() -> Pass:
-        return transform.StorageRewrite(
-            detect_inplace=detect_inplace, enable_reuse=enable_reuse, sound=sound
-        )
-
-    storage_rewrite()  # A wrong option is an error here, not in the middle of a build.
-    with replaced("StorageRewrite", storage_rewrite):
+    with replaced("StorageRewrite", partial(transform.StorageRewrite, **options)):
         yield
 
 
@@ -140,11 +132,7 @@ def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[No
     >>> with tvm_ext.use_plan_shared_memory():
     ...     executable = tvm.compile(mod, target="cuda")
     """
-
-    def plan() -> Pass:
-        return transform.PlanSharedMemory(planner, **options)
-
-    plan()  # A wrong option is an error here, not in the middle of a build.
+    plan: Callable[[], Pass] = partial(transform.PlanSharedMemory, planner, **options)
     with _stock_lock:
         apart: Callable[[], Pass] = partial(transform.StorageRewrite, shared_apart=True)
         before = tirx.transform.StorageRewrite
@@ -162,7 +150,6 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
     Behind it our `StorageRewrite` shares what the plan leaves alone, so that nothing takes more
     than it would without us.
     """
-    plan()  # A wrong option is an error here, not in the middle of a build.
     with _stock_lock:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
         merge = s_tir.transform.MergeSharedMemoryAllocations
@@ -199,6 +186,7 @@ def replaced(
     name: str, make_pass: Callable[[], Pass], passes: ModuleType = tirx.transform
 ) -> Iterator[None]:
     """Let TVM's pipelines find another pass where they look one up."""
+    make_pass()  # A wrong option is an error here, not in the middle of a build.
     with _stock_lock:
         stock = getattr(passes, name)
         setattr(passes, name, make_pass)

@@ -136,9 +136,6 @@ def program_of(
 
 def _load_ascend(what: str, target: Target | None) -> Program:
     name, *size = what.removeprefix(ASCEND).split(":", 1)
-    if size and size[0] not in workloads.ascend.SIZES:
-        sizes = ", ".join(workloads.ascend.SIZES)
-        raise ValueError(f"{what}: the size must be one of {sizes}, and is {size[0]!r}")
     kernel = workloads.ascend_kernel(name, *size)  # type: ignore[arg-type]
     resolved = target or known_target(f"{workloads.ascend.CHIP}-llvm")
     return Program(what, split(kernel.lower(resolved)), target=resolved)

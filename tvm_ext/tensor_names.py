@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -43,7 +44,6 @@ _MEMBER = "tvm_ext.member"
 
 Names = dict[int, str]
 """By the handles of variables."""
-_Run = Callable[[IRModule, PassContext], IRModule]
 
 
 def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
@@ -60,7 +60,9 @@ def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
     for stock in passes:
         name = str(stock.info.name)
         if name in naming:
-            stock = module_pass(naming[name](stock), opt_level=stock.info.opt_level, name=name)
+            stock = module_pass(
+                partial(naming[name], stock), opt_level=stock.info.opt_level, name=name
+            )
         named.append(stock)
     return named
 
@@ -101,23 +103,16 @@ def _plain(operator: str) -> str:
 # --------------------------------------------------------------------------- around legalization
 
 
-def _naming_modules(legalize: Pass) -> _Run:
-    """Return legalization, with names that are read before it.
+def _naming_modules(legalize: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
+    """Legalize, with names that are read before.
 
     Kernels' parameters are called as the variables are that they are made for, and many layers
     share a kernel: so names do not change before it.
     """
-
-    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
-        names = {
-            handle: name
-            for func in mod.functions.values()
-            if _is_graph(func)
-            for handle, name in _from_modules(func).items()
-        }
-        return with_names(legalize(mod), lambda _variable, _func: names)
-
-    return run
+    names: Names = {}
+    for func in filter(_is_graph, mod.functions.values()):
+        names |= _from_modules(func)
+    return with_names(legalize(mod), lambda _variable, _func: names)
 
 
 def _from_modules(func: relax.Function) -> Names:
@@ -180,32 +175,28 @@ def _shared(names: Iterable[str]) -> str:
 # ------------------------------------------------------------------------------ around the fusion
 
 
-def _naming_groups(fuse: Pass) -> _Run:
-    """Return the fusion of operators, with groups named by their members.
+def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
+    """Fuse operators, and name groups by their members.
 
     Equal groups become one function, in which the names of all but one are lost. So a copy of the
     module is fused too, in which each call says whose it is and no two groups are equal.
     """
+    fused, said = fuse(mod), fuse(_with_members(mod))
 
-    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
-        fused, said = fuse(mod), fuse(_with_members(mod))
-
-        def names_of(variable: GlobalVar, func: relax.Function) -> Names:
-            names: Names = {}
-            ours = list(bindings_of(func.body))
-            theirs = list(bindings_of(said[variable.name_hint].body))
-            if [str(b.var.name) for b in ours] != [str(b.var.name) for b in theirs]:
-                return names
-            for binding, twin in zip(ours, theirs, strict=True):
-                group = _group(said, twin.value)
-                if group:
-                    names[binding.var.__chandle__()] = group_name(group)
-                _same_tensor(binding, names)
+    def names_of(variable: GlobalVar, func: relax.Function) -> Names:
+        names: Names = {}
+        ours = list(bindings_of(func.body))
+        theirs = list(bindings_of(said[variable.name_hint].body))
+        if [str(b.var.name) for b in ours] != [str(b.var.name) for b in theirs]:
             return names
+        for binding, twin in zip(ours, theirs, strict=True):
+            group = _group(said, twin.value)
+            if group:
+                names[binding.var.__chandle__()] = group_name(group)
+            _same_tensor(binding, names)
+        return names
 
-        return with_names(fused, names_of)
-
-    return run
+    return with_names(fused, names_of)
 
 
 def _with_members(mod: IRModule) -> IRModule:
@@ -276,16 +267,12 @@ def group_name(members: list[tuple[str, str]]) -> str:
 # ------------------------------------------------------------------------------ before planning
 
 
-def _naming_allocations(allocate: Pass) -> _Run:
-    """Return the pass that allocates results, with their names."""
-
-    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
-        return with_names(allocate(mod), lambda _variable, func: _of_allocations(func))
-
-    return run
+def _naming_allocations(allocate: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
+    """Allocate results, with their names."""
+    return with_names(allocate(mod), _of_allocations)
 
 
-def _of_allocations(func: relax.Function) -> Names:
+def _of_allocations(_variable: GlobalVar, func: relax.Function) -> Names:
     """Name each allocation, and the call that fills it, by the tensor that it holds."""
     maker: dict[int, relax.Call] = {}
     filled_by: dict[int, Any] = {}

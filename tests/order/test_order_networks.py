@@ -171,6 +171,21 @@ def test_the_command_shows_both_orders(tmp_path, capsys):
     assert all(f"{row['found']:,}" in text for row in rows)
 
 
+def test_the_command_says_that_no_size_is_known(tmp_path, capsys):
+    path = tmp_path / "network.py"
+    path.write_text("""
+@R.function
+def main(x: R.Tensor(("n", 16), "float32")) -> R.Tensor(("n", 16), "float32"):
+    with R.dataflow():
+        y = R.nn.relu(x)
+        z = R.nn.softmax(y)
+        R.output(z)
+    return z
+""")
+    assert main(["compare", str(path), "--order"]) == 0
+    assert capsys.readouterr().out.startswith("no function has tensors of a size")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

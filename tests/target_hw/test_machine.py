@@ -102,8 +102,11 @@ def test_what_carries_no_machine_is_refused():
         (("V", "byte", 1), "pipe 'V': unit must be one of bytes, elements, multiply-adds"),
         (("V", "bytes", 0), "pipe 'V': rate must be an integer of at least 1, got 0"),
         (("V", "bytes", 1.5), "pipe 'V': rate must be an integer of at least 1, got 1.5"),
+        (("V", "bytes", 1 << 62), r"pipe 'V': rate must be below 2\*\*62"),
         (("V", "bytes", 1, -1), "pipe 'V': startup must be an integer of at least 0, got -1"),
         (("V", "bytes", 1, 0, (("x", 0),)), "pipe 'V': to_scope of 'x' must be an integer"),
+        (("V", "bytes", 1, 0, 5), "pipe 'V': to_scope must map cases to rates, got 5"),
+        (("V", "bytes", 1, 0, ("x",)), r"pipe 'V': to_scope must map cases to rates, got \('x',\)"),
         (("V", "bytes", 1, 0, (("x", 1),) * 2), "pipe 'V': to_scope lists 'x' twice"),
         (("V", "bytes", 1, 0, (), (("b", 1),)), "pipe 'V': at_bits must be widths in bits"),
     ],
@@ -115,12 +118,18 @@ def test_an_impossible_pipe_is_refused(arguments, message):
 
 def test_an_impossible_machine_is_refused():
     pipe = Pipe("V", "bytes", 1)
+    with pytest.raises(ValueError, match="machine: needs Pipes, got 3"):
+        Machine((pipe, 3))
     with pytest.raises(ValueError, match="machine: pipe 'V' is given twice"):
         Machine((pipe, pipe))
     with pytest.raises(ValueError, match=r"machine: core's scope 'local\.UB' is given twice"):
         Machine((pipe,), (("a", ("local.UB",)), ("b", ("local.UB",))))
     with pytest.raises(ValueError, match="machine: no pipe 'M'; it has: V"):
         Machine((pipe,))["M"]
+
+
+def test_rates_may_be_a_map():
+    assert Pipe("V", "bytes", 1, at_bits={"8": 2}) == Pipe("V", "bytes", 1, at_bits=(("8", 2),))
 
 
 @pytest.mark.parametrize(

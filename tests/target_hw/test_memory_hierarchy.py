@@ -38,6 +38,11 @@ def test_a_description_is_plain_data_without_the_defaults():
     assert MemoryHierarchy.from_feature(json.loads(json.dumps(hierarchy.to_feature()))) == hierarchy
 
 
+def test_facts_may_be_a_map():
+    scope = MemoryScope("local.UB", facts={"lanes": 8, "eu_bytes": 16})
+    assert scope.facts == (("eu_bytes", 16), ("lanes", 8))
+
+
 def test_facts_are_found_by_name():
     assert FULL.fact("lanes") == 8
     with pytest.raises(ValueError, match=r"'local.UB': no fact 'lane'; it has: eu_bytes, lanes"):
@@ -72,14 +77,20 @@ def test_bad_fields_are_refused_by_name(fields, message):
 @pytest.mark.parametrize(
     ("feature", "message"),
     [
-        (3, "memory hierarchy: must be a map of scopes, got 3"),
-        ([["local.UB", {}]], "memory hierarchy: must be a map of scopes"),
-        ({"local.UB": 3}, "memory scope 'local.UB': must be a map of fields, got 3"),
+        (3, "memory hierarchy: must be a map, got 3"),
+        ([["local.UB", {}]], "memory hierarchy: must be a map"),
+        ({"local.UB": 3}, "memory scope 'local.UB': must be a map, got 3"),
         ({"UB": {}}, "memory scope 'UB': not a scope that TVM knows"),
         ({"local.UB": {"size": 3}}, "'local.UB': no field 'size'; there are: capacity, alignment"),
         ({"local.UB": {"name": "local"}}, "'local.UB': no field 'name'"),
-        ({"local.UB": {"capacity": "3"}}, "'local.UB': capacity must be an integer, got '3'"),
-        ({"local.UB": {"alignment": None}}, "'local.UB': alignment must be an integer, got None"),
+        (
+            {"local.UB": {"capacity": "3"}},
+            "'local.UB': capacity must be an integer of at least 1, got '3'",
+        ),
+        (
+            {"local.UB": {"alignment": None}},
+            "'local.UB': alignment must be an integer of at least 1, got None",
+        ),
         ({"local.UB": {"facts": [1]}}, "'local.UB': facts must map names to integers, got 1"),
         ({"local.UB": {"facts": {"a": "b"}}}, "'local.UB': facts: 'a' must be an integer, got 'b'"),
     ],

@@ -7,6 +7,7 @@ import json
 import sys
 
 import pytest
+import tvm
 from tvm import relax
 from tvm.target import Target
 
@@ -51,6 +52,22 @@ def test_what_layers_make_is_told_with_its_layout(planned):
     results = {made for group in found.report.groups for made in group.results}
     assert "1x64x56x56 nchw, 32 bits" in results
     assert all(len(group.results) == len(group.layers) for group in found.report.groups)
+
+
+def test_no_bytes_are_made_up_for_a_size_that_is_not_known():
+    mod = tvm.script.from_source("""
+@R.function
+def main(x: R.Tensor(("n", 16), "float32")) -> R.Tensor(("n", 16), "float32"):
+    with R.dataflow():
+        y = R.nn.relu(x)
+        z = R.nn.softmax(y)
+        R.output(z)
+    return z
+""")
+    report = tvm_ext.layer_groups(tvm.IRModule.from_expr(mod), CHIP)
+    assert (report.moved_before, report.moved_after, report.moved_least) == (0, 0, 0)
+    assert {one.result for one in report.left} == {"a size known at run time only"}
+    assert "not counted: tensors of a size known at run time only" in report.table().notes
 
 
 def test_the_table_and_the_report_agree(planned):

@@ -151,7 +151,7 @@ def test_every_planner_can_be_asked(table, planner, capsys):
     ("options", "message"),
     [
         (["--planners", "nope"], "unknown planner 'nope'"),
-        (["--capacity", "0"], "capacity must be positive, got 0"),
+        (["--capacity", "0"], "capacity must be an integer of at least 1, got 0"),
         (["--alignment", "3"], "alignment must be a power of two, got 3"),
         (["--time-limit", "-1"], "seconds must not be negative, got -1.0"),
         (["--output", "."], ": Is a directory"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,21 @@ def test_the_status_tells_that_ours_takes_more(
     ways = {**shared_memory_command._WAYS, "default": shared_memory_command._WAYS["merged"]}
     monkeypatch.setattr(shared_memory_command, "_WAYS", ways)
     assert compared(program, tmp_path)[0] == 1
+
+
+def test_a_kernel_that_is_not_lowered_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path, out = tmp_path / "kernel.py", str(tmp_path / "map.html")
+    launch = 'tx = T.launch_thread("threadIdx.x", 64)'
+    assert launch in KERNEL
+    before, behind = KERNEL.split(f"    {launch}\n")
+    loop = '    for tx in T.thread_binding(64, thread="threadIdx.x"):\n'
+    path.write_text(before + loop + textwrap.indent(behind, "    "))
+    for command in (["compare", str(path)], ["map", str(path), "-o", out]):
+        assert main([*command, "--shared-memory"]) == 2
+        assert "loop 'tx' is bound to a thread; name a target" in capsys.readouterr().err
+    assert main(["compare", str(path), "--shared-memory", "--target", "opencl"]) == 0
 
 
 def test_it_is_a_command_of_its_own(program: Path, capsys: pytest.CaptureFixture[str]):

@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     target = known_target(arguments.target or DEFAULT_TARGET)
     found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
     write_json(arguments.json, [{**asdict(row), "proven": row.proven} for row in found])
-    print("\n".join(_table(found).text()))
+    nothing = "no function has tensors of a size that is known before the run"
+    print("\n".join(_table(found).text()) if found else nothing)
     return 0
 
 

@@ -17,6 +17,7 @@ from tvm.tirx import PrimFunc
 from passes.shared_memory.analysis.steps import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.command_options import write_json
+from tvm_ext.lowering import check_lowered, left_to_lower
 from tvm_ext.programs import load_program
 from tvm_ext.shared_memory_lowering import up_to_shared_memory
 from tvm_ext.text import Table
@@ -56,11 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1."""
     program = load_program(args.program, args.target)
-    every = [
-        KernelBytes(name, {way: _taken(func, chosen) for way, chosen in _WAYS.items()})
-        for name, func in program.functions.items()
-    ]
-    found = [one for one in every if any(one.taken.values())]
+    found = []
+    for name, func in program.functions.items():
+        check_lowered(name, left_to_lower(func))
+        taken = {way: _taken(func, chosen) for way, chosen in _WAYS.items()}
+        if any(taken.values()):
+            found.append(KernelBytes(name, taken))
     write_json(args.json, [asdict(one) for one in found])
     if not found:
         print("no kernel allocates shared memory")

@@ -20,7 +20,7 @@ from passes.driver import prim_funcs
 from passes.ir.buffers import allocated_bits
 from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
-from tvm_ext.lowering import left_to_lower, not_lowered, split
+from tvm_ext.lowering import check_lowered, left_to_lower, split
 from tvm_ext.text import Table, Tabular, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
@@ -279,8 +279,7 @@ def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
     try:
         return pass_(mod)
     except Exception as error:  # a pass may raise anything
-        if left := left_to_lower(mod[name]):
-            raise ValueError(not_lowered(name, left[0])) from error
+        check_lowered(name, left_to_lower(mod[name]))
         raise ValueError(
             f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"
         ) from error

@@ -247,27 +247,26 @@ def gathered(slots: Iterable[Slot], gap_across: float, gap_up: float) -> Iterato
     at most `gap_across` positions between one and those before it. A band holds slots of which each
     begins at most `gap_up` bytes above all those below it.
     """
-    for band in _bands(sorted(slots, key=lambda slot: (slot.low, slot.begin)), gap_up):
-        group: list[Slot] = []
-        reached = 0
-        for slot in sorted(band, key=lambda slot: (slot.begin, slot.low)):
-            if group and slot.begin > reached + gap_across:
-                yield tuple(group)
-                group = []
-            reached = max(reached, slot.end) if group else slot.end
-            group.append(slot)
-        yield tuple(group)
+    for band in _runs(slots, gap_up, lambda slot: (slot.low, slot.begin), lambda slot: slot.high):
+        yield from _runs(
+            band, gap_across, lambda slot: (slot.begin, slot.low), lambda slot: slot.end
+        )
 
 
-def _bands(slots: Iterable[Slot], gap: float) -> Iterator[list[Slot]]:
-    """Split slots, sorted by offset, where more than `gap` bytes are between two of them."""
-    band: list[Slot] = []
+def _runs(
+    slots: Iterable[Slot],
+    gap: float,
+    begin: Callable[[Slot], tuple[int, int]],
+    end: Callable[[Slot], int],
+) -> Iterator[tuple[Slot, ...]]:
+    """Split slots, sorted by `begin`, where one begins more than `gap` behind all before it."""
+    run: list[Slot] = []
     reached = 0
-    for slot in slots:
-        if band and slot.low > reached + gap:
-            yield band
-            band = []
-        reached = max(reached, slot.high) if band else slot.high
-        band.append(slot)
-    if band:
-        yield band
+    for slot in sorted(slots, key=begin):
+        if run and begin(slot)[0] > reached + gap:
+            yield tuple(run)
+            run = []
+        reached = max(reached, end(slot)) if run else end(slot)
+        run.append(slot)
+    if run:
+        yield tuple(run)

@@ -22,6 +22,7 @@ from tvm_ext.drawing.picture import (
     text_width,
     write_above,
     write_inside,
+    write_right,
 )
 from tvm_ext.text import format_bytes
 
@@ -223,26 +224,14 @@ def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
         at = min(level.value, scale.top) * points_a_byte
         middle = max(at, lowest + height / 2)
         lowest = middle + height / 2 + 2
-        ax.annotate(
+        thread = {"arrowstyle": "-", "color": level.colour, "linewidth": 0.6, "relpos": (0, 0.5)}
+        write_right(
+            ax,
             text,
-            (1, min(level.value, scale.top)),
+            min(level.value, scale.top),
             (GAP, middle - at),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            va="center",
-            fontsize=FONT_SIZE,
             color=level.colour,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": level.colour,
-                "linewidth": 0.6,
-                "relpos": (0, 0.5),
-                "shrinkA": 0,
-                "shrinkB": 0,
-            }
-            if shown and middle - at > 1
-            else None,
+            arrowprops=thread | {"shrinkA": 0, "shrinkB": 0} if shown and middle - at > 1 else None,
         )
 
 

@@ -98,6 +98,23 @@ def write_above(ax: Axes, text: str, points: float, **style: Any) -> None:
     )
 
 
+def write_right(
+    ax: Axes, text: str, height: float, offset: tuple[float, float], **style: Any
+) -> None:
+    """Write a text to the right of the axes, so many points across and up from a height on them."""
+    ax.annotate(
+        text,
+        (1, height),
+        offset,
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        va="center",
+        fontsize=FONT_SIZE,
+        annotation_clip=False,
+        **style,
+    )
+
+
 def draw_boxes(ax: Axes, boxes: Iterable[Box], **style: Any) -> None:
     """Draw rectangles as one collection, which does not change the scale."""
     from matplotlib.collections import PolyCollection

@@ -26,6 +26,7 @@ from tvm_ext.drawing.picture import (
     text_width,
     write_above,
     write_inside,
+    write_right,
 )
 
 if TYPE_CHECKING:
@@ -211,17 +212,7 @@ def _draw_frame(
     write_above(ax, summary, 6, fontsize=FONT_SIZE, color=FAINT)
     for time in simulation.pipes:
         share = 100 * time.idle / simulation.makespan
-        ax.annotate(
-            f"{share:.0f}% idle",
-            (1, rows[time.pipe]),
-            (6, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            va="center",
-            fontsize=FONT_SIZE,
-            color=FAINT,
-            annotation_clip=False,
-        )
+        write_right(ax, f"{share:.0f}% idle", rows[time.pipe], (6, 0), color=FAINT)
 
 
 def _draw_names(

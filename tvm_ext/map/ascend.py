@@ -25,11 +25,10 @@ from tvm_ext.map.model import PlannedRun, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver
 from tvm_ext.map.stock import STOCK
+from tvm_ext.named_planners import FOR_LEVELS
 
 PLANNERS = ("three_level",)
 """Asked by default: what `AscendPlanMemory` does."""
-
-_LEVELS = ("three_level", "three_level_mirror")
 
 
 def is_ascend(func: PrimFunc) -> bool:
@@ -68,7 +67,7 @@ def ascend_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Show
 
 def _solver(planner: str, budget: Budget | None) -> Solver:
     def run(problem: Problem) -> Plan:
-        if planner not in _LEVELS:
+        if planner not in FOR_LEVELS:
             return solve(problem, planner, budget)
         if problem.memory.name == WORKSPACE:
             return plan_workspace(problem, budget)

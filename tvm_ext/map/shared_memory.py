@@ -23,6 +23,7 @@ from passes.shared_memory.transform import (
     read_shared_memory,
 )
 from target_hw.memory import MemoryScope
+from tvm_ext.lowering import check_lowered, left_to_lower
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import type_and_shape
@@ -37,6 +38,7 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
     storage scope, and a line for each allocation that is not planned. The barriers are those that
     the pass leaves. Raises ValueError when the function cannot be read.
     """
+    check_lowered(name, left_to_lower(func))
     passes = [StorageRewrite(shared_apart=True), up_to_shared_memory()]
     func = Sequential(passes)(IRModule({name: func}))[name]
     func, found = read_shared_memory(func, solve, "existing")

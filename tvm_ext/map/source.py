@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -64,8 +64,7 @@ def memory_map_of(
     what, options = fspath(what), options or MapOptions()
     if Path(what).suffix == TABLE:
         memory = MemoryScope("global", capacity, alignment)
-        problem = read_table(what, memory, Path(what).name)
-        return _chosen(map_of_problem(problem, options=options), options)
+        return map_of_problem(read_table(what, memory, Path(what).name), options=options)
     if capacity is not None or alignment != 1:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
@@ -111,7 +110,7 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
         Placement(name, problem, solve(problem, name, options.budget))
         for name in options.names(problem)
     )
-    return MemoryMap(problem.name, (ScopeMap(problem.name, placements),))
+    return _map_of(problem.name, [ScopeMap(problem.name, placements)], options)
 
 
 def _of_program(program: Program, options: MapOptions) -> Iterator[Shown]:
@@ -123,13 +122,11 @@ def _of_program(program: Program, options: MapOptions) -> Iterator[Shown]:
     if network is None or options.functions:
         for name, func in program.functions.items():
             if not options.functions or name in options.functions:
-                yield from _maps_of(func, options)(name, func, options)
-
-
-def _maps_of(func: PrimFunc, options: MapOptions) -> Callable[..., Iterator[Shown]]:
-    if options.shared_memory:
-        return shared_memory_maps
-    return ascend_maps if is_ascend(func) else prim_func_maps
+                if options.shared_memory:
+                    yield from shared_memory_maps(name, func, options)
+                else:
+                    maps = ascend_maps if is_ascend(func) else prim_func_maps
+                    yield from maps(name, func, options)
 
 
 def _of_groups(
@@ -150,11 +147,6 @@ def _map_of(title: str, found: Iterable[Shown], options: MapOptions) -> MemoryMa
         tuple(one for one in shown if isinstance(one, PlannedRun)),
         tuple(one for one in shown if isinstance(one, str)),
     )
-    return _chosen(whole, options)
-
-
-def _chosen(whole: MemoryMap, options: MapOptions) -> MemoryMap:
-    """Return the part of a map that is asked for."""
     for what, asked, known in (
         ("scope", options.scopes, [scope.scope for scope in whole.scopes]),
         ("function", options.functions, [scope.function for scope in whole.scopes]),

@@ -78,21 +78,16 @@ class ResNet18(nn.Module):
     def __init__(self, classes: int = 1000) -> None:
         self.stem = ConvNorm(3, 64, 7, stride=2)
         stages = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-        self.blocks = nn.ModuleList(
-            [
-                block
-                for channels_in, channels, stride in stages
-                for block in (
-                    BasicBlock(channels_in, channels, stride),
-                    BasicBlock(channels, channels, 1),
-                )
-            ]
-        )
+        blocks = []
+        for channels_in, channels, stride in stages:
+            blocks.append(BasicBlock(channels_in, channels, stride))
+            blocks.append(BasicBlock(channels, channels, 1))
+        self.blocks = nn.ModuleList(blocks)
         self.classifier = nn.Linear(512, classes)
 
     def forward(self, image: nn.Tensor) -> nn.Tensor:
         """Map an image of shape ``(1, 3, 224, 224)`` to class scores."""
-        x = _max_pool(op.relu(self.stem(image)))
+        x = max_pool(op.relu(self.stem(image)), 3, padding=1)
         for block in self.blocks:
             x = block(x)
         return self.classifier(_global_mean(x))
@@ -149,8 +144,9 @@ class MobileNetV2(nn.Module):
         return self.classifier(_global_mean(op.relu6(self.head(x))))
 
 
-def _max_pool(x: nn.Tensor) -> nn.Tensor:
-    pooled = relax.op.nn.max_pool2d(x._expr, pool_size=(3, 3), strides=(2, 2), padding=(1, 1))
+def max_pool(x: nn.Tensor, size: int, *, padding: int) -> nn.Tensor:
+    """Halve an image: the largest of `size` by `size` elements stands for each two by two."""
+    pooled = relax.op.nn.max_pool2d(x._expr, (size, size), (2, 2), (padding, padding))
     return wrap_nested(pooled, "max_pool2d")
 
 

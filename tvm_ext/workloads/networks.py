@@ -9,14 +9,12 @@ layers, and U-Net (Ronneberger et al., 2015) with padded convolutions, as most u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
 
-from .models import BertLayer, ConvNorm, LlamaLayer, MobileNetV2, Model, ResNet18
+from .models import BertLayer, ConvNorm, LlamaLayer, MobileNetV2, Model, ResNet18, max_pool
 
 # -------------------------------------------------------------------------------- transformers
 
@@ -134,20 +132,11 @@ class UNet(nn.Module):
         x, kept = image, []
         for block in self.down:
             kept.append(block(x))
-            x = _halved(kept[-1])
+            x = max_pool(kept[-1], 2, padding=0)
         x = self.bottom(x)
         for up, merge, skip in zip(self.up, self.merge, reversed(kept), strict=True):
-            x = merge(_joined((skip, up(x))))
+            x = merge(op.concat([skip, up(x)], dim=1, name="skip"))
         return self.head(x)
-
-
-def _halved(x: nn.Tensor) -> nn.Tensor:
-    pooled = relax.op.nn.max_pool2d(x._expr, pool_size=(2, 2), strides=(2, 2))
-    return wrap_nested(pooled, "max_pool2d")
-
-
-def _joined(parts: Sequence[nn.Tensor]) -> nn.Tensor:
-    return wrap_nested(relax.op.concat([part._expr for part in parts], axis=1), "skip")
 
 
 # ------------------------------------------------------------------------------------- export

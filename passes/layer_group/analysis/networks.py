@@ -253,6 +253,7 @@ class _BlockReader:
                 letters[name],
                 Kind.WEIGHT if name in weights else Kind.ACTIVATION,
                 name not in weights,
+                self.names.shapes[name] is not None,
             )
             for name in used
         )

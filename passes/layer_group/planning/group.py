@@ -200,5 +200,5 @@ def element_count(tensor: Tensor) -> int:
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """Bytes of a tensor in global memory."""
-    return -(-element_count(tensor) * tensor.bits // 8)
+    """Bytes of a tensor in global memory; 0 where its shape is not known."""
+    return -(-element_count(tensor) * tensor.bits // 8) if tensor.is_known else 0

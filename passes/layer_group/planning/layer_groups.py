@@ -165,7 +165,7 @@ def _moved_least(index: NetworkIndex) -> int:
             ]
             needs[name] = _both(needs.get(name, read), read)
     for name, tensor in index.tensors.items():
-        if name not in index.maker and index.readers[name]:
+        if name not in index.maker and index.readers[name] and tensor.is_known:
             moved += -(-prod(axis.covered() for axis in needs[name]) * tensor.bits // 8)
     return moved
 

@@ -66,6 +66,7 @@ class Tensor:
     axes: str
     kind: Kind = Kind.ACTIVATION  # Weights are there before the network runs
     aligned: bool = True  # Whether its rows in a lane are padded to the chip's execution unit
+    is_known: bool = True  # Whether its shape and bits are known before the network runs
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for the memories of an Ascend core, as a kernel writer's schedule leaves them.
+"""Kernels for the memories of an Ascend core, as a kernel writer leaves them.
 
 A loop runs over tiles; in it, buffers are allocated in the memories of the chip, and each loop nest
 is one instruction of one pipe: a transfer between two memories, or a computation in one.
@@ -7,7 +7,7 @@ is one instruction of one pipe: a transfer between two memories, or a computatio
 
 from __future__ import annotations
 
-from . import vector, rows, cube, attention  # isort: skip # noqa: F401
+from . import vector, cube, attention  # isort: skip # noqa: F401
 from .kernel import CHIP, SIZES, AscendKernel, Size, ascend_kernel, ascend_kernels
 
 __all__ = ["CHIP", "SIZES", "AscendKernel", "Size", "ascend_kernel", "ascend_kernels"]

@@ -85,7 +85,7 @@ def flash_attention(
                 each(k_l1, lambda i, j: k[step * keys + i, j])
                 each(q_l0, lambda i, j: q_l1[i, j])
                 each(k_l0, lambda i, j: k_l1[j, i])
-                multiply(s_l0, q_l0, k_l0)
+                multiply(s_l0, q_l0, k_l0, 0)
                 each(scores, lambda i, j: s_l0[i, j])
                 for part in range(times):
                     raw = T.alloc_buffer(
@@ -123,7 +123,7 @@ def flash_attention(
                 each(v_l1, lambda i, j: v[step * keys + i, j])
                 each(p_l0, lambda i, j: p_l1[i, j])
                 each(v_l0, lambda i, j: v_l1[i, j])
-                multiply(o_l0, p_l0, v_l0)
+                multiply(o_l0, p_l0, v_l0, 0)
                 each(selected, lambda i, j: o_l0[i, j])
                 each(added, lambda i, j: selected[i, j])
                 each(so_far, lambda i, j: so_far[i, j] * correction[i])

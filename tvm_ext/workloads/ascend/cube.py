@@ -1,49 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the cube unit: products through L1, L0A, L0B and L0C, scheduled tile by tile."""
+# mypy: ignore-errors
+# ruff: noqa: B023
+# (TVMScript annotates arguments with values, which are no types to a type checker. The functions
+# in a loop are called where the loop's body is parsed.)
+"""Kernels of the cube unit: products through L1, L0A, L0B and L0C, tile by tile.
+
+Buffers that are loaded have `slots` slots. Sums of `float16` are in `float32`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from tvm import te, tirx
-from tvm.s_tir import Schedule
+from tvm.script import tirx as T
 
+from .instructions import each, multiply
 from .kernel import Array, Program, ascend, parts, whole
-from .schedule import FIRST, cast, lower_blocks, multi_buffer, schedule, tensor
-
-_HALVES = 2
 
 
-def _product(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    """Multiply matrices, and sum in float32."""
-    axis = te.reduce_axis((0, a.shape[1]), "k")
-    return te.compute(
-        (a.shape[0], b.shape[1]),
-        lambda i, j: te.sum(a[i, axis].astype("float32") * b[axis, j].astype("float32"), axis),
-        name="product",
-    )
-
-
-def _multiply_at(sch: Schedule, tile: Any, tile_k: int, step_k: int, slots: int) -> None:
-    """Compute the block ``product`` within the loop `tile`, its sums in L0C.
+@T.inline
+def product_of(sums, a, b, column, tile_k, step_k, dtype, turns):
+    """Write a product to `sums`, in L0C: of `a` and of columns of `b`, the first one `column`.
 
     `tile_k` columns of the first operand at a time are brought to L1, and `step_k` of those to
     L0A; likewise rows of the second operand, to L1 and L0B.
     """
-    product = sch.get_sblock("product")
-    sch.set_scope(product, 0, "local.L0C")
-    sch.compute_at(product, tile)
-    i, j, k = sch.get_loops(product)[-3:]
-    in_l1, in_l0, inner = sch.split(k, [None, tile_k // step_k, step_k])
-    sch.reorder(in_l1, in_l0, i, inner, j)
-    for operand, scope in enumerate(("local.L0A", "local.L0B")):
-        near = sch.cache_read(product, operand, scope)
-        far = sch.cache_read(near, 0, "local.L1")
-        sch.compute_at(near, in_l0)
-        sch.compute_at(far, in_l1, index=FIRST)
-        multi_buffer(sch, near, slots)
-        multi_buffer(sch, far, slots)
+    for tile in range(a.shape[1] // tile_k):
+        a_l1 = T.alloc_buffer((a.shape[0], tile_k), dtype, scope="local.L1", annotations=turns)
+        b_l1 = T.alloc_buffer((tile_k, sums.shape[1]), dtype, scope="local.L1", annotations=turns)
+        each(b_l1, lambda i, j: b[tile * tile_k + i, column + j])
+        each(a_l1, lambda i, j: a[i, tile * tile_k + j])
+        for step in range(tile_k // step_k):
+            a_l0 = T.alloc_buffer((a.shape[0], step_k), dtype, scope="local.L0A", annotations=turns)
+            b_l0 = T.alloc_buffer(
+                (step_k, sums.shape[1]), dtype, scope="local.L0B", annotations=turns
+            )
+            each(a_l0, lambda i, j: a_l1[i, step * step_k + j])
+            each(b_l0, lambda i, j: b_l1[step * step_k + i, j])
+            multiply(sums, a_l0, b_l0, tile * tile_k + step * step_k)
 
 
 _MATMUL = {"tile_m": 64, "tile_k": 64, "step_k": 32}
@@ -66,22 +59,30 @@ def matmul(
 ) -> Program:
     """Multiply matrices; a tile is done in two halves with sums of their own."""
     parts("matmul", tile_k, step_k, "tile_k")
-    m, n, k = tile_m, tiles * _HALVES * half_n, 2 * tile_k
-    a, b = tensor((m, k), dtype, "a"), tensor((k, n), dtype, "b")
-    sch = schedule([a, b], cast(_product(a, b), dtype, "c"))
-    i, j = sch.get_loops("c")
-    tile, half, inner = sch.split(j, [None, _HALVES, half_n])
-    sch.reorder(tile, half, i, inner)
-    _multiply_at(sch, half, tile_k, step_k, slots)
-    sch.unroll(half)
+    m, n, k = tile_m, tiles * 2 * half_n, 2 * tile_k
+    turns = {"multi_buffer": slots}
+
+    @T.inline
+    def half(a, b, c, column):
+        product = T.alloc_buffer((m, half_n), "float32", scope="local.L0C")
+        product_of(product, a, b, column, tile_k, step_k, dtype, turns)
+        for i, j in T.grid(m, half_n):
+            c[i, column + j] = T.Cast(dtype, product[i, j])
+
+    @T.prim_func(s_tir=True)
+    def function(
+        a: T.Buffer((m, k), dtype), b: T.Buffer((k, n), dtype), c: T.Buffer((m, n), dtype)
+    ):
+        for tile in range(tiles):
+            half(a, b, c, tile * 2 * half_n)
+            half(a, b, c, tile * 2 * half_n + half_n)
+
     # The sums are whole numbers of at most 4 * k, exact in float16 up to 2048.
-    draws = (whole((m, k), dtype, 2), whole((k, n), dtype, 2))
-    return Program(lower_blocks(sch), draws, _matmul)
+    return Program(function, (whole((m, k), dtype, 2), whole((k, n), dtype, 2)), _matmul)
 
 
 def _matmul(a: Array, b: Array) -> Array:
-    product: Array = a.astype("float32") @ b.astype("float32")
-    return product
+    return a.astype("float32") @ b.astype("float32")
 
 
 _FUSED = {"tile_m": 64, "tile_k": 64, "step_k": 32}
@@ -109,43 +110,42 @@ def matmul_add_relu(
     unit takes `rows` rows of the tile at a time.
     """
     parts("matmul_add_relu", tile_k, step_k, "tile_k")
-    parts("matmul_add_relu", tile_m, rows, "tile_m")
+    times = parts("matmul_add_relu", tile_m, rows, "tile_m")
     m, n, k = tile_m, tiles * tile_n, 2 * tile_k
-    a, b = tensor((m, k), dtype, "a"), tensor((k, n), dtype, "b")
-    residual = tensor((m, n), dtype, "residual")
-    product = _product(a, b)
-    sums = te.compute((m, n), lambda *at: product(*at), name="sums")
-    wide = cast(residual, "float32", "wide")
-    total = te.compute((m, n), lambda *at: sums(*at) + wide(*at), name="total")
-    zero = tirx.const(0, "float32")
-    clipped = te.compute((m, n), lambda *at: te.max(total(*at), zero), name="clipped")
-    sch = schedule([a, b, residual], cast(clipped, dtype, "c"))
+    turns = {"multi_buffer": slots}
 
-    i, j = sch.get_loops("c")
-    tile, inner_j = sch.split(j, [None, tile_n])
-    part, inner_i = sch.split(i, [None, rows])
-    sch.reorder(tile, part, inner_i, inner_j)
-    store = sch.cache_write("c", 0, "local.UB")
-    sch.reverse_compute_at(store, part)
-    multi_buffer(sch, "c", slots)
-    for step in ("clipped", "total", "wide"):
-        sch.set_scope(step, 0, "local.UB")
-        sch.compute_at(step, part)
-    for step, operand in (("wide", 0), ("total", 0)):
-        load = sch.cache_read(step, operand, "local.UB")
-        sch.compute_at(load, part, index=FIRST)
-        multi_buffer(sch, load, slots)
-    sch.set_scope("sums", 0, "global.workspace")
-    sch.compute_at("sums", tile)
-    multi_buffer(sch, "sums", slots)
-    _multiply_at(sch, tile, tile_k, step_k, slots)
+    @T.prim_func(s_tir=True)
+    def function(
+        a: T.Buffer((m, k), dtype),
+        b: T.Buffer((k, n), dtype),
+        residual: T.Buffer((m, n), dtype),
+        c: T.Buffer((m, n), dtype),
+    ):
+        for tile in range(tiles):
+            product = T.alloc_buffer((m, tile_n), "float32", scope="local.L0C")
+            sums = T.alloc_buffer(
+                (m, tile_n), "float32", scope="global.workspace", annotations=turns
+            )
+            product_of(product, a, b, tile * tile_n, tile_k, step_k, dtype, turns)
+            each(sums, lambda i, j: product[i, j])
+            for part in range(times):
+                wide = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB")
+                total = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB")
+                clipped = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB")
+                c_ub = T.alloc_buffer((rows, tile_n), dtype, scope="local.UB", annotations=turns)
+                added = T.alloc_buffer((rows, tile_n), dtype, scope="local.UB", annotations=turns)
+                raw = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB", annotations=turns)
+                each(raw, lambda i, j: sums[part * rows + i, j])
+                each(added, lambda i, j: residual[part * rows + i, tile * tile_n + j])
+                each(wide, lambda i, j: T.Cast("float32", added[i, j]))
+                each(total, lambda i, j: raw[i, j] + wide[i, j])
+                each(clipped, lambda i, j: T.max(total[i, j], T.float32(0)))
+                each(c_ub, lambda i, j: T.Cast(dtype, clipped[i, j]))
+                for i, j in T.grid(rows, tile_n):
+                    c[part * rows + i, tile * tile_n + j] = c_ub[i, j]
+
     draws = (whole((m, k), dtype, 2), whole((k, n), dtype, 2), whole((m, n), dtype))
-    return Program(lower_blocks(sch), draws, _matmul_add_relu)
-
-
-def _matmul_add_relu(a: Array, b: Array, residual: Array) -> Array:
-    clipped: Array = np.maximum(_matmul(a, b) + residual, 0)
-    return clipped
+    return Program(function, draws, lambda a, b, residual: np.maximum(_matmul(a, b) + residual, 0))
 
 
 _TAPS = 3
@@ -174,62 +174,67 @@ def conv2d(
     Tiles of `rows` rows of the image, and two halves of the filters with sums of their own; L1
     holds the rows with their neighbours, for `channels` channels, and one row of the filters.
     """
-    height, depth, out = tiles * rows, 2 * channels, _HALVES * half_out
-    image = tensor((height, width, depth), dtype, "image")
-    filters = tensor((_TAPS, _TAPS, depth, out), dtype, "filters")
+    height, depth = tiles * rows, 2 * channels
+    image_shape, filter_shape = (height, width, depth), (_TAPS, _TAPS, depth, 2 * half_out)
+    turns = {"multi_buffer": slots}
 
-    def pad(y: Any, x: Any, c: Any) -> Any:
-        inside = tirx.all(y >= 1, y <= height, x >= 1, x <= width)
-        return tirx.if_then_else(inside, image[y - 1, x - 1, c], tirx.const(0, dtype))
+    @T.inline
+    def half(image, filters, result, top, begin):
+        """Write rows of the result from `top` on, of the filters from `begin` on."""
+        product = T.alloc_buffer((rows, width, half_out), "float32", scope="local.L0C")
+        for part in range(2):
+            padded = T.alloc_buffer(
+                (rows + 2, width + 2, channels), dtype, scope="local.L1", annotations=turns
+            )
+            for y, x, c in T.grid(rows + 2, width + 2, channels):
+                padded[y, x, c] = T.if_then_else(
+                    top + y >= 1 and top + y <= height and x >= 1 and x <= width,
+                    image[top + y - 1, x - 1, part * channels + c],
+                    T.Cast(dtype, 0),
+                )
+            for dy in range(_TAPS):
+                row = T.alloc_buffer(
+                    (_TAPS, channels, half_out), dtype, scope="local.L1", annotations=turns
+                )
+                for dx, c, o in T.grid(_TAPS, channels, half_out):
+                    row[dx, c, o] = filters[dy, dx, part * channels + c, begin + o]
+                for dx in range(_TAPS):
+                    columns = T.alloc_buffer(
+                        (rows, width, channels), dtype, scope="local.L0A", annotations=turns
+                    )
+                    tap = T.alloc_buffer(
+                        (channels, half_out), dtype, scope="local.L0B", annotations=turns
+                    )
+                    for y, x, c in T.grid(rows, width, channels):
+                        columns[y, x, c] = padded[y + dy, x + dx, c]
+                    each(tap, lambda c, o: row[dx, c, o])
+                    for y, x, c, o in T.grid(rows, width, channels, half_out):
+                        if dy == 0 and dx == 0 and part * channels + c == 0:
+                            product[y, x, o] = T.float32(0)
+                        product[y, x, o] = product[y, x, o] + T.Cast(
+                            "float32", columns[y, x, c]
+                        ) * T.Cast("float32", tap[c, o])
+        for y, x, o in T.grid(rows, width, half_out):
+            result[top + y, x, begin + o] = T.Cast(dtype, product[y, x, o])
 
-    padded = te.compute((height + 2, width + 2, depth), pad, name="padded")
-    columns = te.compute(
-        (height, width, _TAPS, _TAPS, depth),
-        lambda y, x, dy, dx, c: padded[y + dy, x + dx, c],
-        name="columns",
-    )
-    dy, dx = te.reduce_axis((0, _TAPS), "dy"), te.reduce_axis((0, _TAPS), "dx")
-    c = te.reduce_axis((0, depth), "c")
-    product = te.compute(
-        (height, width, out),
-        lambda y, x, o: te.sum(
-            columns[y, x, dy, dx, c].astype("float32") * filters[dy, dx, c, o].astype("float32"),
-            [dy, dx, c],
-        ),
-        name="product",
-    )
-    sch = schedule([image, filters], cast(product, dtype, "result"))
+    @T.prim_func(s_tir=True)
+    def function(
+        image: T.Buffer(image_shape, dtype),
+        filters: T.Buffer(filter_shape, dtype),
+        result: T.Buffer((height, width, 2 * half_out), dtype),
+    ):
+        for tile in range(tiles):
+            half(image, filters, result, tile * rows, 0)
+            half(image, filters, result, tile * rows, half_out)
 
-    loop_y, loop_x, loop_o = sch.get_loops("result")
-    tile, inner_y = sch.split(loop_y, [None, rows])
-    half, inner_o = sch.split(loop_o, [_HALVES, None])
-    sch.reorder(tile, half, inner_y, loop_x, inner_o)
-    sch.set_scope("product", 0, "local.L0C")
-    sch.compute_at("product", half, preserve_unit_loops=True)
-    y, x, o, loop_dy, loop_dx, loop_c = sch.get_loops("product")[-6:]
-    in_l1, inner_c = sch.split(loop_c, [None, channels])
-    sch.reorder(in_l1, loop_dy, loop_dx, y, x, inner_c, o)
-    sch.set_scope("columns", 0, "local.L0A")
-    sch.compute_at("columns", loop_dx)
-    sch.set_scope("padded", 0, "local.L1")
-    sch.compute_at("padded", in_l1)
-    filters_l0b = sch.cache_read("product", 1, "local.L0B")
-    filters_l1 = sch.cache_read(filters_l0b, 0, "local.L1")
-    sch.compute_at(filters_l0b, loop_dx)
-    sch.compute_at(filters_l1, loop_dy, index=FIRST)
-    for block in ("padded", "columns", filters_l1, filters_l0b):
-        multi_buffer(sch, block, slots)
-    sch.unroll(half)
-    draws = (whole((height, width, depth), dtype, 1), whole((_TAPS, _TAPS, depth, out), dtype, 1))
-    return Program(lower_blocks(sch), draws, _conv2d)
+    return Program(function, (whole(image_shape, dtype, 1), whole(filter_shape, dtype, 1)), _conv2d)
 
 
 def _conv2d(image: Array, filters: Array) -> Array:
     height, width, _ = image.shape
     padded = np.pad(image.astype("float32"), ((1, 1), (1, 1), (0, 0)))
-    total: Array = sum(
+    return sum(
         padded[dy : dy + height, dx : dx + width] @ filters[dy, dx].astype("float32")
         for dy in range(_TAPS)
         for dx in range(_TAPS)
     )
-    return total

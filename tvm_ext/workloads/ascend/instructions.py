@@ -29,9 +29,9 @@ def add_up(dst, columns, value):
 
 
 @T.inline
-def multiply(dst, a, b):
-    """Write a product of matrices, summed in float32."""
+def multiply(dst, a, b, done):
+    """Add a product of matrices to sums in float32, which begin at zero where none is `done`."""
     for i, x, j in T.grid(dst.shape[0], a.shape[1], dst.shape[1]):
-        if x == 0:
+        if done + x == 0:
             dst[i, j] = T.float32(0)
         dst[i, j] = dst[i, j] + T.Cast("float32", a[i, x]) * T.Cast("float32", b[x, j])

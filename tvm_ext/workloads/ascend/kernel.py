@@ -83,13 +83,14 @@ _KERNELS: dict[str, tuple[Callable[..., Program], Mapping[str, Parameters]]] = {
 """By name: what builds a kernel, and with which arguments in each size."""
 
 
-def ascend(**sizes: Parameters) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
+def ascend(
+    *, fits: Parameters, reuse: Parameters, lowest: Parameters, overflow: Parameters
+) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
     """Register a builder as the kernel of its name, with its arguments for each of `SIZES`."""
-    if set(sizes) != set(SIZES):
-        raise ValueError(f"ascend: needs the sizes {', '.join(SIZES)}, got {', '.join(sizes)}")
+    by_size = {"fits": fits, "reuse": reuse, "lowest": lowest, "overflow": overflow}
 
     def add(build: Callable[..., Program]) -> Callable[..., Program]:
-        _KERNELS[build.__name__] = build, sizes
+        _KERNELS[build.__name__] = build, by_size
         return build
 
     return add

@@ -1,84 +1,249 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the vector unit: elementwise chains through UB, scheduled from tensor expressions."""
+# mypy: ignore-errors
+# ruff: noqa: B023
+# (TVMScript annotates arguments with values, which are no types to a type checker. The functions
+# in a loop are called where the loop's body is parsed.)
+"""Kernels of the vector unit: chains of elementwise steps through UB, and reductions of rows.
+
+The tiles that are loaded and those that are stored have `slots` slots, so that loading the next
+tile, computing on this and storing the last can happen at the same time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from tvm import te, tirx
-from tvm.tirx import PrimFunc
+from tvm.script import tirx as T
 
+from .instructions import add_up, each
 from .kernel import Array, Program, ascend, normal, whole
-from .schedule import FIRST, cast, lower_blocks, multi_buffer, schedule, tensor
-
-_UB = "local.UB"
-
-
-def _through_ub(inputs: Sequence[te.Tensor], output: te.Tensor, tile: int, slots: int) -> PrimFunc:
-    """Schedule an elementwise chain: a tile at a time, each step an instruction on UB.
-
-    The tiles that are loaded and the one that is stored have `slots` slots, so that loading the
-    next tile, computing on this and storing the last can happen at the same time.
-    """
-    sch = schedule(inputs, output)
-    steps = sch.get_child_blocks(sch.get_sblock("root"))
-    tiles, _ = sch.split(sch.get_loops(steps[-1])[0], [None, tile])
-    store = sch.cache_write(steps[-1], 0, _UB)
-    sch.reverse_compute_at(store, tiles)
-    for step in reversed(steps[:-1]):
-        sch.set_scope(step, 0, _UB)
-        sch.compute_at(step, tiles)
-    multi_buffer(sch, steps[-1], slots)
-    readers = {
-        region.source.name: (step, index)
-        for step in reversed(steps)
-        for index, region in enumerate(sch.get(step).reads)
-    }
-    for source in inputs:
-        step, index = readers[source.op.name]
-        load = sch.cache_read(step, index, _UB)
-        sch.compute_at(load, tiles, index=FIRST)
-        multi_buffer(sch, load, slots)
-    return lower_blocks(sch)
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
 def vector_add(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
     """Add two vectors, in float32."""
-    shape = (tiles * tile,)
-    x, y = tensor(shape, dtype, "x"), tensor(shape, dtype, "y")
-    wide_x, wide_y = cast(x, "float32", "wide_x"), cast(y, "float32", "wide_y")
-    total = te.compute(shape, lambda i: wide_x[i] + wide_y[i], name="total")
-    function = _through_ub([x, y], cast(total, dtype, "z"), tile, slots)
-    draws = (whole(shape, dtype), whole(shape, dtype))
-    return Program(function, draws, lambda x, y: x + y)
+    turns, shape = {"multi_buffer": slots}, (tiles * tile,)
+
+    @T.prim_func(s_tir=True)
+    def function(x: T.Buffer(shape, dtype), y: T.Buffer(shape, dtype), z: T.Buffer(shape, dtype)):
+        for step in range(tiles):
+            wide_x = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            wide_y = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            total = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            z_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
+            x_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
+            y_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
+            each(y_ub, lambda i: y[step * tile + i])
+            each(x_ub, lambda i: x[step * tile + i])
+            each(wide_y, lambda i: T.Cast("float32", y_ub[i]))
+            each(wide_x, lambda i: T.Cast("float32", x_ub[i]))
+            each(total, lambda i: wide_x[i] + wide_y[i])
+            each(z_ub, lambda i: T.Cast(dtype, total[i]))
+            for i in range(tile):
+                z[step * tile + i] = z_ub[i]
+
+    return Program(function, (whole(shape, dtype), whole(shape, dtype)), lambda x, y: x + y)
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
 def gelu(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
     """GELU by its usual approximation with tanh, computed in float32."""
-    shape = (tiles * tile,)
-    x = tensor(shape, dtype, "x")
-    wide = cast(x, "float32", "wide")
-    square = te.compute(shape, lambda i: wide[i] * wide[i], name="square")
-    cube = te.compute(shape, lambda i: square[i] * wide[i], name="cube")
-    inner = te.compute(
-        shape, lambda i: cube[i] * tirx.const(0.044715, "float32") + wide[i], name="inner"
-    )
+    turns, shape = {"multi_buffer": slots}, (tiles * tile,)
     # x * (1 + tanh(c * inner)) / 2 is x / (1 + exp(-2 * c * inner)).
-    scaled = te.compute(shape, lambda i: inner[i] * tirx.const(_MINUS_2C, "float32"), name="scaled")
-    power = te.compute(shape, lambda i: te.exp(scaled[i]), name="power")
-    divisor = te.compute(shape, lambda i: power[i] + tirx.const(1, "float32"), name="divisor")
-    result = te.compute(shape, lambda i: wide[i] / divisor[i], name="result")
-    function = _through_ub([x], cast(result, dtype, "y"), tile, slots)
+    minus_2c = -2 * float(np.sqrt(2 / np.pi))
+
+    @T.prim_func(s_tir=True)
+    def function(x: T.Buffer(shape, dtype), y: T.Buffer(shape, dtype)):
+        for step in range(tiles):
+            wide = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            square = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            cube = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            inner = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            scaled = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            power = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            divisor = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            result = T.alloc_buffer((tile,), "float32", scope="local.UB")
+            y_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
+            x_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
+            each(x_ub, lambda i: x[step * tile + i])
+            each(wide, lambda i: T.Cast("float32", x_ub[i]))
+            each(square, lambda i: wide[i] * wide[i])
+            each(cube, lambda i: square[i] * wide[i])
+            each(inner, lambda i: cube[i] * T.float32(0.044715) + wide[i])
+            each(scaled, lambda i: inner[i] * T.float32(minus_2c))
+            each(power, lambda i: T.exp(scaled[i]))
+            each(divisor, lambda i: power[i] + T.float32(1))
+            each(result, lambda i: wide[i] / divisor[i])
+            each(y_ub, lambda i: T.Cast(dtype, result[i]))
+            for i in range(tile):
+                y[step * tile + i] = y_ub[i]
+
     return Program(function, (normal(shape, dtype),), _gelu, tolerance=1e-3)
-
-
-_MINUS_2C = -2 * float(np.sqrt(2 / np.pi))
 
 
 def _gelu(x: Array) -> Array:
     wide = x.astype("float64")
-    gate: Array = 1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))
-    return wide / 2 * gate
+    return wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+
+
+@ascend(
+    fits={"rows": 8, "columns": 768},
+    reuse={"rows": 8, "columns": 1280},
+    lowest={"rows": 16, "columns": 2048, "slots": 1},
+    overflow={"rows": 16, "columns": 2304, "slots": 1},
+)
+def softmax(
+    rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
+) -> Program:
+    """Softmax of rows, computed in float32."""
+    turns = {"multi_buffer": slots}
+
+    @T.prim_func(s_tir=True)
+    def function(
+        x: T.Buffer((tiles * rows, columns), dtype), y: T.Buffer((tiles * rows, columns), dtype)
+    ):
+        for tile in range(tiles):
+            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
+            wide = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            most = T.alloc_buffer((rows,), "float32", scope="local.UB")
+            shifted = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            power = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            total = T.alloc_buffer((rows,), "float32", scope="local.UB")
+            share = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
+            each(row, lambda i, j: x[tile * rows + i, j])
+            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
+            for i, j in T.grid(rows, columns):
+                if j == 0:
+                    most[i] = wide[i, j]
+                most[i] = T.max(most[i], wide[i, j])
+            each(shifted, lambda i, j: wide[i, j] - most[i])
+            each(power, lambda i, j: T.exp(shifted[i, j]))
+            add_up(total, columns, lambda i, j: power[i, j])
+            each(share, lambda i, j: power[i, j] / total[i])
+            each(out, lambda i, j: T.Cast(dtype, share[i, j]))
+            for i, j in T.grid(rows, columns):
+                y[tile * rows + i, j] = out[i, j]
+
+    draws = (normal((tiles * rows, columns), dtype),)
+    return Program(function, draws, _softmax, tolerance=1e-3)
+
+
+def _softmax(x: Array) -> Array:
+    wide = x.astype("float64")
+    power = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return power / power.sum(axis=1, keepdims=True)
+
+
+@ascend(
+    fits={"rows": 8, "columns": 512},
+    reuse={"rows": 8, "columns": 1024},
+    lowest={"rows": 16, "columns": 1152},
+    overflow={"rows": 16, "columns": 1536},
+)
+def layer_norm(
+    rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
+) -> Program:
+    """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
+    turns = {"multi_buffer": slots}
+
+    @T.prim_func(s_tir=True)
+    def function(
+        x: T.Buffer((tiles * rows, columns), dtype),
+        weight: T.Buffer((columns,), "float32"),
+        bias: T.Buffer((columns,), "float32"),
+        y: T.Buffer((tiles * rows, columns), dtype),
+    ):
+        gamma = T.alloc_buffer((columns,), "float32", scope="local.UB")
+        beta = T.alloc_buffer((columns,), "float32", scope="local.UB")
+        each(gamma, lambda j: weight[j])
+        each(beta, lambda j: bias[j])
+        for tile in range(tiles):
+            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
+            wide = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            mean = T.alloc_buffer((rows,), "float32", scope="local.UB")
+            centred = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            square = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            variance = T.alloc_buffer((rows,), "float32", scope="local.UB")
+            scale = T.alloc_buffer((rows,), "float32", scope="local.UB")
+            normed = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            scaled = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            moved = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
+            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
+            each(row, lambda i, j: x[tile * rows + i, j])
+            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
+            add_up(mean, columns, lambda i, j: wide[i, j] * T.float32(1.0 / columns))
+            each(centred, lambda i, j: wide[i, j] - mean[i])
+            each(square, lambda i, j: centred[i, j] * centred[i, j])
+            add_up(variance, columns, lambda i, j: square[i, j] * T.float32(1.0 / columns))
+            with T.attr({"pipe": "S"}):
+                each(scale, lambda i: T.float32(1) / T.sqrt(variance[i] + T.float32(1e-5)))
+            each(normed, lambda i, j: centred[i, j] * scale[i])
+            each(scaled, lambda i, j: normed[i, j] * gamma[j])
+            each(moved, lambda i, j: scaled[i, j] + beta[j])
+            each(out, lambda i, j: T.Cast(dtype, moved[i, j]))
+            for i, j in T.grid(rows, columns):
+                y[tile * rows + i, j] = out[i, j]
+
+    draws = (
+        normal((tiles * rows, columns), dtype),
+        normal((columns,), "float32"),
+        normal((columns,), "float32"),
+    )
+    return Program(function, draws, _layer_norm, tolerance=1e-3)
+
+
+def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
+    centred = x.astype("float64") - x.astype("float64").mean(axis=1, keepdims=True)
+    return centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * weight + bias
+
+
+@ascend(
+    fits={"columns": 4096},
+    reuse={"columns": 6656},
+    lowest={"columns": 11264},
+    overflow={"columns": 12800},
+)
+def reduction(
+    columns: int, rows: int = 5, tiles: int = 2, slots: int = 2, dtype: str = "float16"
+) -> Program:
+    """Mean step between consecutive rows: a sum, and the row before, that a loop carries on."""
+    if rows < 2:
+        raise ValueError(f"kernel 'reduction': rows must be at least 2, got {rows}")
+    turns = {"multi_buffer": slots}
+
+    @T.prim_func(s_tir=True)
+    def function(
+        x: T.Buffer((rows, tiles * columns), dtype), y: T.Buffer((tiles * columns,), dtype)
+    ):
+        for tile in range(tiles):
+            first = T.alloc_buffer((columns,), dtype, scope="local.UB")
+            before = T.alloc_buffer((columns,), "float32", scope="local.UB")
+            total = T.alloc_buffer((columns,), "float32", scope="local.UB")
+            mean = T.alloc_buffer((columns,), "float32", scope="local.UB")
+            out = T.alloc_buffer((columns,), dtype, scope="local.UB")
+            each(first, lambda j: x[0, tile * columns + j])
+            each(before, lambda j: T.Cast("float32", first[j]))
+            each(total, lambda j: T.float32(0))
+            for i in range(rows - 1):
+                row = T.alloc_buffer((columns,), dtype, scope="local.UB", annotations=turns)
+                wide = T.alloc_buffer((columns,), "float32", scope="local.UB")
+                step = T.alloc_buffer((columns,), "float32", scope="local.UB")
+                distance = T.alloc_buffer((columns,), "float32", scope="local.UB")
+                each(row, lambda j: x[i + 1, tile * columns + j])
+                each(wide, lambda j: T.Cast("float32", row[j]))
+                each(step, lambda j: wide[j] - before[j])
+                each(distance, lambda j: T.abs(step[j]))
+                each(total, lambda j: total[j] + distance[j])
+                each(before, lambda j: wide[j])
+            each(mean, lambda j: total[j] * T.float32(1.0 / (rows - 1)))
+            each(out, lambda j: T.Cast(dtype, mean[j]))
+            for j in range(columns):
+                y[tile * columns + j] = out[j]
+
+    draws = (whole((rows, tiles * columns), dtype),)
+    # Sums of whole numbers are exact, and so are their halves and quarters.
+    return Program(function, draws, _reduction, tolerance=0.0 if rows in (2, 3, 5) else 1e-3)
+
+
+def _reduction(x: Array) -> Array:
+    return np.abs(np.diff(x.astype("float64"), axis=0)).mean(axis=0)
