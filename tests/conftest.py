@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import gc
 import inspect
+import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,9 @@ import pytest
 
 if TYPE_CHECKING:
     import corpus as functions
+
+# What only tests and benchmarks use lives with the benchmarks.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 _frame_info = inspect.getframeinfo
 
