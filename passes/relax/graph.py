@@ -26,7 +26,6 @@ from tvm.tirx import PrimFunc
 from passes.ir.relax_operators import CALL_TIR_DYN
 from passes.planning import Problem
 from passes.relax.bindings import (
-    alias_cycle,
     known_at_entry,
     returned_as_they_are,
     used_variables,
@@ -120,7 +119,6 @@ class _Reader:
         self._calls_unknown = False
         self._allocates = False
         self._branches = 0
-        self._callees: dict[int, tuple[Callee, str]] = {}
 
     def read(self, alignment: int) -> RelaxMemory:
         func = self._func
@@ -223,21 +221,12 @@ class _Reader:
             return value
         if isinstance(variable.ty, PrimType):
             return _NOTHING
-        cycle = alias_cycle(self._func, variable, self._source)
-        if cycle:
-            raise ValueError(f"{self._here()}: these are names of each other: {' = '.join(cycle)}")
         raise ValueError(
             f"{self._here()}: uses {str(variable.name)!r}, which is not defined on the way to it"
         )
 
     def _here(self) -> str:
         return f"binding {self._bindings[-1]!r}" if self._bindings else "its body"
-
-    def _source(self, value: Any) -> Any:
-        """Return the variable that a binding gives another name to, or None."""
-        if isinstance(value, relax.Call) and self._classify(value.op)[0] is Callee.ALIASES:
-            value = value.args[0]
-        return value if isinstance(value, relax.Var) else None
 
     def _if(self, expr: Any) -> _Value:
         condition = self._value(expr.cond)
@@ -293,7 +282,7 @@ class _Reader:
         value = binding.value
         if not isinstance(value, relax.Call):
             return
-        callee, what = self._classify(value.op)
+        callee, what = classify(self._mod, value.op)
         if callee is Callee.ALLOCATES:
             reason = f"allocated within the function that {self._here()} makes"
             self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
@@ -303,7 +292,7 @@ class _Reader:
     # Calls
 
     def _call(self, call: Any, variable: Any) -> _Value:
-        callee, what = self._classify(call.op)
+        callee, what = classify(self._mod, call.op)
         if callee is Callee.HIGH_LEVEL:
             self._note_unlowered(self._bindings[-1] if self._bindings else "the result", what)
         if callee is Callee.ALLOCATES:
@@ -354,12 +343,6 @@ class _Reader:
     @cached_property
     def _used(self) -> set[int]:
         return used_variables(self._func)
-
-    def _classify(self, op: Any) -> tuple[Callee, str]:
-        handle = op.__chandle__()
-        if handle not in self._callees:
-            self._callees[handle] = classify(self._mod, op)
-        return self._callees[handle]
 
     def _hand_on(self, function: GlobalVar) -> None:
         """Note that a function is used as a value: something else may call it."""

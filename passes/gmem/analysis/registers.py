@@ -73,7 +73,6 @@ def read_machine_function(mod: tvm.IRModule, variable: GlobalVar, func: relax.Fu
 class _Reader:
     def __init__(self, mod: tvm.IRModule) -> None:
         self._mod = mod
-        self._callees: dict[int, Callee] = {}
 
     def function(self, func: relax.Function) -> Function:
         signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
@@ -116,7 +115,7 @@ class _Reader:
             return Allocate(register, _product(extents), int(call.args[1].value))
         if name in _ALLOC_TENSOR:
             return Refer(register, self._operand(call.args[0]))
-        callee = self._classify(call.op)
+        callee, _ = classify(self._mod, call.op)
         if callee is Callee.ALIASES:
             return Refer(register, self._operand(call.args[0]))
         if callee in (Callee.FREES, Callee.PLANNED):
@@ -130,12 +129,6 @@ class _Reader:
             arguments = tuple(self._operand(argument) for argument in call.args)
             return Call(register, str(call.op.name_hint), arguments, tuple(symbols))
         return Refer(register, None)
-
-    def _classify(self, op: Any) -> Callee:
-        handle = op.__chandle__()
-        if handle not in self._callees:
-            self._callees[handle] = classify(self._mod, op)[0]
-        return self._callees[handle]
 
     def _operand(self, expr: Any) -> Operand:
         if isinstance(expr, relax.Var) and not isinstance(expr, GlobalVar):
