@@ -7,7 +7,6 @@ addresses. The others are `passes.gmem.never_above`'s to choose from.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -27,22 +26,18 @@ from passes.gmem.planning.cuts import (
     with_common_sizes,
 )
 from passes.gmem.planning.gmem_layout import GMEMLayout
-from passes.gmem.planning.machine import Blocks, Function, block, pooled
+from passes.gmem.planning.machine import Function
 from passes.gmem.planning.pieces import (
     PAGE,
     Cut,
     Piece,
-    allocations,
-    bytes_taken,
     cost,
-    least_taken,
 )
 from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.gmem.relax_memory import write_storages
 from passes.planning import Buffer, Plan, Problem
 from passes.planning.live_ranges import live_together
 from passes.relax.facts import KernelUses, RelaxMemory, TensorGroup
-from passes.relax.tensors import NO_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,17 +207,10 @@ def _choose(
             if main != way.groups[0][0]:
                 way.groups[0].insert(0, main)
     memories = [way.whole for way in ways]
-    straight = all(_runs_straight(memory) for memory in memories)
-    if straight and _is_within(ways, [_live_pages(memory) for memory in memories]):
-        return
-    cuts = [_stock_cut(memory, options) for memory in memories]
-    known = [(memory, cut) for memory, cut in zip(memories, cuts, strict=True) if cut is not None]
-    straight = straight and len(known) == len(ways)
-    if straight and _is_within(ways, [_touched_pages(memory, cut) for memory, cut in known]):
-        return
     handed_on = any(memory.hands_on for memory in memories)
     bounds = {str(b.variable.name): b.upper for memory in memories for b in memory.bounds}
-    for way, memory, way.stock in zip(ways, memories, cuts, strict=True):
+    for way, memory in zip(ways, memories, strict=True):
+        way.stock = _stock_cut(memory, options)
         if way.stock is not None:
             keeps = handed_on or memory.name in callers[memory.name]
             way.memory = memory
@@ -288,46 +276,6 @@ def _others(
     if options.offsets != IN_KERNELS and options.form(way.memory.mod, group).offsets:
         fewer = in_fewer(group.problem, stock, options.short_solver())
     return [one for one in (first, *([fewer] if fewer else []), *others) if one != stock]
-
-
-def _runs_straight(memory: RelaxMemory) -> bool:
-    """Whether all is planned or returned, of constant size, and there is one path and no call."""
-    returned = [one for group in memory.groups for one in group.returned]
-    left = [one for one in memory.left if one.reason != NO_BYTES]
-    plain = all(group.unit is None and not group.alone for group in memory.groups)
-    jumps = memory.branches or memory.calls or memory.allocates or memory.bounds
-    return plain and not jumps and len(left) == len(returned)
-
-
-def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
-    """Whether the best ways, with all that they allocate held to the end, are within bounds.
-
-    A bound says what the stock pass's plan of a function takes at least, alone.
-    """
-    blocks: Blocks = Counter()
-    for way, bound in zip(ways, least, strict=True):
-        mine: Blocks = Counter()
-        for group, pieces in zip(way.memory.groups, way.cut(), strict=True):
-            for size, _, _ in allocations(group.allocated, pieces):
-                mine[block(group.device, size)] += 1
-        if pooled(mine) > bound:
-            return False
-        blocks |= mine
-    return pooled(blocks) <= max(least, default=0)
-
-
-def _live_pages(memory: RelaxMemory) -> int:
-    """Return what a plan without offsets takes at least: the pages that live at one time."""
-    tensors = (group.allocated for group in memory.groups)
-    return sum(least_taken(of_group, PAGE) for of_group in tensors)
-
-
-def _touched_pages(memory: RelaxMemory, cut: Cut) -> int:
-    """Return what a plan takes at least: its storages from the first touch to the last one."""
-    return sum(
-        bytes_taken(allocations(group.allocated, pieces), PAGE)
-        for group, pieces in zip(memory.groups, cut, strict=True)
-    )
 
 
 def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:

@@ -111,7 +111,6 @@ class RelaxMemory:
     hands_on: tuple[str, ...]  # Those of them that it hands on as values, sorted
     calls_unknown: bool  # Whether it calls something that may call any function that was handed on
     allocates: bool  # Whether it allocates memory of its own, which stays as it is
-    branches: int  # How many ``if`` it has
     allocations: int  # How many ``R.builtin.alloc_tensor`` it has, planned or not
     # The results of operators that have yet to be lowered; they stand in `left` too.
     unlowered: tuple[LeftToRuntime, ...]

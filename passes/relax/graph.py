@@ -118,7 +118,6 @@ class _Reader:
         self._hands_on: set[str] = set()
         self._calls_unknown = False
         self._allocates = False
-        self._branches = 0
 
     def read(self, alignment: int) -> RelaxMemory:
         func = self._func
@@ -153,7 +152,6 @@ class _Reader:
             hands_on=tuple(sorted(self._hands_on)),
             calls_unknown=self._calls_unknown,
             allocates=self._allocates,
-            branches=self._branches,
             allocations=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
             keeps_storages=self._keeps_storages,
@@ -233,7 +231,6 @@ class _Reader:
         self._touch(condition)
         self._arguments.from_start.update(condition.tensors)
         self._uncaptured(condition, "it is a condition")
-        self._branches += 1
         branches = Branches(len(self._bindings) - 1)
         results = []
         for taken, branch in enumerate((expr.true_branch, expr.false_branch)):

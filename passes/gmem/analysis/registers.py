@@ -81,7 +81,7 @@ class _Reader:
             for variable in relax.analysis.tir_vars_in_type(signature)
         }
         parameters = tuple(param.__chandle__() for param in func.params)
-        return Function(parameters, symbols, self._body(func.body), bool(symbols))
+        return Function(parameters, symbols, self._body(func.body))
 
     def _body(self, expr: Any) -> Body:
         steps: list[Step] = []

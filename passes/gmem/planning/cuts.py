@@ -19,9 +19,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from passes.gmem.planning.pieces import PAGE, Piece, Solver, checked, cost, least_taken
+from passes.gmem.planning.pieces import PAGE, Piece, checked, cost
 from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.planning.bound import live_bytes
 from passes.planning.plan import Plan
+from passes.planning.planner import Solver
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
 
@@ -49,15 +51,16 @@ def ways_to_cut(
     """
     slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
     candidates = [in_one_piece(plan), *slots]
-    apart = plan.peak + sum(buffer.size for buffer in returned)
-    if returned and least_taken((*problem.buffers, *returned)) < apart:
+    every = replace(problem, buffers=(*problem.buffers, *returned))
+    if returned and _most_live(every) < plan.peak + sum(buffer.size for buffer in returned):
         rooms = sorted({1, page})
         candidates += (with_returned(problem, returned, solver, room) for room in rooms)
-    all_of = (*problem.buffers, *returned, *alone)
-    costs = {number: cost(all_of, pieces, page) for number, pieces in enumerate(candidates)}
-    least = min(costs[number][1] for number in (1, 2))
-    few = [number for number in costs if costs[number][1] <= least]
-    return [candidates[number] for number in sorted(few, key=lambda number: costs[number])]
+
+    def taken(pieces: tuple[Piece, ...]) -> tuple[int, int, int]:
+        return cost((*every.buffers, *alone), pieces, page)
+
+    most = min(taken(pieces)[1] for pieces in slots)
+    return sorted((pieces for pieces in candidates if taken(pieces)[1] <= most), key=taken)
 
 
 def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple[Piece, ...] | None:
@@ -66,7 +69,7 @@ def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple
     What is left has as many pages as it had, at any size of an unknown unit.
     """
     sizes = sorted((piece.size for piece in pieces), reverse=True)
-    least = least_taken(problem.buffers)
+    least = _most_live(problem)
     for count in range(1, len(sizes)):
         if sum(sizes[:count]) >= least:
             found = divided(problem, sum(sizes[:count]), sizes[:count], solver)
@@ -132,6 +135,10 @@ def _in_ranges(
         number = max(n for n, start in enumerate(starts) if start <= offset)
         inside[number][name] = offset - starts[number]
     return inside
+
+
+def _most_live(problem: Problem) -> int:
+    return max((nbytes for _, nbytes in live_bytes(problem)), default=0)
 
 
 def _end(buffers: Sequence[Buffer], offsets: dict[str, int]) -> int:

@@ -104,8 +104,6 @@ class Function:
     parameters: tuple[int, ...]  # Their registers
     symbols: Mapping[int, str]  # The names of the symbolic dimensions of its signature, by key
     body: Body  # What it does
-    # Whether it keeps symbolic dimensions in a heap, which is memory of the host.
-    has_heap: bool = False
 
 
 class UnknownMemoryError(ValueError):
@@ -179,7 +177,7 @@ class Run:
         registers: dict[int, _Value] = {}
         for register, value in zip(function.parameters, arguments, strict=True):
             self._set(registers, register, value)
-        if function.has_heap and self._host is not None:
+        if function.symbols and self._host is not None:  # They are kept in the host's memory.
             self._set(registers, -1, self._allocate(1, self._host))
         result = self._body(function.body, registers, symbols)
         self._hold(result)
