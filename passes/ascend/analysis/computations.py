@@ -28,7 +28,7 @@ from tvm.ir.prim import (
     RShift,
     Sub,
 )
-from tvm.tirx import BufferStore, For, While
+from tvm.tirx import BufferStore, For, IntImm, While
 from tvm_ffi import WalkOrder, WalkResult
 
 from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
@@ -171,6 +171,17 @@ def either(first: Computation, second: Computation | None = None) -> Computation
         elements=max(first.elements, second.elements),
         moved_bits=max(first.moved_bits, second.moved_bits),
     )
+
+
+READS, WRITES = 1, 2
+"""The bits of what a pointer is for."""
+
+
+def access_mask(pointer: Call) -> int:
+    """Return what a `tvm_access_ptr` is for: both, where it says nothing or a variable says it."""
+    mask = pointer.args[4]
+    said = int(mask.value) & (READS | WRITES) if isinstance(mask, IntImm) else 0
+    return said or READS | WRITES
 
 
 _WIDE = 64
