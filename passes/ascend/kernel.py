@@ -36,8 +36,7 @@ from target_hw.memory import MemoryHierarchy
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
 Strategy = Literal["default", "largest-first"]
 
-WORKSPACE = "global.workspace"
-"""The scope of what a kernel's cube and vector parts hand each other."""
+WORKSPACE = "global.workspace"  # The scope of what a kernel's cube and vector parts hand each other
 
 RULES = " where only what the instruction set allows is in place"
 """What a lower bound rests on, in messages."""

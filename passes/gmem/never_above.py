@@ -42,17 +42,10 @@ from passes.gmem.planning.pieces import PAGE
 MOST_PATHS = 128
 """Paths through one function that are followed; one with more keeps the stock pass's sharing."""
 
-MOST_RUNS = 800
-"""Runs of a program; one with many paths is run at fewer sizes."""
-
-LEAST_SIZES = 12
-"""Sizes that a program of many paths is run at."""
-
-_LARGE = 1 << 20
-"""A size at which pages hardly count."""
-
-_PAGES = (1, 2, 3, 4, 6, 8, 16)
-"""Numbers of pages of one storage at which a program is run."""
+MOST_RUNS = 800  # Runs of a program; one with many paths is run at fewer sizes
+LEAST_SIZES = 12  # Sizes that a program of many paths is run at
+_LARGE = 1 << 20  # A size at which pages hardly count
+_PAGES = (1, 2, 3, 4, 6, 8, 16)  # Numbers of pages of one storage at which a program is run
 
 
 Indices = tuple[int, ...]

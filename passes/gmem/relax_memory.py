@@ -20,8 +20,7 @@ from passes.relax.facts import RelaxMemory
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
 
-_EQUAL_TO = 0
-"""``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number."""
+_EQUAL_TO = 0  # ``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,7 @@ Kind = tuple[Unit, bool]
 MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
 """The tensors of constant size on the main device, without those that are returned."""
 
-MOST_PLANS = 3
-"""Orders of a function that are planned, beside the written one."""
+MOST_PLANS = 3  # Orders of a function that are planned, beside the written one
 
 _AS_THEY_SHOULD = (RETURNED, "nothing uses it", NO_BYTES)
 """Reasons to leave a tensor to the run time that do not depend on the order."""

@@ -13,11 +13,8 @@ from tvm.ir import IRModule
 from passes.ir.symbolic_bounds import Bound
 from passes.planning import Buffer, Problem
 
-SCOPE = "global"
-"""The memory that is planned, on each device."""
-
-MAIN_DEVICE = 0
-"""The index of the device whose memory has addresses."""
+SCOPE = "global"  # The memory that is planned, on each device
+MAIN_DEVICE = 0  # The index of the device whose memory has addresses
 
 Path = tuple[tuple[int, int], ...]
 """The branches that lead to a binding: the position of each `if`, and which branch was taken."""

@@ -22,11 +22,8 @@ from passes.relax.branch_ranges import Block, live_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
 
-RETURNED = "returned"
-"""Why a tensor that the function returns is left to the run time."""
-
-NO_BYTES = "it has no bytes"
-"""Why an empty tensor is left to the run time."""
+RETURNED = "returned"  # Why a tensor that the function returns is left to the run time
+NO_BYTES = "it has no bytes"  # Why an empty tensor is left to the run time
 
 UNCAPTURED = "which CUDA graphs do not capture"
 """The end of the reasons why a tensor is left to the run time because of `RewriteCUDAGraph`."""

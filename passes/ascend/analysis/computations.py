@@ -173,8 +173,7 @@ def either(first: Computation, second: Computation | None = None) -> Computation
     )
 
 
-READS, WRITES = 1, 2
-"""The bits of what a pointer is for."""
+READS, WRITES = 1, 2  # The bits of what a pointer is for
 
 
 def access_mask(pointer: Call) -> int:
@@ -184,8 +183,7 @@ def access_mask(pointer: Call) -> int:
     return said or READS | WRITES
 
 
-_WIDE = 64
-"""Bits of the elements that vectors do no arithmetic on."""
+_WIDE = 64  # Bits of the elements that vectors do no arithmetic on
 _ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
 
 

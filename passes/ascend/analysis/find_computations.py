@@ -74,8 +74,7 @@ UNKNOWN_TRIPS = 2
 _MOST_TRIPS = 1 << 31
 """What a loop never runs: an extent that can be so large is one that is not known."""
 
-_INFINITE = (1 << 63) - 1
-"""What TVM's analyzer takes for infinite."""
+_INFINITE = (1 << 63) - 1  # What TVM's analyzer takes for infinite
 
 _PIPE = "pipe"
 _OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask

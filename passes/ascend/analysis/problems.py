@@ -35,8 +35,7 @@ innermost loop around it to its end.
 _TIGHTLY_COUPLED = "tightly_coupled_buffer"
 """The annotation of a buffer that the other core of a pair has at the same address."""
 
-_GENERAL = ("global", "local")
-"""Scopes that every target has."""
+_GENERAL = ("global", "local")  # Scopes that every target has
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,8 +28,7 @@ from passes.ascend.planning.slot_search import (
 from passes.planning.bound import lower_bound
 from passes.planning.planner import Budget, BudgetTracker
 
-RUNGS = 4
-"""Smaller capacities at which a memory is planned for plans of fewer bytes."""
+RUNGS = 4  # Smaller capacities at which a memory is planned for plans of fewer bytes
 
 
 def choose(

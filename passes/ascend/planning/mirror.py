@@ -32,10 +32,8 @@ from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT, Problem
 from target_hw.memory import round_up
 
-TOP = 3
-"""The original's number for what its document calls level 2."""
-CROSS_LOOP = 2
-"""Its undocumented level: across pipelines, but between different loops only."""
+TOP = 3  # The original's number for what its document calls level 2
+CROSS_LOOP = 2  # Its undocumented level: across pipelines, but between different loops only
 WIDEN = 1
 ANY = 0
 

@@ -28,26 +28,13 @@ from passes.planning.verify import verify
 MOST_PLANNED = 64
 """Sets that are planned in one memory: all of them where six buffers have two slots each."""
 
-MOST_LOOKED_AT = 1024
-"""Sets that are looked at: most may be proven not to fit, without a plan."""
-
-IMPROVED = 3
-"""Sets, those of the fewest cycles, in which pairs are kept apart."""
-
-FIRST_PART = 4
-"""The part of what is left that the plan of the least penalty may take."""
-
-SET_NODES, APART_NODES = 2_000, 1_000
-"""For the plan of one set, and with some pairs kept apart."""
-
-MOST_APART = 16
-"""Plans with pairs kept apart that are asked for in one set."""
-
-WAITS = 3
-"""Pairs that wait longest in a plan, each of which is kept apart in a next one."""
-
-Counts = tuple[int, ...]
-"""Slots that buffers have, in `MemoryRequest.order`."""
+MOST_LOOKED_AT = 1024  # Sets that are looked at: most may be proven not to fit, without a plan
+IMPROVED = 3  # Sets, those of the fewest cycles, in which pairs are kept apart
+FIRST_PART = 4  # The part of what is left that the plan of the least penalty may take
+SET_NODES, APART_NODES = 2_000, 1_000  # For the plan of one set, and with some pairs kept apart
+MOST_APART = 16  # Plans with pairs kept apart that are asked for in one set
+WAITS = 3  # Pairs that wait longest in a plan, each of which is kept apart in a next one
+Counts = tuple[int, ...]  # Slots that buffers have, in `MemoryRequest.order`
 Pairs = frozenset[frozenset[str]]
 
 _rank = attrgetter("rank")

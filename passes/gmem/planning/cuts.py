@@ -27,8 +27,7 @@ from passes.planning.planner import Solver
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
 
-LEAST_SHARED = 16 * PAGE
-"""Bytes of the smallest piece that functions are made to have in common."""
+LEAST_SHARED = 16 * PAGE  # Bytes of the smallest piece that functions are made to have in common
 
 
 def in_one_piece(plan: Plan) -> tuple[Piece, ...]:

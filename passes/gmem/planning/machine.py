@@ -18,11 +18,8 @@ from dataclasses import dataclass
 
 from passes.gmem.planning.pieces import PAGE
 
-Symbols = Mapping[int, int]
-"""The value of each symbolic dimension, by a key of the reader's."""
-
-Extent = Callable[[Symbols], int]
-"""A number that symbolic dimensions decide."""
+Symbols = Mapping[int, int]  # The value of each symbolic dimension, by a key of the reader's
+Extent = Callable[[Symbols], int]  # A number that symbolic dimensions decide
 
 
 @dataclass(frozen=True)
@@ -129,11 +126,8 @@ def block(device: int, nbytes: int) -> tuple[int, int]:
     return device, -(-nbytes // PAGE) * PAGE
 
 
-_DEEPEST = 64
-"""Calls within calls that are followed."""
-
-_Storage = tuple[int, int, int]
-"""Its number, its device and its bytes."""
+_DEEPEST = 64  # Calls within calls that are followed
+_Storage = tuple[int, int, int]  # Its number, its device and its bytes
 
 _Value = _Storage | list["_Value"] | None
 """What a register refers to; a list is a tuple of the program."""

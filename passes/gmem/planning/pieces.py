@@ -13,8 +13,7 @@ from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
 from target_hw.memory import MemoryScope
 
-PAGE = 4096
-"""Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)."""
+PAGE = 4096  # Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)
 
 Allocation = tuple[int, int, int]
 """Bytes, the position at which it is made, and the one at which it is given back."""

@@ -29,20 +29,11 @@ from passes.order.planning.network import (
 )
 from passes.planning.planner import Budget, BudgetTracker
 
-FIRST_WIDTH = 1
-"""States of one number of operators that the search keeps at first."""
-
-GROWTH = 8
-"""How many times as many it keeps next."""
-
-WINDOW = 128
-"""Operators of a long order that are reordered at a time."""
-
-MOST_ORDERS = 2
-"""Orders that are returned beside the best one."""
-
-NODES = 200_000
-"""Steps that a search may try by default."""
+FIRST_WIDTH = 1  # States of one number of operators that the search keeps at first
+GROWTH = 8  # How many times as many it keeps next
+WINDOW = 128  # Operators of a long order that are reordered at a time
+MOST_ORDERS = 2  # Orders that are returned beside the best one
+NODES = 200_000  # Steps that a search may try by default
 
 
 def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrder:
