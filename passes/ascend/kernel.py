@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported.
-
-Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-memory``
-(``PlanMemory.cpp`` of the HIVM dialect) and the developer guide "Plan Memory".
-"""
+"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported."""
 
 from __future__ import annotations
 
@@ -105,10 +101,9 @@ def printed(scope: str) -> str:
 
 
 def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
-    """Decide where each buffer of a kernel lives, in the memories of one mode.
+    """Decide where each buffer of a kernel lives, in the memories of one mode, by verified plans.
 
-    Each plan is verified. Those of memories on the chip say each buffer's reuse level. Raises
-    `ValueError` as `AscendPlanMemory` does.
+    Raises `ValueError` as `AscendPlanMemory` does.
     """
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]

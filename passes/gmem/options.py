@@ -113,11 +113,7 @@ class GMEMOptions:
         return bool(PassContext.current().config.get(CUDA_GRAPH, False))
 
     def has_addresses(self) -> bool:
-        """Whether the chip or the caller says where the memory is.
-
-        Then the activations stand in one region. Elsewhere the run time finds memory for them, in
-        one piece or several.
-        """
+        """Whether the chip or the caller says where the memory is: activations are one region."""
         return described_memory(self._target()) is not None or self.base is not None
 
     def target_kind(self) -> str:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GMEMAllocate`: weights and activations of whole networks, placed in global memory.
-
-The pass takes the place of `relax.transform.StaticPlanBlockMemory`. Weights come first, one after
-the other; the activations of a function share one storage, at byte offsets.
-"""
+"""`GMEMAllocate`: weights and activations of whole networks, placed in global memory."""
 
 from __future__ import annotations
 

@@ -59,12 +59,8 @@ def read_relax_memory(
 
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
     call, and captures kernels that touch nothing else. So what the function returns, and the value
-    of a branch, which that pass takes for a result too, is apart from all others. With
-    `offsets_in_kernels`, it is found out which tensors only kernels touch.
-
-    Upper bounds, in elements, are for symbolic dimensions of the signature that the function's
-    attribute ``tir_var_upper_bound`` does not name. A variable that is used where it is not defined
-    is a ValueError.
+    of a branch, which that pass takes for a result too, is apart from all others. Upper bounds are
+    in elements. A variable that is used where it is not defined is a ValueError.
     """
     arguments = KernelArguments(mod, offsets_in_kernels)
     return _Reader(mod, variable, upper_bounds, keeps_storages, arguments).read(alignment)

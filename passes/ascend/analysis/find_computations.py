@@ -85,7 +85,7 @@ def find_computations(
 ) -> tuple[Node, ...]:
     """Find the computations of a function and the loops and branches around them, in order.
 
-    Allocations are planned by index; `route` gives the pipe on which a computation would run by
+    `planned` are indices of allocations; `route` gives the pipe that a computation would run on by
     itself. ValueError is raised when one named pipe stands inside of another, or is no name.
     """
     return _Finder(found, planned, route).nodes(found.access.statements)

@@ -117,12 +117,10 @@ class Pipelines:
 def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
     """Find the pipe of each statement of a flat function, and what buffers have to do with them.
 
-    `passes.ascend.analysis.find_computations` says what a statement is. It runs on the pipe that
-    the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that key; else on
-    the one of `route`. Of what would run on the vector unit, the scalar unit runs what writes one
-    element only, or has an operator that the vector unit lacks: see
-    `passes.ascend.analysis.computations`. Only buffers that are planned get a `PipelineUse`. Raises
-    `ValueError` when a named pipe is not in `PIPES`.
+    A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
+    annotation of that key; else on that of `route`. Of what would run on the vector unit, the
+    scalar unit runs what writes one element only, or has an operator that the vector unit lacks.
+    Raises `ValueError` when a named pipe is not in `PIPES`.
     """
     names = {
         allocation.index: name

@@ -41,10 +41,9 @@ def choose(
 ) -> tuple[tuple[SlotChoice, ...], ...]:
     """Return for each memory the plan with which the kernel takes the fewest cycles, and others.
 
-    The chosen plan comes first; then come others to which none that was found is better in both
-    bytes and cycles. The cycles are those beside the chosen plans of the other memories. There are
-    none where no plan that was found fits. `planner` seeks the plan of the least penalty of each
-    problem, and `budget` pays for all plans. With `smaller` plans of fewer bytes than the chosen
+    The chosen plan comes first; the others are those to which none is better in both bytes and
+    cycles. There are none where nothing that was found fits. `planner` seeks the plan of the least
+    penalty, and `budget` pays for all plans. With `smaller` plans of fewer bytes than the chosen
     one has are looked for, too, with as much budget again.
     """
     budget = budget or Budget()

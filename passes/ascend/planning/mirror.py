@@ -51,18 +51,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Record:
-    """One placement, and what it takes to undo it.
+    """One placement, and what it takes to undo it."""
 
-    `at` is the place of the item in the plan order; `follows` marks one that was placed together
-    with another item, and is undone with it.
-    """
-
-    at: int
+    at: int  # The place of the item in the plan order
     item: EntrySlot
-    begin: int
+    begin: int  # Bytes, as `end`
     end: int
     level: int
-    follows: bool
+    follows: bool  # Whether it was placed together with another item, and is undone with it
     first_piece: int
     pieces: int
     replaced: tuple[Segment, ...]
@@ -363,8 +359,8 @@ class _Packer:
     def _other_slots(self, item: EntrySlot) -> list[int]:
         """Return all other offsets of the entry of a first slot; none if one is not placed yet.
 
-        The original asks whether an offset is zero instead, and so takes offsets of the trial for
-        those of slots that are not placed, and passes over a slot that is at zero.
+        The original asks whether an offset is zero instead: it takes offsets of the trial for those
+        of slots that are not placed, and passes over a slot that is at zero.
         """
         entry = self.facts.entries[item.entry]
         slots = [EntrySlot(item.entry, slot) for slot in range(1, entry.slots)]
@@ -385,10 +381,9 @@ class _Packer:
         return False
 
     def roll_back(self, failed: int) -> tuple[int, int]:
-        """Undo placements up to one that may be tried again; return its place and level.
+        """Undo placements up to one that may be tried again; return its place and level, or a 0.
 
-        The place is 0 or the level is 0 if there is none. What is undone may not take the offset
-        that it had again.
+        What is undone may not take the offset that it had again.
         """
         at = level = 0
         size = self.facts.sizes[self.order[failed].entry]

@@ -63,8 +63,7 @@ def allocations(buffers: Sequence[Buffer], pieces: Iterable[Piece]) -> list[Allo
 def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
     """Return the bytes that the allocator takes from the device while a program runs once.
 
-    What is given back is handed out again to a request of as many pages, and to no other. So of
-    each number of pages there are as many blocks as are in use at one time.
+    Of each number of pages there are as many blocks as are in use at one time.
     """
     changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for size, begin, end in allocations:
