@@ -50,9 +50,8 @@ class FunctionPlan:
     plan: Plan  # Of that problem; verified, and within the capacity
     layout: GMEMLayout  # The addresses that follow
     # The same as `memory`, but with all tensors of a function that may be called again while it
-    # runs: some of them may share memory as in the stock pass.
+    # runs: some of them may share memory as in the stock pass. Its groups are allocated.
     whole: RelaxMemory
-    written: RelaxMemory  # The one of the two whose groups are allocated
     form: Form  # Of the main group, and why
     cut: Cut = ()  # What is allocated at run time: of all groups, the tensors of the plan too
     copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
@@ -71,10 +70,12 @@ def cut_plans(
     ways = []
     for planned in plans:
         with error_context(PASS, planned.memory.name):
-            groups = [
-                _group_ways(planned, group, planner, options) for group in planned.memory.groups
+            is_left = planned.memory is not planned.whole
+            groups: list[list[tuple[Piece, ...]]] = [
+                [()] if is_left else _group_ways(planned, group, planner, options)
+                for group in planned.whole.groups
             ]
-            ways.append(_Ways(planned, planned.memory, groups))
+            ways.append(_Ways(planned, groups))
     if planner == BEST and not options.has_addresses():
         _choose(ways, callers, options)
     return tuple(way.result(options) for way in ways)
@@ -85,13 +86,12 @@ class _Ways:
     """The ways to cut one function's plan: for each group of its tensors, the best one first."""
 
     planned: FunctionPlan
-    memory: RelaxMemory  # The one whose groups these are
     groups: list[list[tuple[Piece, ...]]]
     stock: Cut | None = None
     chosen: tuple[int, ...] = ()  # For each group, the best way where there is none
 
     @property
-    def whole(self) -> RelaxMemory:
+    def memory(self) -> RelaxMemory:
         return self.planned.whole
 
     def cut(self, indices: Sequence[int] = ()) -> Cut:
@@ -124,7 +124,7 @@ class _Ways:
                 "other plan is shown to take less",
                 self.memory.name,
             )
-        return replace(self.planned, written=self.memory, cut=cut, copied=copied)
+        return replace(self.planned, cut=cut, copied=copied)
 
 
 def _group_ways(
@@ -206,32 +206,31 @@ def _choose(
         for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
                 way.groups[0].insert(0, main)
-    memories = [way.whole for way in ways]
+    memories = [way.memory for way in ways]
     handed_on = any(memory.hands_on for memory in memories)
     bounds = {str(b.variable.name): b.upper for memory in memories for b in memory.bounds}
     for way, memory in zip(ways, memories, strict=True):
         way.stock = _stock_cut(memory, options)
         if way.stock is not None:
             keeps = handed_on or memory.name in callers[memory.name]
-            way.memory = memory
             way.groups = [
                 way.groups[index]
                 if memory.keeps_storages and memory.groups[index].unit is None
                 else [*([] if keeps else _others(way, index, stock, options)), stock]
                 for index, stock in enumerate(way.stock)
             ]
-    ordered = sorted(ways, key=lambda way: (-len(callers[way.whole.name]), way.whole.name))
+    ordered = sorted(ways, key=lambda way: (-len(callers[way.memory.name]), way.memory.name))
     entries = [
-        way.whole.name
+        way.memory.name
         for way in ways
-        if not callers[way.whole.name] or "global_symbol" in (way.whole.func.attrs or {})
+        if not callers[way.memory.name] or "global_symbol" in (way.memory.func.attrs or {})
     ]
     choices = [
-        Candidates(way.whole.name, tuple(map(len, way.groups)), way.machine) for way in ordered
+        Candidates(way.memory.name, tuple(map(len, way.groups)), way.machine) for way in ordered
     ]
     chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
     for way in ways:
-        way.chosen = chosen[way.whole.name]
+        way.chosen = chosen[way.memory.name]
 
 
 def _choose_kept(ways: Sequence[_Ways], options: GMEMOptions) -> None:

@@ -20,7 +20,7 @@ from passes.order.planning.graph import FoundOrder, peak_of
 from passes.order.planning.search import find_order
 from passes.planning import Budget, Buffer, Problem
 from passes.relax.facts import MAIN_DEVICE, SCOPE
-from passes.relax.tensors import NO_BYTES, RETURNED
+from passes.relax.tensors import EXPECTED
 from target_hw.memory import MemoryScope
 
 Kind = tuple[Unit, bool]
@@ -30,9 +30,6 @@ MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
 """The tensors of constant size on the main device, without those that are returned."""
 
 MOST_PLANS = 3  # Orders of a function that are planned, beside the written one
-
-_AS_THEY_SHOULD = (RETURNED, "nothing uses it", NO_BYTES)
-"""Reasons to leave a tensor to the run time that do not depend on the order."""
 
 Orders = dict[int, tuple[int, ...]]
 """By the index of a block: its bindings in another order than the written one."""
@@ -194,7 +191,7 @@ class _Search:
 
 def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
     """Return the blocks of which all memory is known, and why another one stays."""
-    left = {one.name: one for one in read.memory.left if one.reason not in _AS_THEY_SHOULD}
+    left = {one.name: one for one in read.memory.left if one.reason not in EXPECTED}
     blocks, reason = [], ""
     for block in blocks_of(func):
         unknown = [left[name] for name in read.names_within(block) if name in left]
