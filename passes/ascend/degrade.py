@@ -66,11 +66,7 @@ def simulated_cost(kernel: CoreKernel) -> CostModel | None:
 
 
 def with_least_cycles(
-    kernel: CoreKernel,
-    planner: Planner,
-    scopes: Collection[str],
-    budget: Budget,
-    cross_loop: bool,
+    kernel: CoreKernel, planner: Planner, scopes: Collection[str], budget: Budget, cross_loop: bool
 ) -> tuple[CoreKernel, Solver]:
     """Return a kernel without the slots that are best given up, and what plans its memories.
 

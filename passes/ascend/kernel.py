@@ -116,10 +116,7 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
 def level_planner(options: AscendOptions) -> Planner:
     """Return what plans a memory on the chip by levels of reuse."""
     chosen = partial(
-        plan_levels,
-        search=options.search,
-        strategy=options.strategy,
-        cross_loop=options.cross_loop,
+        plan_levels, search=options.search, strategy=options.strategy, cross_loop=options.cross_loop
     )
     return lambda problem, budget: chosen(compressed(problem), budget)
 

@@ -27,12 +27,7 @@ from passes.gmem.planning.cuts import (
 )
 from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Function
-from passes.gmem.planning.pieces import (
-    PAGE,
-    Cut,
-    Piece,
-    cost,
-)
+from passes.gmem.planning.pieces import PAGE, Cut, Piece, cost
 from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.gmem.relax_memory import write_storages
 from passes.planning import Buffer, Plan, Problem
@@ -151,11 +146,7 @@ def _group_ways(
 
 
 def _kernel_ways(
-    memory: RelaxMemory,
-    uses: KernelUses,
-    group: TensorGroup,
-    planner: str,
-    options: GMEMOptions,
+    memory: RelaxMemory, uses: KernelUses, group: TensorGroup, planner: str, options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
     """Return ways in which only kernels see an offset, and see no more than they may."""
     most = options.form(memory.mod, group).most

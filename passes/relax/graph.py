@@ -25,24 +25,13 @@ from tvm.tirx import PrimFunc
 
 from passes.ir.relax_operators import CALL_TIR_DYN
 from passes.planning import Problem
-from passes.relax.bindings import (
-    known_at_entry,
-    returned_as_they_are,
-    used_variables,
-)
+from passes.relax.bindings import known_at_entry, returned_as_they_are, used_variables
 from passes.relax.branch_ranges import BlockStack, Branches
 from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import KernelArguments
 from passes.relax.sizes import Sizes
-from passes.relax.tensors import (
-    RETURNED,
-    UNCAPTURED,
-    Tensor,
-    TensorClasses,
-    fill_in,
-    group_tensors,
-)
+from passes.relax.tensors import RETURNED, UNCAPTURED, Tensor, TensorClasses, fill_in, group_tensors
 from passes.relax.weights import Constants, parameter_weights
 from target_hw.memory import MemoryScope
 

@@ -171,11 +171,7 @@ class Grouped:
 
 
 def group_tensors(
-    tensors: Sequence[Tensor],
-    classes: TensorClasses,
-    root: Block,
-    known: set[int],
-    empty: Problem,
+    tensors: Sequence[Tensor], classes: TensorClasses, root: Block, known: set[int], empty: Problem
 ) -> Grouped:
     """Make buffers of tensors, and put those together that may share memory.
 

@@ -69,10 +69,7 @@ class Computation:
     def times(self, trips: int) -> Computation:
         """Return the computation with a loop around it."""
         return replace(
-            self,
-            elements=self.elements * trips,
-            moved_bits=self.moved_bits * trips,
-            is_plain=False,
+            self, elements=self.elements * trips, moved_bits=self.moved_bits * trips, is_plain=False
         )
 
     def then(self, other: Computation) -> Computation:

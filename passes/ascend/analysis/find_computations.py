@@ -93,10 +93,7 @@ def find_computations(
 
 class _Finder(RecordVisitor):
     def __init__(
-        self,
-        found: FunctionProblems,
-        planned: Collection[int],
-        route: Callable[[Computation], str],
+        self, found: FunctionProblems, planned: Collection[int], route: Callable[[Computation], str]
     ) -> None:
         self._access = found.access
         self._planned = frozenset(planned)
