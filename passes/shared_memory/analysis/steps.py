@@ -305,10 +305,9 @@ class _Walk:
                 if is_scattered(op.indices):
                     uses.scattered[name] = None
             yield from self._events(op, uses)
-        elif isinstance(op, tirx.Bind):
-            yield from self._events(op, uses_of([op.value], self.names, self.access))
-        elif isinstance(op, tirx.AssertStmt):
-            yield from self._events(op, uses_of([op.condition], self.names, self.access))
+        elif isinstance(op, (tirx.Bind, tirx.AssertStmt)):
+            value = op.value if isinstance(op, tirx.Bind) else op.condition
+            yield from self._events(op, uses_of([value], self.names, self.access))
         elif isinstance(op, tirx.DeclBuffer):
             # Another name of a buffer is no use of it.
             is_name = self.access.buffers.get(op.buffer.__chandle__()) is not None
