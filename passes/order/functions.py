@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,6 @@ Kind = tuple[Unit, bool]
 MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
 """The tensors of constant size on the main device, without those that are returned."""
 
-MOST_PLANS = 3  # Orders of a function that are planned, beside the written one
 
 Orders = dict[int, tuple[int, ...]]
 """By the index of a block: its bindings in another order than the written one."""
@@ -173,18 +172,15 @@ class _Search:
             if one.bound == floor and one.needs is not None:
                 needs = str(blocks[index].bindings[one.needs].var.name)
         best = given
-        for orders in _candidates(found):
-            changed = with_block_orders(mod, self.variable, blocks, orders)
-            candidate = self.read(changed)
-            if candidate.is_below(best, kind):
-                best = candidate
-            if best.live[kind] <= floor:
-                break
+        orders = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
+        if orders:
+            lower = self.read(with_block_orders(mod, self.variable, blocks, orders))
+            best = lower if lower.is_below(given, kind) else given
         if not reason:
             reason = f"{needs!r} needs {floor} bytes in any order" if needs else "no order is lower"
             if max(peaks, default=0) > floor:
                 reason = "no lower order was found"
-            if any(one.order != tuple(sorted(one.order)) for one in found.values()):
+            if orders:
                 reason = "the plan of a lower order is not lower"
         return best, floor, needs, reason
 
@@ -200,14 +196,6 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
         else:
             blocks.append(block)
     return blocks, reason
-
-
-def _candidates(found: Mapping[int, FoundOrder]) -> Iterator[Orders]:
-    """Yield the best orders of all blocks together, then with another order of one block."""
-    best = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
-    candidates = [best] if best else []
-    candidates += [{**best, index: other} for index in best for other in found[index].others]
-    yield from candidates[:MOST_PLANS]
 
 
 def with_block_orders(
