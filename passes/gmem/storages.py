@@ -23,7 +23,7 @@ from passes.gmem.planning.cuts import (
     in_fewer,
     in_one_piece,
     ways_to_cut,
-    with_common_sizes,
+    with_common_size,
 )
 from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Function
@@ -194,7 +194,7 @@ def _choose(
         options.form(way.memory.mod, way.memory.main).offsets for way in ways
     ):
         parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
-        for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
+        for way, main in zip(ways, with_common_size(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
                 way.groups[0].insert(0, main)
     memories = [way.memory for way in ways]
