@@ -52,8 +52,7 @@ def ways_to_cut(
     candidates = [in_one_piece(plan), *slots]
     every = replace(problem, buffers=(*problem.buffers, *returned))
     if returned and _most_live(every) < plan.peak + sum(buffer.size for buffer in returned):
-        rooms = sorted({1, page})
-        candidates += (with_returned(problem, returned, solver, room) for room in rooms)
+        candidates.append(with_returned(problem, returned, solver, page))
 
     def taken(pieces: tuple[Piece, ...]) -> tuple[int, int, int]:
         return cost((*every.buffers, *alone), pieces, page)
