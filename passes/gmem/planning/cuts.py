@@ -52,7 +52,8 @@ def ways_to_cut(
     candidates = [in_one_piece(plan), *slots]
     every = replace(problem, buffers=(*problem.buffers, *returned))
     if returned and _most_live(every) < plan.peak + sum(buffer.size for buffer in returned):
-        candidates.append(with_returned(problem, returned, solver, page))
+        rooms = sorted({1, page})
+        candidates += (with_returned(problem, returned, solver, room) for room in rooms)
 
     def taken(pieces: tuple[Piece, ...]) -> tuple[int, int, int]:
         return cost((*every.buffers, *alone), pieces, page)
