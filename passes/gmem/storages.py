@@ -113,7 +113,7 @@ class _Ways:
             ):
                 moved = {name for piece in pieces for name, at in piece.offsets.items() if at}
                 copied += sum(buffer.size for buffer in group.allocated if buffer.name in moved)
-        if cut == self.stock and any(len(ways) > 1 for ways in self.groups):
+        if any(cut) and cut == self.stock:
             LOGGER.info(
                 "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
                 "other plan is shown to take less",
