@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from level_limit import plan_at_level
 from tvm.target import Target
 
 from passes.ascend.analysis.problems import CoreKernel
 from passes.ascend.cost import core_kernel
-from passes.ascend.planning.level_limit import plan_at_level
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from passes.simulation import Cause, Simulation, simulate

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from level_limit import at_level
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.problems import CoreKernel
@@ -39,7 +40,6 @@ from passes.ascend.cost import plan_cost
 from passes.ascend.degrade import memory_requests, simulated_cost
 from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
 from passes.ascend.planning.fewer_slots import choose
-from passes.ascend.planning.level_limit import at_level
 from passes.ascend.planning.slot_search import Cost, MemoryRequest, Placed
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from target_hw import MemoryHierarchy

@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 from tvm.target import Target
 
 from passes.ascend.cost import core_kernel
-from passes.ascend.planning.level_limit import plan_at_level
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Plan, Problem, check, solve
 from passes.prim_func.problems import find_problems
@@ -35,8 +34,10 @@ from tvm_ext.map import MapOptions, memory_map_of
 from tvm_ext.map.write import labels_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from corpus import Entry, iterate
 from layer_group_pictures import PICTURES as LAYER_GROUPS
+from level_limit import plan_at_level
 
 Map = tuple[str, Problem, Plan]
 """Title, problem and plan."""

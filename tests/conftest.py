@@ -6,8 +6,10 @@ from __future__ import annotations
 import gc
 import inspect
 import linecache
+import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,9 @@ import pytest
 
 if TYPE_CHECKING:
     import corpus as functions
+
+# What only tests and benchmarks use lives with the benchmarks.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 
 def _outer_frames(frame: FrameType, context: int = 1) -> list[inspect.FrameInfo]:

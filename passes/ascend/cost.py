@@ -9,8 +9,9 @@ from typing import get_args
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.problems import CoreKernel, read_kernel
+from passes.ascend.degrade import machine_of
 from passes.ascend.kernel import WORKSPACE, AscendOptions, Mode, plan_kernel
-from passes.driver import memory_of, target_of
+from passes.driver import memory_of
 from passes.simulation import Simulation, simulate
 from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
@@ -38,12 +39,9 @@ def plan_cost(
     Both modes are run, whatever the options' own. The machine is by default that of the function's
     target. Raises `ValueError` when no machine is described, and as `AscendPlanMemory` does.
     """
-    options = options or AscendOptions()
+    options, machine = options or AscendOptions(), machine or machine_of(func)
     if machine is None:
-        target = target_of(func)
-        if target is None:
-            raise ValueError("the function has no target, and no machine is given")
-        machine = Machine.from_target(target)
+        raise ValueError("no machine is given, and the function's target describes no pipelines")
     kernel = options.read(func)
     scopes = {
         (scope.attached.owner, scope.problem.memory.name): scope

@@ -66,19 +66,13 @@ def simulated_cost(kernel: CoreKernel) -> CostModel | None:
 
 
 def with_least_cycles(
-    kernel: CoreKernel,
-    planner: Planner,
-    scopes: Collection[str],
-    budget: Budget,
-    cross_loop: bool,
+    kernel: CoreKernel, planner: Planner, scopes: Collection[str], budget: Budget, cross_loop: bool
 ) -> tuple[CoreKernel, Solver]:
     """Return a kernel without the slots that are best given up, and what plans its memories.
 
-    Slots may be given up in the memories of some scopes; one in which nothing fits stays as it is.
-    `planner` seeks the plan of the least penalty, `budget` is for all plans together, and
-    `cross_loop` is as in `AscendPlanMemory`. The solver gives each problem the chosen plan; one
-    that has none, or in which enclosing scopes have taken bytes, goes to `planner`. Raises
-    `ValueError` when the function's target does not describe its pipelines.
+    A memory in which nothing fits stays as it is; `budget` is for all plans together. The solver
+    gives each problem the chosen plan; one that has none, or in which enclosing scopes have taken
+    bytes, goes to `planner`, which seeks the plan of the least penalty.
     """
     cost_model = simulated_cost(kernel)
     if cost_model is None:

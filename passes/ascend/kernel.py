@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported.
-
-Source of modes, options, levels and messages: AscendNPU-IR, pass ``hivm-plan-memory``
-(``PlanMemory.cpp`` of the HIVM dialect) and the developer guide "Plan Memory".
-"""
+"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported."""
 
 from __future__ import annotations
 
@@ -36,8 +32,7 @@ from target_hw.memory import MemoryHierarchy
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
 Strategy = Literal["default", "largest-first"]
 
-WORKSPACE = "global.workspace"
-"""The scope of what a kernel's cube and vector parts hand each other."""
+WORKSPACE = "global.workspace"  # The scope of what a kernel's cube and vector parts hand each other
 
 RULES = " where only what the instruction set allows is in place"
 """What a lower bound rests on, in messages."""
@@ -106,10 +101,9 @@ def printed(scope: str) -> str:
 
 
 def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
-    """Decide where each buffer of a kernel lives, in the memories of one mode.
+    """Decide where each buffer of a kernel lives, in the memories of one mode, by verified plans.
 
-    Each plan is verified. Those of memories on the chip say each buffer's reuse level. Raises
-    `ValueError` as `AscendPlanMemory` does.
+    Raises `ValueError` as `AscendPlanMemory` does.
     """
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
@@ -122,10 +116,7 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
 def level_planner(options: AscendOptions) -> Planner:
     """Return what plans a memory on the chip by levels of reuse."""
     chosen = partial(
-        plan_levels,
-        search=options.search,
-        strategy=options.strategy,
-        cross_loop=options.cross_loop,
+        plan_levels, search=options.search, strategy=options.strategy, cross_loop=options.cross_loop
     )
     return lambda problem, budget: chosen(compressed(problem), budget)
 

@@ -50,11 +50,8 @@ _BY_KIND = {
 """By kind of target; the reasons are ``SupportsDevicePointerArithmeticsOnHost`` of TVM's devices,
 and ``StorageObj::AllocTensor`` for Hexagon."""
 
-IN_KERNELS = "kernel"
-"""What a user says for offsets that kernels add to their indices."""
-
-LEAST_BINDING = 1 << 27
-"""Bytes of a buffer that Vulkan and WebGPU let a kernel see at least."""
+IN_KERNELS = "kernel"  # What a user says for offsets that kernels add to their indices
+LEAST_BINDING = 1 << 27  # Bytes of a buffer that Vulkan and WebGPU let a kernel see at least
 
 TEXTURES = Form(False, "textures take no offset")
 

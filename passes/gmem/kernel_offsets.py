@@ -22,8 +22,7 @@ from passes.ir.structural import structural_mutate
 from passes.ir.unique_names import unique_name
 from passes.relax.facts import KernelUses
 
-MOST_GROWTH = 1.4
-"""How many times the code of its kernels a function's variants may have."""
+MOST_GROWTH = 1.4  # How many times the code of its kernels a function's variants may have
 
 
 def growth(mod: IRModule, uses: KernelUses, pieces: Sequence[Piece]) -> float:

@@ -19,6 +19,7 @@ were right. Our plans take its place where none of the runs takes more.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,17 +43,10 @@ from passes.gmem.planning.pieces import PAGE
 MOST_PATHS = 128
 """Paths through one function that are followed; one with more keeps the stock pass's sharing."""
 
-MOST_RUNS = 800
-"""Runs of a program; one with many paths is run at fewer sizes."""
-
-LEAST_SIZES = 12
-"""Sizes that a program of many paths is run at."""
-
-_LARGE = 1 << 20
-"""A size at which pages hardly count."""
-
-_PAGES = (1, 2, 3, 4, 6, 8, 16)
-"""Numbers of pages of one storage at which a program is run."""
+MOST_RUNS = 800  # Runs of a program; one with many paths is run at fewer sizes
+LEAST_SIZES = 12  # Sizes that a program of many paths is run at
+_LARGE = 1 << 20  # A size at which pages hardly count
+_PAGES = (1, 2, 3, 4, 6, 8, 16)  # Numbers of pages of one storage at which a program is run
 
 
 Indices = tuple[int, ...]
@@ -218,15 +212,15 @@ def _values(extents: Sequence[Extent]) -> list[int]:
             symbolic[looks] = extent
     for nbytes in symbolic.values():
         for pages in _PAGES:
-            low, high = 1, _LARGE
-            while low < high:
-                middle = (low + high) // 2
-                if nbytes(_everywhere(middle)) > pages * PAGE:
-                    high = middle
-                else:
-                    low = middle + 1
-            found |= {max(low - 1, 1), low}
+            above = _first_above(nbytes, pages * PAGE)
+            found |= {max(above - 1, 1), above}
     return sorted(found | {_LARGE}) if symbolic else [1]
+
+
+def _first_above(nbytes: Extent, most: int) -> int:
+    """Return the least size at which a storage has more than so many bytes."""
+    sizes = range(_LARGE)
+    return bisect_left(sizes, True, lo=1, key=lambda size: nbytes(_everywhere(size)) > most)
 
 
 def _everywhere(value: int) -> dict[int, int]:

@@ -22,11 +22,8 @@ from passes.relax.facts import SCOPE, RelaxMemory, TensorGroup
 from passes.relax.graph import read_relax_memory
 from target_hw.memory import MemoryScope
 
-PASS = "GMEMAllocate"
-"""What users call the pass."""
-
-ATTRIBUTE = "tvm_ext.gmem"
-"""The function attribute that holds the placement, as plain data."""
+PASS = "GMEMAllocate"  # What users call the pass
+ATTRIBUTE = "tvm_ext.gmem"  # The function attribute that holds the placement, as plain data
 
 LOGGER = logging.getLogger(f"tvm_ext.{PASS}")
 """Says at level INFO which tensors are not placed, and why."""
@@ -36,8 +33,7 @@ RUNTIME_ALIGNMENT = 64
 Relax VM hands kernels a pointer to a tensor at an offset that is a multiple of this; at any other
 offset it would hand them a copy."""
 
-HOST_KINDS = ("llvm", "c")
-"""Targets on which the virtual machine and its tensors have one memory."""
+HOST_KINDS = ("llvm", "c")  # Targets on which the virtual machine and its tensors have one memory
 
 CUDA_GRAPH = "relax.backend.use_cuda_graph"
 """The option of TVM's pass context by which `RewriteCUDAGraph` does its work."""
@@ -45,8 +41,7 @@ CUDA_GRAPH = "relax.backend.use_cuda_graph"
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
 
-SLOT_NODES = 100_000
-"""Placements that the planner of whole slots may try: a second or two."""
+SLOT_NODES = 100_000  # Placements that the planner of whole slots may try: a second or two
 
 SHORT_NODES = 20_000
 """Placements that a planner may try where a plan is known already and another may be better."""
@@ -118,11 +113,7 @@ class GMEMOptions:
         return bool(PassContext.current().config.get(CUDA_GRAPH, False))
 
     def has_addresses(self) -> bool:
-        """Whether the chip or the caller says where the memory is.
-
-        Then the activations stand in one region. Elsewhere the run time finds memory for them, in
-        one piece or several.
-        """
+        """Whether the chip or the caller says where the memory is: activations are one region."""
         return described_memory(self._target()) is not None or self.base is not None
 
     def target_kind(self) -> str:

@@ -14,13 +14,14 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
-from tvm.tirx import AllocBuffer, For, ForKind, PrimFunc, Var, is_buffer_var
+from tvm.tirx import For, ForKind, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.driver import AddressPlan, Solver, error_context, place_function, write_address_plan
 from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
+from passes.ir.symbolic_bounds import variables_of_params
 from passes.prim_func.module_calls import Callers, call_sites, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.statement_lines import overflow_in
@@ -75,7 +76,8 @@ def plan_prim_funcs(
         regions = gmem.place_all_weights(
             {name: [(w, size, None) for w, size in own.sizes] for name, own in weights.items()}
         )
-        check_bound_names(upper_bounds or {}, [v for f in flat.values() for v in _variables(f)])
+        known = [v for func in flat.values() for v in variables_of_params(func)]
+        check_bound_names(upper_bounds or {}, [v.name for v in known if not is_buffer_var(v)])
     bounds = tuple(sorted((upper_bounds or {}).items()))
     plans: dict[str, PrimFuncPlan] = {}
     graph, at_once = find_calls(flat), set[str]()
@@ -128,20 +130,6 @@ def _lower_blocks(func: PrimFunc) -> PrimFunc:
 
     structural_walk(func.body, (For, refuse_schedule))
     return _TAKE_BLOCKS_AWAY(IRModule({"main": func}))["main"]
-
-
-def _variables(func: PrimFunc) -> set[str]:
-    """Return the names of the variables that sizes in a function can rest on."""
-    names = {str(param.name) for param in func.params if not is_buffer_var(param)}
-    shapes = [param.ty.shape for param in func.params if is_buffer_var(param)]
-
-    def note(op: AllocBuffer) -> None:
-        shapes.append(op.buffer.ty.shape)
-
-    structural_walk(func.body, (AllocBuffer, note))
-    for shape in shapes:
-        structural_walk(shape, (Var, lambda variable: names.add(str(variable.name))))
-    return names
 
 
 def _activations(plan: AddressPlan, start: int) -> Region:

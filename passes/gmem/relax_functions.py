@@ -68,7 +68,7 @@ def plan_gmem(
             plan = place(problem, solver, overflow=overflow)
             activations = _activations(problem, plan, start)
             layout = GMEMLayout(planner, gmem.alignment, weights[name], activations)
-            planned[name] = FunctionPlan(memory, problem, plan, layout, whole[name], memory, form)
+            planned[name] = FunctionPlan(memory, problem, plan, layout, whole[name], form)
     return cut_plans([planned[name] for name in sorted(planned)], callers, planner, options)
 
 
@@ -80,7 +80,7 @@ def write_function(planned: FunctionPlan) -> relax.Function:
     func = planned.memory.func
     if not any(planned.cut) and func.attrs and ATTRIBUTE in func.attrs:
         return func
-    written = write_storages(planned.written, planned.cut)
+    written = write_storages(planned.whole, planned.cut)
     return written.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 

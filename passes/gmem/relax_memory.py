@@ -20,8 +20,7 @@ from passes.relax.facts import RelaxMemory
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
 
-_EQUAL_TO = 0
-"""``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number."""
+_EQUAL_TO = 0  # ``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +44,9 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
     a storage that is no longer needed. Where storages are kept from call to call, those of
     constant size are allocated where the function begins.
 
-    The run time makes a tensor at an offset by a pointer and an offset, and kernels built by TVM
-    take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer. That is free on CPUs
-    and CUDA where the offset is a multiple of the run time's alignment (64 bytes); where it is
-    not, and on other devices, the run time copies the tensor to memory of its own, so that
-    results are right and nothing is saved. Where kernels add the offsets to their indices
+    Kernels built by TVM take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer.
+    Where the run time cannot do that it copies the tensor to memory of its own, so that results are
+    right and nothing is saved (`passes.gmem.forms`). Where kernels add the offsets to their indices
     (`passes.gmem.kernel_offsets`), the tensor stays as it is.
 
     The function then begins with a check of each bound at run time: within one storage, a tensor

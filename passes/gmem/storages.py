@@ -7,7 +7,6 @@ addresses. The others are `passes.gmem.never_above`'s to choose from.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -24,25 +23,16 @@ from passes.gmem.planning.cuts import (
     in_fewer,
     in_one_piece,
     ways_to_cut,
-    with_common_sizes,
+    with_common_size,
 )
 from passes.gmem.planning.gmem_layout import GMEMLayout
-from passes.gmem.planning.machine import Blocks, Function, block, pooled
-from passes.gmem.planning.pieces import (
-    PAGE,
-    Cut,
-    Piece,
-    allocations,
-    bytes_taken,
-    cost,
-    least_taken,
-)
+from passes.gmem.planning.machine import Function
+from passes.gmem.planning.pieces import PAGE, Cut, Piece, cost
 from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.gmem.relax_memory import write_storages
 from passes.planning import Buffer, Plan, Problem
 from passes.planning.live_ranges import live_together
 from passes.relax.facts import KernelUses, RelaxMemory, TensorGroup
-from passes.relax.tensors import NO_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +45,8 @@ class FunctionPlan:
     plan: Plan  # Of that problem; verified, and within the capacity
     layout: GMEMLayout  # The addresses that follow
     # The same as `memory`, but with all tensors of a function that may be called again while it
-    # runs: some of them may share memory as in the stock pass.
+    # runs: some of them may share memory as in the stock pass. Its groups are allocated.
     whole: RelaxMemory
-    written: RelaxMemory  # The one of the two whose groups are allocated
     form: Form  # Of the main group, and why
     cut: Cut = ()  # What is allocated at run time: of all groups, the tensors of the plan too
     copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
@@ -76,10 +65,12 @@ def cut_plans(
     ways = []
     for planned in plans:
         with error_context(PASS, planned.memory.name):
-            groups = [
-                _group_ways(planned, group, planner, options) for group in planned.memory.groups
+            is_left = planned.memory is not planned.whole
+            groups: list[list[tuple[Piece, ...]]] = [
+                [()] if is_left else _group_ways(planned, group, planner, options)
+                for group in planned.whole.groups
             ]
-            ways.append(_Ways(planned, planned.memory, groups))
+            ways.append(_Ways(planned, groups))
     if planner == BEST and not options.has_addresses():
         _choose(ways, callers, options)
     return tuple(way.result(options) for way in ways)
@@ -90,13 +81,12 @@ class _Ways:
     """The ways to cut one function's plan: for each group of its tensors, the best one first."""
 
     planned: FunctionPlan
-    memory: RelaxMemory  # The one whose groups these are
     groups: list[list[tuple[Piece, ...]]]
     stock: Cut | None = None
     chosen: tuple[int, ...] = ()  # For each group, the best way where there is none
 
     @property
-    def whole(self) -> RelaxMemory:
+    def memory(self) -> RelaxMemory:
         return self.planned.whole
 
     def cut(self, indices: Sequence[int] = ()) -> Cut:
@@ -123,13 +113,13 @@ class _Ways:
             ):
                 moved = {name for piece in pieces for name, at in piece.offsets.items() if at}
                 copied += sum(buffer.size for buffer in group.allocated if buffer.name in moved)
-        if cut == self.stock:
+        if any(cut) and cut == self.stock:
             LOGGER.info(
                 "function %r: its tensors share storages as StaticPlanBlockMemory shares them: no "
                 "other plan is shown to take less",
                 self.memory.name,
             )
-        return replace(self.planned, written=self.memory, cut=cut, copied=copied)
+        return replace(self.planned, cut=cut, copied=copied)
 
 
 def _group_ways(
@@ -156,11 +146,7 @@ def _group_ways(
 
 
 def _kernel_ways(
-    memory: RelaxMemory,
-    uses: KernelUses,
-    group: TensorGroup,
-    planner: str,
-    options: GMEMOptions,
+    memory: RelaxMemory, uses: KernelUses, group: TensorGroup, planner: str, options: GMEMOptions
 ) -> list[tuple[Piece, ...]]:
     """Return ways in which only kernels see an offset, and see no more than they may."""
     most = options.form(memory.mod, group).most
@@ -208,42 +194,34 @@ def _choose(
         options.form(way.memory.mod, way.memory.main).offsets for way in ways
     ):
         parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
-        for way, main in zip(ways, with_common_sizes(parts, options.short_solver()), strict=True):
+        for way, main in zip(ways, with_common_size(parts, options.short_solver()), strict=True):
             if main != way.groups[0][0]:
                 way.groups[0].insert(0, main)
-    memories = [way.whole for way in ways]
-    straight = all(_runs_straight(memory) for memory in memories)
-    if straight and _is_within(ways, [_live_pages(memory) for memory in memories]):
-        return
-    cuts = [_stock_cut(memory, options) for memory in memories]
-    known = [(memory, cut) for memory, cut in zip(memories, cuts, strict=True) if cut is not None]
-    straight = straight and len(known) == len(ways)
-    if straight and _is_within(ways, [_touched_pages(memory, cut) for memory, cut in known]):
-        return
+    memories = [way.memory for way in ways]
     handed_on = any(memory.hands_on for memory in memories)
     bounds = {str(b.variable.name): b.upper for memory in memories for b in memory.bounds}
-    for way, memory, way.stock in zip(ways, memories, cuts, strict=True):
+    for way, memory in zip(ways, memories, strict=True):
+        way.stock = _stock_cut(memory, options)
         if way.stock is not None:
             keeps = handed_on or memory.name in callers[memory.name]
-            way.memory = memory
             way.groups = [
                 way.groups[index]
                 if memory.keeps_storages and memory.groups[index].unit is None
                 else [*([] if keeps else _others(way, index, stock, options)), stock]
                 for index, stock in enumerate(way.stock)
             ]
-    ordered = sorted(ways, key=lambda way: (-len(callers[way.whole.name]), way.whole.name))
+    ordered = sorted(ways, key=lambda way: (-len(callers[way.memory.name]), way.memory.name))
     entries = [
-        way.whole.name
+        way.memory.name
         for way in ways
-        if not callers[way.whole.name] or "global_symbol" in (way.whole.func.attrs or {})
+        if not callers[way.memory.name] or "global_symbol" in (way.memory.func.attrs or {})
     ]
     choices = [
-        Candidates(way.whole.name, tuple(map(len, way.groups)), way.machine) for way in ordered
+        Candidates(way.memory.name, tuple(map(len, way.groups)), way.machine) for way in ordered
     ]
     chosen = choose(choices, entries, bounds, 0 if options.target_kind() in HOST_KINDS else None)
     for way in ways:
-        way.chosen = chosen[way.whole.name]
+        way.chosen = chosen[way.memory.name]
 
 
 def _choose_kept(ways: Sequence[_Ways], options: GMEMOptions) -> None:
@@ -288,46 +266,6 @@ def _others(
     if options.offsets != IN_KERNELS and options.form(way.memory.mod, group).offsets:
         fewer = in_fewer(group.problem, stock, options.short_solver())
     return [one for one in (first, *([fewer] if fewer else []), *others) if one != stock]
-
-
-def _runs_straight(memory: RelaxMemory) -> bool:
-    """Whether all is planned or returned, of constant size, and there is one path and no call."""
-    returned = [one for group in memory.groups for one in group.returned]
-    left = [one for one in memory.left if one.reason != NO_BYTES]
-    plain = all(group.unit is None and not group.alone for group in memory.groups)
-    jumps = memory.branches or memory.calls or memory.allocates or memory.bounds
-    return plain and not jumps and len(left) == len(returned)
-
-
-def _is_within(ways: Sequence[_Ways], least: Sequence[int]) -> bool:
-    """Whether the best ways, with all that they allocate held to the end, are within bounds.
-
-    A bound says what the stock pass's plan of a function takes at least, alone.
-    """
-    blocks: Blocks = Counter()
-    for way, bound in zip(ways, least, strict=True):
-        mine: Blocks = Counter()
-        for group, pieces in zip(way.memory.groups, way.cut(), strict=True):
-            for size, _, _ in allocations(group.allocated, pieces):
-                mine[block(group.device, size)] += 1
-        if pooled(mine) > bound:
-            return False
-        blocks |= mine
-    return pooled(blocks) <= max(least, default=0)
-
-
-def _live_pages(memory: RelaxMemory) -> int:
-    """Return what a plan without offsets takes at least: the pages that live at one time."""
-    tensors = (group.allocated for group in memory.groups)
-    return sum(least_taken(of_group, PAGE) for of_group in tensors)
-
-
-def _touched_pages(memory: RelaxMemory, cut: Cut) -> int:
-    """Return what a plan takes at least: its storages from the first touch to the last one."""
-    return sum(
-        bytes_taken(allocations(group.allocated, pieces), PAGE)
-        for group, pieces in zip(memory.groups, cut, strict=True)
-    )
 
 
 def _stock_cut(memory: RelaxMemory, options: GMEMOptions) -> Cut | None:

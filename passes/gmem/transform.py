@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GMEMAllocate`: weights and activations of whole networks, placed in global memory.
-
-The pass takes the place of `relax.transform.StaticPlanBlockMemory`. Weights come first, one after
-the other; the activations of a function share one storage, at byte offsets.
-"""
+"""`GMEMAllocate`: weights and activations of whole networks, placed in global memory."""
 
 from __future__ import annotations
 
@@ -26,10 +22,7 @@ from passes.options import as_bounds
 from passes.planning import Budget
 from passes.planning.planner import as_budget, get_planner
 from passes.relax.facts import RelaxMemory
-from passes.relax.tensors import NO_BYTES, RETURNED, UNCAPTURED
-
-EXPECTED = (RETURNED, "nothing uses it", NO_BYTES)
-"""Reasons to leave a tensor to the run time that are as they should be, and no warning."""
+from passes.relax.tensors import EXPECTED, UNCAPTURED
 
 
 def GMEMAllocate(  # noqa: N802
@@ -142,7 +135,7 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     _report([planned.memory for planned in plans])
     variants = KernelVariants(mod)
     for planned in plans:
-        func, uses = write_function(planned), planned.written.kernel_arguments
+        func, uses = write_function(planned), planned.whole.kernel_arguments
         if uses is not None:
             func = variants.called_by(func, uses.calls, planned.cut)
         result[mod.get_global_var(planned.memory.name)] = func

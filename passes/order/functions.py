@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from passes.order.planning.graph import FoundOrder, peak_of
 from passes.order.planning.search import find_order
 from passes.planning import Budget, Buffer, Problem
 from passes.relax.facts import MAIN_DEVICE, SCOPE
-from passes.relax.tensors import NO_BYTES, RETURNED
+from passes.relax.tensors import EXPECTED
 from target_hw.memory import MemoryScope
 
 Kind = tuple[Unit, bool]
@@ -29,11 +29,6 @@ Kind = tuple[Unit, bool]
 MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
 """The tensors of constant size on the main device, without those that are returned."""
 
-MOST_PLANS = 3
-"""Orders of a function that are planned, beside the written one."""
-
-_AS_THEY_SHOULD = (RETURNED, "nothing uses it", NO_BYTES)
-"""Reasons to leave a tensor to the run time that do not depend on the order."""
 
 Orders = dict[int, tuple[int, ...]]
 """By the index of a block: its bindings in another order than the written one."""
@@ -177,25 +172,22 @@ class _Search:
             if one.bound == floor and one.needs is not None:
                 needs = str(blocks[index].bindings[one.needs].var.name)
         best = given
-        for orders in _candidates(found):
-            changed = with_block_orders(mod, self.variable, blocks, orders)
-            candidate = self.read(changed)
-            if candidate.is_below(best, kind):
-                best = candidate
-            if best.live[kind] <= floor:
-                break
+        orders = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
+        if orders:
+            lower = self.read(with_block_orders(mod, self.variable, blocks, orders))
+            best = lower if lower.is_below(given, kind) else given
         if not reason:
             reason = f"{needs!r} needs {floor} bytes in any order" if needs else "no order is lower"
             if max(peaks, default=0) > floor:
                 reason = "no lower order was found"
-            if any(one.order != tuple(sorted(one.order)) for one in found.values()):
+            if orders:
                 reason = "the plan of a lower order is not lower"
         return best, floor, needs, reason
 
 
 def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
     """Return the blocks of which all memory is known, and why another one stays."""
-    left = {one.name: one for one in read.memory.left if one.reason not in _AS_THEY_SHOULD}
+    left = {one.name: one for one in read.memory.left if one.reason not in EXPECTED}
     blocks, reason = [], ""
     for block in blocks_of(func):
         unknown = [left[name] for name in read.names_within(block) if name in left]
@@ -204,14 +196,6 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
         else:
             blocks.append(block)
     return blocks, reason
-
-
-def _candidates(found: Mapping[int, FoundOrder]) -> Iterator[Orders]:
-    """Yield the best orders of all blocks together, then with another order of one block."""
-    best = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
-    candidates = [best] if best else []
-    candidates += [{**best, index: other} for index in best for other in found[index].others]
-    yield from candidates[:MOST_PLANS]
 
 
 def with_block_orders(

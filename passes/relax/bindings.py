@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tvm
@@ -64,31 +64,6 @@ def used_variables(func: relax.Function) -> set[int]:
 
     relax.analysis.post_order_visit(func, note)
     return used
-
-
-def alias_cycle(func: relax.Function, variable: Any, source: Callable[[Any], Any]) -> list[str]:
-    """Return the names of variables that are each defined as the next one, around a circle.
-
-    `source` is the variable that a binding's value is another name of, or None.
-    """
-    sources: dict[int, Any] = {}
-
-    def note(expr: Any) -> None:
-        if isinstance(expr, relax.SeqExpr):
-            for block in expr.blocks:
-                for binding in block.bindings:
-                    sources[binding.var.__chandle__()] = source(binding.value)
-
-    relax.analysis.post_order_visit(func, note)
-    chain: dict[int, str] = {}
-    at = variable
-    while at is not None and at.__chandle__() not in chain:
-        chain[at.__chandle__()] = str(at.name)
-        at = sources.get(at.__chandle__())
-    if at is None:
-        return []
-    names = list(chain.values())[list(chain).index(at.__chandle__()) :]
-    return [*names, names[0]]
 
 
 def returned_as_they_are(body: Any) -> set[int]:

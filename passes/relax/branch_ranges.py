@@ -39,8 +39,7 @@ class Branches:
         return self.blocks[-1].end
 
 
-Touch = int | Branches
-"""Where a block touches a value: at a position of its own, or within an `if`."""
+Touch = int | Branches  # Where a block touches a value: at a position of its own, or within an `if`
 
 
 class BlockStack:

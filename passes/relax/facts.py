@@ -13,11 +13,8 @@ from tvm.ir import IRModule
 from passes.ir.symbolic_bounds import Bound
 from passes.planning import Buffer, Problem
 
-SCOPE = "global"
-"""The memory that is planned, on each device."""
-
-MAIN_DEVICE = 0
-"""The index of the device whose memory has addresses."""
+SCOPE = "global"  # The memory that is planned, on each device
+MAIN_DEVICE = 0  # The index of the device whose memory has addresses
 
 Path = tuple[tuple[int, int], ...]
 """The branches that lead to a binding: the position of each `if`, and which branch was taken."""
@@ -111,7 +108,6 @@ class RelaxMemory:
     hands_on: tuple[str, ...]  # Those of them that it hands on as values, sorted
     calls_unknown: bool  # Whether it calls something that may call any function that was handed on
     allocates: bool  # Whether it allocates memory of its own, which stays as it is
-    branches: int  # How many ``if`` it has
     allocations: int  # How many ``R.builtin.alloc_tensor`` it has, planned or not
     # The results of operators that have yet to be lowered; they stand in `left` too.
     unlowered: tuple[LeftToRuntime, ...]

@@ -25,25 +25,13 @@ from tvm.tirx import PrimFunc
 
 from passes.ir.relax_operators import CALL_TIR_DYN
 from passes.planning import Problem
-from passes.relax.bindings import (
-    alias_cycle,
-    known_at_entry,
-    returned_as_they_are,
-    used_variables,
-)
+from passes.relax.bindings import known_at_entry, returned_as_they_are, used_variables
 from passes.relax.branch_ranges import BlockStack, Branches
 from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import KernelArguments
 from passes.relax.sizes import Sizes
-from passes.relax.tensors import (
-    RETURNED,
-    UNCAPTURED,
-    Tensor,
-    TensorClasses,
-    fill_in,
-    group_tensors,
-)
+from passes.relax.tensors import RETURNED, UNCAPTURED, Tensor, TensorClasses, fill_in, group_tensors
 from passes.relax.weights import Constants, parameter_weights
 from target_hw.memory import MemoryScope
 
@@ -60,12 +48,8 @@ def read_relax_memory(
 
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
     call, and captures kernels that touch nothing else. So what the function returns, and the value
-    of a branch, which that pass takes for a result too, is apart from all others. With
-    `offsets_in_kernels`, it is found out which tensors only kernels touch.
-
-    Upper bounds, in elements, are for symbolic dimensions of the signature that the function's
-    attribute ``tir_var_upper_bound`` does not name. A variable that is used where it is not defined
-    is a ValueError.
+    of a branch, which that pass takes for a result too, is apart from all others. Upper bounds are
+    in elements. A variable that is used where it is not defined is a ValueError.
     """
     arguments = KernelArguments(mod, offsets_in_kernels)
     return _Reader(mod, variable, upper_bounds, keeps_storages, arguments).read(alignment)
@@ -119,8 +103,6 @@ class _Reader:
         self._hands_on: set[str] = set()
         self._calls_unknown = False
         self._allocates = False
-        self._branches = 0
-        self._callees: dict[int, tuple[Callee, str]] = {}
 
     def read(self, alignment: int) -> RelaxMemory:
         func = self._func
@@ -155,7 +137,6 @@ class _Reader:
             hands_on=tuple(sorted(self._hands_on)),
             calls_unknown=self._calls_unknown,
             allocates=self._allocates,
-            branches=self._branches,
             allocations=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
             keeps_storages=self._keeps_storages,
@@ -223,9 +204,6 @@ class _Reader:
             return value
         if isinstance(variable.ty, PrimType):
             return _NOTHING
-        cycle = alias_cycle(self._func, variable, self._source)
-        if cycle:
-            raise ValueError(f"{self._here()}: these are names of each other: {' = '.join(cycle)}")
         raise ValueError(
             f"{self._here()}: uses {str(variable.name)!r}, which is not defined on the way to it"
         )
@@ -233,18 +211,11 @@ class _Reader:
     def _here(self) -> str:
         return f"binding {self._bindings[-1]!r}" if self._bindings else "its body"
 
-    def _source(self, value: Any) -> Any:
-        """Return the variable that a binding gives another name to, or None."""
-        if isinstance(value, relax.Call) and self._classify(value.op)[0] is Callee.ALIASES:
-            value = value.args[0]
-        return value if isinstance(value, relax.Var) else None
-
     def _if(self, expr: Any) -> _Value:
         condition = self._value(expr.cond)
         self._touch(condition)
         self._arguments.from_start.update(condition.tensors)
         self._uncaptured(condition, "it is a condition")
-        self._branches += 1
         branches = Branches(len(self._bindings) - 1)
         results = []
         for taken, branch in enumerate((expr.true_branch, expr.false_branch)):
@@ -293,7 +264,7 @@ class _Reader:
         value = binding.value
         if not isinstance(value, relax.Call):
             return
-        callee, what = self._classify(value.op)
+        callee, what = classify(self._mod, value.op)
         if callee is Callee.ALLOCATES:
             reason = f"allocated within the function that {self._here()} makes"
             self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
@@ -303,7 +274,7 @@ class _Reader:
     # Calls
 
     def _call(self, call: Any, variable: Any) -> _Value:
-        callee, what = self._classify(call.op)
+        callee, what = classify(self._mod, call.op)
         if callee is Callee.HIGH_LEVEL:
             self._note_unlowered(self._bindings[-1] if self._bindings else "the result", what)
         if callee is Callee.ALLOCATES:
@@ -354,12 +325,6 @@ class _Reader:
     @cached_property
     def _used(self) -> set[int]:
         return used_variables(self._func)
-
-    def _classify(self, op: Any) -> tuple[Callee, str]:
-        handle = op.__chandle__()
-        if handle not in self._callees:
-            self._callees[handle] = classify(self._mod, op)
-        return self._callees[handle]
 
     def _hand_on(self, function: GlobalVar) -> None:
         """Note that a function is used as a value: something else may call it."""

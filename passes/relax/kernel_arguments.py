@@ -15,12 +15,7 @@ from typing import Any
 from tvm.ir import GlobalVar, IRModule, Op, TensorLoad, Var
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import MatchBufferRegion
-from tvm.tirx import (
-    BufferStore,
-    IntImm,
-    PrimFunc,
-    is_buffer_var,
-)
+from tvm.tirx import BufferStore, IntImm, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.ir.buffers import element_type

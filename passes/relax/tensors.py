@@ -22,11 +22,10 @@ from passes.relax.branch_ranges import Block, live_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
 
-RETURNED = "returned"
-"""Why a tensor that the function returns is left to the run time."""
-
-NO_BYTES = "it has no bytes"
-"""Why an empty tensor is left to the run time."""
+RETURNED = "returned"  # Why a tensor that the function returns is left to the run time
+NO_BYTES = "it has no bytes"  # Why an empty tensor is left to the run time
+UNUSED = "nothing uses it"  # Why a tensor that nothing reads or writes is left to the run time
+EXPECTED = (RETURNED, UNUSED, NO_BYTES)  # The reasons that are as they should be, in any order
 
 UNCAPTURED = "which CUDA graphs do not capture"
 """The end of the reasons why a tensor is left to the run time because of `RewriteCUDAGraph`."""
@@ -172,11 +171,7 @@ class Grouped:
 
 
 def group_tensors(
-    tensors: Sequence[Tensor],
-    classes: TensorClasses,
-    root: Block,
-    known: set[int],
-    empty: Problem,
+    tensors: Sequence[Tensor], classes: TensorClasses, root: Block, known: set[int], empty: Problem
 ) -> Grouped:
     """Make buffers of tensors, and put those together that may share memory.
 
@@ -198,7 +193,7 @@ def group_tensors(
             continue
         live = live_ranges(root, index)
         if not live:
-            tensor.left = tensor.left or "nothing uses it"
+            tensor.left = tensor.left or UNUSED
             continue
         unit, count = units.of(tensor.size)
         depends = _variables(units.product(unit)) - known

@@ -45,7 +45,7 @@ from passes.shared_memory.analysis.steps import (
 from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
 from passes.shared_memory.planning.kernel import Kernel
 from passes.shared_memory.planning.more_barriers import barriers_to_add
-from passes.shared_memory.rewrite.barriers import add_barriers
+from passes.shared_memory.rewrite import add_barriers
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
@@ -131,17 +131,12 @@ def PlanSharedMemory(  # noqa: N802
         if own is not None and own.kind.name in EXACT_DTYPE_TARGETS:
             return _merged_by_stock(func)
         with error_context("PlanSharedMemory", partial(name_of, func)):
-            return plan_shared_memory(func, planner, barriers, chip)
+            return _planned(func, planner, barriers, chip)
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.PlanSharedMemory")
 
 
-def plan_shared_memory(
-    func: PrimFunc,
-    planner: str = "best",
-    barriers: Barriers = "existing",
-    chip: Target | None = None,
-) -> PrimFunc:
+def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | None) -> PrimFunc:
     """Plan one function's shared memory and write the plan into it; options as of the pass."""
     where, solver = f"function {name_of(func)!r}", partial(solve, planner=planner)
     try:

@@ -149,23 +149,6 @@ def test_memories_are_weighed_together():
     assert first[0].cycles == second[0].cycles == 149
 
 
-def test_memories_that_are_dear_together_are_chosen_again():
-    # Alone, `a` of the first memory and `d` of the second one are given up: both at once are dear.
-    def pair(names: str, scope: str) -> MemoryRequest:
-        buffers = tuple(Buffer(name, 8, ((0, 4),), 1, 2, use=LOOP) for name in names)
-        return request(Problem(buffers, MemoryScope(scope, 24)))
-
-    prices = {"a": 1, "b": 2, "c": 2, "d": 1}
-
-    def cost(placed):
-        single = {name for _, plan in placed for name, o in plan.offsets.items() if len(o) == 1}
-        return Cost(100 + sum(prices[name] for name in single) + 20 * ({"a", "d"} <= single))
-
-    found = choose([pair("ab", "local.UB"), pair("cd", "local.L1")], plan_levels, cost)
-    assert [choices[0].cycles for choices in found] == [103, 103]
-    assert {choices[0].given_up for choices in found} in ({("b",), ("d",)}, {("a",), ("c",)})
-
-
 def test_of_three_slots_one_may_go():
     buffers = (Buffer("a", 10, ((0, 4),), 1, 3, use=LOOP), Buffer("b", 10, ((0, 4),), use=LOOP))
 

@@ -12,6 +12,7 @@ import pytest
 import tvm
 from address_runs import build, poisoned
 from ascend_programs import ascend_plan
+from level_limit import plan_at_level
 from made_kernels import lowered, made
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
@@ -19,7 +20,6 @@ from tvm.target import Target
 
 from passes.ascend.analysis.problems import ascend_problems
 from passes.ascend.kernel import AscendOptions
-from passes.ascend.planning.level_limit import plan_at_level
 from passes.ascend.planning.levels import with_level_penalties
 from passes.driver import AddressPlan, per_function, place_function, write_address_plan
 from passes.planning import lower_bound

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from level_limit import LEVELS, plan_at_level
 
-from passes.ascend.planning.level_limit import LEVELS, plan_at_level
 from passes.ascend.planning.levels import reuse_of, with_level_penalties
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, verify
 from target_hw import MemoryScope

@@ -66,7 +66,7 @@ def test_what_anything_but_a_kernel_reads_begins_with_its_memory():
     fixed = [buffer_of[names_of.get(name, name)] for names in taken for name in names if name]
     assert len(fixed) == 3  # One whose address is taken, and the two of the packed function.
     assert not any(offsets[name] for name in fixed)
-    assert set(fixed) <= found.written.kernel_arguments.from_start
+    assert set(fixed) <= found.whole.kernel_arguments.from_start
     assert any(offsets.values())
 
 

@@ -14,7 +14,7 @@ from passes.gmem.planning.cuts import (
     in_fewer,
     in_one_piece,
     ways_to_cut,
-    with_common_sizes,
+    with_common_size,
     with_returned,
 )
 from passes.gmem.planning.pieces import PAGE, Piece, bytes_taken
@@ -173,7 +173,7 @@ def test_functions_have_a_large_piece_in_common():
     )
     third = problem_of(Buffer("other", 3 * large, ((0, 1),)))
     parts = [(p, in_one_piece(best(p))) for p in (second, third, first)]
-    cut = with_common_sizes(parts, best)
+    cut = with_common_size(parts, best)
     for (problem, whole), pieces in zip(parts, cut, strict=True):
         assert_right(pieces, problem)
         assert total(pieces) <= total(whole)
@@ -191,7 +191,7 @@ def test_what_functions_have_in_common_is_right(drawn):
         for problem, _ in drawn
     ]
     parts = [(problem, in_one_piece(best(problem))) for problem in problems]
-    for (problem, whole), pieces in zip(parts, with_common_sizes(parts, best), strict=True):
+    for (problem, whole), pieces in zip(parts, with_common_size(parts, best), strict=True):
         assert_right(pieces, problem)
         assert total(pieces) <= total(whole)
 

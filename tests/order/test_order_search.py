@@ -24,8 +24,6 @@ def check_against_all_orders(problem: OrderProblem) -> None:
     assert (found.peak, found.optimal) == (least, True)
     assert replayed_peak(problem, found.order) == least
     assert max(least_live(network_of(problem))) <= least
-    for other in found.others:
-        assert replayed_peak(problem, other) < replayed_peak(problem, written)
     if least < replayed_peak(problem, written):
         for nodes in (0, 5):
             hasty = find_order(problem, Budget(nodes))

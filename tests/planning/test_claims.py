@@ -12,10 +12,10 @@ from itertools import product
 
 import planning_oracles
 import pytest
+from level_limit import plan_at_level
 from planning_claims import false_claims, random_problem
 from planning_oracles import best_by_brute_force, blocks_of, may_stand, offsets_to_try
 
-from passes.ascend.planning.level_limit import plan_at_level
 from passes.ascend.planning.levels import with_level_penalties
 from passes.ascend.planning.planner import plan_workspace
 from passes.planning import (

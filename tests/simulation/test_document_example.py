@@ -9,9 +9,9 @@ import pytest
 from document_example import PLANS, SIZE, blocks, problem, program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from level_limit import plan_at_level
 from simulation_oracles import MACHINE, ticked
 
-from passes.ascend.planning.level_limit import plan_at_level
 from passes.ascend.planning.levels import with_level_penalties
 from passes.planning import Buffer, PipelineUse, Problem, solve, verify
 from passes.simulation import Cause, Loop, Statement, simulate

@@ -28,7 +28,7 @@ from tvm.ir.prim import (
     RShift,
     Sub,
 )
-from tvm.tirx import BufferStore, For, While
+from tvm.tirx import BufferStore, For, IntImm, While
 from tvm_ffi import WalkOrder, WalkResult
 
 from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
@@ -69,10 +69,7 @@ class Computation:
     def times(self, trips: int) -> Computation:
         """Return the computation with a loop around it."""
         return replace(
-            self,
-            elements=self.elements * trips,
-            moved_bits=self.moved_bits * trips,
-            is_plain=False,
+            self, elements=self.elements * trips, moved_bits=self.moved_bits * trips, is_plain=False
         )
 
     def then(self, other: Computation) -> Computation:
@@ -173,8 +170,17 @@ def either(first: Computation, second: Computation | None = None) -> Computation
     )
 
 
-_WIDE = 64
-"""Bits of the elements that vectors do no arithmetic on."""
+READS, WRITES = 1, 2  # The bits of what a pointer is for
+
+
+def access_mask(pointer: Call) -> int:
+    """Return what a `tvm_access_ptr` is for: both, where it says nothing or a variable says it."""
+    mask = pointer.args[4]
+    said = int(mask.value) & (READS | WRITES) if isinstance(mask, IntImm) else 0
+    return said or READS | WRITES
+
+
+_WIDE = 64  # Bits of the elements that vectors do no arithmetic on
 _ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
 
 

@@ -30,11 +30,14 @@ from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import Bind, Cast, For, IntImm
 
 from passes.ascend.analysis.computations import (
+    READS,
+    WRITES,
     Computation,
     IfElse,
     Memory,
     Node,
     Repeat,
+    access_mask,
     counted,
     either,
     flattened,
@@ -43,7 +46,7 @@ from passes.ascend.analysis.computations import (
     needs_scalar_loop,
     union,
 )
-from passes.ir.operators import buffer_data_var, is_tvm_access_ptr
+from passes.ir.operators import buffer_data_var, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
     Assert,
@@ -71,11 +74,10 @@ UNKNOWN_TRIPS = 2
 _MOST_TRIPS = 1 << 31
 """What a loop never runs: an extent that can be so large is one that is not known."""
 
-_INFINITE = (1 << 63) - 1
-"""What TVM's analyzer takes for infinite."""
+_INFINITE = (1 << 63) - 1  # What TVM's analyzer takes for infinite
 
 _PIPE = "pipe"
-_READS, _WRITES = 1, 2  # The bits of a pointer's access mask.
+_OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask
 
 
 def find_computations(
@@ -83,7 +85,7 @@ def find_computations(
 ) -> tuple[Node, ...]:
     """Find the computations of a function and the loops and branches around them, in order.
 
-    Allocations are planned by index; `route` gives the pipe on which a computation would run by
+    `planned` are indices of allocations; `route` gives the pipe that a computation would run on by
     itself. ValueError is raised when one named pipe stands inside of another, or is no name.
     """
     return _Finder(found, planned, route).nodes(found.access.statements)
@@ -91,10 +93,7 @@ def find_computations(
 
 class _Finder(RecordVisitor):
     def __init__(
-        self,
-        found: FunctionProblems,
-        planned: Collection[int],
-        route: Callable[[Computation], str],
+        self, found: FunctionProblems, planned: Collection[int], route: Callable[[Computation], str]
     ) -> None:
         self._access = found.access
         self._planned = frozenset(planned)
@@ -128,7 +127,7 @@ class _Finder(RecordVisitor):
 
     def _loads(self, *expressions: Records) -> tuple[Memory, ...]:
         uses = (use for records in expressions for use in post_order(records))
-        return union([self._memory(use.op.source) for use in uses if type(use) is Load])
+        return union([self._memory(var) for use in uses if (var := _loaded(use)) is not None])
 
     # Leaf statements
 
@@ -149,14 +148,16 @@ class _Finder(RecordVisitor):
         self._nodes += self._value(check.condition)
 
     def _visit_store(self, store: Store) -> None:
-        op, reads = store.op, self._loads(store.value, store.indices)
-        target = self._memory(op.buffer)
+        op, pointers = store.op, self._pointers(store.value)
+        pointed = [memory for memory, mask, _ in pointers if mask & READS]
+        reads = union(self._loads(store.value, store.indices), pointed)
+        written = [memory for memory, mask, _ in pointers if mask & WRITES]
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
         self._nodes.append(
             Computation(
                 reads,
-                (target,),
+                union([self._memory(op.buffer)], written),
                 elements=lanes,
                 moved_bits=dtype.bits * lanes,
                 element_bits=max(dtype.bits, *(memory.bits for memory in reads), 1),
@@ -179,8 +180,8 @@ class _Finder(RecordVisitor):
         reads, writes = list(self._loads(records)), []
         sizes = [1]
         for memory, mask, elements in self._pointers(records):
-            reads += [memory] if mask & _READS else []
-            writes += [memory] if mask & _WRITES else []
+            reads += [memory] if mask & READS else []
+            writes += [memory] if mask & WRITES else []
             sizes.append(elements)
         if not reads and not writes:
             return ()
@@ -200,16 +201,20 @@ class _Finder(RecordVisitor):
         """Return the memory whose address a call is given, how it is accessed, and how much."""
         found: list[tuple[Memory, int, int]] = []
         uses = tuple(post_order(records))
-        described = {use.key for use in uses if type(use) is Load}
+        described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
         for use in uses:
+            if type(use) is Call and masked_index(use.op) == _OF_STORE:
+                buffer, value, _, _ = use.op.args
+                found.append((self._memory(buffer), WRITES, value.ty.dtype.lanes))
+                described.add(buffer.__chandle__())
             if type(use) is not Call or not is_tvm_access_ptr(use.op):
                 continue
-            dtype, data, _, extent, mask = use.op.args
+            dtype, data, _, extent, _ = use.op.args
             buffer = buffer_data_var(data)
             if buffer is not None and buffer.__chandle__() in self._access.buffers:
                 elements = extent.value if isinstance(extent, IntImm) else 1
                 elements *= dtype.ty.dtype.lanes
-                found.append((self._memory(buffer), int(mask.value), max(elements, 1)))
+                found.append((self._memory(buffer), access_mask(use.op), max(elements, 1)))
                 described.add(buffer.__chandle__())
         for use in uses:
             if type(use) is Name and use.key in self._access.buffers and use.key not in described:
@@ -217,7 +222,7 @@ class _Finder(RecordVisitor):
                 lanes = max(ty.dtype.dtype.lanes, 1)
                 extents = [e.value * lanes for e in ty.shape if isinstance(e, IntImm)]
                 memory = self._memory(use.buffer)
-                found.append((memory, _READS | _WRITES, max(extents, default=lanes)))
+                found.append((memory, READS | WRITES, max(extents, default=lanes)))
         return found
 
     # Statements with a body
@@ -357,6 +362,13 @@ class _Finder(RecordVisitor):
                 self._analyzer.update(var, ConstIntBound(-_INFINITE, _INFINITE), override=True)
         bound = self._analyzer.const_int_bound(expr)
         return int(bound.min_value), int(bound.max_value)
+
+
+def _loaded(use: Any) -> Var | None:
+    """Return the buffer of which a record is a load, by itself or under a mask."""
+    if type(use) is Load:
+        return use.op.source
+    return use.op.args[0] if type(use) is Call and masked_index(use.op) == _OF_LOAD else None
 
 
 def _names(expr: Any) -> set[int]:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 
 from tvm.ir import TensorLoad
 
+from passes.ascend.analysis.computations import WRITES, access_mask
 from passes.ir.linear_access import LinearAccess
-from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
     Branch,
@@ -24,8 +25,6 @@ from passes.ir.statements import (
     WhileLoop,
 )
 from passes.prim_func.memory_uses import AllocationUses
-
-_WRITES = 2  # The bit of a pointer's access mask.
 
 
 def check_first_writes(
@@ -120,11 +119,13 @@ class _Walk(RecordVisitor):
             self._write(load.key)
         elif is_tvm_access_ptr(op):
             buffer = buffer_data_var(op.args[1])
-            if buffer is not None and not int(op.args[4].value) & _WRITES:
-                self._read(buffer.__chandle__())
-            elif buffer is not None:
-                self._write(buffer.__chandle__())
+            if buffer is not None:
+                (self._write if access_mask(op) & WRITES else self._read)(buffer.__chandle__())
             self._visit(call.args[2])
+        elif masked_index(op) is not None:
+            for arg in call.args[1:]:
+                self._visit(arg)
+            (self._read if masked_index(op) == 1 else self._write)(op.args[0].__chandle__())
         else:
             for arg in call.args:
                 self._visit(arg)

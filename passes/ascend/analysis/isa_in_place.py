@@ -36,7 +36,7 @@ from tvm.ir.prim import (
 from tvm.tirx import BufferStore
 
 from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
-from passes.ir.operators import is_instruction, operator_name
+from passes.ir.operators import is_instruction, masked_index, operator_name
 from passes.ir.structural import structural_walk
 from passes.planning.problem import Buffer
 from passes.prim_func.function_problems import Allocation, FunctionProblems
@@ -223,9 +223,9 @@ def _operands(value: Any) -> list[Any] | None:
 
 def _reads(expr: Any) -> bool:
     """Whether an expression reads memory."""
-    found: list[TensorLoad] = []
-    structural_walk(expr, [(TensorLoad, found.append)])
-    return bool(found)
+    found: list[Any] = []
+    structural_walk(expr, [(TensorLoad, found.append), (Call, found.append)])
+    return any(type(node) is TensorLoad or masked_index(node) is not None for node in found)
 
 
 def _shape(load: TensorLoad, store: BufferStore) -> str:

@@ -21,22 +21,16 @@ from passes.planning.problem import PipelineUse
 from passes.prim_func.function_problems import FunctionProblems
 from passes.simulation.program import Branch, Loop, Statement, Step
 
-PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")
-"""What a pipe can be called."""
-
-FILLS_FROM_GLOBAL = "MTE2"
-"""The pipe that fills on-chip memory from global memory."""
-
-DRAINS = ("MTE3", "FIX")
-"""The pipes that drain on-chip memory."""
+PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # What a pipe can be called
+FILLS_FROM_GLOBAL = "MTE2"  # The pipe that fills on-chip memory from global memory
+DRAINS = ("MTE3", "FIX")  # The pipes that drain on-chip memory
 
 _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
 _GM, _UB, _L1, _L0C = "global", "local.UB", "local.L1", "local.L0C"
 _REGISTER = "local"
 _CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
 _FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
-_UNIQUE = "mem_unique"
-"""The annotation of an allocation that shares bytes with no other."""
+_UNIQUE = "mem_unique"  # The annotation of an allocation that shares bytes with no other
 
 
 def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
@@ -123,12 +117,10 @@ class Pipelines:
 def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
     """Find the pipe of each statement of a flat function, and what buffers have to do with them.
 
-    `passes.ascend.analysis.find_computations` says what a statement is. It runs on the pipe that
-    the program names, with ``T.attr({"pipe": ...})`` or a loop's annotation of that key; else on
-    the one of `route`. Of what would run on the vector unit, the scalar unit runs what writes one
-    element only, or has an operator that the vector unit lacks: see
-    `passes.ascend.analysis.computations`. Only buffers that are planned get a `PipelineUse`. Raises
-    `ValueError` when a named pipe is not in `PIPES`.
+    A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
+    annotation of that key; else on that of `route`. Of what would run on the vector unit, the
+    scalar unit runs what writes one element only, or has an operator that the vector unit lacks.
+    Raises `ValueError` when a named pipe is not in `PIPES`.
     """
     names = {
         allocation.index: name

@@ -35,8 +35,7 @@ innermost loop around it to its end.
 _TIGHTLY_COUPLED = "tightly_coupled_buffer"
 """The annotation of a buffer that the other core of a pair has at the same address."""
 
-_GENERAL = ("global", "local")
-"""Scopes that every target has."""
+_GENERAL = ("global", "local")  # Scopes that every target has
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +44,7 @@ class CoreKernel:
 
     func: PrimFunc  # As it was given
     memory: MemoryHierarchy  # What memory the core has
-    # The problems, of the memories on the chip and of the workspace; see `ascend_problems`. They
-    # have the penalties of the reuse levels.
-    found: FunctionProblems
+    found: FunctionProblems  # The problems: see `ascend_problems`; with penalties of the levels
     pipelines: Pipelines  # What runs where
     restrict_inplace_as_isa: bool = False  # As `restrict` of `isa_in_place`
 
@@ -98,11 +95,7 @@ def read_kernel(
     addressed: bool = True,
     callers: Callers | None = None,
 ) -> CoreKernel:
-    """Read a flat function once, for planners and for the simulator.
-
-    `restrict_inplace_as_isa` is as `restrict` of `isa_in_place`, `addressed` as in
-    `ProblemOptions`. Raises ValueError when the function cannot be planned, or a pipe is unknown.
-    """
+    """Read a flat function once; ValueError where it cannot be planned, or a pipe is unknown."""
     options = ProblemOptions(
         memory=memory,
         addressed=addressed,
@@ -171,11 +164,9 @@ def ascend_problems(
 ) -> tuple[FunctionProblems, Pipelines]:
     """Add to a flat function's problems how its buffers meet the pipelines, and return these too.
 
-    Buffers get their `PipelineUse` and stand in the order in which their lives begin; of the pairs
-    in place those are left that the instruction set allows, in the order of their instructions. A
-    pair that stalls a double buffer is in place at the cost of a wait and a stall each time that
-    its statements run. A buffer that is to share with no other is separated from each. One that an
-    iteration fills for the next lives throughout the loop around it. Raises ValueError when a pipe
+    Buffers stand in the order in which their lives begin; of the pairs in place those are left that
+    the instruction set allows, in the order of their instructions. A pair that stalls a double
+    buffer costs a wait and a stall each time that its statements run. Raises ValueError when a pipe
     is unknown, or a buffer is preloaded and in no loop.
     """
     pipelines = find_pipelines(func, found)
@@ -244,10 +235,7 @@ def _attached(
     pipelines: Pipelines,
     restrict: bool,
 ) -> AttachedProblem:
-    """Return the problem of some buffers, of which those may be in place that also the chip lets.
-
-    Its penalties are those of pairs in place that stall.
-    """
+    """Return the problem of some buffers; its penalties are those of pairs in place that stall."""
     buffers = tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
     allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
     in_place = isa_in_place(found, allocations, buffers, safe, pipelines, restrict)

@@ -17,10 +17,8 @@ from passes.planning.live_ranges import live_together
 from passes.planning.plan import Reuse
 from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
 
-DEPENDENCE = 1
-"""Cost of one wait of a pipeline for another, because of bytes that both use."""
-STALL = 2
-"""Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot."""
+DEPENDENCE = 1  # Cost of one wait of a pipeline for another, because of bytes that both use
+STALL = 2  # Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot
 
 
 def pipes_conflict(one: PipelineUse | None, two: PipelineUse | None) -> bool:

@@ -14,7 +14,7 @@ may then not have the level or the place that it had. What differs, each time on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import eq
@@ -34,10 +34,8 @@ from passes.planning.planner import BudgetTracker
 from passes.planning.problem import ADDRESS_LIMIT, Problem
 from target_hw.memory import round_up
 
-TOP = 3
-"""The original's number for what its document calls level 2."""
-CROSS_LOOP = 2
-"""Its undocumented level: across pipelines, but between different loops only."""
+TOP = 3  # The original's number for what its document calls level 2
+CROSS_LOOP = 2  # Its undocumented level: across pipelines, but between different loops only
 WIDEN = 1
 ANY = 0
 
@@ -55,18 +53,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Record:
-    """One placement, and what it takes to undo it.
+    """One placement, and what it takes to undo it."""
 
-    `at` is the place of the item in the plan order; `follows` marks one that was placed together
-    with another item, and is undone with it.
-    """
-
-    at: int
+    at: int  # The place of the item in the plan order
     item: EntrySlot
-    begin: int
+    begin: int  # Bytes, as `end`
     end: int
     level: int
-    follows: bool
+    follows: bool  # Whether it was placed together with another item, and is undone with it
     first_piece: int
     pieces: int
     replaced: tuple[Segment, ...]
@@ -265,7 +259,8 @@ class _Packer:
             self._offsets[item], self._levels[item] = 0, level
             return True
         banned = None if self._banned is None or self._banned[0] != at else self._banned[1]
-        free = self._free_pieces(item, level) if level > WIDEN else None
+        rows = {TOP: self.facts.pipes, CROSS_LOOP: self.facts.loops}.get(level)
+        forbidden = rows[item.entry] if rows else 0
         begin = 0
         while begin < len(self._pieces):
             end, begin = self._grow(item, begin, banned)
@@ -273,22 +268,14 @@ class _Packer:
                 continue  # `begin` is behind what is in the way
             if end == len(self._pieces):
                 return False  # what is left of the memory is too small
+            low = self._pieces[begin].begin
             if level == WIDEN:
                 if self._place_on_all_slots(at, begin, end):
                     return True
-                begin += 1
-                continue
-            if free is not None:
-                while begin < len(free) and not free[begin]:
-                    begin += 1
-                if begin == len(free):
-                    return False
-                end, start = self._grow(item, begin, banned)
-                if end < 0 or end == len(self._pieces):
-                    begin = start if end < 0 else len(self._pieces)
-                    continue
-            self._place(at, item, begin, end, level)
-            return True
+            elif not any(self._placed(forbidden, low, low + size)):
+                self._place(at, item, begin, end, level)
+                return True
+            begin += 1
         return False
 
     def _grow(self, item: EntrySlot, begin: int, banned: int | None = None) -> tuple[int, int]:
@@ -316,32 +303,17 @@ class _Packer:
             return False
         return all(
             (begin, other.slot) == (low, item.slot) and not self._added.get(other.entry)
-            for begin, _, other in self._placed(met, low, high)
+            for begin, other in self._placed(met, low, high)
         )
 
-    def _placed(self, entries: int, low: int, high: int) -> list[tuple[int, int, EntrySlot]]:
-        """Return what is placed of some entries between two offsets: (begin, end, item)."""
-        records = [(r.begin, r.end, r.item) for r in self.history] + self._fixed
-        return [r for r in records if r[0] < high and low < r[1] and entries >> r[2].entry & 1]
-
-    def _free_pieces(self, item: EntrySlot, level: int) -> list[bool]:
-        """Return for each piece whether an item there meets nothing that the level forbids."""
-        facts = self.facts
-        forbidden = (facts.pipes if level == TOP else facts.loops)[item.entry]
-        size = facts.sizes[item.entry]
-        taken = sorted(
-            [(r.begin, r.end) for r in self.history if forbidden >> r.item.entry & 1]
-            + [(begin, end) for begin, end, other in self._fixed if forbidden >> other.entry & 1]
-        )
-        free, at, highest = [], 0, 0
-        for piece in self._pieces:
-            while at < len(taken) and taken[at][0] < piece.begin + size:
-                highest = max(highest, taken[at][1])
-                at += 1
-            free.append(highest <= piece.begin)
-        if free and self._pieces[-1].end - self._pieces[-1].begin < size:
-            free[-1] = False
-        return free
+    def _placed(self, entries: int, low: int, high: int) -> Iterator[tuple[int, EntrySlot]]:
+        """Yield what is placed of some entries between two offsets: its begin, and the item."""
+        for record in self.history:
+            if entries >> record.item.entry & 1 and record.begin < high and low < record.end:
+                yield record.begin, record.item
+        for begin, end, item in self._fixed:
+            if entries >> item.entry & 1 and begin < high and low < end:
+                yield begin, item
 
     def _place(
         self, at: int, item: EntrySlot, begin: int, end: int, level: int, follows: bool = False
@@ -392,7 +364,7 @@ class _Packer:
             return False
         size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
         first = self._pieces[begin].begin
-        if any(self._placed(hard, place, place + size) for place in (first, *places)):
+        if any(any(self._placed(hard, place, place + size)) for place in (first, *places)):
             return False
         before = len(self.history)
         self._place(at, item, begin, end, WIDEN)
@@ -407,8 +379,8 @@ class _Packer:
     def _other_slots(self, item: EntrySlot) -> list[int]:
         """Return all other offsets of the entry of a first slot; none if one is not placed yet.
 
-        The original asks whether an offset is zero instead, and so takes offsets of the trial for
-        those of slots that are not placed, and passes over a slot that is at zero.
+        The original asks whether an offset is zero instead: it takes offsets of the trial for those
+        of slots that are not placed, and passes over a slot that is at zero.
         """
         entry = self.facts.entries[item.entry]
         slots = [EntrySlot(item.entry, slot) for slot in range(1, entry.slots)]
@@ -429,10 +401,9 @@ class _Packer:
         return False
 
     def roll_back(self, failed: int) -> tuple[int, int]:
-        """Undo placements up to one that may be tried again; return its place and level.
+        """Undo placements up to one that may be tried again; return its place and level, or a 0.
 
-        The place is 0 or the level is 0 if there is none. What is undone may not take the offset
-        that it had again.
+        What is undone may not take the offset that it had again.
         """
         at = level = 0
         size = self.facts.sizes[self.order[failed].entry]

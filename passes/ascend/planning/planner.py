@@ -60,8 +60,7 @@ def plan_levels(
 ) -> Plan:
     """Plan with levels of reuse; the plan says each buffer's level.
 
-    `search`, `strategy` and `cross_loop` are as in `AscendPlanMemory`; any other value is a
-    `ValueError`. A node of the budget is a slot tried at one level.
+    Options are as in `AscendPlanMemory`. A node of the budget is a slot tried at one level.
     """
     if search not in get_args(Search):
         raise ValueError(f"{problem.name}: search must be 'search' or 'mirror', got {search!r}")

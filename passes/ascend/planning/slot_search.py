@@ -28,26 +28,13 @@ from passes.planning.verify import verify
 MOST_PLANNED = 64
 """Sets that are planned in one memory: all of them where six buffers have two slots each."""
 
-MOST_LOOKED_AT = 1024
-"""Sets that are looked at: most may be proven not to fit, without a plan."""
-
-IMPROVED = 3
-"""Sets, those of the fewest cycles, in which pairs are kept apart."""
-
-FIRST_PART = 4
-"""The part of what is left that the plan of the least penalty may take."""
-
-SET_NODES, APART_NODES = 2_000, 1_000
-"""For the plan of one set, and with some pairs kept apart."""
-
-MOST_APART = 16
-"""Plans with pairs kept apart that are asked for in one set."""
-
-WAITS = 3
-"""Pairs that wait longest in a plan, each of which is kept apart in a next one."""
-
-Counts = tuple[int, ...]
-"""Slots that buffers have, in `MemoryRequest.order`."""
+MOST_LOOKED_AT = 1024  # Sets that are looked at: most may be proven not to fit, without a plan
+IMPROVED = 3  # Sets, those of the fewest cycles, in which pairs are kept apart
+FIRST_PART = 4  # The part of what is left that the plan of the least penalty may take
+SET_NODES, APART_NODES = 2_000, 1_000  # For the plan of one set, and with some pairs kept apart
+MOST_APART = 16  # Plans with pairs kept apart that are asked for in one set
+WAITS = 3  # Pairs that wait longest in a plan, each of which is kept apart in a next one
+Counts = tuple[int, ...]  # Slots that buffers have, in `MemoryRequest.order`
 Pairs = frozenset[frozenset[str]]
 
 _rank = attrgetter("rank")
@@ -136,8 +123,8 @@ def front(choices: Sequence[SlotChoice]) -> tuple[SlotChoice, ...]:
 class SlotSearch:
     """The plans for one memory, by the slots that its buffers have.
 
-    `planner` seeks the least penalty, and `meter` pays for all plans. Problems, and plans for them,
-    are kept from one search to the next.
+    `planner` seeks the least penalty, `meter` pays for all plans, and `cost` prices this memory's
+    plan beside those of the others.
     """
 
     def __init__(
@@ -145,24 +132,20 @@ class SlotSearch:
         memory: MemoryRequest,
         planner: Planner,
         meter: BudgetTracker,
+        cost: Callable[[Placed], Cost],
         capacity: int | None = None,
     ) -> None:
-        self._memory, self._planner, self._meter = memory, planner, meter
+        self._memory, self._planner, self._meter, self._cost = memory, planner, meter, cost
         self._capacity = memory.problem.capacity if capacity is None else capacity
         slots = {buffer.name: buffer.slots for buffer in memory.problem.buffers}
         self._requested: Counts = tuple(slots[name] for name in memory.order)
         self._problems: dict[Counts, Problem] = {}
-        self._plans: dict[Counts, list[Plan]] = {}
-
-    def search(self, cost: Callable[[Placed], Cost]) -> list[SlotChoice]:
-        """Return the plans that were found to fit, the best first.
-
-        `cost` prices this memory's plan beside those of the others.
-        """
-        self._cost = cost
         self._bounds: dict[Counts, int] = {}
         self._found: dict[Counts, list[SlotChoice]] = {}
         self._best: SlotChoice | None = None
+
+    def search(self) -> list[SlotChoice]:
+        """Return the plans that were found to fit, the best first."""
         for count in range(len(self._requested) + 1):
             largest_single = (1,) * count + self._requested[count:]
             if self._try(largest_single, Budget().nodes):
@@ -245,25 +228,16 @@ class SlotSearch:
         return self._bounds[counts]
 
     def _try(self, counts: Counts, nodes: int) -> bool:
-        """Price the plans of a set, which are made once and kept; return whether one fits."""
+        """Price the plan of the least penalty of a set, once; return whether it fits."""
         if counts not in self._found:
             self._found[counts] = []
-            known = self._plans.get(counts)
-            for plan in self._first_plan(counts, nodes) if known is None else known:
-                if self._add(counts, plan).cycles <= self._bound(counts):
-                    break
-            self._plans.setdefault(counts, [choice.plan for choice in self._found[counts]])
+            problem = self._problem(counts)
+            if _may_fit(problem):
+                plan = self._planner(problem, self._meter.share(FIRST_PART, at_most=nodes).rest())
+                self._meter.spend(plan.nodes)
+                if _is_right(problem, plan):
+                    self._add(counts, plan)
         return bool(self._found[counts])
-
-    def _first_plan(self, counts: Counts, nodes: int) -> Iterator[Plan]:
-        """Yield the plan of the least penalty, if it fits."""
-        problem = self._problem(counts)
-        if not _may_fit(problem):
-            return
-        plan = self._planner(problem, self._meter.share(FIRST_PART, at_most=nodes).rest())
-        self._meter.spend(plan.nodes)
-        if _is_right(problem, plan):
-            yield plan
 
     def _add(self, counts: Counts, plan: Plan) -> Cost:
         """Price a plan, and keep it."""
@@ -278,7 +252,7 @@ class SlotSearch:
         return cost
 
     def _improve(self, counts: Counts, choices: list[SlotChoice]) -> None:
-        """Price more plans of a set, some of which are known, with pairs that wait kept apart.
+        """Price more plans of a set, with pairs that wait kept apart.
 
         The next one is made from that of the fewest cycles, until one takes as few as the bound.
         """
@@ -298,9 +272,6 @@ class SlotSearch:
                 if plan is not None:
                     found = self._add(counts, plan)
                     heapq.heappush(queue, (found.cycles, len(choices), found, pairs))
-        best = min(choices, key=_rank)
-        if best.plan not in self._plans[counts]:
-            self._plans[counts].append(best.plan)
 
     def _plan_apart(self, problem: Problem, pairs: Pairs) -> Plan | None:
         """Return a plan of `problem` in which some pairs share nothing, if one is found."""

@@ -18,21 +18,7 @@ from tvm.ir import GlobalVar
 from tvm.ir.transform import Sequential
 from tvm.tirx import IntImm, Var
 
-from passes.gmem.planning.machine import (
-    Allocate,
-    Body,
-    Branch,
-    Call,
-    Drop,
-    Extent,
-    Field,
-    Function,
-    Learn,
-    Operand,
-    Refer,
-    Step,
-    UnknownMemoryError,
-)
+from passes.gmem.planning import machine
 from passes.ir.operators import is_if_then_else, operator_name
 from passes.ir.relax_operators import (
     ALLOC_PLANNED_STORAGE,
@@ -64,7 +50,9 @@ _BINARY: Mapping[Any, Callable[[int, int], int]] = {
 }
 
 
-def read_machine_function(mod: tvm.IRModule, variable: GlobalVar, func: relax.Function) -> Function:
+def read_machine_function(
+    mod: tvm.IRModule, variable: GlobalVar, func: relax.Function
+) -> machine.Function:
     """Read a function, given with a plan or without one."""
     alone = tvm.IRModule({variable: func}, global_infos=mod.global_infos)
     return _Reader(mod).function(_AS_RUN(alone)[variable])
@@ -73,54 +61,55 @@ def read_machine_function(mod: tvm.IRModule, variable: GlobalVar, func: relax.Fu
 class _Reader:
     def __init__(self, mod: tvm.IRModule) -> None:
         self._mod = mod
-        self._callees: dict[int, Callee] = {}
 
-    def function(self, func: relax.Function) -> Function:
+    def function(self, func: relax.Function) -> machine.Function:
         signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
         symbols = {
             variable.__chandle__(): str(variable.name)
             for variable in relax.analysis.tir_vars_in_type(signature)
         }
         parameters = tuple(param.__chandle__() for param in func.params)
-        return Function(parameters, symbols, self._body(func.body), bool(symbols))
+        return machine.Function(parameters, symbols, self._body(func.body))
 
-    def _body(self, expr: Any) -> Body:
-        steps: list[Step] = []
+    def _body(self, expr: Any) -> machine.Body:
+        steps: list[machine.Step] = []
         if not isinstance(expr, relax.SeqExpr):
-            return Body((), self._operand(expr))
+            return machine.Body((), self._operand(expr))
         for block in expr.blocks:
             for binding in block.bindings:
                 steps += self._steps(binding)
-        return Body(tuple(steps), self._operand(expr.body))
+        return machine.Body(tuple(steps), self._operand(expr.body))
 
-    def _steps(self, binding: Any) -> list[Step]:
+    def _steps(self, binding: Any) -> list[machine.Step]:
         register, value = binding.var.__chandle__(), binding.value
         if isinstance(binding, relax.MatchCast):
             learned = tuple(_symbols_of(binding.ty, value.ty))
-            return [Learn(learned), Refer(register, self._operand(value))]
+            return [machine.Learn(learned), machine.Refer(register, self._operand(value))]
         if isinstance(value, relax.If):
             ways = self._body(value.true_branch), self._body(value.false_branch)
-            return [Branch(register, ways)]
+            return [machine.Branch(register, ways)]
         if isinstance(value, relax.Function):
-            raise UnknownMemoryError("a closure")
+            raise machine.UnknownMemoryError("a closure")
         if isinstance(value, relax.Call):
             return [self._call(register, value)]
-        return [Refer(register, self._operand(value))]
+        return [machine.Refer(register, self._operand(value))]
 
-    def _call(self, register: int, call: Any) -> Step:
+    def _call(self, register: int, call: Any) -> machine.Step:
         name = operator_name(call.op)
         if name in _ALLOC_STORAGE:
             extents = _extents(call.args[0].ty)
             if not extents or not isinstance(call.args[1], IntImm):
-                raise UnknownMemoryError("a size or a device that is known at run time only")
-            return Allocate(register, _product(extents), int(call.args[1].value))
+                raise machine.UnknownMemoryError(
+                    "a size or a device that is known at run time only"
+                )
+            return machine.Allocate(register, _product(extents), int(call.args[1].value))
         if name in _ALLOC_TENSOR:
-            return Refer(register, self._operand(call.args[0]))
-        callee = self._classify(call.op)
+            return machine.Refer(register, self._operand(call.args[0]))
+        callee, _ = classify(self._mod, call.op)
         if callee is Callee.ALIASES:
-            return Refer(register, self._operand(call.args[0]))
+            return machine.Refer(register, self._operand(call.args[0]))
         if callee in (Callee.FREES, Callee.PLANNED):
-            return Drop(call.args[0].__chandle__())
+            return machine.Drop(call.args[0].__chandle__())
         if callee is Callee.CALLS:
             symbols = [
                 pair
@@ -128,26 +117,20 @@ class _Reader:
                 for pair in _symbols_of(param.ty, argument.ty)
             ]
             arguments = tuple(self._operand(argument) for argument in call.args)
-            return Call(register, str(call.op.name_hint), arguments, tuple(symbols))
-        return Refer(register, None)
+            return machine.Call(register, str(call.op.name_hint), arguments, tuple(symbols))
+        return machine.Refer(register, None)
 
-    def _classify(self, op: Any) -> Callee:
-        handle = op.__chandle__()
-        if handle not in self._callees:
-            self._callees[handle] = classify(self._mod, op)[0]
-        return self._callees[handle]
-
-    def _operand(self, expr: Any) -> Operand:
+    def _operand(self, expr: Any) -> machine.Operand:
         if isinstance(expr, relax.Var) and not isinstance(expr, GlobalVar):
             return int(expr.__chandle__())
         if isinstance(expr, relax.Tuple):
             return tuple(self._operand(part) for part in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
-            return Field(self._operand(expr.tuple_value), int(expr.index))
+            return machine.Field(self._operand(expr.tuple_value), int(expr.index))
         return None
 
 
-def _symbols_of(pattern: Any, given: Any) -> Sequence[tuple[int, Extent]]:
+def _symbols_of(pattern: Any, given: Any) -> Sequence[tuple[int, machine.Extent]]:
     """Return the symbolic dimensions that a type gives values to, from what is given."""
     if isinstance(pattern, relax.TupleType) and isinstance(given, relax.TupleType):
         return [
@@ -171,12 +154,12 @@ def _extents(ty: Any) -> Sequence[Any]:
     return []
 
 
-def _product(extents: Sequence[Any]) -> Extent:
+def _product(extents: Sequence[Any]) -> machine.Extent:
     factors = [_extent(extent) for extent in extents]
     return lambda symbols: math.prod(factor(symbols) for factor in factors)
 
 
-def _extent(expr: Any) -> Extent:
+def _extent(expr: Any) -> machine.Extent:
     """Return a symbolic expression as a function of its variables."""
     if isinstance(expr, IntImm):
         number = int(expr.value)
@@ -192,14 +175,16 @@ def _extent(expr: Any) -> Extent:
     for kind, compute in _BINARY.items():
         if isinstance(expr, kind):
             return _computed(compute, _extent(expr.a), _extent(expr.b))
-    raise UnknownMemoryError(f"the size {expr}")
+    raise machine.UnknownMemoryError(f"the size {expr}")
 
 
-def _computed(compute: Callable[[int, int], int], one: Extent, other: Extent) -> Extent:
+def _computed(
+    compute: Callable[[int, int], int], one: machine.Extent, other: machine.Extent
+) -> machine.Extent:
     def computed(symbols: Mapping[int, int]) -> int:
         try:
             return compute(one(symbols), other(symbols))
         except ZeroDivisionError as error:
-            raise UnknownMemoryError("a size that is divided by zero") from error
+            raise machine.UnknownMemoryError("a size that is divided by zero") from error
 
     return computed

@@ -19,14 +19,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from passes.gmem.planning.pieces import PAGE, Piece, Solver, checked, cost, least_taken
+from passes.gmem.planning.pieces import PAGE, Piece, checked, cost
 from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.planning.bound import live_bytes
 from passes.planning.plan import Plan
+from passes.planning.planner import Solver
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
 
-LEAST_SHARED = 16 * PAGE
-"""Bytes of the smallest piece that functions are made to have in common."""
+LEAST_SHARED = 16 * PAGE  # Bytes of the smallest piece that functions are made to have in common
 
 
 def in_one_piece(plan: Plan) -> tuple[Piece, ...]:
@@ -49,15 +50,16 @@ def ways_to_cut(
     """
     slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
     candidates = [in_one_piece(plan), *slots]
-    apart = plan.peak + sum(buffer.size for buffer in returned)
-    if returned and least_taken((*problem.buffers, *returned)) < apart:
+    every = replace(problem, buffers=(*problem.buffers, *returned))
+    if returned and _most_live(every) < plan.peak + sum(buffer.size for buffer in returned):
         rooms = sorted({1, page})
         candidates += (with_returned(problem, returned, solver, room) for room in rooms)
-    all_of = (*problem.buffers, *returned, *alone)
-    costs = {number: cost(all_of, pieces, page) for number, pieces in enumerate(candidates)}
-    least = min(costs[number][1] for number in (1, 2))
-    few = [number for number in costs if costs[number][1] <= least]
-    return [candidates[number] for number in sorted(few, key=lambda number: costs[number])]
+
+    def taken(pieces: tuple[Piece, ...]) -> tuple[int, int, int]:
+        return cost((*every.buffers, *alone), pieces, page)
+
+    most = min(taken(pieces)[1] for pieces in slots)
+    return sorted((pieces for pieces in candidates if taken(pieces)[1] <= most), key=taken)
 
 
 def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple[Piece, ...] | None:
@@ -66,7 +68,7 @@ def in_fewer(problem: Problem, pieces: Sequence[Piece], solver: Solver) -> tuple
     What is left has as many pages as it had, at any size of an unknown unit.
     """
     sizes = sorted((piece.size for piece in pieces), reverse=True)
-    least = least_taken(problem.buffers)
+    least = _most_live(problem)
     for count in range(1, len(sizes)):
         if sum(sizes[:count]) >= least:
             found = divided(problem, sum(sizes[:count]), sizes[:count], solver)
@@ -134,57 +136,40 @@ def _in_ranges(
     return inside
 
 
+def _most_live(problem: Problem) -> int:
+    return max((nbytes for _, nbytes in live_bytes(problem)), default=0)
+
+
 def _end(buffers: Sequence[Buffer], offsets: dict[str, int]) -> int:
     return max((offsets[b.name] + b.size for b in buffers if b.name in offsets), default=0)
 
 
-def with_common_sizes(
+def with_common_size(
     parts: Sequence[tuple[Problem, tuple[Piece, ...]]], solver: Solver
 ) -> list[tuple[Piece, ...]]:
-    """Divide the pieces of functions, so that they have pieces of equal size."""
-    result = [pieces for _, pieces in parts]
-    there = _common_sizes([problem for problem, _ in parts])
-    for number in sorted(range(len(parts)), key=lambda n: _largest(parts[n][1])):
-        problem, pieces = parts[number]
-        own = [piece for piece in pieces if piece.offsets.keys() <= problem.index.keys()]
-        mine = max(own, key=lambda piece: piece.size, default=None)
-        common: list[int] = []
-        for size in sorted(there, reverse=True):
-            if mine is not None and sum(common) + size <= mine.size:
-                common.append(size)
-        for sizes in (common, common[:1]):
-            if mine is None or not sizes or sizes == [mine.size]:
-                break
-            inside = tuple(b for b in problem.buffers if b.name in mine.offsets)
-            part = replace(problem, buffers=inside)
-            found = divided(part, mine.size, sizes, solver)
-            if found is not None:
-                others = tuple(piece for piece in pieces if piece is not mine)
-                result[number] = checked(part.name, part.buffers, found) + others
-                break
-        for piece in result[number]:
-            if piece.size >= LEAST_SHARED and there.count(piece.size) < _count(
-                result[number], piece.size
-            ):
-                there.append(piece.size)
-    return result
+    """Divide the pieces of functions, so that they have a piece of equal size.
 
-
-def _common_sizes(problems: Sequence[Problem]) -> list[int]:
-    """Return the size of the largest buffer that two functions have, in a list; else none.
-
-    In a network that is called by several functions that is, as a rule, a transposed weight.
+    It is as large as the largest buffer that two of them have: in a network that is called by
+    several functions that is, as a rule, a transposed weight.
     """
-    functions = Counter(
-        size for problem in problems for size in {buffer.size for buffer in problem.buffers}
-    )
+    functions = Counter(size for problem, _ in parts for size in {b.size for b in problem.buffers})
     common = [size for size, count in functions.items() if count > 1 and size >= LEAST_SHARED]
-    return [max(common)] if common else []
+    if not common:
+        return [pieces for _, pieces in parts]
+    return [_with_size(max(common), problem, pieces, solver) for problem, pieces in parts]
 
 
-def _largest(pieces: Sequence[Piece]) -> int:
-    return max((piece.size for piece in pieces), default=0)
-
-
-def _count(pieces: Sequence[Piece], size: int) -> int:
-    return sum(piece.size == size for piece in pieces)
+def _with_size(
+    size: int, problem: Problem, pieces: tuple[Piece, ...], solver: Solver
+) -> tuple[Piece, ...]:
+    """Divide the largest piece of a function; as it is where that takes more bytes."""
+    own = [piece for piece in pieces if piece.offsets.keys() <= problem.index.keys()]
+    mine = max(own, key=lambda piece: piece.size, default=None)
+    if mine is None or size >= mine.size:
+        return pieces
+    inside = tuple(b for b in problem.buffers if b.name in mine.offsets)
+    part = replace(problem, buffers=inside)
+    found = divided(part, mine.size, [size], solver)
+    if found is None:
+        return pieces
+    return checked(part.name, inside, found) + tuple(one for one in pieces if one is not mine)

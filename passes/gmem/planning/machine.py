@@ -18,11 +18,8 @@ from dataclasses import dataclass
 
 from passes.gmem.planning.pieces import PAGE
 
-Symbols = Mapping[int, int]
-"""The value of each symbolic dimension, by a key of the reader's."""
-
-Extent = Callable[[Symbols], int]
-"""A number that symbolic dimensions decide."""
+Symbols = Mapping[int, int]  # The value of each symbolic dimension, by a key of the reader's
+Extent = Callable[[Symbols], int]  # A number that symbolic dimensions decide
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,6 @@ class Function:
     parameters: tuple[int, ...]  # Their registers
     symbols: Mapping[int, str]  # The names of the symbolic dimensions of its signature, by key
     body: Body  # What it does
-    # Whether it keeps symbolic dimensions in a heap, which is memory of the host.
-    has_heap: bool = False
 
 
 class UnknownMemoryError(ValueError):
@@ -131,11 +126,8 @@ def block(device: int, nbytes: int) -> tuple[int, int]:
     return device, -(-nbytes // PAGE) * PAGE
 
 
-_DEEPEST = 64
-"""Calls within calls that are followed."""
-
-_Storage = tuple[int, int, int]
-"""Its number, its device and its bytes."""
+_DEEPEST = 64  # Calls within calls that are followed
+_Storage = tuple[int, int, int]  # Its number, its device and its bytes
 
 _Value = _Storage | list["_Value"] | None
 """What a register refers to; a list is a tuple of the program."""
@@ -179,7 +171,7 @@ class Run:
         registers: dict[int, _Value] = {}
         for register, value in zip(function.parameters, arguments, strict=True):
             self._set(registers, register, value)
-        if function.has_heap and self._host is not None:
+        if function.symbols and self._host is not None:  # They are kept in the host's memory.
             self._set(registers, -1, self._allocate(1, self._host))
         result = self._body(function.body, registers, symbols)
         self._hold(result)

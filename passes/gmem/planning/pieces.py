@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Solver as Solver
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
 from target_hw.memory import MemoryScope
 
-PAGE = 4096
-"""Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)."""
+PAGE = 4096  # Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)
 
 Allocation = tuple[int, int, int]
 """Bytes, the position at which it is made, and the one at which it is given back."""
@@ -64,38 +63,17 @@ def allocations(buffers: Sequence[Buffer], pieces: Iterable[Piece]) -> list[Allo
 def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
     """Return the bytes that the allocator takes from the device while a program runs once.
 
-    What is given back is handed out again to a request of as many pages, and to no other. So of
-    each number of pages there are as many blocks as are in use at one time.
+    Of each number of pages there are as many blocks as are in use at one time.
     """
     changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for size, begin, end in allocations:
         changes[-(-size // page) * page] += [(begin, 1), (end, -1)]
-    return sum(size * _most_at_once(of_size) for size, of_size in changes.items())
+    # At one position, ends come first.
+    most = {size: max(accumulate(by for _, by in sorted(all_))) for size, all_ in changes.items()}
+    return sum(size * blocks for size, blocks in most.items())
 
 
 def cost(buffers: Sequence[Buffer], pieces: Sequence[Piece], page: int) -> tuple[int, int, int]:
     """Return the bytes that are taken, those that are asked for, and how many pieces there are."""
     made = allocations(buffers, pieces)
     return bytes_taken(made, page), sum(size for size, _, _ in made), len(pieces)
-
-
-def least_taken(buffers: Iterable[Buffer], page: int = 1) -> int:
-    """Return the bytes that the allocator takes at least, where no two buffers share bytes at once.
-
-    That is as long as each buffer that lives is in an allocation that nothing else lives in.
-    """
-    changes: list[tuple[int, int]] = []
-    for buffer in buffers:
-        size = -(-buffer.size // page) * page
-        for begin, end in buffer.live:
-            changes += [(begin, size), (end, -size)]
-    return _most_at_once(changes)
-
-
-def _most_at_once(changes: Iterable[tuple[int, int]]) -> int:
-    """Return the greatest sum of changes up to a position; at one position, ends come first."""
-    used = most = 0
-    for _, change in sorted(changes):
-        used += change
-        most = max(most, used)
-    return most

@@ -37,17 +37,10 @@ _SHARE = 4
 """One part in so many of the nodes goes to branch and bound on the whole problem, and one to
 windows of it."""
 
-_WINDOWS = (16, 32)
-"""Buffers of a window, about."""
-
-_WINDOW_NODES = 4_000
-"""Nodes of branch and bound on one window."""
-
-_ROUND_NODES = 2_000
-"""Nodes of branch and bound on one neighbourhood."""
-
-_MOST_TAKEN = 6
-"""Slots of which a neighbourhood consists, at most."""
+_WINDOWS = (16, 32)  # Buffers of a window, about
+_WINDOW_NODES = 4_000  # Nodes of branch and bound on one window
+_ROUND_NODES = 2_000  # Nodes of branch and bound on one neighbourhood
+_MOST_TAKEN = 6  # Slots of which a neighbourhood consists, at most
 
 
 @dataclass(frozen=True)

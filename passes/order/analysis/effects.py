@@ -25,8 +25,7 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR
 from passes.relax.opaque_values import OpaqueValues
 
-_OUTSIDE = -1
-"""The memory of all that is made outside of the block, any two of which may be one."""
+_OUTSIDE = -1  # The memory of all that is made outside of the block, any two of which may be one
 
 
 def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

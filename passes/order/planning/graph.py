@@ -65,8 +65,6 @@ class FoundOrder:
     bound: int  # Bytes that no order has less than
     needs: int | None = None  # An operator that needs the bound by itself, where one does
     nodes: int = 0  # Steps that the search tried
-    # Other orders of a peak that is lower than the written one's, the lowest first.
-    others: tuple[tuple[int, ...], ...] = ()
 
     @property
     def optimal(self) -> bool:

@@ -29,20 +29,10 @@ from passes.order.planning.network import (
 )
 from passes.planning.planner import Budget, BudgetTracker
 
-FIRST_WIDTH = 1
-"""States of one number of operators that the search keeps at first."""
-
-GROWTH = 8
-"""How many times as many it keeps next."""
-
-WINDOW = 128
-"""Operators of a long order that are reordered at a time."""
-
-MOST_ORDERS = 2
-"""Orders that are returned beside the best one."""
-
-NODES = 200_000
-"""Steps that a search may try by default."""
+FIRST_WIDTH = 1  # States of one number of operators that the search keeps at first
+GROWTH = 8  # How many times as many it keeps next
+WINDOW = 128  # Operators of a long order that are reordered at a time
+NODES = 200_000  # Steps that a search may try by default
 
 
 def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrder:
@@ -60,19 +50,19 @@ def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrde
     if peak > bound:
         cut = parts_of(network, written)
         parts = list(starmap(_Part, part_problems(problem, cut)))
-    orders = [written]
+    order = written
     while peak > bound:
         worst = max(parts, key=lambda part: part.peak)
         if worst.peak < peak:
             peak = worst.peak
-            orders.insert(0, tuple(operator for part in parts for operator in part.whole_order()))
+            order = tuple(operator for part in parts for operator in part.whole_order())
         elif worst.stuck:
             break
         else:
             worst.improve(bound, meter)
             bound = max(bound, worst.bound)
     needs = least.index(bound) if bound in least else None
-    return FoundOrder(orders[0], peak, bound, needs, meter.used, tuple(orders[1:-1][:MOST_ORDERS]))
+    return FoundOrder(order, peak, bound, needs, meter.used)
 
 
 class _Part:

@@ -28,8 +28,7 @@ _OF_OPERATORS = (
 _OF_ADDRESSES = 16
 """Bytes that anything else asks for: ``ldmatrix``, ``cp.async``, a vector of extern code."""
 
-_WIDEST = 64
-"""The most that a plain access asks for, in bytes."""
+_WIDEST = 64  # The most that a plain access asks for, in bytes
 
 
 def alignment_of_addresses(kernel: Any) -> int:

@@ -8,24 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from tvm import tirx
 from tvm.ir import StringImm
 from tvm.ir.expr import Call
-from tvm.tirx import (
-    AllocBuffer,
-    AssertStmt,
-    Bind,
-    BufferStore,
-    DeclBuffer,
-    Evaluate,
-    For,
-    IfThenElse,
-    IntImm,
-    IterVar,
-    PrimFunc,
-    SeqStmt,
-    Stmt,
-    While,
-)
 from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import structural_walk
 
@@ -75,8 +60,8 @@ class KernelMemory:
     kernels: dict[str, Kernel]  # By storage scope, for scopes in which something is allocated
     allocations: dict[str, int]  # By the names in `kernels`: indices in ``access.allocs``
     # The sequence of statements and the index in it at which each place of the kernel stands.
-    places: dict[int, tuple[SeqStmt, int]]
-    statements: tuple[Stmt, ...]  # Those of its events, by number
+    places: dict[int, tuple[tirx.SeqStmt, int]]
+    statements: tuple[tirx.Stmt, ...]  # Those of its events, by number
     # Buffers of which vectors are loaded or stored that are not neighbouring elements.
     scattered: frozenset[str]
     left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own
@@ -92,7 +77,7 @@ class FunctionMemory:
     uses: Sequence[AllocationUses]
 
 
-def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
+def find_shared_memory(func: tirx.PrimFunc) -> FunctionMemory | None:
     """Read off a function what the threads of its kernels do with shared memory; None without any.
 
     The function is flat and has its barriers, as behind `ThreadSync`. ValueError is raised when it
@@ -109,7 +94,7 @@ def find_shared_memory(func: PrimFunc) -> FunctionMemory | None:
     return FunctionMemory(kernels, access, uses) if any(k.kernels for k in kernels) else None
 
 
-def allocated_bytes(func: PrimFunc, scope: str) -> list[int]:
+def allocated_bytes(func: tirx.PrimFunc, scope: str) -> list[int]:
     """Return the bytes of constant size that each kernel of a function allocates in a scope."""
     return [
         sum(-(-nbits // 8) for name, nbits in allocated_bits(owner) if name == scope and nbits)
@@ -123,7 +108,7 @@ def _kernels(body: Any) -> list[AttrStmt]:
     inner: set[int] = set()
 
     def note(op: AttrStmt) -> None:
-        if op.attr_key == "thread_extent" and not isinstance(op.node, IterVar):
+        if op.attr_key == "thread_extent" and not isinstance(op.node, tirx.IterVar):
             raise ValueError(f"the extent of thread {op.node} has no tag")
         if op.attr_key == "thread_extent" and op.__chandle__() not in inner:
             found.append(op)
@@ -136,15 +121,15 @@ def _kernels(body: Any) -> list[AttrStmt]:
 def _read(
     owner: AttrStmt, access: LinearAccess, uses: Sequence[AllocationUses], names: set[str]
 ) -> KernelMemory:
-    inside: dict[int, AllocBuffer] = {}
+    inside: dict[int, tirx.AllocBuffer] = {}
     by_key = {key: index for index, key in enumerate(access.alloc_keys)}
 
-    def note_alloc(op: AllocBuffer) -> None:
+    def note_alloc(op: tirx.AllocBuffer) -> None:
         index = by_key[op.buffer.__chandle__()]
         if str(access.allocs[index].scope) in SCOPES:
             inside[index] = op
 
-    structural_walk(owner, [(AllocBuffer, note_alloc)])
+    structural_walk(owner, [(tirx.AllocBuffer, note_alloc)])
     left_alone: list[AllocationNote] = []
     allocations: dict[str, int] = {}
     for index, op in sorted(inside.items()):
@@ -226,8 +211,8 @@ class _Walk:
     handed_on: dict[str, None] = field(default_factory=dict)
     scattered: dict[str, None] = field(default_factory=dict)
     jumps: bool = False
-    places: dict[int, tuple[SeqStmt, int]] = field(default_factory=dict)
-    statements: list[Stmt] = field(default_factory=list)
+    places: dict[int, tuple[tirx.SeqStmt, int]] = field(default_factory=dict)
+    statements: list[tirx.Stmt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._threads = 1
@@ -235,10 +220,10 @@ class _Walk:
         self._copying = False
         counts: dict[int, int] = {}
 
-        def count(op: SeqStmt) -> None:
+        def count(op: tirx.SeqStmt) -> None:
             counts[op.__chandle__()] = counts.get(op.__chandle__(), 0) + 1
 
-        structural_walk(self.owner, [(SeqStmt, count)])
+        structural_walk(self.owner, [(tirx.SeqStmt, count)])
         self._repeated = {key for key, times in counts.items() if times > 1}
 
     @cached_property
@@ -247,7 +232,7 @@ class _Walk:
 
     def steps(self, op: Any, here: bool) -> Iterator[Step]:
         """Yield the steps of a statement; `here` says whether all threads come by it together."""
-        if isinstance(op, SeqStmt):
+        if isinstance(op, tirx.SeqStmt):
             is_single = here and op.__chandle__() not in self._repeated
             for at, inner in enumerate(op.seq):
                 steps = tuple(self.steps(inner, here))
@@ -256,32 +241,34 @@ class _Walk:
                 yield from steps
         elif isinstance(op, AttrStmt):
             yield from self._steps_of_attr(op, here)
-        elif isinstance(op, For):
+        elif isinstance(op, tirx.For):
             alike = here and self._uniform.loops_alike(op)
-            is_run = isinstance(op.extent, IntImm) and op.extent.value > 0
+            is_run = isinstance(op.extent, tirx.IntImm) and op.extent.value > 0
             yield from self._loop(op, [op.min, op.extent, op.step], alike, not is_run)
-        elif isinstance(op, While):
+        elif isinstance(op, tirx.While):
             alike = here and self._uniform.is_uniform(op.condition)
             yield from self._loop(op, [op.condition], alike, True)
-        elif isinstance(op, IfThenElse):
+        elif isinstance(op, tirx.IfThenElse):
             yield from self._events(op, uses_of([op.condition], self.names, self.access))
             inside = here and self._uniform.is_uniform(op.condition)
             arms = [op.then_case, *([] if op.else_case is None else [op.else_case])]
             taken = [tuple(self.steps(arm, inside)) for arm in arms]
             yield Branch((*taken, *([] if op.else_case is not None else [()])), inside)
-        elif isinstance(op, AllocBuffer):
+        elif isinstance(op, tirx.AllocBuffer):
             index = self.access.buffers[op.buffer.__chandle__()].root
             if index in self.names:
                 yield Event(What.BEGIN, (self.names[index],), number=self._number(op))
         else:
             yield from self._steps_of_leaf(op, here)
 
-    def _place(self, op: SeqStmt, at: int) -> Event:
+    def _place(self, op: tirx.SeqStmt, at: int) -> Event:
         number = len(self.places)
         self.places[number] = op, at
         return Event(What.PLACE, number=number, loops=self._loops)
 
-    def _loop(self, op: For | While, read: list[Any], here: bool, may_skip: bool) -> Iterator[Step]:
+    def _loop(
+        self, op: tirx.For | tirx.While, read: list[Any], here: bool, may_skip: bool
+    ) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
         events = tuple(self._events(op, uses_of(read, self.names, self.access)))
         yield from events
@@ -293,13 +280,13 @@ class _Walk:
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
         yield from self._events(op, uses_of([op.value], self.names, self.access))
         if op.attr_key == "thread_extent" and is_thread(op):
-            known = isinstance(op.value, IntImm) and self._threads
+            known = isinstance(op.value, tirx.IntImm) and self._threads
             self._threads = self._threads * int(op.value.value) if known else 0
         was_copying = self._copying
         self._copying |= op.attr_key == _ASYNCHRONOUS
         if op.attr_key == _WAIT and isinstance(op.body, AttrStmt):
             count = op.body.value
-            if op.body.attr_key == _IN_FLIGHT and isinstance(count, IntImm):
+            if op.body.attr_key == _IN_FLIGHT and isinstance(count, tirx.IntImm):
                 yield Event(What.WAIT, pending=int(count.value))
         yield from self.steps(op.body, here)
         if op.attr_key == _COMMIT:
@@ -307,9 +294,9 @@ class _Walk:
         self._copying = was_copying
 
     def _steps_of_leaf(self, op: Any, here: bool) -> Iterator[Step]:
-        if isinstance(op, Evaluate):
+        if isinstance(op, tirx.Evaluate):
             yield from self._steps_of_call(op, here)
-        elif isinstance(op, BufferStore):
+        elif isinstance(op, tirx.BufferStore):
             uses = uses_of([op.value, *op.indices], self.names, self.access)
             known = self.access.buffers.get(op.buffer.__chandle__())
             name = None if known is None else self.names.get(known.root)
@@ -318,11 +305,10 @@ class _Walk:
                 if is_scattered(op.indices):
                     uses.scattered[name] = None
             yield from self._events(op, uses)
-        elif isinstance(op, Bind):
-            yield from self._events(op, uses_of([op.value], self.names, self.access))
-        elif isinstance(op, AssertStmt):
-            yield from self._events(op, uses_of([op.condition], self.names, self.access))
-        elif isinstance(op, DeclBuffer):
+        elif isinstance(op, (tirx.Bind, tirx.AssertStmt)):
+            value = op.value if isinstance(op, tirx.Bind) else op.condition
+            yield from self._events(op, uses_of([value], self.names, self.access))
+        elif isinstance(op, tirx.DeclBuffer):
             # Another name of a buffer is no use of it.
             is_name = self.access.buffers.get(op.buffer.__chandle__()) is not None
             parts = [] if is_name else [op.data]
@@ -330,7 +316,7 @@ class _Walk:
         else:
             raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
 
-    def _steps_of_call(self, op: Evaluate, here: bool) -> Iterator[Step]:
+    def _steps_of_call(self, op: tirx.Evaluate, here: bool) -> Iterator[Step]:
         call = op.value
         name = operator_name(call.op) if type(call) is Call else ""
         if self._meets(name, call):
@@ -343,7 +329,7 @@ class _Walk:
         elif name == WAIT_ALL:
             yield Event(What.WAIT, pending=-1)
         elif name == WAIT_GROUP:
-            counts = [arg for arg in call.args if isinstance(arg, IntImm)]
+            counts = [arg for arg in call.args if isinstance(arg, tirx.IntImm)]
             if len(counts) == 1:
                 yield Event(What.WAIT, pending=int(counts[0].value))
 
@@ -352,15 +338,15 @@ class _Walk:
         if name == STORAGE_SYNC:
             return isinstance(call.args[0], StringImm) and str(call.args[0].value) in SCOPES
         if name in BARRIERS_OF_SOME:
-            counts = [arg for arg in call.args if isinstance(arg, IntImm)]
+            counts = [arg for arg in call.args if isinstance(arg, tirx.IntImm)]
             return len(counts) > 1 and int(counts[1].value) == self._threads
         return name in BARRIERS
 
-    def _number(self, op: Stmt) -> int:
+    def _number(self, op: tirx.Stmt) -> int:
         self.statements.append(op)
         return len(self.statements) - 1
 
-    def _events(self, op: Stmt, uses: StatementUses) -> Iterator[Event]:
+    def _events(self, op: tirx.Stmt, uses: StatementUses) -> Iterator[Event]:
         self.kept.update(uses.kept)
         self.handed_on.update(uses.handed_on)
         self.scattered.update(uses.scattered)

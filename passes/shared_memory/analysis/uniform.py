@@ -11,21 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import Call
-from tvm.tirx import (
-    Bind,
-    BufferStore,
-    DeclBuffer,
-    For,
-    ForKind,
-    IfThenElse,
-    IntImm,
-    Let,
-    SeqStmt,
-    While,
-    is_buffer_var,
-)
 from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import structural_walk
 
@@ -38,7 +26,7 @@ from passes.ir.operators import (
 )
 from target_hw.storage_scope import parse_storage_scope
 
-_ONE_AFTER_THE_OTHER = (ForKind.SERIAL, ForKind.UNROLLED)
+_ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
 
 
 class Uniformity:
@@ -62,7 +50,7 @@ class Uniformity:
         return all(expr is None or self._is_uniform(expr) for expr in exprs)
 
     def _is_uniform(self, expr: Any) -> bool:
-        if type(expr) is IntImm or (
+        if type(expr) is tirx.IntImm or (
             type(expr) is Call and operator_name(expr.op) == THREAD_INVARIANT
         ):
             return True
@@ -76,10 +64,10 @@ class Uniformity:
             if not is_same_for_all_threads(operator_name(call.op)):
                 differing.append(call)
 
-        def note_let(let: Let) -> None:
+        def note_let(let: tirx.Let) -> None:
             differing.append(let)
 
-        structural_walk(expr, [(Var, note_var), (Call, note_call), (Let, note_let)])
+        structural_walk(expr, [(Var, note_var), (Call, note_call), (tirx.Let, note_let)])
         return not differing
 
     def _key(self, var: Var) -> int:
@@ -95,38 +83,38 @@ class Uniformity:
 
     def _visit(self, op: Any, here: bool) -> None:
         """Visit a statement; `here` says whether all threads come by it together."""
-        if isinstance(op, SeqStmt):
+        if isinstance(op, tirx.SeqStmt):
             for inner in op.seq:
                 self._visit(inner, here)
         elif isinstance(op, AttrStmt):
             if op.attr_key in ("thread_extent", "virtual_thread") and is_thread(op):
                 self._mark(op.node.var)
             self._visit(op.body, here)
-        elif isinstance(op, For):
+        elif isinstance(op, tirx.For):
             inside = here and self.loops_alike(op)
             if not inside:
                 self._mark(op.loop_var)
             self._visit(op.body, inside)
-        elif isinstance(op, While):
+        elif isinstance(op, tirx.While):
             self._visit(op.body, here and self.is_uniform(op.condition))
-        elif isinstance(op, IfThenElse):
+        elif isinstance(op, tirx.IfThenElse):
             inside = here and self.is_uniform(op.condition)
             self._visit(op.then_case, inside)
             if op.else_case is not None:
                 self._visit(op.else_case, inside)
-        elif isinstance(op, Bind):
+        elif isinstance(op, tirx.Bind):
             if self._key(op.var) not in self._differ and not self.is_uniform(op.value):
                 self._mark(op.var)
-        elif isinstance(op, DeclBuffer):
+        elif isinstance(op, tirx.DeclBuffer):
             source = buffer_data_var(op.data)
-            if source is None or not is_buffer_var(source):
+            if source is None or not tirx.is_buffer_var(source):
                 self._mark(op.buffer)  # It may be a register whose address was taken.
-        elif isinstance(op, BufferStore):
+        elif isinstance(op, tirx.BufferStore):
             is_open = _is_of_one_thread(op.buffer) and self._key(op.buffer) not in self._differ
             if is_open and not (here and self.is_uniform(op.value, *op.indices)):
                 self._mark(op.buffer)
 
-    def loops_alike(self, op: For) -> bool:
+    def loops_alike(self, op: tirx.For) -> bool:
         """Whether all threads take a loop's iterations together, if they come by it together."""
         bounds = (op.min, op.extent, op.step)
         return op.kind in _ONE_AFTER_THE_OTHER and self.is_uniform(*bounds)
@@ -134,7 +122,7 @@ class Uniformity:
 
 def is_thread(op: AttrStmt) -> bool:
     """Whether an attribute begins the threads of a block along an axis, more than one of them."""
-    is_one = isinstance(op.value, IntImm) and op.value.value == 1
+    is_one = isinstance(op.value, tirx.IntImm) and op.value.value == 1
     tag = str(getattr(op.node, "thread_tag", ""))
     return not is_one and not tag.startswith(("blockIdx.", "clusterCtaIdx."))
 

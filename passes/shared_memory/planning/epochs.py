@@ -26,8 +26,7 @@ from passes.planning.live_ranges import join_ranges
 from passes.shared_memory.planning.kernel import Event, Kernel, Loop, Step, What
 from target_hw.memory import MemoryScope
 
-MOST_WAYS = 16
-"""Ways from one barrier that are told apart, at most."""
+MOST_WAYS = 16  # Ways from one barrier that are told apart, at most
 
 _Ages = dict[int, int]
 """Copies that may be on their way: by buffer, groups committed since, at least."""

@@ -15,8 +15,7 @@ from target_hw.memory import MemoryScope
 LEAST_GAIN = 8
 """A barrier is added where it takes at least one part in so many off what a kernel needs."""
 
-Solver = Callable[[Problem], Plan]
-"""From a problem to a complete plan."""
+Solver = Callable[[Problem], Plan]  # From a problem to a complete plan
 
 MOST_WORK = 20_000
 """Events of kernels that are gone through, at most; places in the fewest loops are tried first."""

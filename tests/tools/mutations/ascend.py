@@ -28,7 +28,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend first writes",
         f"{_ANALYSIS}/first_writes.py",
         (),
-        ("tests/ascend/test_first_writes.py",),
+        ("tests/ascend/test_first_writes.py", "tests/ascend/test_masked_and_pointed.py"),
     ),
     Rule(
         "Ascend preloads",
@@ -53,9 +53,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_ANALYSIS}/find_computations.py",
         (
             "_Finder._memory", "_Finder._opaque", "_Finder._pointers", "_Finder._predicated",
-            "_Finder._joined", "_Finder._are_one",
+            "_Finder._joined", "_Finder._are_one", "_loaded",
         ),
-        (_PIPES,),
+        (_PIPES, "tests/ascend/test_masked_and_pointed.py"),
     ),
     Rule(
         "Ascend races: what waits for what",

@@ -142,7 +142,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "Ascend: what a level allows",
-        "passes/ascend/planning/level_limit.py",
+        "benchmarks/level_limit.py",
         (),
         ("tests/ascend/test_level_limit.py", _CLAIMS),
     ),
