@@ -24,6 +24,7 @@ from passes.layer_group.planning.group import Group, bytes_of, element_count
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.slicing import GroupSlices
+from passes.layer_group.planning.strided import skipped
 from passes.layer_group.planning.time_steps import LOAD, TimeSteps, Transfer, rebalance
 from target_hw.machine import Machine
 
@@ -69,7 +70,8 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     tensor = slices.group.tensor(name)
     if kind != LOAD:
         return bytes_of(tensor)
-    return -(-slices.tensors[name].made_elements(slices.cut) * tensor.bits // 8)
+    elements = slices.tensors[name].made_elements(slices.cut)
+    return -(-elements * tensor.bits // 8) * skipped(slices.group.steps.get(name))
 
 
 def group_cost(

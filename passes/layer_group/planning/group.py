@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+from passes.layer_group.planning.strided import Steps, loaded_maps, loaded_tensor, steps_of
 
 
 class NetworkIndex:
@@ -33,6 +34,7 @@ class NetworkIndex:
         self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
         self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
         self.maker: dict[str, int] = {}
+        self._steps: dict[tuple[str, tuple[int, ...]], Steps | None] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         for number, layer in enumerate(network.layers):
             self._add(number, layer)
@@ -77,6 +79,16 @@ class NetworkIndex:
         makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
         return tuple(layer for layer in makers if layer.lays_out)
 
+    def steps(self, name: str, readers: Sequence[int]) -> Steps | None:
+        """Return what of a tensor is loaded for these layers; see `steps_of`."""
+        key = (name, tuple(readers))
+        if key not in self._steps:
+            layers = [self.network.layers[number] for number in readers]
+            pairs = (pair for x in layers for pair in zip(x.inputs, x.maps, strict=True))
+            maps = [axis_maps for other, axis_maps in pairs if other == name]
+            self._steps[key] = steps_of(self.tensors[name], maps)
+        return self._steps[key]
+
     def group(self, layers: tuple[int, ...]) -> Group:
         """Return the group of the layers with these numbers."""
         return Group(self, tuple(sorted(layers)))
@@ -112,13 +124,36 @@ class Group:
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers."""
-        return tuple(self.index.network.layers[number] for number in self.numbers)
+        """The layers, with maps for what is loaded of the tensors that they read."""
+        layers = tuple(self.index.network.layers[number] for number in self.numbers)
+        if not self.steps:
+            return layers
+        return tuple(
+            replace(
+                layer,
+                maps=tuple(
+                    loaded_maps(maps, self.steps[name]) if name in self.steps else maps
+                    for name, maps in zip(layer.inputs, layer.maps, strict=True)
+                ),
+            )
+            for layer in layers
+        )
+
+    @cached_property
+    def steps(self) -> dict[str, Steps]:
+        """Of each tensor that is not loaded as a whole: what is loaded of it."""
+        found = {}
+        for name in self.loaded:
+            readers = [r for r in self.index.readers[name] if r in self._position]
+            steps = self.index.steps(name, readers)
+            if steps is not None:
+                found[name] = steps
+        return found
 
     @cached_property
     def made(self) -> tuple[str, ...]:
         """Names of the tensors that the layers make, in their order."""
-        return tuple(layer.output for layer in self.layers)
+        return tuple(self.index.network.layers[number].output for number in self.numbers)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -136,7 +171,8 @@ class Group:
     def loaded(self) -> tuple[str, ...]:
         """Names of activations and weights that come from outside, in the order of their use."""
         made = set(self.made)
-        names = (name for layer in self.layers for name in layer.inputs if name not in made)
+        layers = (self.index.network.layers[number] for number in self.numbers)
+        names = (name for layer in layers for name in layer.inputs if name not in made)
         return tuple(dict.fromkeys(names))
 
     @cached_property
@@ -155,8 +191,9 @@ class Group:
         return (*self.loaded, *self.made)
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor called `name`."""
-        return self.index.tensors[name]
+        """Return the tensor called `name`, or what is loaded of it."""
+        tensor = self.index.tensors[name]
+        return loaded_tensor(tensor, self.steps[name]) if name in self.steps else tensor
 
     def adds(self, layer: Layer) -> bool:
         """Whether a layer adds up rows slice by slice: nothing in the group reads the sum."""

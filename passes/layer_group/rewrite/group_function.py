@@ -198,9 +198,11 @@ class _Writer:
     def _copy(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
-        if self.memory.arena is not None and not (loads and name in self.layouts):
+        in_runs = local.steps is None and not (loads and name in self.layouts)
+        if self.memory.arena is not None and in_runs:
             return self._copy_runs(name, parts, slices, loads)
         loops, at = _loops(parts, slices)
+        at = local.outside(at)
         place = local.indices(at, slices)
         if loads:
             given = self.layouts[name][1].laid_out(at) if name in self.layouts else at
