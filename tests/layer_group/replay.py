@@ -10,6 +10,7 @@ would run them, load before compute before store.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -89,12 +90,17 @@ class Replay:
         self.numbers: dict[str, np.ndarray] = {}
         first = 1
         # The layers and tensors of the network, of which a group may load every second element.
-        self.network = self.group.index
-        self.layers = [self.network.network.layers[number] for number in self.group.numbers]
-        for name in self.group.names:
+        # What is stored and loaded again has two names, and the numbers of one tensor.
+        self.network, self.again = self.group.index, self.group.again
+        self.layers = [
+            replace(self.network.network.layers[number], inputs=layer.inputs, sums=layer.sums)
+            for number, layer in zip(self.group.numbers, self.group.layers, strict=True)
+        ]
+        for name in (name for name in self.group.names if name not in self.again):
             shape = self.shape(name)
             self.numbers[name] = np.arange(first, first + prod(shape)).reshape(shape)
             first += prod(shape)
+        self.numbers |= {again: self.numbers[name] for again, name in self.again.items()}
         # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
         for run in planned.slices.streams.values():
@@ -111,7 +117,7 @@ class Replay:
         self.computed = dict.fromkeys(self.group.made, 0)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.network.tensors[name].shape
+        return self.network.tensors[self.again.get(name, name)].shape
 
     def steps(self, name: str):
         """Return the distance of elements that are loaded on each axis, and the first one."""
@@ -268,7 +274,7 @@ class Replay:
             turn = turns[transfer.stage]
             if transfer.kind == "load" and turn in self.mine:
                 box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
-                self.write(transfer.tensor, turn, box)
+                self.load(transfer.tensor, turn, box)
         if row.layers and turns[1] in self.mine:
             self.compute(row.layers, turns[1])
         for transfer in row.transfers:
@@ -335,7 +341,7 @@ class Replay:
         for name, parts in tensors.items():
             slices = (self.slices.stored if stores else self.slices.tensors)[name]
             box = part_of(slices.made(self.indices[turn]), parts, at)
-            (self.store if stores else self.write)(name, turn, box)
+            (self.store if stores else self.load)(name, turn, box)
 
     def overwrite_working(self, position: int) -> None:
         layer = self.layers[position]
@@ -397,6 +403,13 @@ class Replay:
         lane, byte, number = self.cells(layer.output, turn, made)
         for k in range(self.layouts[layer.output].bytes):
             self.memory[lane, byte + k] = -number * 1000 - (0 if is_last else at + 1)
+
+    def load(self, name: str, turn: int, box: Box) -> None:
+        source = self.again.get(name, name)
+        if source in self.stored:
+            there = self.stored[source][np.ix_(*self.elements(name, box))]
+            assert (there == 1).all(), f"{source} is loaded again before it is stored"
+        self.write(name, turn, box)
 
     def store(self, name: str, turn: int, box: Box) -> None:
         part = [np.arange(*axis) for axis in box]

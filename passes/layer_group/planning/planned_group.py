@@ -29,7 +29,7 @@ from passes.layer_group.planning.slicing import (
     slice_group,
 )
 from passes.layer_group.planning.streams import Run
-from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
+from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline, stores_first
 from passes.planning import solve
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, get_planner
@@ -180,6 +180,8 @@ def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
                 return False
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return False
+    if cut.steps > 1 and any(name in group.made for name in group.again.values()):
+        return False  # A slice may need rows that another one stores.
     # No core has all of a sum of rows, and in one loop over parts it would not stay.
     shared = cut.cores > 1 and cut.outermost == ROWS
     return not ((shared or cut.sums) and cut.h > 1 and any(map(group.adds, group.layers)))
@@ -209,10 +211,13 @@ def plan_group(
 
     `placing` is `place`, or `fit` where it does not matter in which banks items lie.
     """
+    group = group.reloading(cut.reloads)
     if not can_be_cut(group, cut, chip):
         return None
     streams = streams_of(group, chip.lanes, cut.part_bytes, cut.passing, cut.sums)
     slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
+    if not stores_first(steps):
+        return None
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     local = of_time_steps(slices, balanced, chip.memory, sizes)
     plan = placing(local, chip.planner)

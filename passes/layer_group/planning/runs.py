@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from math import lcm
 
 from passes.layer_group.planning.group import Group
@@ -43,7 +44,7 @@ def streams_of(
         axes = dict(stream.loads)
         if passing:
             for name in group.inputs:
-                axis = passing_axis(group.index, number, stream, name)
+                axis = passing_axis(group.index, number, stream, group.again.get(name, name))
                 if axis is not None and group.readers(name) == (position,):
                     axes[name] = axis
         loads = {n: Parts(axis, stream.extent, stream.chunk) for n, axis in axes.items()}
@@ -63,18 +64,22 @@ def runs_of(group: Group, lanes: Lanes, most: int, sums: int) -> dict[str, Run]:
     other = sums == 2
     position = len(group.layers) - 1
     while position >= 0:
-        ways = sorted(_ways(group, lanes, position), key=lambda run: run.whole_bytes(lanes))
+        ways = sorted(_ways(group, lanes, most, position), key=lambda run: run.whole_bytes)
         if ways:
             run = ways[-1] if other else ways[0]
             other = other and len(ways) == 1
-            found |= run.closed(lanes, most)
+            found |= run.closed()
             position = run.positions[-1]
         position -= 1
     return found
 
 
-def _ways(group: Group, lanes: Lanes, position: int) -> list[_Growing]:
-    """Return the runs that a layer can be the last one of."""
+def _ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing]:
+    """Return the runs that a layer can be the last one of.
+
+    Parts of a sum may be smaller than those of a result, which have a channel in each lane: a
+    layer that is made alone sums alone where that takes less.
+    """
     layer = group.layers[position]
     ways = []
     summed = [name for name, _ in layer.sums if layer.inputs.count(name) == 1]
@@ -83,17 +88,21 @@ def _ways(group: Group, lanes: Lanes, position: int) -> list[_Growing]:
         for name in summed
     ):
         name, axis = layer.sums[0]
-        ways.append(_Growing(group, group.tensor(name).shape[axis]))
+        alone = _Growing(group, lanes, most, group.tensor(name).shape[axis])
+        alone.sum_up(position)
+        ways.append(_Growing(group, lanes, most, alone.extent))
         ways[-1].sum_up(position)
     output = group.tensor(layer.output)
     axis = output.axes.find("c")
     if axis in dict(layer.part_bits) and output.shape[axis] > lanes.count:
-        ways.append(_Growing(group, output.shape[axis]))
+        ways.append(_Growing(group, lanes, most, output.shape[axis]))
         ways[-1].make(position, (axis, Fraction(1)))
     for run in ways:
         before = position - 1
         while before >= 0 and run.joined_by(before):
             before -= 1
+    if len(ways) == 2 and len(ways[1].positions) == 1:
+        ways[1] = min(ways[1], alone, key=lambda run: run.whole_bytes + run.part_bytes)
     return ways
 
 
@@ -102,6 +111,8 @@ class _Growing:
     """A run while layers are put before it."""
 
     group: Group
+    lanes: Lanes
+    most: int  # As in `runs_of`
     extent: int  # Elements of the axis of the sum
     positions: list[int] = field(default_factory=list)  # The last layer first
     made: dict[int, Along] = field(default_factory=dict)  # By position: what is made in parts
@@ -160,6 +171,7 @@ class _Growing:
         elif along is not None:
             self.wanted[name] = along
 
+    @cached_property
     def _passing(self) -> tuple[dict[str, Along], dict[str, Along], dict[str, Along]]:
         """Return what is loaded and what is stored in parts, and what lies between in parts."""
         group, inside = self.group, set(self.positions)
@@ -172,6 +184,7 @@ class _Growing:
         stores = {n: x for n, x in made.items() if n in group.outputs}
         return loads, stores, {n: x for n, x in made.items() if n not in stores}
 
+    @cached_property
     def _late(self) -> list[dict[str, tuple[int, int]]]:
         """Return for each sum what can be loaded in parts behind it: an axis, and the result's."""
         group, found = self.group, []
@@ -189,27 +202,35 @@ class _Growing:
             )
         return found
 
-    def whole_bytes(self, lanes: Lanes) -> int:
-        """Return the bytes a lane of whole activations, and of whole sums, beside the parts."""
-        passing = {name for tensors in self._passing() for name in tensors}
-        passing.update(name for tensors in self._late() for name in tensors)
+    @cached_property
+    def part_bytes(self) -> int:
+        """Bytes a lane of what comes in parts."""
+        return 0 if self._chunk is None else self._bytes_of(self._chunk)
+
+    @cached_property
+    def whole_bytes(self) -> int:
+        """Bytes a lane of whole activations, and of whole sums, beside the parts."""
+        passing = {name for tensors in self._passing for name in tensors}
+        passing.update(name for tensors in self._late for name in tensors)
         layers = [self.group.layers[position] for position in self.positions]
         names = dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
         tensors = [self.group.tensor(name) for name in names if name not in passing]
-        total = sum(lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION)
+        total = sum(
+            self.lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION
+        )
         for position in self.sums:
             layer = self.group.layers[position]
             output = self.group.tensor(layer.output)
-            total += layer.buffer_bits * lanes.elements(output, output.shape) // 8
+            total += layer.buffer_bits * self.lanes.elements(output, output.shape) // 8
         return total
 
-    def closed(self, lanes: Lanes, most: int) -> dict[str, Run]:
+    def closed(self) -> dict[str, Run]:
         """Return the run for each of its layers; nothing if it cannot have two parts."""
         group = self.group
         layers = [group.layers[position] for position in reversed(self.positions)]
         made = {group.made[position]: along for position, along in self.made.items()}
-        loads, stores, between = self._passing()
-        chunk = self._chunk(lanes, most * len(layers), {**loads, **stores}, between, made)
+        loads, stores, between = self._passing
+        chunk = self._chunk
         if chunk is None:
             return {}
 
@@ -227,25 +248,26 @@ class _Growing:
             parts(loads),
             parts(stores),
             parts(between),
-            *self._finish(lanes, most),
+            *self._finish(),
         )
         return {layer.name: run for layer in layers}
 
-    def _finish(self, lanes: Lanes, most: int) -> tuple[dict[str, Parts], dict[str, Parts]]:
+    def _finish(self) -> tuple[dict[str, Parts], dict[str, Parts]]:
         """Return the parts in which sums are finished, and those of what is loaded for that."""
         finish: dict[str, Parts] = {}
         late: dict[str, Parts] = {}
-        for position, names in zip(self.sums, self._late(), strict=True):
+        for position, names in zip(self.sums, self._late, strict=True):
             layer, axes = self.group.layers[position], {to for _, to in names.values()}
             if len(axes) != 1:
                 continue
-            (axis,), least = axes, lanes.count
+            (axis,), least = axes, self.lanes.count
             extent = self.group.tensor(layer.output).shape[axis]
             tensors = {self.group.tensor(name): at for name, (at, _) in names.items()}
             each = sum(
-                lanes.tensor_bytes(x, window_of(x.shape, at, least)) for x, at in tensors.items()
+                self.lanes.tensor_bytes(x, window_of(x.shape, at, least))
+                for x, at in tensors.items()
             )
-            chunk = least * max(1, most // max(1, 2 * each))
+            chunk = least * max(1, self.most // max(1, 2 * each))
             if chunk < extent:
                 finish[layer.name] = Parts(axis, extent, chunk)
                 late |= {name: Parts(at, extent, chunk) for name, (at, _) in names.items()}
@@ -259,45 +281,39 @@ class _Growing:
             or bool(index.layouts((name,)))
         )
 
-    def _chunk(
-        self,
-        lanes: Lanes,
-        most: int,
-        moved: dict[str, Along],
-        between: dict[str, Along],
-        made: dict[str, Along],
-    ) -> int | None:
+    @cached_property
+    def _chunk(self) -> int | None:
         """Return the elements of a part; None if there is but one part.
 
         All that is made in parts has one of its channels, at least, in each lane.
         """
-        unit = lcm(
-            *(each.denominator for _, each in (*moved.values(), *between.values(), *made.values()))
-        )
-        least = unit
+        made = {self.group.made[position]: along for position, along in self.made.items()}
+        in_parts = (along for tensors in (*self._passing, made) for along in tensors.values())
+        unit = lcm(*(each.denominator for _, each in in_parts))
+        least, most = unit, self.most * len(self.positions)
         across = [
             each for name, (axis, each) in made.items() if self.group.tensor(name).axes[axis] == "c"
         ]
-        while any(least * each % lanes.count for each in across):
+        while any(least * each % self.lanes.count for each in across):
             least += unit
         if not across:
-            least = unit * lanes.count
-
-        def lane_bytes(chunk: int) -> int:
-            total = 0
-            for tensors, times in ((moved, 2), (between, 1)):
-                for name, (axis, each) in tensors.items():
-                    tensor = self.group.tensor(name)
-                    elements = min(int(times * chunk * each), tensor.shape[axis])
-                    total += lanes.tensor_bytes(tensor, window_of(tensor.shape, axis, elements))
-            return total
-
-        while not across and least > unit and lane_bytes(least) > most:
+            least = unit * self.lanes.count
+        while not across and least > unit and self._bytes_of(least) > most:
             least = max(unit, least // 2)
         blocks = -(-self.extent // least)
-        count = -(-blocks // max(1, most // max(1, lane_bytes(least))))
+        count = -(-blocks // max(1, most // max(1, self._bytes_of(least))))
         chunk = -(-blocks // count) * least
         return chunk if chunk < self.extent else None
+
+    def _bytes_of(self, chunk: int) -> int:
+        """Return the bytes a lane of parts of so many elements, two of all that is moved."""
+        total, (loads, stores, between) = 0, self._passing
+        for tensors, times in ((loads, 2), (stores, 2), (between, 1)):
+            for name, (axis, each) in tensors.items():
+                tensor = self.group.tensor(name)
+                elements = min(int(times * chunk * each), tensor.shape[axis])
+                total += self.lanes.tensor_bytes(tensor, window_of(tensor.shape, axis, elements))
+        return total
 
 
 def part_through(m: AxisMap, each: Fraction) -> Fraction | None:

@@ -222,9 +222,9 @@ class GroupSearch:
 
     def _shared(self, cut: Cut) -> Cut:
         """Return a cut of as many slices or a few more, of which all cores have equally many."""
-        letter, cores = cut.outermost or "h", self.chip.cores
+        letter, cores, reloads = cut.outermost or "h", self.chip.cores, cut.reloads
         count = -(-cut.count(letter) // cores) * cores
-        return replace(cut, passing=False, cores=cores, **{letter: count})
+        return replace(cut, passing=False, reloads=reloads, cores=cores, **{letter: count})
 
     def price(self, estimate: Estimate) -> int | None:
         """Return a group's price, of its plan or the lowest that is likely.

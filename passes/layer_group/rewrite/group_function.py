@@ -86,8 +86,9 @@ def group_function(
 
 def parameters(group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the tensors that a kernel is given, and of those that it makes."""
-    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(group.loaded)}
-    return tuple(laid_out.get(name, name) for name in group.loaded), group.outputs
+    loaded = [name for name in group.loaded if name not in group.again]
+    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(loaded)}
+    return tuple(laid_out.get(name, name) for name in loaded), group.outputs
 
 
 class _Writer:
@@ -114,15 +115,21 @@ class _Writer:
             **uses,
             **{name: [call.source] for name, (_, call) in self.layouts.items()},
         }
-        self.outside = {
+        for again, name in self.group.again.items():
+            given[name] += uses[again]
+        loaded = [name for name in self.group.loaded if name not in self.group.again]
+        self.parameters = {
             name: tirx.decl_buffer(
                 given[name][0].ty.shape,
                 _dtype(given[name][0]),
-                f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
+                f"{'in' if at < len(loaded) else 'out'}{at}",
                 elem_offset=_offset(given[name]),
                 layout=None,
             )
-            for at, name in enumerate((*self.group.loaded, *self.group.outputs))
+            for at, name in enumerate((*loaded, *self.group.outputs))
+        }
+        self.outside = self.parameters | {
+            again: self.parameters[name] for again, name in self.group.again.items()
         }
         self.local = {
             name: self.memory.tensor(name, _dtype(uses[name][0])) for name in self.group.names
@@ -139,11 +146,10 @@ class _Writer:
         return uses
 
     def write(self) -> GroupFunction:
-        names = (*self.group.loaded, *self.group.outputs)
         # Passes of Relax look into a kernel's root block.
         body = self._body()
         root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
-        function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
+        function = PrimFunc([*self.parameters.values()], SBlockRealize([], True, root))
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
         return GroupFunction(function, *parameters(self.group), self.arena_calls.functions)
