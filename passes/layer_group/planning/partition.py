@@ -7,8 +7,9 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate, chain, groupby
 
+from passes.layer_group.planning.cost import TRANSFERS
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.search import GroupSearch
+from passes.layer_group.planning.search import LEAST_GAIN, GroupSearch
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.sweep import Estimate
 
@@ -17,6 +18,9 @@ WINDOW = 16
 
 MOST_LAYERS = 32
 """Layers of a group at most: a kernel of more is too much for the compiler that gets it."""
+
+WEIGHT = 3
+"""How often transfers are added to prices, to find groups that cost about as much and move less."""
 
 ROUNDS = 16
 """How often groups are chosen before those are taken that are planned."""
@@ -69,6 +73,9 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
             # What a layer alone is said to cost is lower where it sums over parts, too.
             plain = _cheapest(search, known, first, last, sums=False)
             parts = min(parts, plain, key=lambda one: (search.moved(one), search.total(one)))
+        fewer = _cheapest(search, known, first, last, weight=WEIGHT)
+        if search.total(fewer) <= search.total(parts) * (1 + LEAST_GAIN):
+            parts = min(parts, fewer, key=search.moved)
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
             return parts
@@ -104,8 +111,11 @@ def _cheapest(
     last: int,
     *,
     sums: bool = True,
+    weight: int = 0,
 ) -> list[PlannedGroup | int]:
     """Return the cheapest groups, all planned, with runs that have `sums` or without.
+
+    Transfers are added to their prices so many times more as `weight` says.
 
     Plans correct the estimates, so the choice is made again until it has only plans; in the last
     round it is one of plans alone.
@@ -113,7 +123,9 @@ def _cheapest(
     chosen: list[Estimate | int] = []
     for number in range(ROUNDS):
         only_planned = number == ROUNDS - 1
-        chosen = _choose(search, known, first, last, only_planned=only_planned, sums=sums)
+        chosen = _choose(
+            search, known, first, last, only_planned=only_planned, sums=sums, weight=weight
+        )
         groups = [part for part in chosen if isinstance(part, Estimate)]
         if all(map(search.is_planned, groups)):
             break
@@ -134,17 +146,25 @@ def _choose(
     *,
     only_planned: bool,
     sums: bool,
+    weight: int,
 ) -> list[Estimate | int]:
     """Return the cheapest groups as far as is known, and the layers that are in none."""
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
+    pipe = search.chip.machine[TRANSFERS]
+
+    def weighed(price: int, moved: int) -> int:
+        return price + weight * pipe.cycles(moved)
+
     for end, by_first in known.items():
         for start, every in by_first.items():
             estimates = [one for one in every if sums or not one.cut.sums]
+            if weight:
+                estimates.sort(key=lambda one: weighed(one.price, one.moved))
             if start == end and estimates:
                 # A group of one is none, but where it moves less, by laying out its own weights.
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
-                costs[end, end] = estimates[0].price
+                costs[end, end] = weighed(estimates[0].price, estimates[0].moved)
                 estimates = less
             if estimates and estimates[0].run not in search.tried:
                 estimates = estimates[:1]
@@ -155,10 +175,14 @@ def _choose(
                         continue
                     skip = True  # Of those that are not planned, the first one is the cheapest.
                 price = search.price(estimate)
-                if price is not None and ((start, end) not in options or price < costs[start, end]):
-                    options[start, end], costs[start, end] = estimate, price
+                if price is None:
+                    continue
+                cost = weighed(price, estimate.moved)
+                if (start, end) not in options or cost < costs[start, end]:
+                    options[start, end], costs[start, end] = estimate, cost
     # Where a layer alone is run, it is sliced, too, but that is not for us to write.
-    costs = {(n, n): search.alone[n].price for n in range(first, last + 1)} | costs
+    alone = {n: search.alone[n] for n in range(first, last + 1)}
+    costs = {(n, n): weighed(one.price, one.moved) for n, one in alone.items()} | costs
     return [options.get(part, part[0]) for part in shortest_path(first, last, costs)]
 
 

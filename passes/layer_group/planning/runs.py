@@ -24,7 +24,7 @@ from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Kind
 from passes.layer_group.planning.streams import Parts, Run, passing_axis, stream_of, window_of
 
-Along = tuple[int, Fraction]
+Along = tuple[int, int | Fraction]
 """An axis that is in parts, and its elements for each element of the axis of the sum."""
 
 
@@ -96,7 +96,7 @@ def _ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing
     axis = output.axes.find("c")
     if axis in dict(layer.part_bits) and output.shape[axis] > lanes.count:
         ways.append(_Growing(group, lanes, most, output.shape[axis]))
-        ways[-1].make(position, (axis, Fraction(1)))
+        ways[-1].make(position, (axis, 1))
     for run in ways:
         before = position - 1
         while before >= 0 and run.joined_by(before):
@@ -132,7 +132,7 @@ class _Growing:
             self.make(position, along)
             return True
         # A second sum over what is in parts already.
-        shared = [n for n, axis in layer.sums if self.wanted.get(n) == (axis, Fraction(1))]
+        shared = [n for n, axis in layer.sums if self.wanted.get(n) == (axis, 1)]
         if shared and self.sums and layer.inputs.count(shared[0]) == 1:
             self.sum_up(position)
             return True
@@ -145,7 +145,7 @@ class _Growing:
         layer = self.group.layers[position]
         along = {name: axis for name, axis in layer.sums if layer.inputs.count(name) == 1}
         for name in layer.inputs:
-            self._want(name, (along[name], Fraction(1)) if name in along else None)
+            self._want(name, (along[name], 1) if name in along else None)
 
     def make(self, position: int, along: Along) -> None:
         """Let a layer make its result in parts."""
@@ -316,9 +316,11 @@ class _Growing:
         return total
 
 
-def part_through(m: AxisMap, each: Fraction) -> Fraction | None:
+def part_through(m: AxisMap, each: int | Fraction) -> int | Fraction | None:
     """Return how many elements a part needs through a map; None if parts would overlap."""
     if m == AxisMap(m.axis):
         return each
     exact = 0 <= m.first < m.divide and -m.divide <= m.last - m.stride < 0
-    return each * m.stride / m.divide if exact else None
+    found = Fraction(each * m.stride, m.divide)
+    # A whole number is far quicker to work with.
+    return (found if found.denominator > 1 else int(found)) if exact else None
