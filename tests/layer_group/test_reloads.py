@@ -44,6 +44,7 @@ def residual(emit, x, w, v):
     # An input, of which every second row is loaded again.
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1)))))
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(y, w, padding=(1, 1), strides=(2, 2)))))
+    y = emit(OP.nn.conv2d(y, w, padding=(1, 1)))
     return emit(OP.add(emit(OP.nn.conv2d(x, v, strides=(2, 2))), y))
 
 

@@ -154,7 +154,7 @@ def _choose(
     pipe = search.chip.machine[TRANSFERS]
 
     def weighed(price: int, moved: int) -> int:
-        return price + weight * pipe.cycles(moved)
+        return price + weight * pipe.cycles(moved) if weight else price
 
     for end, by_first in known.items():
         for start, every in by_first.items():

@@ -35,11 +35,14 @@ def groups_in_runs(
     vain, first = 0, last
     for first, bytes_moved in most.items():
         group = facts.index.group(tuple(range(first, last + 1)))
-        if _least(group) >= bytes_moved:
+        least = _least(group)
+        if least >= bytes_moved:
             continue
-        found = list(_found(group, facts, cuts, bytes_moved))
+        found = list(_found(group, facts, cuts, least, bytes_moved))
         fewest = min([bytes_moved, *(one.moved for one in found)])
-        found += _found(group.reloading(True), facts, cuts, fewest)
+        again = group.reloading(True)
+        if fewest > least and again.again:
+            found += _found(again, facts, cuts, _least(again), fewest)
         every += found
         vain = 0 if found else vain + 1
         if vain == PATIENCE:
@@ -47,13 +50,12 @@ def groups_in_runs(
     return every, first
 
 
-def _found(group: Group, facts: LayerFacts, cuts: Sequence[Cut], most: int) -> Iterator[Estimate]:
+def _found(
+    group: Group, facts: LayerFacts, cuts: Sequence[Cut], least: int, most: int
+) -> Iterator[Estimate]:
     """Yield a group in the runs that it can have, as they fit and move fewer bytes than `most`."""
-    least = _least(group)
-    if least >= most or (group.reloads and not group.again):
-        return
     known: Mapping[str, Run] = {}
-    for sums in (1, 2):
+    for sums in (1, 2) if least < most else ():
         streams = streams_of(group, facts.chip.lanes, cuts[0].part_bytes, False, sums)
         if streams == known or not any(map(_passes_by, streams.values())):
             continue
