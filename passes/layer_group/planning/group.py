@@ -266,7 +266,9 @@ def extent_of(tensor: Tensor, letter: str) -> int:
 def rows_of(index: NetworkIndex, layer: Layer) -> int:
     """Rows that a layer makes, or that it adds up."""
     for number, axis in layer.adds:
-        return index.tensors[layer.inputs[number]].shape[axis]
+        # A group's layer may call it by the name of what is loaded again.
+        inputs = index.network.layers[index.maker[layer.output]].inputs
+        return index.tensors[inputs[number]].shape[axis]
     return extent_of(index.tensors[layer.output], "h")
 
 
