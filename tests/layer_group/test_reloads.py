@@ -73,8 +73,10 @@ def planned(name, cut):
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("skip", "sums"), ("skip", "passing"), ("unet", "whole"), ("residual", "sums")],
+)
 def test_the_numbers_are_the_same(name, way):
     mod = network(name)
     found = grouped(mod, {everything(mod): replace(WAYS[way], reloads=True)})

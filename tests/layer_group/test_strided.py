@@ -81,7 +81,7 @@ def test_the_numbers_are_the_same(name):
     mod = network(name)
     args = arrays(mod)
     expected = run(mod, args)
-    for cut in CUTS:
+    for cut in CUTS[1:]:
         found = grouped(mod, {everything(mod): cut}, keep="h")
         if cut.w == 1:
             assert found is not None
