@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -35,6 +35,7 @@ class NetworkIndex:
         self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
         self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
         self.maker: dict[str, int] = {}
+        self._strided: set[str] = set()  # What a layer reads in larger steps than it makes
         self._steps: dict[tuple[str, tuple[int, ...]], Steps | None] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         for number, layer in enumerate(network.layers):
@@ -61,6 +62,8 @@ class NetworkIndex:
             for axis_map in axis_maps:
                 if axis_map is not None and not 0 <= axis_map.axis < rank:
                     raise ValueError(f"{where}: the map of {name!r} names axis {axis_map.axis}")
+                if axis_map is not None and axis_map.stride > 1:
+                    self._strided.add(name)
         self.maker[layer.output] = number
         for name in dict.fromkeys(layer.inputs):
             self.readers[name].append(number)
@@ -80,11 +83,13 @@ class NetworkIndex:
         makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
         return tuple(layer for layer in makers if layer.lays_out)
 
-    def steps(self, name: str, readers: Sequence[int]) -> Steps | None:
+    def steps(self, name: str, readers: Iterable[int]) -> Steps | None:
         """Return what of a tensor is loaded for these layers; see `steps_of`."""
+        if name not in self._strided:
+            return None
         key = (name, tuple(readers))
         if key not in self._steps:
-            layers = [self.network.layers[number] for number in readers]
+            layers = [self.network.layers[number] for number in key[1]]
             pairs = (pair for x in layers for pair in zip(x.inputs, x.maps, strict=True))
             maps = [axis_maps for other, axis_maps in pairs if other == name]
             self._steps[key] = steps_of(self.tensors[name], maps)
@@ -185,7 +190,7 @@ class Group:
         """Of each tensor that is not loaded as a whole: what is loaded of it."""
         found = {}
         for name in self.loaded:
-            readers = [self.numbers[position] for position in self.readers(name)]
+            readers = (self.numbers[position] for position in self.readers(name))
             steps = self.index.steps(self.again.get(name, name), readers)
             if steps is not None:
                 found[name] = steps

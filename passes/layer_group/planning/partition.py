@@ -73,13 +73,14 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
             # What a layer alone is said to cost is lower where it sums over parts, too.
             plain = _cheapest(search, known, first, last, sums=False)
             parts = min(parts, plain, key=lambda one: (search.moved(one), search.total(one)))
-        fewer = _cheapest(search, known, first, last, weight=WEIGHT)
-        if search.total(fewer) <= search.total(parts) * (1 + LEAST_GAIN):
-            parts = min(parts, fewer, key=search.moved)
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
-            return parts
+            break
         begins = found
+    fewer = _cheapest(search, known, first, last, weight=WEIGHT)
+    if search.total(fewer) <= search.total(parts) * (1 + LEAST_GAIN):
+        parts = min(parts, fewer, key=search.moved)
+    return parts
 
 
 def _estimate(

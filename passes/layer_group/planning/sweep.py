@@ -422,7 +422,7 @@ class Sweep:
 
         A whole one is loaded once, if it does not pass by.
         """
-        readers = [r for r in self.index.readers[tensor.name] if number <= r <= self.last]
+        readers = (r for r in self.index.readers[tensor.name] if number <= r <= self.last)
         steps = self.index.steps(tensor.name, readers)
         if steps is not None:
             tensor, needs = loaded_tensor(tensor, steps), loaded_spans(needs, steps)
