@@ -10,6 +10,7 @@ would run them, load before compute before store.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -90,10 +91,18 @@ class Replay:
         self.memory = np.zeros((lanes, planned.plan.peak), np.int64)
         self.numbers: dict[str, np.ndarray] = {}
         first = 1
-        for name in self.group.names:
-            shape = self.group.tensor(name).shape
+        # The layers and tensors of the network, of which a group may load every second element.
+        # What is stored and loaded again has two names, and the numbers of one tensor.
+        self.network, self.again = self.group.index, self.group.again
+        self.layers = [
+            replace(self.network.network.layers[number], inputs=layer.inputs, sums=layer.sums)
+            for number, layer in zip(self.group.numbers, self.group.layers, strict=True)
+        ]
+        for name in (name for name in self.group.names if name not in self.again):
+            shape = self.shape(name)
             self.numbers[name] = np.arange(first, first + prod(shape)).reshape(shape)
             first += prod(shape)
+        self.numbers |= {again: self.numbers[name] for again, name in self.again.items()}
         # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
         for run in planned.slices.streams.values():
@@ -112,6 +121,18 @@ class Replay:
         self.computed = dict.fromkeys(self.group.made, 0)
         self.moved = 0  # Bytes that are loaded and stored, by all cores
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.network.tensors[self.again.get(name, name)].shape
+
+    def steps(self, name: str):
+        """Return the distance of elements that are loaded on each axis, and the first one."""
+        return self.group.steps.get(name, [(1, 0)] * len(self.shape(name)))
+
+    def elements(self, name: str, box: Box) -> list[np.ndarray]:
+        """Return the indices in a tensor that a box of what is loaded or made of it has."""
+        pairs = zip(box, self.steps(name), strict=True)
+        return [np.arange(*part) * step + first for part, (step, first) in pairs]
+
     # ---------------------------------------------------------------- what a slice needs
 
     def check_needs(self) -> None:
@@ -121,12 +142,13 @@ class Replay:
         whole range of rows, so a need is one range an axis.
         """
         needs: dict[str, list[list[np.ndarray]]] = {name: [] for name in self.group.names}
+        apart = set(self.group.steps)
         for index in self.indices:
             for name, parts in needs.items():
-                parts.append([np.array([], int) for _ in self.group.tensor(name).shape])
+                parts.append([np.array([], int) for _ in self.shape(name)])
                 if name in self.group.outputs:
                     parts[-1] = [np.arange(*part) for part in self.slices.stored[name].made(index)]
-        for layer in reversed(self.group.layers):
+        for layer in reversed(self.layers):
             self.check_made(layer.output, needs[layer.output])
             for number, index in enumerate(self.indices):
                 box = self.slices.tensors[layer.output].made(index)
@@ -136,7 +158,8 @@ class Replay:
                     read = self.read(layer, at, made, number)
                     if (adds or all(map(len, made))) and all(map(len, read)):
                         before = needs[name][number]
-                        needs[name][number] = list(map(hull, before, read))
+                        join = np.union1d if name in apart else hull
+                        needs[name][number] = list(map(join, before, read))
         for name in self.group.loaded:
             self.check_made(name, needs[name])
 
@@ -145,7 +168,7 @@ class Replay:
 
         What it adds up, slice by slice, is in shares that differ by one row, larger ones first.
         """
-        shape = self.group.tensor(layer.inputs[at]).shape
+        shape = self.shape(layer.inputs[at])
         adds = dict(layer.adds) if self.slices.tensors[layer.output].adds else {}
         if adds:  # It adds to all of its result with each slice of the batch's entries.
             made = [
@@ -161,7 +184,7 @@ class Replay:
     def check_made(self, name: str, needs: list[list[np.ndarray]]) -> None:
         """Check what each slice makes of a tensor, with what stays of the slices before."""
         slices = self.slices.tensors[name]
-        there = np.zeros(slices.tensor.shape, bool)
+        there = np.zeros(self.shape(name), bool)
         before = self.indices[0]
         for number, (index, part) in enumerate(zip(self.indices, needs, strict=True)):
             first = number % (len(self.indices) // self.sharing) == 0  # The first slice of a core.
@@ -169,7 +192,7 @@ class Replay:
                 there[:] = False
             before = index
             box = slices.made(index)
-            there[tuple(slice(*axis) for axis in box)] = True
+            there[np.ix_(*self.elements(name, box))] = True
             for at in np.argwhere(~there[np.ix_(*part)])[:1]:
                 lacking = [int(axis[i]) for axis, i in zip(part, at, strict=True)]
                 raise AssertionError(f"slice {number} needs {name} {lacking}, makes {box}")
@@ -199,8 +222,14 @@ class Replay:
         slices, layout = self.slices.tensors[name], self.layouts[name]
         slots = []
         held = slices.held(self.indices[turn])
+        box_held = [
+            (indices - first) // step
+            for indices, (step, first) in zip(box, self.steps(name), strict=True)
+        ]
+        for part, (step, first) in zip(box, self.steps(name), strict=True):
+            assert (part % step == first).all(), f"slice {turn} reads {name} between {step} rows"
         for at, (axis, window, indices, (begin, _)) in enumerate(
-            zip(slices.axes, layout.window, box, held, strict=True)
+            zip(slices.axes, layout.window, box_held, held, strict=True)
         ):
             circular = axis is not None and axis.letter in slices.keep
             circular = circular or (name in self.parts and self.parts[name][0] == at)
@@ -211,7 +240,7 @@ class Replay:
         return lane, byte + self.planned.plan.offsets[name][0], self.numbers[name][np.ix_(*box)]
 
     def write(self, name: str, turn: int, box: Box) -> None:
-        lane, byte, number = self.cells(name, turn, [np.arange(*part) for part in box])
+        lane, byte, number = self.cells(name, turn, self.elements(name, box))
         for k in range(self.layouts[name].bytes):
             self.memory[lane, byte + k] = number
 
@@ -243,7 +272,7 @@ class Replay:
             assert (times == 1).all(), f"{name} is stored {times.min()} to {times.max()} times"
 
     def row(self, row, turns: list[int]) -> None:
-        layers = [self.group.layers[position] for position in row.layers]
+        layers = [self.layers[position] for position in row.layers]
         made = {layer.output for layer in layers}
         used = made.union(*(layer.inputs for layer in layers))
         for transfer in row.transfers:
@@ -263,7 +292,7 @@ class Replay:
                     self.store(transfer.tensor, turn, box)
 
     def compute(self, positions: tuple[int, ...], turn: int) -> None:
-        layers = [self.group.layers[position] for position in positions]
+        layers = [self.layers[position] for position in positions]
         boxes = [self.slices.tensors[layer.output].made(self.indices[turn]) for layer in layers]
         for position, layer in zip(positions, layers, strict=True):
             if self.slices.tensors[layer.output].adds:
@@ -305,7 +334,7 @@ class Replay:
 
     def add(self, position: int, turn: int) -> None:
         """Add a slice's share to a result, where the sum of those before has to be."""
-        layer = self.group.layers[position]
+        layer = self.layers[position]
         name = layer.output
         self.expect_inputs(layer, turn, [])
         box = [np.arange(*part) for part in self.slices.tensors[name].held(self.indices[turn])]
@@ -325,7 +354,7 @@ class Replay:
             (self.store if stores else self.load)(name, turn, box)
 
     def overwrite_working(self, position: int) -> None:
-        layer = self.group.layers[position]
+        layer = self.layers[position]
         if layer.buffer_bits and layer.name in self.planned.local.item:
             self.working(layer)[:] = -1 - position
 
@@ -335,7 +364,7 @@ class Replay:
 
     def finish(self, position: int, turn: int, box: Box, parts, late) -> None:
         """Make the result of sums part by part, which stay until their part is made."""
-        layer = self.group.layers[position]
+        layer = self.layers[position]
         if layer.buffer_bits:
             assert (self.working(layer) == -1 - position).all(), f"no sums of {layer.name}"
         self.move_parts(late, turn, 0)
@@ -348,7 +377,7 @@ class Replay:
 
     def expect_sums(self, position: int, turn: int, box: Box, added: int | None = None) -> None:
         """Expect the sums of a part of a result, of all parts that are added or of some."""
-        name = self.group.layers[position].output
+        name = self.layers[position].output
         lane, byte, number = self.cells(name, turn, [np.arange(*axis) for axis in box])
         for k in range(self.layouts[name].bytes):
             there = self.memory[lane, byte + k]
@@ -356,7 +385,7 @@ class Replay:
 
     def add_part(self, position: int, turn: int, box: Box, parts, at: int, finish: bool) -> None:
         """Add a part to sums, which nothing may touch from the first part to the last one."""
-        layer = self.group.layers[position]
+        layer = self.layers[position]
         if at:
             self.expect_sums(position, turn, box, at)
         if layer.buffer_bits:
@@ -369,7 +398,7 @@ class Replay:
         made = [np.arange(*axis) for axis in box]
         run = self.slices.streams[layer.name]
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
-            shape = self.group.tensor(name).shape
+            shape = self.shape(name)
             read = [read_of(m, made, extent) for m, extent in zip(maps, shape, strict=True)]
             if name in along:
                 assert len(read[along[name]]) == parts.extent
@@ -386,6 +415,10 @@ class Replay:
             self.memory[lane, byte + k] = -number * 1000 - (0 if is_last else at + 1)
 
     def load(self, name: str, turn: int, box: Box) -> None:
+        source = self.again.get(name, name)
+        if source in self.stored:
+            there = self.stored[source][np.ix_(*self.elements(name, box))]
+            assert (there == 1).all(), f"{source} is loaded again before it is stored"
         self.write(name, turn, box)
         self.moved += prod(end - begin for begin, end in box) * self.layouts[name].bytes
 
@@ -396,7 +429,7 @@ class Replay:
         self.stored[name][np.ix_(*part)] += 1
 
     def compute_part(self, position: int, turn: int, box: Box, only=None) -> None:
-        layer = self.group.layers[position]
+        layer = self.layers[position]
         made = [np.arange(*part) for part in box]
         self.expect_inputs(layer, turn, made, only)
         self.write(layer.output, turn, box)

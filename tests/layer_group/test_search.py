@@ -14,6 +14,7 @@ from networks import Builder, random_networks, worked_example
 from replay import check_replay
 from test_local_memory import MACHINE, T8
 
+from passes.layer_group.planning import partition
 from passes.layer_group.planning.cost import group_cost, pipelined_cycles
 from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
@@ -228,6 +229,17 @@ def test_dynamic_programming_is_at_least_as_good_on_long_networks(seed, layers):
         found = {s: plan_layer_groups(network, chip, search=s, halo=halo) for s in SEARCHES}
         assert found["dynamic_programming"].price <= found["tail_to_head"].price
         check_groups(network, chip, found["dynamic_programming"])
+
+
+@pytest.mark.parametrize("seed", [2, 4, 7])
+def test_of_groups_that_cost_about_as_much_those_that_move_less_are_taken(seed, monkeypatch):
+    network = long_network(seed, 8)
+    chip = Chip(replace(T8, capacity=16384, bank_count=1, bank_bytes=None), MACHINE, "first_fit")
+    found = plan_layer_groups(network, chip)
+    monkeypatch.setattr(partition, "WEIGHT", 0)
+    cheapest = plan_layer_groups(network, chip)
+    assert found.moved_after < cheapest.moved_after
+    assert cheapest.price <= found.price <= cheapest.price * 1.01
 
 
 def test_what_cannot_be_grouped_is_left_with_its_reason():

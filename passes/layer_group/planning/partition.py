@@ -7,8 +7,9 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate, chain, groupby
 
+from passes.layer_group.planning.cost import TRANSFERS
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.search import GroupSearch
+from passes.layer_group.planning.search import LEAST_GAIN, GroupSearch
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.sweep import Estimate
 
@@ -17,6 +18,9 @@ WINDOW = 16
 
 MOST_LAYERS = 32
 """Layers of a group at most: a kernel of more is too much for the compiler that gets it."""
+
+WEIGHT = 3
+"""How often transfers are added to prices, to find groups that cost as much and move less."""
 
 ROUNDS = 16
 """How often groups are chosen before those are taken that are planned."""
@@ -71,8 +75,13 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
             parts = min(parts, plain, key=lambda one: (search.moved(one), search.total(one)))
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
-            return parts
+            break
         begins = found
+    chosen = _choose(search, known, first, last, only_planned=True, weight=WEIGHT)
+    fewer = _planned(search, chosen)
+    if search.total(fewer) <= search.total(parts) * (1 + LEAST_GAIN):
+        parts = min(parts, fewer, key=search.moved)
+    return parts
 
 
 def _estimate(
@@ -122,6 +131,11 @@ def _cheapest(
             if search.cost(group) is None and all(search.price(way) is None for way in ways):
                 finest = max(ways, key=lambda way: way.cut.steps)
                 ways += [way for way in search.finer(finest) if not search.is_planned(way)]
+    return _planned(search, chosen)
+
+
+def _planned(search: GroupSearch, chosen: list[Estimate | int]) -> list[PlannedGroup | int]:
+    """Return the plans of groups that are planned, and the layers that are in none."""
     planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
     return [part for part in planned if part is not None]
 
@@ -133,11 +147,20 @@ def _choose(
     last: int,
     *,
     only_planned: bool,
-    sums: bool,
+    sums: bool = True,
+    weight: int = 0,
 ) -> list[Estimate | int]:
-    """Return the cheapest groups as far as is known, and the layers that are in none."""
+    """Return the cheapest groups as far as is known, and the layers that are in none.
+
+    Transfers are added to prices so many times more as `weight` says.
+    """
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
+    pipe = search.chip.machine[TRANSFERS]
+
+    def weighed(price: int, moved: int) -> int:
+        return price + weight * pipe.cycles(moved) if weight else price
+
     for end, by_first in known.items():
         for start, every in by_first.items():
             estimates = [one for one in every if sums or not one.cut.sums]
@@ -145,8 +168,9 @@ def _choose(
                 # A group of one is none, but where it moves less, by laying out its own weights.
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
                 # A layer alone is on one core.
-                sliced = [one.price for one in estimates if one.cut.cores == 1]
-                costs[end, end] = min(sliced, default=search.alone[end].price)
+                sliced = [weighed(e.price, e.moved) for e in estimates if e.cut.cores == 1]
+                one = search.alone[end]
+                costs[end, end] = min(sliced, default=weighed(one.price, one.moved))
                 estimates = less
             if estimates and estimates[0].run not in search.tried:
                 estimates = estimates[:1]
@@ -157,10 +181,14 @@ def _choose(
                         continue
                     skip = True  # Of those that are not planned, the first one is the cheapest.
                 price = search.price(estimate)
-                if price is not None and ((start, end) not in options or price < costs[start, end]):
-                    options[start, end], costs[start, end] = estimate, price
+                if price is None:
+                    continue
+                cost = weighed(price, estimate.moved)
+                if (start, end) not in options or cost < costs[start, end]:
+                    options[start, end], costs[start, end] = estimate, cost
     # Where a layer alone is run, it is sliced, too, but that is not for us to write.
-    costs = {(n, n): search.alone[n].price for n in range(first, last + 1)} | costs
+    alone = {n: search.alone[n] for n in range(first, last + 1)}
+    costs = {(n, n): weighed(one.price, one.moved) for n, one in alone.items()} | costs
     return [options.get(part, part[0]) for part in shortest_path(first, last, costs)]
 
 

@@ -30,7 +30,7 @@ from passes.layer_group.planning.slicing import (
     slice_group,
 )
 from passes.layer_group.planning.streams import Run
-from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
+from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline, stores_first
 from passes.planning import solve
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, get_planner
@@ -181,9 +181,12 @@ def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
                 return False
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return False
+    apart = cut.steps > 1 or cut.by_channels
+    if apart and any(name in group.made for name in group.again.values()):
+        return False  # A slice, or a core, may need what another one stores.
     # No core has all of a sum of rows, and in one loop over parts it would not stay.
-    apart = cut.shared in (ROWS, CHANNELS) or cut.sums
-    return not (apart and cut.h > 1 and any(map(group.adds, group.layers)))
+    parted = cut.shared in (ROWS, CHANNELS) or cut.sums
+    return not (parted and cut.h > 1 and any(map(group.adds, group.layers)))
 
 
 def laid_out(
@@ -210,10 +213,13 @@ def plan_group(
 
     `placing` is `place`, or `fit` where it does not matter in which banks items lie.
     """
+    group = group.reloading(cut.reloads)
     if not can_be_cut(group, cut, chip):
         return None
     streams = streams_of(group, chip.lanes, cut)
     slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
+    if not stores_first(steps):
+        return None
     cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     local = of_time_steps(slices, balanced, chip.memory, sizes)
     plan = placing(local, chip.planner)

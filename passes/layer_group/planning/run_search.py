@@ -16,6 +16,7 @@ from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.sweep import Estimate
+from passes.layer_group.planning.time_steps import stores_first
 
 PATIENCE = 2
 """How many groups, each one layer longer, may fit in no cut before no longer one is looked at."""
@@ -34,10 +35,15 @@ def groups_in_runs(
     vain, first = 0, last
     for first, bytes_moved in most.items():
         group = facts.index.group(tuple(range(first, last + 1)))
-        least = sum(bytes_of(group.tensor(name)) for name in (*group.loaded, *group.outputs))
+        least = _least(group)
         if least >= bytes_moved:
             continue
         found = list(_found(group, facts, cuts, least, bytes_moved))
+        fewest = min([bytes_moved, *(one.moved for one in found)])
+        # Cores cannot share slices that load what others store.
+        again = group.reloading(facts.chip.cores == 1)
+        if fewest > least and again.again:
+            found += _found(again, facts, cuts, _least(again), fewest)
         every += found
         vain = 0 if found else vain + 1
         if vain == PATIENCE:
@@ -81,14 +87,14 @@ def _found(
 ) -> Iterator[Estimate]:
     """Yield a group in the runs that it can have, as they fit and move fewer bytes than `most`."""
     known: Mapping[str, Run] = {}
-    for sums in (1, 2):
+    for sums in (1, 2) if least < most else ():
         streams = streams_of(group, facts.chip.lanes, replace(cuts[0], sums=sums))
         if streams == known or not any(map(_passes_by, streams.values())):
             continue
         known = streams
         again = sum(bytes_of(group.tensor(name)) for name in _weights(group, streams))
         able = [
-            replace(cut, sums=sums)
+            replace(cut, sums=sums, reloads=group.reloads)
             for cut in cuts
             if least + (cut.steps - 1) * again < most and can_be_cut(group, cut, facts.chip)
         ]
@@ -96,6 +102,11 @@ def _found(
             yield estimate
             if estimate.moved == least:
                 return
+
+
+def _least(group: Group) -> int:
+    """Return the bytes that a group moves if it moves each tensor once."""
+    return sum(bytes_of(group.tensor(name)) for name in (*group.loaded, *group.outputs))
 
 
 def _passes_by(run: Run) -> bool:
@@ -117,6 +128,8 @@ def _fewest(
 
     def estimate(cut: Cut) -> Estimate | None:
         slices, sizes, steps = laid_out(group, cut, chip, streams)
+        if not stores_first(steps):
+            return None
         live = max(of_time_steps(slices, steps, chip.memory, sizes).live_bytes)
         if live > chip.capacity:
             return None

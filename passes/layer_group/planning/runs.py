@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from math import lcm
 
 from passes.layer_group.planning.group import Group, channels_of
@@ -24,7 +25,7 @@ from passes.layer_group.planning.network import AxisMap, Kind
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.streams import Parts, Run, passing_axis, stream_of, window_of
 
-Along = tuple[int, Fraction]
+Along = tuple[int, int | Fraction]
 """An axis that is in parts, and its elements for each element of the axis of the sum."""
 
 
@@ -45,7 +46,7 @@ def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
         axes = dict(stream.loads)
         if cut.passing:
             for name in group.inputs:
-                axis = passing_axis(group.index, number, stream, name)
+                axis = passing_axis(group.index, number, stream, group.again.get(name, name))
                 if axis is not None and group.readers(name) == (position,):
                     axes[name] = axis
         loads = {n: Parts(axis, stream.extent, stream.chunk) for n, axis in axes.items()}
@@ -65,11 +66,11 @@ def runs_of(group: Group, lanes: Lanes, most: int, sums: int) -> dict[str, Run]:
     other = sums == 2
     position = len(group.layers) - 1
     while position >= 0:
-        ways = sorted(_ways(group, lanes, position), key=lambda run: run.whole_bytes(lanes))
+        ways = sorted(_ways(group, lanes, most, position), key=lambda run: run.whole_bytes)
         if ways:
             run = ways[-1] if other else ways[0]
             other = other and len(ways) == 1
-            found |= run.closed(lanes, most)
+            found |= run.closed()
             position = run.positions[-1]
         position -= 1
     return found
@@ -85,28 +86,34 @@ def shared_runs(group: Group, lanes: Lanes, most: int, cores: int) -> dict[str, 
     position = len(group.layers) - 1
     while position >= 0:
         is_read = bool(group.readers(group.layers[position].output))
-        made = None if is_read else _made_in_parts(group, lanes, position)
-        run = {} if made is None else made.closed(lanes, most, cores)
+        made = None if is_read else _made_in_parts(group, lanes, most, position, cores)
+        run = {} if made is None else made.closed()
         found |= run
         position -= max(1, len(run))
     return found
 
 
-def _made_in_parts(group: Group, lanes: Lanes, position: int) -> _Growing | None:
+def _made_in_parts(
+    group: Group, lanes: Lanes, most: int, position: int, cores: int = 1
+) -> _Growing | None:
     """Return the run of a layer that is made in parts, with all that can be before it."""
     layer = group.layers[position]
     output = group.tensor(layer.output)
     axis = output.axes.find("c")
     if axis not in dict(layer.part_bits) or channels_of(output) <= lanes.count:
         return None
-    run = _Growing(group, output.shape[axis])
-    run.make(position, (axis, Fraction(1)))
+    run = _Growing(group, lanes, most, output.shape[axis], cores)
+    run.make(position, (axis, 1))
     run.grow()
     return run
 
 
-def _ways(group: Group, lanes: Lanes, position: int) -> list[_Growing]:
-    """Return the runs that a layer can be the last one of."""
+def _ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing]:
+    """Return the runs that a layer can be the last one of.
+
+    Parts of a sum may be smaller than those of a result, which have a channel in each lane: a
+    layer that is made alone sums alone where that takes less.
+    """
     layer = group.layers[position]
     ways = []
     summed = [name for name, _ in layer.sums if layer.inputs.count(name) == 1]
@@ -115,11 +122,17 @@ def _ways(group: Group, lanes: Lanes, position: int) -> list[_Growing]:
         for name in summed
     ):
         name, axis = layer.sums[0]
-        ways.append(_Growing(group, group.tensor(name).shape[axis]))
+        alone = _Growing(group, lanes, most, group.tensor(name).shape[axis])
+        alone.sum_up(position)
+        ways.append(_Growing(group, lanes, most, alone.extent))
         ways[-1].sum_up(position)
         ways[-1].grow()
-    made = _made_in_parts(group, lanes, position)
-    return ways if made is None else [*ways, made]
+    made = _made_in_parts(group, lanes, most, position)
+    if made is None:
+        return ways
+    if ways and len(made.positions) == 1:
+        made = min(made, alone, key=lambda run: run.whole_bytes + run.part_bytes)
+    return [*ways, made]
 
 
 @dataclass(eq=False)
@@ -127,7 +140,10 @@ class _Growing:
     """A run while layers are put before it."""
 
     group: Group
+    lanes: Lanes
+    most: int  # As in `runs_of`
     extent: int  # Elements of the axis of the sum
+    cores: int = 1  # They share the parts.
     positions: list[int] = field(default_factory=list)  # The last layer first
     made: dict[int, Along] = field(default_factory=dict)  # By position: what is made in parts
     sums: list[int] = field(default_factory=list)  # Positions of what sums over parts
@@ -152,7 +168,7 @@ class _Growing:
             self.make(position, along)
             return True
         # Another sum over what is in parts already.
-        if any(self.wanted.get(n) == (axis, Fraction(1)) for n, axis in layer.sums):
+        if any(self.wanted.get(n) == (axis, 1) for n, axis in layer.sums):
             self.sum_up(position)
             return True
         return False
@@ -164,7 +180,7 @@ class _Growing:
         layer = self.group.layers[position]
         along = {name: axis for name, axis in layer.sums if layer.inputs.count(name) == 1}
         for name in layer.inputs:
-            self._want(name, (along[name], Fraction(1)) if name in along else None)
+            self._want(name, (along[name], 1) if name in along else None)
 
     def make(self, position: int, along: Along) -> None:
         """Let a layer make its result in parts."""
@@ -190,6 +206,7 @@ class _Growing:
         elif along is not None:
             self.wanted[name] = along
 
+    @cached_property
     def _passing(self) -> tuple[dict[str, Along], dict[str, Along], dict[str, Along]]:
         """Return what is loaded and what is stored in parts, and what lies between in parts."""
         group, inside = self.group, set(self.positions)
@@ -202,6 +219,7 @@ class _Growing:
         stores = {n: x for n, x in made.items() if n in group.outputs}
         return loads, stores, {n: x for n, x in made.items() if n not in stores}
 
+    @cached_property
     def _late(self) -> list[dict[str, tuple[int, int]]]:
         """Return for each sum what can be loaded in parts behind it: an axis, and the result's."""
         group, found = self.group, []
@@ -219,37 +237,41 @@ class _Growing:
             )
         return found
 
-    def whole_bytes(self, lanes: Lanes) -> int:
-        """Return the bytes a lane of whole activations, and of whole sums, beside the parts."""
-        passing = {name for tensors in self._passing() for name in tensors}
-        passing.update(name for tensors in self._late() for name in tensors)
+    @cached_property
+    def part_bytes(self) -> int:
+        """Bytes a lane of what comes in parts."""
+        return 0 if self._chunk is None else self._bytes_of(self._chunk)
+
+    @cached_property
+    def whole_bytes(self) -> int:
+        """Bytes a lane of whole activations, and of whole sums, beside the parts."""
+        passing = {name for tensors in self._passing for name in tensors}
+        passing.update(name for tensors in self._late for name in tensors)
         layers = [self.group.layers[position] for position in self.positions]
         names = dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
         tensors = [self.group.tensor(name) for name in names if name not in passing]
-        total = sum(lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION)
+        total = sum(
+            self.lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION
+        )
         for position in self.sums:
             layer = self.group.layers[position]
             output = self.group.tensor(layer.output)
-            total += layer.buffer_bits * lanes.elements(output, output.shape) // 8
+            total += layer.buffer_bits * self.lanes.elements(output, output.shape) // 8
         return total
 
-    def closed(self, lanes: Lanes, most: int, cores: int = 1) -> dict[str, Run]:
-        """Return the run for each of its layers; nothing if it cannot have two parts.
-
-        Cores that share the parts have as many of them.
-        """
+    def closed(self) -> dict[str, Run]:
+        """Return the run for each of its layers; nothing if it cannot have two parts."""
         group = self.group
         layers = [group.layers[position] for position in reversed(self.positions)]
         made = {group.made[position]: along for position, along in self.made.items()}
-        loads, stores, between = self._passing()
-        moved = {**loads, **stores}
-        chunk = self._chunk(lanes, most * len(layers), moved, between, made, cores)
+        loads, stores, between = self._passing
+        chunk = self._chunk
         if chunk is None:
             return {}
 
         def parts(tensors: dict[str, Along]) -> dict[str, Parts]:
             return {
-                n: Parts(axis, int(self.extent * each), int(chunk * each), cores)
+                n: Parts(axis, int(self.extent * each), int(chunk * each), self.cores)
                 for n, (axis, each) in tensors.items()
             }
 
@@ -261,80 +283,77 @@ class _Growing:
             parts(loads),
             parts(stores),
             parts(between),
-            *self._finish(lanes, most),
+            *self._finish(),
         )
         return {layer.name: run for layer in layers}
 
-    def _finish(self, lanes: Lanes, most: int) -> tuple[dict[str, Parts], dict[str, Parts]]:
+    def _finish(self) -> tuple[dict[str, Parts], dict[str, Parts]]:
         """Return the parts in which sums are finished, and those of what is loaded for that."""
         finish: dict[str, Parts] = {}
         late: dict[str, Parts] = {}
-        for position, names in zip(self.sums, self._late(), strict=True):
+        for position, names in zip(self.sums, self._late, strict=True):
             layer, axes = self.group.layers[position], {to for _, to in names.values()}
             if len(axes) != 1:
                 continue
-            (axis,), least = axes, lanes.count
+            (axis,), least = axes, self.lanes.count
             extent = self.group.tensor(layer.output).shape[axis]
             tensors = {self.group.tensor(name): at for name, (at, _) in names.items()}
             each = sum(
-                lanes.tensor_bytes(x, window_of(x.shape, at, least)) for x, at in tensors.items()
+                self.lanes.tensor_bytes(x, window_of(x.shape, at, least))
+                for x, at in tensors.items()
             )
-            chunk = least * max(1, most // max(1, 2 * each))
+            chunk = least * max(1, self.most // max(1, 2 * each))
             if chunk < extent:
                 finish[layer.name] = Parts(axis, extent, chunk)
                 late |= {name: Parts(at, extent, chunk) for name, (at, _) in names.items()}
         return finish, late
 
-    def _chunk(
-        self,
-        lanes: Lanes,
-        most: int,
-        moved: dict[str, Along],
-        between: dict[str, Along],
-        made: dict[str, Along],
-        cores: int,
-    ) -> int | None:
+    @cached_property
+    def _chunk(self) -> int | None:
         """Return the elements of a part; None if there is but one part.
 
         All that is made in parts has one of its channels, at least, in each lane.
         """
-        unit = lcm(
-            *(each.denominator for _, each in (*moved.values(), *between.values(), *made.values()))
-        )
+        made = {self.group.made[position]: along for position, along in self.made.items()}
+        in_parts = (along for tensors in (*self._passing, made) for along in tensors.values())
+        unit = lcm(*(each.denominator for _, each in in_parts))
+        most = self.most * len(self.positions)
         across = [
-            each * channels_of(tensor) / tensor.shape[axis]
+            Fraction(each * channels_of(tensor), tensor.shape[axis])
             for tensor, (axis, each) in zip(
                 map(self.group.tensor, made), made.values(), strict=True
             )
             if tensor.axes[axis] == "c"
         ]
-        least = unit * lanes.count
+        least = unit * self.lanes.count
         if across:
-            filling = (lanes.count / each for each in across)
+            filling = (self.lanes.count / each for each in across)
             least = lcm(unit, *(elements.numerator for elements in filling))
-
-        def lane_bytes(chunk: int) -> int:
-            total = 0
-            for tensors, times in ((moved, 2), (between, 1)):
-                for name, (axis, each) in tensors.items():
-                    tensor = self.group.tensor(name)
-                    elements = min(int(times * chunk * each), tensor.shape[axis])
-                    total += lanes.tensor_bytes(tensor, window_of(tensor.shape, axis, elements))
-            return total
-
-        while not across and least > unit and lane_bytes(least) > most:
+        while not across and least > unit and self._bytes_of(least) > most:
             least = max(1, least // unit // 2) * unit
         blocks = -(-self.extent // least)
-        count = -(-blocks // max(1, most // max(1, lane_bytes(least))))
+        count = -(-blocks // max(1, most // max(1, self._bytes_of(least))))
         # As few parts as do, equally many for each core; larger ones where there is no such number.
-        turns = -(-count // cores)
+        turns = -(-count // self.cores)
         numbers = (*range(turns, blocks + 1), *range(turns - 1, 0, -1))
-        chunks = (-(-blocks // (each * cores)) * least for each in numbers)
-        chunk = next((c for c in chunks if -(-self.extent // c) % cores == 0), self.extent)
+        chunks = (-(-blocks // (each * self.cores)) * least for each in numbers)
+        chunk = next((c for c in chunks if -(-self.extent // c) % self.cores == 0), self.extent)
         return chunk if chunk < self.extent else None
 
+    def _bytes_of(self, chunk: int) -> int:
+        """Return the bytes a lane of parts of so many elements, two of all that is moved."""
+        total, (loads, stores, between) = 0, self._passing
+        for tensors, times in ((loads, 2), (stores, 2), (between, 1)):
+            for name, (axis, each) in tensors.items():
+                tensor = self.group.tensor(name)
+                elements = min(int(times * chunk * each), tensor.shape[axis])
+                total += self.lanes.tensor_bytes(tensor, window_of(tensor.shape, axis, elements))
+        return total
 
-def part_through(m: AxisMap, each: Fraction) -> Fraction | None:
+
+def part_through(m: AxisMap, each: int | Fraction) -> int | Fraction | None:
     """Return how many elements a part needs through a map; None if parts would overlap."""
     exact = 0 <= m.first < m.divide and -m.divide <= m.last - m.stride < 0
-    return each * m.stride / m.divide if exact else None
+    found = Fraction(each * m.stride, m.divide)
+    # A whole number is far quicker to work with.
+    return (found if found.denominator > 1 else int(found)) if exact else None

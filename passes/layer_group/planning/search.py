@@ -194,8 +194,8 @@ class GroupSearch:
     def _shared(self, cut: Cut) -> Cut:
         """Return a cut of as many slices or a few more, of which all cores have equally many."""
         letter, cores = cut.outermost or "h", self.chip.cores
-        count = -(-cut.count(letter) // cores) * cores
-        return replace(cut, passing=False, by_channels=False, cores=cores, **{letter: count})
+        shared = {letter: -(-cut.count(letter) // cores) * cores, "cores": cores}
+        return replace(cut, passing=False, reloads=cut.reloads, by_channels=False, **shared)
 
     def price(self, estimate: Estimate) -> int | None:
         """Return a group's price, of its plan or the lowest that is likely.

@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.group import rows_of
+from passes.layer_group.planning.group import element_count, rows_of
 from passes.layer_group.planning.in_place import lie_alike
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.network import Kind, Layer, Tensor
@@ -24,11 +24,13 @@ from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut, needed_of
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
+    loaded_spans,
     same_spans,
     settle_spans,
     unite,
 )
 from passes.layer_group.planning.streams import Stream, passing_axis, window_of
+from passes.layer_group.planning.strided import loaded_tensor, skipped
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class _Loaded:
     """A tensor that is loaded, as long as the group does not begin early enough to make it."""
 
     measure: _Measure
+    nbytes: float  # That are moved for all slices
     reader: int
     last_reader: int
     stream: Stream | None  # In whose parts it is loaded
@@ -153,8 +156,8 @@ class Sweep:
         if loaded is not None:
             self._account(tensor.name, loaded, -1, head=number + 1)
         # What only waited for a new head now loads beside this layer.
-        for name, other in self._read_first_by(number + 1):
-            self._beside(name, other, number, 1)
+        for other in self._read_first_by(number + 1):
+            self._beside(other, number, 1)
         stream = self.facts.stream(number, self.cut.part_bytes)
         parts = None
         if stream is not None and self.cut.passing and not inside:
@@ -256,18 +259,18 @@ class Sweep:
             elif old is not None:
                 last_reader = old.last_reader
                 self._account(name, old, -1, head=number)
-            measure = self._measure_loaded(tensor, self._needs[name], parts)
             passing = None if parts is None else parts[1]
-            self._loaded[name] = _Loaded(measure, number, last_reader, passing)
+            measured = self._measure_loaded(tensor, self._needs[name], parts, number)
+            self._loaded[name] = _Loaded(*measured, number, last_reader, passing)
             self._account(name, self._loaded[name], 1, head=number)
 
-    def _read_first_by(self, number: int) -> list[tuple[str, _Loaded]]:
+    def _read_first_by(self, number: int) -> list[_Loaded]:
         """Return what is loaded for a layer, as the first one that reads it."""
         if number > self.last:
             return []
         names = dict.fromkeys(self.layers[number].inputs)
-        pairs = ((name, self._loaded[name]) for name in names if name in self._loaded)
-        return [(name, x) for name, x in pairs if x.reader == number and x.stream is None]
+        loaded = (self._loaded[name] for name in names if name in self._loaded)
+        return [x for x in loaded if x.reader == number and x.stream is None]
 
     def _at(self, number: int) -> int:
         return self.last - number
@@ -285,34 +288,28 @@ class Sweep:
         What the first layer reads is loaded in the last row, or before it; `_whole` adds that.
         """
         self._add_life(loaded.measure, loaded.reader, loaded.last_reader, sign)
-        once = loaded.measure.is_whole and self.cut.steps > 1 and loaded.stream is None
-        tensor = self.index.tensors[name]
-        nbytes = self.index.bytes[name] if once else loaded.measure.elements * tensor.bits / 8
-        self._moved += sign * nbytes
+        self._moved += sign * loaded.nbytes
         if loaded.stream is not None:
-            self._pass_by(loaded.reader, nbytes / self.cut.steps, loaded.stream, sign)
+            self._pass_by(loaded.reader, loaded.nbytes / self.cut.steps, loaded.stream, sign)
             return
         if loaded.measure.is_whole and self.cut.steps > 1:
-            nbytes = self.index.bytes[name]
-            self._held_cycles += sign * self.facts.transfer_cycles(nbytes)
-            if tensor.kind is Kind.ACTIVATION:
+            self._held_cycles += sign * self.facts.transfer_cycles(loaded.nbytes)
+            if self.index.tensors[name].kind is Kind.ACTIVATION:
                 self._whole_activations += sign * loaded.measure.lane_bytes
         if loaded.reader > head:
-            self._beside(name, loaded, loaded.reader - 1, sign)
+            self._beside(loaded, loaded.reader - 1, sign)
 
-    def _beside(self, name: str, loaded: _Loaded, row: int, sign: int) -> None:
+    def _beside(self, loaded: _Loaded, row: int, sign: int) -> None:
         """Add or take away a load that runs beside layer `row`."""
         if not loaded.measure.everywhere:
             self._live[self._at(row)] += sign * loaded.measure.lane_bytes
-        self._move[self._at(row)] += sign * self._load_cycles(name, loaded)
+        self._move[self._at(row)] += sign * self._load_cycles(loaded)
 
-    def _load_cycles(self, name: str, loaded: _Loaded) -> float:
+    def _load_cycles(self, loaded: _Loaded) -> float:
         """Return the cycles of a tensor's load for one slice; zero if it is loaded only once."""
         if loaded.measure.is_whole and self.cut.steps > 1:
             return 0.0
-        bits = self.index.tensors[name].bits
-        nbytes = loaded.measure.elements * bits / 8 / self.cut.steps
-        return self.facts.transfer_cycles(nbytes)
+        return self.facts.transfer_cycles(loaded.nbytes / self.cut.steps)
 
     def _floor(self, number: int) -> int:
         """Return live bytes that all longer groups have, too."""
@@ -331,8 +328,8 @@ class Sweep:
         """Return live bytes and price of the group that begins with layer `number`."""
         stored_bytes, stored_cycles = self._stored
         first = self._read_first_by(number)
-        load_bytes = sum(x.measure.lane_bytes for _, x in first if not x.measure.everywhere)
-        load_cycles = sum(self._load_cycles(name, x) for name, x in first)
+        load_bytes = sum(x.measure.lane_bytes for x in first if not x.measure.everywhere)
+        load_cycles = sum(map(self._load_cycles, first))
         head, tail = self._at(number), 0
         shared = self._shared(number) if self._in_place else {}
         if number == self.last:
@@ -340,7 +337,7 @@ class Sweep:
             cycles = (moving + self._compute[0]) * self.cut.steps + self._held_cycles
             price = cycles + moving * self.cut.steps + self._held_cycles
             return self._everywhere + self._live[0] - shared.get(0, 0), price
-        late = [x for _, x in first if x.last_reader == self.last]
+        late = [x for x in first if x.last_reader == self.last]
         late_bytes = sum(x.measure.lane_bytes for x in late if not x.measure.everywhere)
         live = max(
             self._most_live(shared),
@@ -419,13 +416,23 @@ class Sweep:
         return _Measure(nbytes, elements, kept, not sizes), made
 
     def _measure_loaded(
-        self, tensor: Tensor, needs: AxisSpans, parts: tuple[int, Stream] | None
-    ) -> _Measure:
-        """Return what a tensor takes that is loaded; a whole one once, if it does not pass by."""
+        self, tensor: Tensor, needs: AxisSpans, parts: tuple[int, Stream] | None, number: int
+    ) -> tuple[_Measure, float]:
+        """Return what a tensor takes that is loaded for layers from `number` on, and its bytes.
+
+        A whole one is loaded once, if it does not pass by.
+        """
+        readers = (r for r in self.index.readers[tensor.name] if number <= r <= self.last)
+        steps = self.index.steps(tensor.name, readers)
+        if steps is not None:
+            tensor, needs = loaded_tensor(tensor, steps), loaded_spans(needs, steps)
         if any(needs) or parts is not None:
-            return self._measure(tensor, needs, self.keep if parts is None else "", parts)[0]
-        nbytes = self.facts.lane_bytes(tensor, tensor.shape)
-        return _Measure(nbytes, self.index.elements[tensor.name], self.cut.steps > 1, True)
+            keep = self.keep if parts is None else ""
+            measure = self._measure(tensor, needs, keep, parts)[0]
+        else:
+            nbytes = self.facts.lane_bytes(tensor, tensor.shape)
+            measure = _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True)
+        return measure, measure.elements * tensor.bits / 8 * skipped(steps)
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans, stream: Stream | None) -> int:
         extents = tuple(

@@ -88,8 +88,9 @@ def group_function(
 
 def parameters(group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the tensors that a kernel is given, and of those that it makes."""
-    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(group.loaded)}
-    return tuple(laid_out.get(name, name) for name in group.loaded), group.outputs
+    loaded = [name for name in group.loaded if name not in group.again]
+    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(loaded)}
+    return tuple(laid_out.get(name, name) for name in loaded), group.outputs
 
 
 class _Writer:
@@ -116,15 +117,21 @@ class _Writer:
             **uses,
             **{name: [call.source] for name, (_, call) in self.layouts.items()},
         }
-        self.outside = {
+        for again, name in self.group.again.items():
+            given[name] += uses[again]
+        loaded = [name for name in self.group.loaded if name not in self.group.again]
+        self.parameters = {
             name: tirx.decl_buffer(
                 given[name][0].ty.shape,
                 _dtype(given[name][0]),
-                f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
+                f"{'in' if at < len(loaded) else 'out'}{at}",
                 elem_offset=_offset(given[name]),
                 layout=None,
             )
-            for at, name in enumerate((*self.group.loaded, *self.group.outputs))
+            for at, name in enumerate((*loaded, *self.group.outputs))
+        }
+        self.outside = self.parameters | {
+            again: self.parameters[name] for again, name in self.group.again.items()
         }
         self.local = {
             name: self.memory.tensor(name, _dtype(uses[name][0])) for name in self.group.names
@@ -141,11 +148,10 @@ class _Writer:
         return uses
 
     def write(self) -> GroupFunction:
-        names = (*self.group.loaded, *self.group.outputs)
         # Passes of Relax look into a kernel's root block.
         body = self._body()
         root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
-        function = PrimFunc([self.outside[name] for name in names], SBlockRealize([], True, root))
+        function = PrimFunc([*self.parameters.values()], SBlockRealize([], True, root))
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
         return GroupFunction(function, *parameters(self.group), self.arena_calls.functions)
@@ -203,9 +209,11 @@ class _Writer:
     def _copy(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
-        if self.memory.arena is not None and not (loads and name in self.layouts):
+        in_runs = local.steps is None and not (loads and name in self.layouts)
+        if self.memory.arena is not None and in_runs:
             return self._copy_runs(name, parts, slices, loads)
         loops, at = part_loops(parts, slices)
+        at = local.outside(at)
         place = local.indices(at, slices)
         if loads:
             given = self.layouts[name][1].laid_out(at) if name in self.layouts else at

@@ -14,6 +14,7 @@ from tvm.tirx import (
     AllocBuffer,
     Bind,
     DeclBuffer,
+    floordiv,
     floormod,
     handle_add_byte_offset,
     tvm_access_ptr,
@@ -22,6 +23,7 @@ from tvm.tirx import (
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.strided import Steps
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
 from passes.prim_func.arena import offset_in_elements
 
@@ -42,10 +44,18 @@ class LocalBuffer:
     begins: tuple[tuple[tuple[int, ...], str] | None, ...]
     # For each axis whether an element's place is its index modulo the buffer's extent.
     circular: tuple[bool, ...]
+    steps: Steps | None = None  # Which elements of the tensor it holds, if not all
 
     def is_whole(self, axis: int) -> bool:
         """Whether each element of an axis has its own place, from the first one on."""
         return self.begins[axis] is None and not self.circular[axis]
+
+    def outside(self, at: list[Any]) -> list[Any]:
+        """Return the indices in the tensor of an element of what is held of it."""
+        if self.steps is None:
+            return at
+        pairs = zip(at, self.steps, strict=True)
+        return [x if step == 1 else x * number(step) + number(first) for x, (step, first) in pairs]
 
     def lies_together(self, axis: int, ranges: Sequence[Range]) -> bool:
         """Whether the elements of each of these ranges of an axis lie one behind the other."""
@@ -55,6 +65,11 @@ class LocalBuffer:
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
         """Return where an element of the tensor lies in the buffer."""
         extents = [int(extent) for extent in self.buffer.ty.shape]
+        if self.steps is not None:
+            at = [
+                index if step == 1 else floordiv(index - number(first), number(step))
+                for index, (step, first) in zip(at, self.steps, strict=True)
+            ]
         return [
             floormod(index, number(extent))
             if circular
@@ -102,7 +117,8 @@ class LocalMemory:
         circular = list(_circular(slices))
         if name in self._planned.slices.streamed:
             circular[self._planned.slices.streamed[name][0].axis] = True
-        return LocalBuffer(buffer, _begins(slices), tuple(circular))
+        steps = self._planned.group.steps.get(name)
+        return LocalBuffer(buffer, _begins(slices), tuple(circular), steps)
 
     def working(
         self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], str]]
