@@ -87,7 +87,7 @@ def test_a_report_is_printed_in_a_line(planned):
     text = repr(found.report)
     assert "\n" not in text
     assert len(text) < 300
-    assert f"{len(found.report.groups)} groups" in text
+    assert f"{len(found.report.groups)} group" in text
 
 
 def test_an_estimate_is_said_once(caplog):
