@@ -27,6 +27,7 @@ def search(problem: Problem, budget: Budget) -> Plan:
 
     Asks whether the capacity can be met, then the lower bound, then halves what is left between
     the bound and the best plan. Deterministic in the budget's nodes; says what it has proven.
+    A time that is given is used up while a lower penalty is possible; nodes alone are a limit.
     """
     tracker = BudgetTracker(budget)
     blocks = sum(buffer.slots for buffer in problem.buffers)
@@ -35,7 +36,7 @@ def search(problem: Problem, budget: Budget) -> Plan:
     plan = on_each_coalescing(problem, lambda block_list: cheapest(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = _exactly(problem, plan, tracker)
-    if plan.status is Status.FEASIBLE and problem.penalties:
+    if plan.status is Status.FEASIBLE and problem.penalties and budget.seconds is not None:
         plan = _prolonged(problem, plan, tracker)
     return replace(plan, planner="search", nodes=tracker.used)
 

@@ -155,11 +155,13 @@ def test_search_goes_on_while_a_lower_penalty_is_possible():
     pairs = itertools.combinations([buffer.name for buffer in buffers], 2)
     penalties = [Penalty(*pair, rng.randint(1, 99)) for pair in pairs]
     problem = Problem(tuple(buffers), MemoryScope("local", 5), penalties=tuple(penalties))
-    few, many = (solve(problem, "search", nodes) for nodes in (5_000, 80_000))
+    # An hour: what ends the search is its nodes.
+    few, many = (solve(problem, "search", Budget(nodes, 3600.0)) for nodes in (5_000, 80_000))
+    assert solve(problem, "search", 80_000).nodes < many.nodes
     assert few.penalty > many.penalty > penalty_bound(BlockList(problem), problem.capacity)
     assert few.nodes <= 5_000
     assert 70_000 < many.nodes <= 80_000
-    assert solve(problem, "search", 5_000) == few
+    assert solve(problem, "search", Budget(5_000, 3600.0)) == few
 
 
 def test_what_cannot_be_moved_is_not_moved_for_ever():

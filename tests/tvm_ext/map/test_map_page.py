@@ -300,6 +300,7 @@ def test_names_are_only_names(open_page):
     assert page.complaints() == []
 
 
+@pytest.mark.slow
 def test_twenty_thousand_buffers(open_page):
     page = open_page(table_of(spread(20_000), planners=("bump",)))
     assert page.complaints() == []
