@@ -36,19 +36,19 @@ def search(problem: Problem, budget: Budget) -> Plan:
     plan = on_each_coalescing(problem, lambda block_list: cheapest(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = _exactly(problem, plan, tracker)
-    if plan.status is Status.FEASIBLE and problem.penalties and budget.seconds is not None:
-        plan = _prolonged(problem, plan, tracker)
+    if plan.status is Status.FEASIBLE and problem.penalties:
+        plan = _judged(problem, plan, None if budget.seconds is None else tracker)
     return replace(plan, planner="search", nodes=tracker.used)
 
 
-def _prolonged(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
-    """Return the plan found in all that is left of the budget, if a lower penalty is possible.
+def _judged(problem: Problem, plan: Plan, tracker: BudgetTracker | None) -> Plan:
+    """Return the plan, optimal if the lower bounds prove that no plan is better.
 
-    It is optimal if the lower bounds prove that no plan is better.
+    With a tracker, and if a lower penalty is possible, it is the one found in all that is left.
     """
     block_list = BlockList(problem)
     least = penalty_bound(block_list, problem.capacity)
-    if plan.penalty > least:
+    if plan.penalty > least and tracker is not None:
         plan = prolonged(problem, plan, tracker)
     if plan.penalty > least:
         return plan
