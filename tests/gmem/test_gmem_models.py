@@ -91,7 +91,10 @@ def test_peaks_against_the_stock_pass_and_the_bound(name: str, fuse: bool):
     assert peaks["rec_tbl"].plan.peak <= every <= peaks["bump"].plan.peak
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=pytest.mark.slow if x == "mobilenet_v2" else ()) for x in MODELS],
+)
 def test_one_storage_at_the_entry_and_weights_by_name(name: str):
     lowered = lowered_model(name)
     before = tvm.IRModule(dict(lowered.functions))
