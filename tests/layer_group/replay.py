@@ -420,7 +420,9 @@ class Replay:
             there = self.stored[source][np.ix_(*self.elements(name, box))]
             assert (there == 1).all(), f"{source} is loaded again before it is stored"
         self.write(name, turn, box)
-        self.moved += prod(end - begin for begin, end in box) * self.layouts[name].bytes
+        # Along the last axis, memory is read with what lies between.
+        step, _ = self.steps(name)[-1]
+        self.moved += step * prod(end - begin for begin, end in box) * self.layouts[name].bytes
 
     def store(self, name: str, turn: int, box: Box) -> None:
         part = [np.arange(*axis) for axis in box]
