@@ -33,6 +33,7 @@ from passes.ascend.kernel import AscendOptions
 from passes.planning.engine import compiled
 from passes.planning.planners.neighborhood import loop
 from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.target import with_memory
 from tvm_ext.transform import WORKSPACE_BYTES, AscendPlanMemory
 
 MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
@@ -262,6 +263,20 @@ def test_a_workspace_is_planned_by_life_where_that_is_asked_for(search: str):
     # No result takes an operand's place there, so second and third are apart.
     assert found["second"] != found["third"]
     assert set(found["first"]) == {0, 128}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize(("reuse", "needs"), [(False, 484), (True, 228)])
+def test_a_workspace_of_a_capacity_has_to_fit(search: str, reuse: bool, needs: int):
+    def of_bytes(capacity: int):
+        scopes = [scope for scope in MEMORY if scope.name != "global.workspace"]
+        memory = MemoryHierarchy((*scopes, MemoryScope("global.workspace", capacity, 32)))
+        target = with_memory(TWIN, memory)
+        return workspace(search=search, enable_global_workspace_reuse=reuse, target=target)
+
+    assert of_bytes(needs)[0] == needs
+    with pytest.raises(ValueError, match=f"global.workspace.* {needs} bytes"):
+        of_bytes(needs - 1)
 
 
 def test_a_function_without_a_workspace_needs_none():

@@ -16,7 +16,7 @@ from test_ascend_properties import ROOMY, SCOPES, inputs, unplanned, with_worksp
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.ascend.kernel import AscendOptions
+from passes.ascend.kernel import WORKSPACE, AscendOptions
 from passes.driver import AddressPlan
 from passes.planning import Budget, lower_bound
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -48,12 +48,9 @@ def memories(mod: tvm.IRModule):
         single = read.with_slots(number, {b.name: 1 for b in problem.buffers if not b.pinned})
         bounds[problem.memory.name] = lower_bound(single)
     for factor in TIGHTNESS:
-        yield MemoryHierarchy(
-            tuple(
-                MemoryScope(scope, -(-int(bounds.get(scope, 64) * factor) // 32) * 32, 32)
-                for scope in SCOPES
-            )
-        )
+        capacities = {s: -(-int(bounds.get(s, 64) * factor) // 32) * 32 for s in SCOPES}
+        del capacities[WORKSPACE]  # Its size is what is asked for.
+        yield MemoryHierarchy(tuple(MemoryScope(s, capacities.get(s), 32) for s in SCOPES))
 
 
 def tightest(mod: tvm.IRModule) -> tuple[MemoryHierarchy, AddressPlan]:

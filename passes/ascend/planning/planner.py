@@ -111,11 +111,9 @@ def plan_workspace(
 ) -> Plan:
     """Lay buffers out one after the other; with `reuse` those not live together may share bytes.
 
-    Then "search" looks for the lowest peak, and "mirror" is the original: first fit. A capacity of
-    the memory is not looked at: a workspace's size is what is asked for. After AscendNPU-IR's
-    PlanMemory, mode ``global-work-space-plan``.
+    Then "search" looks for the lowest peak, and "mirror" is the original: first fit. After
+    AscendNPU-IR's PlanMemory, mode ``global-work-space-plan``.
     """
-    problem = replace(problem, memory=replace(problem.memory, capacity=None))
     if reuse and search == "search":
         return solve(problem, "best", budget)
     if granule(problem) > widest_alignment(problem):
