@@ -8,17 +8,17 @@ how long that kernel takes on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from target_hw.memory import as_map, faults_of_number, is_list, read_feature
+from target_hw.memory import Facts, as_map, checked_number, named_integers, read_feature
 
 UNITS = ("bytes", "elements", "multiply-adds")
 """What the work of a pipe can be counted in."""
 
-Rates = tuple[tuple[str, int], ...]
+Rates = Facts
 """Rates that hold in special cases: the case and the units of work in a cycle."""
 
 _RATES = ("to_scope", "at_bits")
@@ -66,9 +66,11 @@ class Pipe:
         if self.unit not in UNITS:
             raise ValueError(f"{where}: unit must be one of {', '.join(UNITS)}, got {self.unit!r}")
         for field, least in (("rate", 1), ("startup", 0)):
-            _check_number(where, field, getattr(self, field), least)
+            number = checked_number(where, field, getattr(self, field), least)
+            object.__setattr__(self, field, number)
         for field in _RATES:
-            object.__setattr__(self, field, _checked_rates(where, field, getattr(self, field)))
+            rates = named_integers(where, field, getattr(self, field), least=1)
+            object.__setattr__(self, field, rates)
         for bits, _ in self.at_bits:
             if not bits.isdecimal() or int(bits) < 1:
                 raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
@@ -224,21 +226,3 @@ class Machine:
             "add one with target_hw.with_machine"
         )
         return read_feature(target, "machine", "machine", hint, cls.from_feature)
-
-
-def _checked_rates(where: str, field: str, rates: Any) -> Rates:
-    rates = tuple(rates.items()) if isinstance(rates, Mapping) else rates
-    if not is_list(rates) or not all(is_list(entry) and len(entry) == 2 for entry in rates):
-        raise ValueError(f"{where}: {field} must map cases to rates, got {rates!r}")
-    checked = tuple((str(case), rate) for case, rate in rates)
-    cases = [case for case, _ in checked]
-    for case, rate in checked:
-        _check_number(where, f"{field} of {case!r}", rate, 1)
-        if cases.count(case) > 1:
-            raise ValueError(f"{where}: {field} lists {case!r} twice")
-    return checked
-
-
-def _check_number(where: str, what: str, value: object, least: int) -> None:
-    for fault in faults_of_number(what, value, least):
-        raise ValueError(f"{where}: {fault}")

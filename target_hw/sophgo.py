@@ -58,28 +58,22 @@ def _tagged(start: int, unit: int, io_start: int) -> Facts:
     )
 
 
+_CV18XX = (
+    ("weight_base", 1 << 40),
+    ("activation_base", 0),
+    ("private_base", 2 << 40),
+    ("io_base", 3 << 40),
+    ("io_stride", 1 << 40),
+    ("io_count", 5),
+)
+"""Regions of the CV18xx chips: CV address assignment."""
+
+
 def _cv18xx(start: int, *, lanes: int) -> MemoryHierarchy:
     """Return the memories of a CV18xx chip whose global memory begins at `start`."""
-    return MemoryHierarchy(
-        (
-            # cvikernel.
-            _local(32, banks=8, lanes=lanes, eu_bytes=16),
-            # Alignment and regions: CV address assignment; `start`: tpu-mlir's CV18xx backend.
-            MemoryScope(
-                "global",
-                alignment=16,
-                base=start,
-                facts=(
-                    ("weight_base", 1 << 40),
-                    ("activation_base", 0),
-                    ("private_base", 2 << 40),
-                    ("io_base", 3 << 40),
-                    ("io_stride", 1 << 40),
-                    ("io_count", 5),
-                ),
-            ),
-        )
-    )
+    local = _local(32, banks=8, lanes=lanes, eu_bytes=16)  # cvikernel
+    # Alignment: CV address assignment; `start`: tpu-mlir's CV18xx backend.
+    return MemoryHierarchy((local, MemoryScope("global", alignment=16, base=start, facts=_CV18XX)))
 
 
 CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
@@ -114,10 +108,7 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
                 _local(256, banks=16, lanes=64, eu_bytes=64),
                 # The tag of L2 is 30 << 40.
                 MemoryScope(
-                    "global.L2",
-                    128 * _KIB * _KIB,
-                    alignment=_PAGE,
-                    base=(30 << 40) + 0x69_8000_0000,
+                    "global.L2", 128 << 20, alignment=_PAGE, base=(30 << 40) + 0x69_8000_0000
                 ),
                 _global(
                     0,

@@ -105,9 +105,9 @@ def test_what_carries_no_machine_is_refused():
         (("V", "bytes", 1 << 62), r"pipe 'V': rate must be below 2\*\*62"),
         (("V", "bytes", 1, -1), "pipe 'V': startup must be an integer of at least 0, got -1"),
         (("V", "bytes", 1, 0, (("x", 0),)), "pipe 'V': to_scope of 'x' must be an integer"),
-        (("V", "bytes", 1, 0, 5), "pipe 'V': to_scope must map cases to rates, got 5"),
-        (("V", "bytes", 1, 0, ("x",)), r"pipe 'V': to_scope must map cases to rates, got \('x',\)"),
-        (("V", "bytes", 1, 0, (("x", 1),) * 2), "pipe 'V': to_scope lists 'x' twice"),
+        (("V", "bytes", 1, 0, 5), "pipe 'V': to_scope must map names to integers, got 5"),
+        (("V", "bytes", 1, 0, ("x",)), "pipe 'V': to_scope must map names to integers, got 'x'"),
+        (("V", "bytes", 1, 0, (("x", 1),) * 2), "pipe 'V': to_scope has 'x' twice"),
         (("V", "bytes", 1, 0, (), (("b", 1),)), "pipe 'V': at_bits must be widths in bits"),
     ],
 )
