@@ -61,8 +61,7 @@ class Slot:
     low: int
     high: int
     role: Role = Role.OTHER
-    buffer: str = ""
-    """The name in its problem, which no other buffer has; labels may be the same."""
+    buffer: str = ""  # The name in its problem, which no other has; labels may be the same
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -79,8 +78,7 @@ class Level:
     colour: str
     dashes: str | tuple[int, tuple[float, ...]]
     width: float
-    size: str = ""
-    """The value in words."""
+    size: str = ""  # The value in words
 
     def text(self, scale: Scale) -> str:
         """Return what stands beside the line; an arrow says that it lies above the map."""
@@ -238,35 +236,3 @@ def _ratio(value: int, bound: int) -> str:
     while f"{ratio:.{digits}f}" == f"{1:.{digits}f}" and digits < 6:
         digits += 1
     return f"{ratio:.{digits}f}"
-
-
-def gathered(slots: Iterable[Slot], gap_across: float, gap_up: float) -> Iterator[tuple[Slot, ...]]:
-    """Yield groups of slots that are close enough for one mark to stand for them.
-
-    A group is a run of slots in one band of addresses, in the order in which they become live, with
-    at most `gap_across` positions between one and those before it. A band holds slots of which each
-    begins at most `gap_up` bytes above all those below it.
-    """
-    for band in _runs(slots, gap_up, lambda slot: (slot.low, slot.begin), lambda slot: slot.high):
-        yield from _runs(
-            band, gap_across, lambda slot: (slot.begin, slot.low), lambda slot: slot.end
-        )
-
-
-def _runs(
-    slots: Iterable[Slot],
-    gap: float,
-    begin: Callable[[Slot], tuple[int, int]],
-    end: Callable[[Slot], int],
-) -> Iterator[tuple[Slot, ...]]:
-    """Split slots, sorted by `begin`, where one begins more than `gap` behind all before it."""
-    run: list[Slot] = []
-    reached = 0
-    for slot in sorted(slots, key=begin):
-        if run and begin(slot)[0] > reached + gap:
-            yield tuple(run)
-            run = []
-        reached = max(reached, end(slot)) if run else end(slot)
-        run.append(slot)
-    if run:
-        yield tuple(run)

@@ -10,20 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, gathered, uncovered
-from tvm_ext.drawing.picture import (
-    EDGE,
-    FAINT,
-    FONT_SIZE,
-    INK,
-    RASTER_SLOTS,
-    draw_boxes,
-    draw_spines,
-    text_width,
-    write_above,
-    write_inside,
-    write_right,
-)
+from tvm_ext.drawing import picture
+from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, uncovered
+from tvm_ext.drawing.picture import EDGE, FAINT, FONT_SIZE, INK
 from tvm_ext.text import format_bytes
 
 if TYPE_CHECKING:
@@ -36,8 +25,6 @@ GAP = 9.0
 """Points on both sides of the names of the lines."""
 TINY = 2.0
 """Points: a rectangle that is lower cannot be told from a line."""
-MARK = 3.0
-"""Points: the height of a mark that stands for rectangles lower than `TINY`."""
 SMALL = 6.0
 """Points, of names where the usual size does not fit."""
 SHORTEST = 4
@@ -50,7 +37,6 @@ _BELOW = 0.52
 _COLUMNS = 2
 LEGEND_LINES = 3
 """Most lines of a legend: three roles, tiny buffers, in-place pairs and reserved ranges."""
-TINY_COLOUR = "#8f949c"
 
 Room = Callable[["Slot"], tuple[float, float]]
 """What gives the width and the height of a slot on a map, in points."""
@@ -61,9 +47,9 @@ def draw_panel(ax: Axes, panel: Panel, scale: Scale) -> None:
     _draw_frame(ax, scale, panel.title, panel.summary)
     _draw_reserved(ax, panel.problem.memory.reserved, scale)
     room = _points(ax)
-    _draw_slots(ax, panel.slots, room)
     tiny = [slot for slot in panel.slots if room(slot)[1] < TINY]
-    _draw_tiny(ax, tiny, room, scale)
+    _draw_slots(ax, panel.slots, room)
+    _draw_tiny(ax, tiny)
     _draw_in_place(ax, panel.shared)
     _draw_names(ax, list(uncovered(panel.slots, panel.shared)))
     _draw_levels(ax, panel.levels, scale)
@@ -71,25 +57,21 @@ def draw_panel(ax: Axes, panel: Panel, scale: Scale) -> None:
 
 
 def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     ax.set_xlim(scale.begin, scale.end)
     ax.set_ylim(0, scale.top)
     ax.set_xlabel("program step", color=INK, fontsize=9)
     ax.set_ylabel("address", color=INK, fontsize=9)
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     step = 1 << max(0, (scale.top // 6).bit_length())
     ax.yaxis.set_major_locator(MultipleLocator(step))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
-    draw_spines(ax, "left", "bottom")
-    write_above(ax, title, 22, fontsize=11, fontweight="bold", color=INK, parse_math=False)
-    write_above(ax, summary, 9, fontsize=FONT_SIZE, color=FAINT)
+    picture.draw_frame(ax, title, summary, "left", "bottom")
 
 
 def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) -> None:
     if reserved:
-        draw_boxes(
+        picture.draw_boxes(
             ax,
             [(scale.begin, low, scale.end, high) for low, high in reserved],
             facecolor="none",
@@ -102,43 +84,36 @@ def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) 
 
 
 def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
-    many = len(slots) > RASTER_SLOTS
     width = min(0.7, 8 / math.sqrt(1 + len(slots)))
-    draw_boxes(
+    picture.draw_boxes(
         ax,
         [slot.box for slot in slots],
         facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
-        edgecolors="none" if many else EDGE,
+        edgecolors="none" if len(slots) > picture.RASTER_SLOTS else EDGE,
         # The edges of a rectangle without an inside would be all that is seen of it.
         linewidths=[width if min(room(slot)) >= TINY else 0 for slot in slots] or width,
-        rasterized=many,
         label="slots",
         zorder=2,
     )
 
 
-def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None:
-    """Draw one mark over each group of slots that are too low to be seen."""
-    across, up = room(Slot("", 0, 1, 0, 1))
-    marks = []
-    for group in gathered(tiny, LINE_HEIGHT / across, TINY / up):
-        low, high = min(slot.low for slot in group), max(slot.high for slot in group)
-        if (high - low) * up > 2 * MARK:
-            continue  # So many of them on top of each other can be seen.
-        least = max(float(high - low), MARK / up)
-        base = min(max((low + high - least) / 2, 0), scale.top - least)
-        right = max(slot.end for slot in group)
-        marks.append((group[0].begin, base, right, base + least))
-    if marks:
-        draw_boxes(
-            ax, marks, facecolor=TINY_COLOUR, edgecolor="none", label="too low to be seen", zorder=3
-        )
+def _draw_tiny(ax: Axes, tiny: Sequence[Slot]) -> None:
+    """Draw slots that are too low to be seen as grey lines, thin ones where they are many."""
+    picture.draw_boxes(
+        ax,
+        [slot.box for slot in tiny],
+        facecolor="none",
+        edgecolor=FAINT,
+        linewidth=min(TINY, 40 / math.sqrt(1 + len(tiny))),
+        label="too low to be seen",
+        zorder=3,
+    )
 
 
 def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
     if not shared:
         return
-    draw_boxes(
+    picture.draw_boxes(
         ax,
         [place.box for place in shared],
         facecolor="none",
@@ -173,7 +148,7 @@ def _draw_names(ax: Axes, slots: Sequence[Slot]) -> None:
         if found is not None:
             text, rotation, font = found
             style = {"rotation": rotation, "fontsize": font, "clip_on": True, "zorder": 6}
-            write_inside(ax, slot.box, text, **style)
+            picture.write_inside(ax, slot.box, text, **style)
 
 
 def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int, float] | None:
@@ -183,9 +158,12 @@ def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int, 
     """
     cuts = [name[:letters] + "…" for letters in range(len(name) - 2, SHORTEST - 1, -1)]
     for text in (f"{name}\n{size}", name, *cuts):
-        width, lines = text_width(text) + FONT_SIZE / 2, text.count("\n") + 1
+        width, lines = picture.text_width(text) + FONT_SIZE / 2, text.count("\n") + 1
         for font in (FONT_SIZE, SMALL):
-            along, over = width * font / FONT_SIZE, lines * LINE_HEIGHT * font / FONT_SIZE
+            along, over = (
+                width * font / FONT_SIZE,
+                lines * LINE_HEIGHT * font / FONT_SIZE,
+            )
             if along <= across and over <= up:
                 return text, 0, font
             if along <= up and over <= across:
@@ -225,11 +203,13 @@ def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
         middle = max(at, lowest + height / 2)
         lowest = middle + height / 2 + 2
         thread = {"arrowstyle": "-", "color": level.colour, "linewidth": 0.6, "relpos": (0, 0.5)}
-        write_right(
+        picture.write_outside(
             ax,
             text,
-            min(level.value, scale.top),
+            (1, min(level.value, scale.top)),
             (GAP, middle - at),
+            ("axes fraction", "data"),
+            va="center",
             color=level.colour,
             arrowprops=thread | {"shrinkA": 0, "shrinkB": 0} if shown and middle - at > 1 else None,
         )
@@ -246,7 +226,7 @@ def _draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
         for role in panel.roles
     ]
     if tiny:
-        handles.append(Patch(facecolor=TINY_COLOUR, label=_tiny_text(tiny)))
+        handles.append(Line2D([], [], color=FAINT, linewidth=TINY, label=_tiny_text(tiny)))
     if panel.shared:
         triangle = Line2D([], [], marker=">", linestyle="none", markersize=6, color=EDGE)
         triangle.set_markerfacecolor("white")
@@ -274,4 +254,4 @@ def _draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
 def _tiny_text(tiny: Sequence[Slot]) -> str:
     largest = format_bytes(max(slot.high - slot.low for slot in tiny))
     count = len({slot.buffer for slot in tiny})
-    return f"{count:,} too low to be seen ({'up to ' if count > 1 else ''}{largest})"
+    return f"{count:,} drawn as lines ({'up to ' if count > 1 else ''}{largest})"
