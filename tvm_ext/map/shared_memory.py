@@ -23,11 +23,10 @@ from passes.shared_memory.transform import (
     read_shared_memory,
 )
 from target_hw.memory import MemoryScope
-from tvm_ext.lowering import check_lowered, left_to_lower
+from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import type_and_shape
-from tvm_ext.shared_memory_lowering import up_to_shared_memory
 from tvm_ext.transform import StorageRewrite
 
 
