@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm_ext.drawing import picture
 from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, uncovered
@@ -45,14 +45,32 @@ Room = Callable[["Slot"], tuple[float, float]]
 def draw_panel(ax: Axes, panel: Panel, scale: Scale) -> None:
     """Draw a map on axes, which then show `scale`."""
     _draw_frame(ax, scale, panel.title, panel.summary)
-    _draw_reserved(ax, panel.problem.memory.reserved, scale)
-    room = _points(ax)
+    room, shared = _points(ax), panel.shared
     tiny = [slot for slot in panel.slots if room(slot)[1] < TINY]
     _draw_slots(ax, panel.slots, room)
-    _draw_tiny(ax, tiny)
-    _draw_in_place(ax, panel.shared)
-    _draw_names(ax, list(uncovered(panel.slots, panel.shared)))
-    _draw_levels(ax, panel.levels, scale)
+    reserved = [(scale.begin, low, scale.end, high) for low, high in panel.problem.memory.reserved]
+    _outline(ax, reserved, "reserved", 1, edgecolor=FAINT, hatch="////", linewidth=0.5)
+    # Few strokes: dots would take most of the bytes of an SVG.
+    in_place = [place.box for place in shared]
+    _outline(ax, in_place, "in place", 2.5, edgecolor=EDGE, hatch="\\\\\\\\", linewidth=0.5)
+    # Lines over the others, thin ones where they are many.
+    width = min(TINY, 40 / math.sqrt(1 + len(tiny)))
+    lines = [slot.box for slot in tiny]
+    _outline(ax, lines, "too low to be seen", 3, edgecolor=FAINT, linewidth=width)
+    if shared:
+        ax.scatter(
+            [(place.begin + place.end) / 2 for place in shared],
+            [(place.low + place.high) / 2 for place in shared],
+            marker=">",
+            s=40,
+            facecolor="white",
+            edgecolor=EDGE,
+            linewidth=0.9,
+            zorder=4,
+            label="in place, from source to destination",
+        )
+    _draw_names(ax, list(uncovered(panel.slots, shared)), room)
+    _draw_levels(ax, panel.levels, scale, room(Slot("", 0, 1, 0, 1))[1])
     _draw_legend(ax, panel, tiny)
 
 
@@ -69,18 +87,11 @@ def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
     picture.draw_frame(ax, title, summary, "left", "bottom")
 
 
-def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) -> None:
-    if reserved:
-        picture.draw_boxes(
-            ax,
-            [(scale.begin, low, scale.end, high) for low, high in reserved],
-            facecolor="none",
-            edgecolor=FAINT,
-            hatch="////",
-            linewidth=0.5,
-            label="reserved",
-            zorder=1,
-        )
+def _outline(
+    ax: Axes, boxes: Sequence[picture.Box], label: str, zorder: float, **style: Any
+) -> None:
+    if boxes:
+        picture.draw_boxes(ax, boxes, label=label, zorder=zorder, facecolor="none", **style)
 
 
 def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
@@ -97,57 +108,16 @@ def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
     )
 
 
-def _draw_tiny(ax: Axes, tiny: Sequence[Slot]) -> None:
-    """Draw slots that are too low to be seen as grey lines, thin ones where they are many."""
-    picture.draw_boxes(
-        ax,
-        [slot.box for slot in tiny],
-        facecolor="none",
-        edgecolor=FAINT,
-        linewidth=min(TINY, 40 / math.sqrt(1 + len(tiny))),
-        label="too low to be seen",
-        zorder=3,
-    )
-
-
-def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
-    if not shared:
-        return
-    picture.draw_boxes(
-        ax,
-        [place.box for place in shared],
-        facecolor="none",
-        edgecolor=EDGE,
-        hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
-        linewidth=0.5,
-        label="in place",
-        zorder=2.5,
-    )
-    ax.scatter(
-        [(place.begin + place.end) / 2 for place in shared],
-        [(place.low + place.high) / 2 for place in shared],
-        marker=">",
-        s=40,
-        facecolor="white",
-        edgecolor=EDGE,
-        linewidth=0.9,
-        zorder=4,
-        label="in place, from source to destination",
-    )
-
-
-def _draw_names(ax: Axes, slots: Sequence[Slot]) -> None:
+def _draw_names(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
     """Write names, with sizes where there is room, into the rectangles that can hold them."""
-    room = _points(ax)
     for slot in slots:
         across, up = room(slot)
         if max(across, up) < 2 * LINE_HEIGHT or min(across, up) < LINE_HEIGHT * SMALL / FONT_SIZE:
             continue
-        size = format_bytes(slot.high - slot.low)
-        found = _fitting(slot.label, size, across, up)
+        found = _fitting(slot.label, format_bytes(slot.high - slot.low), across, up)
         if found is not None:
             text, rotation, font = found
-            style = {"rotation": rotation, "fontsize": font, "clip_on": True, "zorder": 6}
+            style: dict[str, Any] = {"rotation": rotation, "fontsize": font, "zorder": 6}
             picture.write_inside(ax, slot.box, text, **style)
 
 
@@ -160,10 +130,7 @@ def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int, 
     for text in (f"{name}\n{size}", name, *cuts):
         width, lines = picture.text_width(text) + FONT_SIZE / 2, text.count("\n") + 1
         for font in (FONT_SIZE, SMALL):
-            along, over = (
-                width * font / FONT_SIZE,
-                lines * LINE_HEIGHT * font / FONT_SIZE,
-            )
+            along, over = width * font / FONT_SIZE, lines * LINE_HEIGHT * font / FONT_SIZE
             if along <= across and over <= up:
                 return text, 0, font
             if along <= up and over <= across:
@@ -180,22 +147,16 @@ def _points(ax: Axes) -> Room:
     return lambda slot: ((slot.end - slot.begin) * wide, (slot.high - slot.low) * high)
 
 
-def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
+def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale, points_a_byte: float) -> None:
     """Draw the lines and their names, which go up as far as they need to stay apart."""
-    box, dpi = ax.get_window_extent(), ax.figure.figure.dpi
-    points_a_byte = box.height / dpi * 72 / scale.top
     lowest = -math.inf
     for level in levels:
         shown = level.value <= scale.top
         if shown:
+            name = level.name.replace("\n", " ")
+            style: dict[str, Any] = {"linestyle": level.dashes, "linewidth": level.width}
             ax.axhline(
-                level.value,
-                color=level.colour,
-                linestyle=level.dashes,
-                linewidth=level.width,
-                label=level.name.replace("\n", " "),
-                zorder=5,
-                clip_on=False,
+                level.value, label=name, color=level.colour, zorder=5, clip_on=False, **style
             )
         text = level.text(scale)
         height = LINE_HEIGHT * (text.count("\n") + 1)
@@ -226,32 +187,25 @@ def _draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
         for role in panel.roles
     ]
     if tiny:
-        handles.append(Line2D([], [], color=FAINT, linewidth=TINY, label=_tiny_text(tiny)))
+        count, largest = len({slot.buffer for slot in tiny}), max(s.high - s.low for s in tiny)
+        text = f"{count:,} drawn as lines ({'up to ' if count > 1 else ''}{format_bytes(largest)})"
+        handles.append(Line2D([], [], color=FAINT, linewidth=TINY, label=text))
     if panel.shared:
-        triangle = Line2D([], [], marker=">", linestyle="none", markersize=6, color=EDGE)
-        triangle.set_markerfacecolor("white")
-        triangle.set_label("in place over its source")
+        triangle = Line2D([], [], color=EDGE, marker=">", markersize=6, linestyle="none")
+        triangle.set(markerfacecolor="white", label="in place over its source")
         handles.append(triangle)
     if panel.problem.memory.reserved:
         handles.append(Patch(facecolor="none", edgecolor=FAINT, hatch="////", label="reserved"))
     if handles:
+        below = ScaledTranslation(-3 / 72, -_BELOW, ax.figure.figure.dpi_scale_trans)
         ax.legend(
             handles=handles,
             loc="upper left",
             bbox_to_anchor=(0, 0),
-            bbox_transform=ax.transAxes
-            + ScaledTranslation(-3 / 72, -_BELOW, ax.figure.figure.dpi_scale_trans),
+            bbox_transform=ax.transAxes + below,
             ncols=_COLUMNS,
-            frameon=False,
-            fontsize=FONT_SIZE,
-            labelcolor=INK,
             borderaxespad=0,
             columnspacing=1.2,
             handlelength=1.2,
+            **picture.LEGEND,
         )
-
-
-def _tiny_text(tiny: Sequence[Slot]) -> str:
-    largest = format_bytes(max(slot.high - slot.low for slot in tiny))
-    count = len({slot.buffer for slot in tiny})
-    return f"{count:,} drawn as lines ({'up to ' if count > 1 else ''}{largest})"

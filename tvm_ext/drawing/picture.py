@@ -47,6 +47,8 @@ BOUND_INK = "#3f7fd0"
 PEAK_INK = "#d1495b"
 FONT_SIZE = 8.0
 """Points, of labels in rectangles and of those beside lines."""
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": FONT_SIZE, "labelcolor": INK}
+"""The style of legends."""
 RESOLUTION = 200
 """Dots an inch of pictures made of dots, and of rectangles stored as an image."""
 
@@ -117,8 +119,8 @@ def draw_boxes(ax: Axes, boxes: Iterable[Box], **style: Any) -> None:
 def write_inside(ax: Axes, box: Box, text: str, **style: Any) -> None:
     """Write a text into the middle of a rectangle."""
     left, bottom, right, top = box
-    middle = (left + right) / 2, (bottom + top) / 2
-    ax.text(*middle, text, ha="center", va="center", color="black", parse_math=False, **style)
+    centred: dict[str, Any] = {"ha": "center", "va": "center", "color": "black", "clip_on": True}
+    ax.text((left + right) / 2, (bottom + top) / 2, text, parse_math=False, **centred, **style)
 
 
 def draw_frame(ax: Axes, title: str | None, summary: str, *sides: str) -> None:

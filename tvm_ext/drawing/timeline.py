@@ -208,23 +208,14 @@ def _draw_names(
                 break
             if picture.text_width(text) <= room:
                 box = _box(run.begin, min(run.end, end), rows[run.pipe], _BAR)
-                picture.write_inside(ax, box, text, fontsize=FONT_SIZE, clip_on=True, zorder=3)
+                picture.write_inside(ax, box, text, fontsize=FONT_SIZE, zorder=3)
                 break
 
 
 def _draw_legend(figure: Figure) -> None:
     from matplotlib.patches import Patch
 
-    figure.legend(
-        handles=[
-            Patch(facecolor=WAIT_COLOURS[cause], edgecolor="#999999", label=WAIT_NAMES[cause])
-            for cause in Cause
-        ]
-        + [Patch(facecolor="none", edgecolor="none", label="boxes: each buffer has its colour")],
-        loc="lower left",
-        bbox_to_anchor=(_LEFT / figure.get_size_inches()[0], 0),
-        ncols=4,
-        frameon=False,
-        labelcolor=INK,
-        fontsize=FONT_SIZE,
-    )
+    handles = [Patch(fc=WAIT_COLOURS[c], ec="#999999", label=WAIT_NAMES[c]) for c in Cause]
+    handles.append(Patch(fc="none", ec="none", label="boxes: each buffer has its colour"))
+    at = (_LEFT / figure.get_size_inches()[0], 0)
+    figure.legend(handles=handles, loc="lower left", bbox_to_anchor=at, ncols=4, **picture.LEGEND)
