@@ -85,22 +85,11 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
     known_suffix(args.output)
     check_writable(Path(args.output))
-    planners = () if args.planners is None else args.planners
-    shown = memory_map_of(
-        args.program,
-        target=args.target,
-        capacity=args.capacity,
-        alignment=args.alignment,
-        options=MapOptions(
-            planners,
-            args.scopes,
-            args.functions,
-            args.layer_group,
-            budget_of(args),
-            args.order,
-            args.shared_memory,
-        ),
-    )
+    names = (() if args.planners is None else args.planners, args.scopes, args.functions)
+    ways = {way: getattr(args, way) for way in ("layer_group", "order", "shared_memory")}
+    options = MapOptions(*names, budget=budget_of(args), **ways)
+    table = {"capacity": args.capacity, "alignment": args.alignment}
+    shown = memory_map_of(args.program, target=args.target, options=options, **table)
     write_map(shown, args.output)
     for line in _report(shown):
         print(line)
@@ -110,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(shown: MemoryMap) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for scope in shown.scopes:
         bound, capacity = scope.bound(), scope.capacity
         there = "" if capacity is None else f" of {format_bytes(capacity)}"
@@ -123,10 +112,8 @@ def _report(shown: MemoryMap) -> list[str]:
             )
             lines += [f"  {line}" for line in scope.explain(placement).splitlines()]
         lines += [f"  {scope.form}"] if scope.form else []
-    for line in shown.left[:_MOST_LEFT]:
-        lines.append(f"not planned: {line}")
+    lines += [f"not planned: {line}" for line in shown.left[:_MOST_LEFT]]
     if len(shown.left) > _MOST_LEFT:
         lines.append(f"not planned: {len(shown.left) - _MOST_LEFT} more")
-    for run in shown.runs:
-        lines.append(f"{run.function}: {run.planner} takes {run.simulation.makespan:,} cycles")
-    return lines
+    cycles = ((run, run.simulation.makespan) for run in shown.runs)
+    return [*lines, *(f"{run.function}: {run.planner} takes {n:,} cycles" for run, n in cycles)]

@@ -61,9 +61,7 @@ def _segment(device: int, scope: ScopeMap, placement: Placement) -> Entry:
     address, size = placement.problem.memory.base, _segment_size(placement)
     free = {"address": address, "size": size, "requested_size": 0, "frames": []}
     return {
-        "device": device,
-        "address": address,
-        "total_size": size,
+        **{"device": device, "address": address, "total_size": size},
         **dict.fromkeys(("allocated_size", "active_size", "requested_size"), 0),
         "stream": _STREAM,
         "segment_type": "large",
