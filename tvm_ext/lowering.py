@@ -129,13 +129,11 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
     """
     target, stock = known_target(target), tirx.transform.StorageRewrite
     modules: list[tvm.IRModule] = []
-    is_program = is_captured = False
+    folded: list[tvm.IRModule] | None = None  # Those before the program, once that is lowered
 
     def record(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        nonlocal is_captured
         modules.append(mod)
-        is_captured = is_program
-        if is_captured:
+        if folded is not None:
             raise _Captured
         return stock()(mod)
 
@@ -148,13 +146,13 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
                 except ValueError as error:
                     raise ValueError(no_relax_pipeline(target)) from error
                 mod = pipeline(mod)
-        is_program = True
+        folded = list(modules)
         try:
             tvm.compile(mod, target, relax_pipeline=None)
         except Exception:  # Crossing the C++ pass manager may make another error of ours.
-            if not is_captured:
+            if len(modules) == len(folded):
                 raise
-    if not is_captured:
+    if len(modules) == len(folded):
         raise ValueError(
             f"capture: lowering for target kind {target.kind.name!r} never ran {STORAGE_REWRITE}; "
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"

@@ -63,21 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{option}", default="", metavar="NAME[,NAME...]", help=f"{what}; {example}"
         )
-    parser.add_argument(
-        "--layer-group",
-        action="store_true",
-        help="of a network: show the local memory of its groups of layers; needs a target with one",
-    )
-    parser.add_argument(
-        "--order",
-        action="store_true",
-        help="of a network: show it in the order in which the least memory is live",
-    )
-    parser.add_argument(
-        "--shared-memory",
-        action="store_true",
-        help="of GPU kernels: show the shared memory of each, epoch by epoch between its barriers",
-    )
+    for option, what in (
+        ("layer-group", "a network: show the local memory of its groups of layers"),
+        ("order", "a network: show it in the order in which the least memory is live"),
+        ("shared-memory", "GPU kernels: show the shared memory of each, epoch by epoch"),
+    ):
+        parser.add_argument(f"--{option}", action="store_true", help=f"of {what}")
     add_limits(parser)
 
 
