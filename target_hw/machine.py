@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 from target_hw.memory import Facts, as_map, checked_number, named_integers, read_feature
@@ -42,8 +41,8 @@ class Pipe:
         Rates by the storage scope that is written, such as ``local.L0A``, where they differ; a map
         or pairs, kept as pairs.
     at_bits : Rates
-        Rates by the width of an element in bits, such as ``16``, where they differ. A width that
-        is not listed counts as the next one above it, one above all as the widest.
+        Rates by the width of an element in bits, such as ``16``, where they differ; kept sorted. A
+        width that is not listed counts as the next one above it, one above all as the widest.
     basis : str
         Where the figures are from, or that they are an estimate.
 
@@ -74,6 +73,8 @@ class Pipe:
         for bits, _ in self.at_bits:
             if not bits.isdecimal() or int(bits) < 1:
                 raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
+        by_width = sorted(self.at_bits, key=lambda case: int(case[0]))
+        object.__setattr__(self, "at_bits", tuple(by_width))
 
     def cycles(self, work: int, element_bits: int = 8, scopes: tuple[str, ...] = ()) -> int:
         """Return how long an instruction takes, in cycles: at least one.
@@ -91,15 +92,11 @@ class Pipe:
         rate = min(rates) if rates else self._rate_at(element_bits)
         return max(1, self.startup + -(-work // rate))
 
-    @cached_property
-    def _by_width(self) -> list[tuple[int, int]]:
-        return sorted((int(bits), rate) for bits, rate in self.at_bits)
-
     def _rate_at(self, element_bits: int) -> int:
-        for bits, rate in self._by_width:
-            if element_bits <= bits:
+        for bits, rate in self.at_bits:
+            if element_bits <= int(bits):
                 return rate
-        return self._by_width[-1][1] if self._by_width else self.rate
+        return self.at_bits[-1][1] if self.at_bits else self.rate
 
 
 @dataclass(frozen=True)

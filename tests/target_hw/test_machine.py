@@ -128,6 +128,13 @@ def test_an_impossible_machine_is_refused():
         Machine((pipe,))["M"]
 
 
+def test_a_machine_that_has_run_is_described_as_before():
+    pipe = Pipe("V", "bytes", 1, at_bits={"32": 1, "8": 2})
+    assert [pipe.cycles(16, bits) for bits in (8, 16, 64)] == [8, 16, 16]
+    machine = Machine((pipe,))
+    assert Machine.from_feature(machine.to_feature()) == machine
+
+
 def test_rates_may_be_a_map():
     assert Pipe("V", "bytes", 1, at_bits={"8": 2}) == Pipe("V", "bytes", 1, at_bits=(("8", 2),))
 
