@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
+from types import MappingProxyType
 
 from passes.planning import Plan, Problem, live_bytes, lower_bound
 from tvm_ext.drawing.picture import BOUND_INK, INK, PEAK_INK
@@ -108,7 +109,7 @@ class Panel:
             raise TypeError(f"a map needs a Problem and a Plan, got {problem!r} and {plan!r}")
         self.problem, self.plan = problem, plan
         self.title = f"{problem.name}: {plan.planner}" if title is None else title
-        self.slots = list(_slots(problem, plan, labels or {}))
+        self.slots = list(slots_of(problem, plan, labels or {}))
         self.shared = list(_shared_in_place(problem, plan))
         self.bound = lower_bound(problem)
         self.extent = Scale(
@@ -153,8 +154,14 @@ class Panel:
         return tuple(role for role in Role if role in found)
 
 
-def _slots(problem: Problem, plan: Plan, labels: Mapping[str, str]) -> Iterator[Slot]:
-    """Yield each slot of each buffer that has bytes, in each of its live ranges."""
+def slots_of(
+    problem: Problem, plan: Plan, labels: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Slot]:
+    """Yield each slot of each buffer that has bytes, in each of its live ranges.
+
+    `labels` say what to call a buffer, by its name. Raises ValueError when the plan lacks an offset
+    for a slot.
+    """
     role = role_finder(problem, plan)
     for buffer in problem.buffers:
         offsets = plan.offsets.get(buffer.name, ())

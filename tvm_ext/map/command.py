@@ -66,10 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, what in (
         ("layer-group", "a network: show the target's local memory, by groups of layers"),
         ("order", "a network: show it in the order in which the least memory is live"),
-        (
-            "shared-memory",
-            "GPU kernels: show the shared memory of each, by epochs between barriers",
-        ),
+        ("shared-memory", "GPU kernels: show the shared memory of each, epoch by epoch"),
     ):
         parser.add_argument(f"--{option}", action="store_true", help=f"of {what}")
     add_limits(parser)
