@@ -127,7 +127,7 @@ def draw_frame(ax: Axes, title: str | None, summary: str, *sides: str) -> None:
     """Count across, show the axes on some sides only, and write a title and a line above."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.tick_params(labelsize=FONT_SIZE, colors=INK)
     for side, spine in ax.spines.items():
