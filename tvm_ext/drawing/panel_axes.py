@@ -188,7 +188,8 @@ def _draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
     ]
     if tiny:
         count, largest = len({slot.buffer for slot in tiny}), max(s.high - s.low for s in tiny)
-        text = f"{count:,} too low for a box ({'up to ' if count > 1 else ''}{format_bytes(largest)})"
+        size = ("up to " if count > 1 else "") + format_bytes(largest)
+        text = f"{count:,} too low for a box ({size})"
         handles.append(Line2D([], [], color=FAINT, linewidth=TINY, label=text))
     if panel.shared:
         triangle = Line2D([], [], color=EDGE, marker=">", markersize=6, linestyle="none")
