@@ -113,3 +113,9 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("tvm_ext.find_spec", lambda name: None)
     with pytest.raises(ImportError, match="'passes', but Python finds"):
         check_own_packages()
+
+
+def test_what_is_no_map_is_not_written(tmp_path):
+    with pytest.raises(TypeError, match="write_map: needs a MemoryMap, got None"):
+        tvm_ext.write_map(None, tmp_path / "map.html")
+    assert not list(tmp_path.iterdir())
