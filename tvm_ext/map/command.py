@@ -64,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{option}", default="", metavar="NAME[,NAME...]", help=f"{what}; {example}"
         )
     for option, what in (
-        ("layer-group", "a network: show the target's local memory, by groups of layers"),
+        ("layer-group", "a network: show its groups of layers in the target's local memory"),
         ("order", "a network: show it in the order in which the least memory is live"),
-        ("shared-memory", "GPU kernels: show the shared memory of each, epoch by epoch"),
+        ("shared-memory", "GPU kernels: show their shared memory, epoch by epoch between barriers"),
     ):
         parser.add_argument(f"--{option}", action="store_true", help=f"of {what}")
     add_limits(parser)

@@ -118,8 +118,8 @@ def _pipelines(process: int, run: PlannedRun) -> Iterator[Event]:
             yield _complete(process, track, label, "stall", (begin, end), **waited)
         args = {
             "iteration": list(ran.iteration),
-            "reads": [f"{buffer} [{slot}]" for buffer, slot in ran.reads],
-            "writes": [f"{buffer} [{slot}]" for buffer, slot in ran.writes],
+            "reads": [f"{buffer}[{slot}]" for buffer, slot in ran.reads],
+            "writes": [f"{buffer}[{slot}]" for buffer, slot in ran.writes],
         }
         yield _complete(process, track, ran.statement, "run", (ran.begin, ran.end), **args)
 
