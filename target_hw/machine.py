@@ -182,10 +182,8 @@ class Machine:
     def from_feature(cls, feature: object) -> Machine:
         """Read what `to_feature` writes; fields at their defaults may be left out.
 
-        Raises
-        ------
-        ValueError
-            When this is no description of a machine; the message names the pipe and the field.
+        Where this is no description of a machine, the message of the ValueError names the pipe and
+        the field.
         """
         plain = as_map("machine", feature, ("pipes", "cores"))
         pipes, known = [], [field.name for field in fields(Pipe)[1:]]

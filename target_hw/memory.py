@@ -106,20 +106,10 @@ class MemoryScope:
 
     @classmethod
     def from_feature(cls, name: str, description: object) -> MemoryScope:
-        """Read what `to_feature` writes.
+        """Read what `to_feature` writes; the defaults hold for fields that are left out.
 
-        Parameters
-        ----------
-        name : str
-            The storage scope.
-        description : Mapping of str to object
-            Field names and values; the defaults hold for what is left out. Any mapping and
-            sequence types will do: TVM hands back its own.
-
-        Raises
-        ------
-        ValueError
-            When this is no description of a memory; the message names the scope and field.
+        Any mapping and sequence types will do: TVM hands back its own. Where this is no description
+        of a memory, the message of the ValueError names the scope and field.
         """
         known = [field.name for field in fields(cls)[1:]]
         return cls(name, **as_map(f"memory scope {name!r}", description, known))
@@ -187,17 +177,9 @@ class MemoryHierarchy:
 
     @classmethod
     def from_feature(cls, feature: object) -> MemoryHierarchy:
-        """Read what `to_feature` writes.
+        """Read what `to_feature` writes: a map of scope names to descriptions.
 
-        Parameters
-        ----------
-        feature : Mapping of str to Mapping
-            Scope names to descriptions; see `MemoryScope.from_feature`.
-
-        Raises
-        ------
-        ValueError
-            When this is no description of memories; the message names the scope and field.
+        All else is as in `MemoryScope.from_feature`.
         """
         described = as_map("memory hierarchy", feature)
         return cls(tuple(MemoryScope.from_feature(*entry) for entry in described.items()))
