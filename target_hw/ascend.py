@@ -21,7 +21,6 @@ Sources, by the names used below:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 
 from target_hw.machine import Machine, Pipe, Rates
@@ -30,24 +29,22 @@ from target_hw.memory import Facts, MemoryHierarchy, MemoryScope
 _KIB = 1024
 
 
-def _memory(
-    *, ub: int, l1: int, l0c: int, workspace_alignment: int, ub_facts: Facts = ()
-) -> MemoryHierarchy:
-    """Return the memories of one chip; sizes and alignments in bytes."""
+def _memory(ub: int, l1: int, l0c: int, workspace: int, ub_facts: Facts = ()) -> MemoryHierarchy:
+    """Return the memories of one chip, of sizes in KiB; `workspace` is an alignment in bytes."""
     return MemoryHierarchy(
         (
             # Alignments of UB, L1 and L0C: device table, the same for all chips.
-            MemoryScope("local.UB", ub, alignment=32, facts=ub_facts),
-            MemoryScope("local.L1", l1, alignment=32),
+            MemoryScope("local.UB", ub * _KIB, alignment=32, facts=ub_facts),
+            MemoryScope("local.L1", l1 * _KIB, alignment=32),
             # L0A and L0B: sizes from the device table, the same for all chips; alignments from
             # the PlanMemory guide.
             MemoryScope("local.L0A", 64 * _KIB, alignment=512),
             MemoryScope("local.L0B", 64 * _KIB, alignment=512),
-            MemoryScope("local.L0C", l0c, alignment=512),
+            MemoryScope("local.L0C", l0c * _KIB, alignment=512),
             # Bias table and fixpipe parameters: PlanMemory guide, which gives no sizes.
             MemoryScope("local.BT", alignment=64),
             MemoryScope("local.FP", alignment=64),
-            MemoryScope("global.workspace", alignment=workspace_alignment),
+            MemoryScope("global.workspace", alignment=workspace),
         )
     )
 
@@ -56,24 +53,17 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
     {
         # Sizes of UB, L1 and L0C: device table. Workspace: PlanMemory code, which rounds sizes up
         # to 256 bits on the memory-based chips (910B, 910_93) and not on the register-based ones.
-        "ascend/910b": _memory(
-            ub=192 * _KIB, l1=512 * _KIB, l0c=128 * _KIB, workspace_alignment=32
-        ),
-        "ascend/910_93": _memory(
-            ub=192 * _KIB, l1=512 * _KIB, l0c=128 * _KIB, workspace_alignment=32
-        ),
-        "ascend/310b": _memory(
-            ub=256 * _KIB, l1=1024 * _KIB, l0c=128 * _KIB, workspace_alignment=1
-        ),
+        "ascend/910b": _memory(ub=192, l1=512, l0c=128, workspace=32),
+        "ascend/910_93": _memory(ub=192, l1=512, l0c=128, workspace=32),
+        "ascend/310b": _memory(ub=256, l1=1024, l0c=128, workspace=1),
+        # Device table: the compiler keeps 8 KiB of the 256 KiB for itself. The data cache of SIMT
+        # and mixed functions is carved out of UB; its limits, in bytes: device table; what such a
+        # function has when nothing is asked for: PlanMemory code, option `simt-vf-dynamic-size`.
         "ascend/950": _memory(
-            # Device table: the compiler keeps 8 KiB of the 256 KiB for itself.
-            ub=248 * _KIB,
-            l1=512 * _KIB,
-            l0c=256 * _KIB,
-            workspace_alignment=1,
-            # Bytes. The data cache of SIMT and mixed functions is carved out of UB. Limits of the
-            # cache: device table; what such a function has when nothing is asked for: PlanMemory
-            # code, option `simt-vf-dynamic-size`.
+            ub=248,
+            l1=512,
+            l0c=256,
+            workspace=1,
             ub_facts=(
                 ("data_cache_min", 32 * _KIB),
                 ("data_cache_max", 120 * _KIB),
@@ -102,67 +92,42 @@ _GLOBAL_STARTUP = 64
 _GLOBAL = "estimate: one core's share of global memory without hits in L2, from published figures"
 
 
-def _machine(
-    *,
-    l0b: int,
-    mte1_startup: int,
-    fix_startup: int,
-    multiply_adds: Rates,
-    cores: tuple[tuple[str, tuple[str, ...]], ...] = _SEPARATE_CORES,
-    basis: str = _PERF,
-) -> Machine:
-    """Return the pipes of one chip; rates in bytes, elements or multiply-adds a cycle."""
+def _pipes(
+    l0b: int, startups: tuple[int, int], multiply_adds: Rates, basis: str = _PERF
+) -> tuple[Pipe, ...]:
+    """Return the pipes of one chip; rates in bytes, elements or multiply-adds a cycle.
+
+    The rate to L0B, the cycles that instructions of MTE1 and FIX take besides, and the matrix
+    unit's rates differ from chip to chip.
+    """
+    mte1, fix = startups
     to_l0 = (("local.L0A", 256), ("local.L0B", l0b), ("local.BT", 32))
-    return Machine(
-        (
-            Pipe("MTE2", "bytes", _GLOBAL_RATE, _GLOBAL_STARTUP, basis=_GLOBAL),
-            Pipe("MTE1", "bytes", 128, mte1_startup, to_scope=to_l0, basis=basis),
-            Pipe("M", "multiply-adds", multiply_adds[0][1], at_bits=multiply_adds, basis=basis),
-            # 64 elements a cycle of a half result within the chip; to global memory, its share.
-            Pipe(
-                "FIX",
-                "bytes",
-                _GLOBAL_RATE,
-                fix_startup,
-                to_scope=(("local.L1", 128), ("local.UB", 128)),
-                basis=f"within the chip {basis}; to global memory as MTE2",
-            ),
-            Pipe(
-                "V",
-                "elements",
-                256,
-                16,
-                at_bits=(("8", 256), ("16", 128), ("32", 64), ("64", 32)),
-                basis="256 bytes at a time: intrinsics guide; one such step a cycle and start-up: "
-                "estimate",
-            ),
-            Pipe("MTE3", "bytes", _GLOBAL_RATE, _GLOBAL_STARTUP, basis=_GLOBAL),
-            Pipe("S", "elements", 1, basis="estimate"),
-        ),
-        cores,
+    # 64 elements a cycle of a half result within the chip; to global memory, its share.
+    from_l0c = (("local.L1", 128), ("local.UB", 128))
+    fix_basis = f"within the chip {basis}; to global memory as MTE2"
+    widths = (("8", 256), ("16", 128), ("32", 64), ("64", 32))
+    v_basis = "256 bytes at a time: intrinsics guide; one such step a cycle and start-up: estimate"
+    return (
+        Pipe("MTE2", "bytes", _GLOBAL_RATE, _GLOBAL_STARTUP, basis=_GLOBAL),
+        Pipe("MTE1", "bytes", 128, mte1, to_scope=to_l0, basis=basis),
+        Pipe("M", "multiply-adds", multiply_adds[0][1], at_bits=multiply_adds, basis=basis),
+        Pipe("FIX", "bytes", _GLOBAL_RATE, fix, to_scope=from_l0c, basis=fix_basis),
+        Pipe("V", "elements", 256, 16, at_bits=widths, basis=v_basis),
+        Pipe("MTE3", "bytes", _GLOBAL_RATE, _GLOBAL_STARTUP, basis=_GLOBAL),
+        Pipe("S", "elements", 1, basis="estimate"),
     )
 
 
-_DAV_2201 = partial(
-    _machine,
-    l0b=128,
-    mte1_startup=28,
-    fix_startup=20,
-    multiply_adds=(("8", 8192), ("16", 4096), ("32", 1024)),
-)
+_910B = (128, (28, 20), (("8", 8192), ("16", 4096), ("32", 1024)))
+_950 = (256, (30, 26), (("8", 8192), ("16", 4096), ("32", 256)))
 
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
-        "ascend/910b": _DAV_2201(),
-        "ascend/910_93": _DAV_2201(),
+        "ascend/910b": Machine(_pipes(*_910B), _SEPARATE_CORES),
+        "ascend/910_93": Machine(_pipes(*_910B), _SEPARATE_CORES),
         # Nothing published was found.
-        "ascend/310b": _DAV_2201(cores=(), basis="estimate: as 910b"),
-        "ascend/950": _machine(
-            l0b=256,
-            mte1_startup=30,
-            fix_startup=26,
-            multiply_adds=(("8", 8192), ("16", 4096), ("32", 256)),
-        ),
+        "ascend/310b": Machine(_pipes(*_910B, basis="estimate: as 910b")),
+        "ascend/950": Machine(_pipes(*_950), _SEPARATE_CORES),
     }
 )
 """Target tag to pipes: the matrix and transfer units as published where they are, else estimates.

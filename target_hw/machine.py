@@ -8,17 +8,16 @@ how long that kernel takes on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
-from target_hw.memory import as_map, faults_of_number, is_list, read_feature
+from target_hw.memory import Facts, as_map, checked_number, named_integers, read_feature
 
 UNITS = ("bytes", "elements", "multiply-adds")
 """What the work of a pipe can be counted in."""
 
-Rates = tuple[tuple[str, int], ...]
+Rates = Facts
 """Rates that hold in special cases: the case and the units of work in a cycle."""
 
 _RATES = ("to_scope", "at_bits")
@@ -42,8 +41,8 @@ class Pipe:
         Rates by the storage scope that is written, such as ``local.L0A``, where they differ; a map
         or pairs, kept as pairs.
     at_bits : Rates
-        Rates by the width of an element in bits, such as ``16``, where they differ. A width that
-        is not listed counts as the next one above it, one above all as the widest.
+        Rates by the width of an element in bits, such as ``16``, where they differ; kept sorted. A
+        width that is not listed counts as the next one above it, one above all as the widest.
     basis : str
         Where the figures are from, or that they are an estimate.
 
@@ -66,12 +65,16 @@ class Pipe:
         if self.unit not in UNITS:
             raise ValueError(f"{where}: unit must be one of {', '.join(UNITS)}, got {self.unit!r}")
         for field, least in (("rate", 1), ("startup", 0)):
-            _check_number(where, field, getattr(self, field), least)
+            number = checked_number(where, field, getattr(self, field), least)
+            object.__setattr__(self, field, number)
         for field in _RATES:
-            object.__setattr__(self, field, _checked_rates(where, field, getattr(self, field)))
+            rates = named_integers(where, field, getattr(self, field), least=1)
+            object.__setattr__(self, field, rates)
         for bits, _ in self.at_bits:
             if not bits.isdecimal() or int(bits) < 1:
                 raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
+        by_width = sorted(self.at_bits, key=lambda case: int(case[0]))
+        object.__setattr__(self, "at_bits", tuple(by_width))
 
     def cycles(self, work: int, element_bits: int = 8, scopes: tuple[str, ...] = ()) -> int:
         """Return how long an instruction takes, in cycles: at least one.
@@ -89,15 +92,11 @@ class Pipe:
         rate = min(rates) if rates else self._rate_at(element_bits)
         return max(1, self.startup + -(-work // rate))
 
-    @cached_property
-    def _by_width(self) -> list[tuple[int, int]]:
-        return sorted((int(bits), rate) for bits, rate in self.at_bits)
-
     def _rate_at(self, element_bits: int) -> int:
-        for bits, rate in self._by_width:
-            if element_bits <= bits:
+        for bits, rate in self.at_bits:
+            if element_bits <= int(bits):
                 return rate
-        return self._by_width[-1][1] if self._by_width else self.rate
+        return self.at_bits[-1][1] if self.at_bits else self.rate
 
 
 @dataclass(frozen=True)
@@ -183,10 +182,8 @@ class Machine:
     def from_feature(cls, feature: object) -> Machine:
         """Read what `to_feature` writes; fields at their defaults may be left out.
 
-        Raises
-        ------
-        ValueError
-            When this is no description of a machine; the message names the pipe and the field.
+        Where this is no description of a machine, the message of the ValueError names the pipe and
+        the field.
         """
         plain = as_map("machine", feature, ("pipes", "cores"))
         pipes, known = [], [field.name for field in fields(Pipe)[1:]]
@@ -224,21 +221,3 @@ class Machine:
             "add one with target_hw.with_machine"
         )
         return read_feature(target, "machine", "machine", hint, cls.from_feature)
-
-
-def _checked_rates(where: str, field: str, rates: Any) -> Rates:
-    rates = tuple(rates.items()) if isinstance(rates, Mapping) else rates
-    if not is_list(rates) or not all(is_list(entry) and len(entry) == 2 for entry in rates):
-        raise ValueError(f"{where}: {field} must map cases to rates, got {rates!r}")
-    checked = tuple((str(case), rate) for case, rate in rates)
-    cases = [case for case, _ in checked]
-    for case, rate in checked:
-        _check_number(where, f"{field} of {case!r}", rate, 1)
-        if cases.count(case) > 1:
-            raise ValueError(f"{where}: {field} lists {case!r} twice")
-    return checked
-
-
-def _check_number(where: str, what: str, value: object, least: int) -> None:
-    for fault in faults_of_number(what, value, least):
-        raise ValueError(f"{where}: {fault}")

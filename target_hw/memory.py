@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from target_hw.storage_scope import parse_storage_scope
 
@@ -71,18 +71,17 @@ class MemoryScope:
     facts: Facts = ()
 
     def __post_init__(self) -> None:
-        for field in ("capacity", "alignment", "bank_count", "bank_bytes", "base"):
-            object.__setattr__(self, field, as_plain(getattr(self, field)))
-        if isinstance(self.facts, Mapping):
-            facts = tuple((str(fact), value) for fact, value in self.facts.items())
-            object.__setattr__(self, "facts", facts)
         _check_name(self.name)
-        fault = next(_faults(self), None)
-        if fault is not None:
-            raise ValueError(f"memory scope {self.name!r}: {fault}")
-        for field in ("reserved", "facts"):
-            pairs = sorted((first, second) for first, second in getattr(self, field))
-            object.__setattr__(self, field, tuple(pairs))
+        where = f"memory scope {self.name!r}"
+        for field, least in (("alignment", 1), ("bank_count", 1), ("base", 0)):
+            _keep(self, field, checked_number(where, field, getattr(self, field), least))
+        for field in ("capacity", "bank_bytes"):
+            if getattr(self, field) is not None:
+                _keep(self, field, checked_number(where, field, getattr(self, field), 1))
+        _keep(self, "reserved", _checked_ranges(where, self.reserved, self.capacity))
+        _keep(self, "facts", tuple(sorted(named_integers(where, "facts", self.facts))))
+        for fault in _contradictions(self):
+            raise ValueError(f"{where}: {fault}")
 
     def fact(self, name: str) -> int:
         """Return the fact called `name`; ValueError with the known names otherwise."""
@@ -107,20 +106,10 @@ class MemoryScope:
 
     @classmethod
     def from_feature(cls, name: str, description: object) -> MemoryScope:
-        """Read what `to_feature` writes.
+        """Read what `to_feature` writes; the defaults hold for fields that are left out.
 
-        Parameters
-        ----------
-        name : str
-            The storage scope.
-        description : Mapping of str to object
-            Field names and values; the defaults hold for what is left out. Any mapping and
-            sequence types will do: TVM hands back its own.
-
-        Raises
-        ------
-        ValueError
-            When this is no description of a memory; the message names the scope and field.
+        Any mapping and sequence types will do: TVM hands back its own. Where this is no description
+        of a memory, the message of the ValueError names the scope and field.
         """
         known = [field.name for field in fields(cls)[1:]]
         return cls(name, **as_map(f"memory scope {name!r}", description, known))
@@ -188,17 +177,9 @@ class MemoryHierarchy:
 
     @classmethod
     def from_feature(cls, feature: object) -> MemoryHierarchy:
-        """Read what `to_feature` writes.
+        """Read what `to_feature` writes: a map of scope names to descriptions.
 
-        Parameters
-        ----------
-        feature : Mapping of str to Mapping
-            Scope names to descriptions; see `MemoryScope.from_feature`.
-
-        Raises
-        ------
-        ValueError
-            When this is no description of memories; the message names the scope and field.
+        All else is as in `MemoryScope.from_feature`.
         """
         described = as_map("memory hierarchy", feature)
         return cls(tuple(MemoryScope.from_feature(*entry) for entry in described.items()))
@@ -263,7 +244,7 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def is_byte_count(value: object) -> bool:
+def is_byte_count(value: object) -> TypeGuard[int]:
     """Whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -303,74 +284,71 @@ def _check_name(name: object) -> None:
         raise ValueError(f"{where}: it must be a rank such as 'local', or 'rank.tag'")
 
 
-def _faults(scope: MemoryScope) -> Iterator[str]:
-    """Yield what cannot be true of any memory; what comes behind a fault may follow from it."""
-    for field, least in (("alignment", 1), ("bank_count", 1), ("base", 0)):
-        yield from faults_of_number(field, getattr(scope, field), least)
-    for field in ("capacity", "bank_bytes"):
-        if getattr(scope, field) is not None:
-            yield from faults_of_number(field, getattr(scope, field), 1)
+def _keep(scope: MemoryScope, field: str, value: object) -> None:
+    object.__setattr__(scope, field, value)
+
+
+def checked_number(where: str, what: str, value: Any, least: int | None = None) -> int:
+    """Return an integer as a plain one; ValueError when it is none, or out of bounds."""
+    number = as_plain(value)
+    if not is_byte_count(number) or (least is not None and number < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise ValueError(f"{where}: {what} must be an integer{bound}, got {value!r}")
+    if abs(number) >= _LIMIT:
+        raise ValueError(f"{where}: {what} must be below 2**62, got {value}")
+    return number
+
+
+def named_integers(where: str, what: str, given: Any, least: int | None = None) -> Facts:
+    """Return a map, or pairs, as pairs of a name and an integer; ValueError when it is neither."""
+    entries = tuple(given.items()) if isinstance(given, Mapping) else given
+    found: dict[str, int] = {}
+    for entry in entries if is_list(entries) else (entries,):
+        if not is_list(entry) or len(entry) != 2:
+            raise ValueError(f"{where}: {what} must map names to integers, got {entry!r}")
+        name = str(entry[0])
+        if name in found:
+            raise ValueError(f"{where}: {what} has {name!r} twice")
+        found[name] = checked_number(where, f"{what} of {name!r}", entry[1], least)
+    return tuple(found.items())
+
+
+def _checked_ranges(where: str, ranges: Any, capacity: int | None) -> tuple[ByteRange, ...]:
+    """Return ranges in their order; ValueError when one is none, or two overlap."""
+    what = f"{where}: reserved range"
+    if not is_list(ranges):
+        raise ValueError(f"{what}s must be a list of (begin, end), got {ranges!r}")
+    for entry in ranges:
+        if not is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
+            raise ValueError(f"{what} must be two integers (begin, end), got {entry!r}")
+        begin, end = entry
+        if begin < 0 or end <= begin:
+            raise ValueError(f"{what} [{begin}, {end}) is empty or negative")
+        if end > (capacity or _LIMIT - 1):
+            beyond = "2**62 or more" if capacity is None else f"above the capacity {capacity}"
+            raise ValueError(f"{what} [{begin}, {end}) ends {beyond}")
+    in_order = sorted((begin, end) for begin, end in ranges)
+    for (begin, end), (next_begin, next_end) in pairwise(in_order):
+        if next_begin < end:
+            raise ValueError(f"{what}s [{begin}, {end}) and [{next_begin}, {next_end}) overlap")
+    return tuple(in_order)
+
+
+def _contradictions(scope: MemoryScope) -> Iterator[str]:
+    """Yield what cannot be true of any memory, though each number by itself could."""
     capacity, alignment = scope.capacity, scope.alignment
     if alignment & (alignment - 1):
         yield f"alignment must be a power of two, got {alignment}"
     if capacity is not None and capacity < alignment:
         yield f"capacity of {capacity} bytes is below its alignment of {alignment} bytes"
-    if scope.bank_bytes is not None:
-        if capacity is None:
-            yield "banks need a capacity"
-        total = scope.bank_count * scope.bank_bytes
-        if total != capacity:
-            yield (
-                f"{scope.bank_count} banks of {scope.bank_bytes} bytes are {total} bytes, "
-                f"the capacity is {capacity}"
-            )
-    elif scope.bank_count > 1:
+    if scope.bank_bytes is None and scope.bank_count > 1:
         yield f"{scope.bank_count} banks need bank_bytes"
-    yield from _faults_of_reserved(scope.reserved, capacity)
+    if scope.bank_bytes is not None and capacity is None:
+        yield "banks need a capacity"
+    if scope.bank_bytes is not None and scope.bank_count * scope.bank_bytes != capacity:
+        yield (
+            f"{scope.bank_count} banks of {scope.bank_bytes} bytes are "
+            f"{scope.bank_count * scope.bank_bytes} bytes, the capacity is {capacity}"
+        )
     if scope.base % alignment:
         yield f"base {scope.base} is not a multiple of its alignment of {alignment} bytes"
-    yield from _faults_of_facts(scope.facts)
-
-
-def faults_of_number(what: str, value: Any, least: int) -> Iterator[str]:
-    """Yield what is wrong with a number, where something is."""
-    if not is_byte_count(value) or value < least:
-        yield f"{what} must be an integer of at least {least}, got {value!r}"
-    elif value >= _LIMIT:
-        yield f"{what} must be below 2**62, got {value}"
-
-
-def _faults_of_reserved(ranges: Any, capacity: int | None) -> Iterator[str]:
-    what = "reserved range"
-    if not is_list(ranges):
-        yield f"{what}s must be a list of (begin, end), got {ranges!r}"
-    for entry in ranges:
-        if not is_list(entry) or len(entry) != 2 or not all(map(is_byte_count, entry)):
-            yield f"{what} must be two integers (begin, end), got {entry!r}"
-        begin, end = entry
-        if begin < 0 or end <= begin:
-            yield f"{what} [{begin}, {end}) is empty or negative"
-        if end >= _LIMIT:
-            yield f"{what} [{begin}, {end}) must end below 2**62"
-        if capacity is not None and end > capacity:
-            yield f"{what} [{begin}, {end}) ends above the capacity {capacity}"
-    for (begin, end), (next_begin, next_end) in pairwise(sorted(map(tuple, ranges))):
-        if next_begin < end:
-            yield f"{what}s [{begin}, {end}) and [{next_begin}, {next_end}) overlap"
-
-
-def _faults_of_facts(facts: Any) -> Iterator[str]:
-    if not is_list(facts):
-        yield f"facts must map names to integers, got {facts!r}"
-    names = []
-    for entry in facts:
-        if not is_list(entry) or len(entry) != 2 or not isinstance(entry[0], str):
-            yield f"facts must map names to integers, got {entry!r}"
-        name, value = entry
-        if not is_byte_count(value):
-            yield f"facts: {name!r} must be an integer, got {value!r}"
-        if not -(1 << 63) <= value < 1 << 63:
-            yield f"facts: {name!r} must fit a word of 64 bits, got {value}"
-        if name in names:
-            yield f"facts: {name!r} is given twice"
-        names.append(name)

@@ -31,18 +31,14 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
 
 _BASIS = "estimate: from the instructions of the core and the width of its buses"
 
+_RATES = (("8", 2), ("16", 2), ("32", 1))
+
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
         "st/stm32f746": Machine(
             (
                 Pipe("GDMA", "bytes", 8, basis=_BASIS),
-                Pipe(
-                    "TIU",
-                    "multiply-adds",
-                    1,
-                    at_bits=(("8", 2), ("16", 2), ("32", 1)),
-                    basis=_BASIS,
-                ),
+                Pipe("TIU", "multiply-adds", 1, at_bits=_RATES, basis=_BASIS),
             )
         )
     }

@@ -17,121 +17,85 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from target_hw.machine import Machine, Pipe
-from target_hw.memory import Facts, MemoryHierarchy, MemoryScope
+from target_hw.memory import MemoryHierarchy, MemoryScope
 
 _KIB = 1024
 _PAGE = 4096  # Chip header, ALIGNMENT: the same for all chips that have one.
 
 
-def _local(kib: int, *, banks: int, lanes: int, eu_bytes: int, facts: Facts = ()) -> MemoryScope:
+def _local(kib: int, *, banks: int, lanes: int, eu_bytes: int, **facts: int) -> MemoryScope:
     """Return the local memory of one lane; each lane holds its part at the same offset.
 
     An offset is a multiple of what the execution units of a lane read at once: the local memory
     allocator of tpu-mlir (``LmemAllocator.cpp``) rounds up to `EU_BYTES`.
     """
-    return MemoryScope(
-        "local.LMEM",
-        kib * _KIB,
-        alignment=eu_bytes,
-        bank_count=banks,
-        bank_bytes=kib * _KIB // banks,
-        facts=(("lanes", lanes), ("eu_bytes", eu_bytes), *facts),
-    )
+    facts |= {"lanes": lanes, "eu_bytes": eu_bytes}
+    size, bank_bytes = kib * _KIB, kib * _KIB // banks
+    return MemoryScope("local.LMEM", size, eu_bytes, banks, bank_bytes, facts=tuple(facts.items()))
 
 
-def _global(base: int, *facts: tuple[str, int]) -> MemoryScope:
-    return MemoryScope("global", alignment=_PAGE, base=base, facts=facts)
+def _global(base: int, alignment: int = _PAGE, **facts: int) -> MemoryScope:
+    return MemoryScope("global", alignment=alignment, base=base, facts=tuple(facts.items()))
 
 
-def _tagged(start: int, unit: int, io_start: int) -> Facts:
+def _tagged(start: int, unit: int, io_start: int) -> dict[str, int]:
     """Return the regions of a chip that gives each its own tag in the address: chip header.
 
     Weights are at 1, activations at 2, inputs and outputs at 3 to 7 units of `unit` bytes, from
     the addresses `start` and `io_start`.
     """
-    return (
-        ("weight_base", start + unit),
-        ("activation_base", start + 2 * unit),
-        ("io_base", io_start + 3 * unit),
-        ("io_stride", unit),
-        ("io_count", 5),
-    )
+    weights, activations, io = start + unit, start + 2 * unit, io_start + 3 * unit
+    bases = {"weight_base": weights, "activation_base": activations, "io_base": io}
+    return {**bases, "io_stride": unit, "io_count": 5}
+
+
+def _memories(*scopes: MemoryScope) -> MemoryHierarchy:
+    return MemoryHierarchy(scopes)
 
 
 def _cv18xx(start: int, *, lanes: int) -> MemoryHierarchy:
-    """Return the memories of a CV18xx chip whose global memory begins at `start`."""
-    return MemoryHierarchy(
-        (
-            # cvikernel.
-            _local(32, banks=8, lanes=lanes, eu_bytes=16),
-            # Alignment and regions: CV address assignment; `start`: tpu-mlir's CV18xx backend.
-            MemoryScope(
-                "global",
-                alignment=16,
-                base=start,
-                facts=(
-                    ("weight_base", 1 << 40),
-                    ("activation_base", 0),
-                    ("private_base", 2 << 40),
-                    ("io_base", 3 << 40),
-                    ("io_stride", 1 << 40),
-                    ("io_count", 5),
-                ),
-            ),
-        )
-    )
+    """Return the memories of a CV18xx chip whose global memory begins at `start`.
+
+    Local memory: cvikernel. Alignment and regions: CV address assignment; `start`: tpu-mlir's
+    CV18xx backend.
+    """
+    unit = 1 << 40
+    regions = {"weight_base": unit, "activation_base": 0, "private_base": 2 * unit}
+    outside = {"io_base": 3 * unit, "io_stride": unit, "io_count": 5}
+    local = _local(32, banks=8, lanes=lanes, eu_bytes=16)
+    return _memories(local, _global(start, 16, **regions, **outside))
 
 
 CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
     {
         # The BM chips and CV184X: chip header. Activations without a base of their own come
         # right after the weights.
-        "sophgo/bm1684": MemoryHierarchy(
-            (
-                # Entries of the batch share these bytes: four of 8 bits, two of 16 (the 4N layout
-                # of ``Arch.cpp``).
-                _local(512, banks=8, lanes=64, eu_bytes=128, facts=(("pack_bytes", 4),)),
-                _global(0x1_0000_0000, ("weight_base", 0x1_0510_0000), ("dma_alignment", 512)),
-            )
+        "sophgo/bm1684": _memories(
+            # Entries of the batch share these bytes: four of 8 bits, two of 16 (the 4N layout of
+            # ``Arch.cpp``).
+            _local(512, banks=8, lanes=64, eu_bytes=128, pack_bytes=4),
+            _global(0x1_0000_0000, weight_base=0x1_0510_0000, dma_alignment=512),
         ),
-        "sophgo/bm1684x": MemoryHierarchy(
-            (
-                _local(256, banks=16, lanes=64, eu_bytes=64),
-                MemoryScope("global.L2", 0x1F_B000, alignment=_PAGE, base=0x1000_0000),
-                _global(0x1_0000_0000, ("weight_base", 0x1_0000_0000), ("dma_alignment", 512)),
-            )
+        "sophgo/bm1684x": _memories(
+            _local(256, banks=16, lanes=64, eu_bytes=64),
+            MemoryScope("global.L2", 0x1F_B000, _PAGE, base=0x1000_0000),
+            _global(0x1_0000_0000, weight_base=0x1_0000_0000, dma_alignment=512),
         ),
-        "sophgo/bm1688": MemoryHierarchy(
-            (
-                # Cores: tpu-mlir's quick start, `num_core` of ``model_deploy``. Each has lanes and
-                # local memory of its own, and all share the bytes a cycle of global memory.
-                _local(128, banks=16, lanes=32, eu_bytes=16, facts=(("cores", 2),)),
-                _global(1 << 39, *_tagged(1 << 39, 1 << 36, 1 << 39), ("dma_alignment", 512)),
-            )
+        "sophgo/bm1688": _memories(
+            # Cores: tpu-mlir's quick start, `num_core` of ``model_deploy``. Each has lanes and
+            # local memory of its own, and all share the bytes a cycle of global memory.
+            _local(128, banks=16, lanes=32, eu_bytes=16, cores=2),
+            _global(1 << 39, **_tagged(1 << 39, 1 << 36, 1 << 39), dma_alignment=512),
         ),
-        "sophgo/bm1690": MemoryHierarchy(
-            (
-                _local(256, banks=16, lanes=64, eu_bytes=64),
-                # The tag of L2 is 30 << 40.
-                MemoryScope(
-                    "global.L2",
-                    128 * _KIB * _KIB,
-                    alignment=_PAGE,
-                    base=(30 << 40) + 0x69_8000_0000,
-                ),
-                _global(
-                    0,
-                    ("weight_base", 1 << 40),
-                    ("activation_base", 2 << 40),
-                    ("dma_alignment", 256),
-                ),
-            )
+        "sophgo/bm1690": _memories(
+            _local(256, banks=16, lanes=64, eu_bytes=64),
+            # The tag of L2 is 30 << 40.
+            MemoryScope("global.L2", 128 << 20, _PAGE, base=(30 << 40) + 0x69_8000_0000),
+            _global(0, weight_base=1 << 40, activation_base=2 << 40, dma_alignment=256),
         ),
-        "sophgo/cv184x": MemoryHierarchy(
-            (
-                _local(64, banks=16, lanes=8, eu_bytes=16),
-                _global(0x8000_0000, *_tagged(0x8000_0000, 1 << 40, 0), ("dma_alignment", 256)),
-            )
+        "sophgo/cv184x": _memories(
+            _local(64, banks=16, lanes=8, eu_bytes=16),
+            _global(0x8000_0000, **_tagged(0x8000_0000, 1 << 40, 0), dma_alignment=256),
         ),
         "sophgo/cv183x": _cv18xx(0x1_0000_0000, lanes=32),
         "sophgo/cv181x": _cv18xx(0, lanes=8),

@@ -95,9 +95,7 @@ def with_machine(target: Target | str | dict[str, Any], machine: Machine) -> Tar
 
     All else is as in `with_memory`; TypeError is raised when `machine` is not a `Machine`.
     """
-    if not isinstance(machine, Machine):
-        raise TypeError(f"with_machine: needs a Machine, got {machine!r}")
-    return _with_feature(target, _MACHINE, machine.to_feature())
+    return _with_feature("with_machine", target, _MACHINE, Machine, machine)
 
 
 def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) -> Target:
@@ -120,19 +118,15 @@ def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) 
     TypeError
         When `memory` is not a `MemoryHierarchy`.
     """
-    if not isinstance(memory, MemoryHierarchy):
-        raise TypeError(f"with_memory: needs a MemoryHierarchy, got {memory!r}")
-    return _with_feature(target, _FEATURE, memory.to_feature())
+    return _with_feature("with_memory", target, _FEATURE, MemoryHierarchy, memory)
 
 
-def _with_feature(
-    target: Target | str | dict[str, Any], name: str, feature: dict[str, Any]
-) -> Target:
+def _with_feature(caller: str, target: Any, name: str, kind: type[Any], feature: Any) -> Target:
+    if not isinstance(feature, kind):
+        raise TypeError(f"{caller}: needs a {kind.__name__}, got {feature!r}")
     config = dict(Target(target).export())
-    # With a tag, reading the copy back would need that tag.
-    config.pop("tag", None)
-    config[name] = feature
-    return Target(config)
+    config.pop("tag", None)  # With a tag, reading the copy back would need that tag.
+    return Target({**config, name: feature.to_feature()})
 
 
 def _check_chip(name: str, memory: object, machine: object, kind: str, keys: object) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
-from tvm_ext import __version__
-from tvm_ext.own_packages import check_own_packages
+from tvm_ext import __version__, check_own_packages
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -6,6 +6,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from passes.planning import Budget, planner_names
@@ -96,3 +99,22 @@ def byte_count(text: str) -> int:
     except ValueError as error:
         # With this type, argparse shows the message and not only the text that it is about.
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+@contextmanager
+def progress_line(things: str) -> Iterator[Callable[[int, int], object]]:
+    """Give what is told how many of how many things are done; nothing is shown but on a terminal.
+
+    The line is written where errors are, so that what is piped holds the results alone.
+    """
+
+    def show(done: int, total: int) -> None:
+        print(f"\r{done} of {total} {things}\033[K", end="", file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    try:
+        yield show
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -71,30 +71,23 @@ class FittingMemory(Tabular):
 
     def table(self) -> Table:
         """Return a row for each plan, the chosen one with a star; or what is in the way of any."""
-        rows = [_HEADER, *self._rows()] if self.plans else [("",), (self._nothing(),)]
-        return Table(self._title(), rows, left=(0, 5))
-
-    def _title(self) -> str:
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
         title = (
             f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
         )
+        if not self.plans:
+            return Table(title, [("",), (self._nothing(),)])
         if any(plan.cycles is None for plan in self.plans):
             title += "; the target describes no pipelines, so the fewest slots given up decide"
-        return title
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (
-                "*" if plan.chosen else "",
-                f"{plan.peak:,}",
-                "-" if plan.cycles is None else f"{plan.cycles:,}",
-                str(plan.level),
-                f"{plan.penalty:,}",
-                ", ".join(name if n == 1 else f"{name} ({n})" for name, n in plan.slots) or "-",
+        rows = [_HEADER]
+        for plan in self.plans:
+            star = "*" if plan.chosen else ""
+            cycles = "-" if plan.cycles is None else f"{plan.cycles:,}"
+            lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in plan.slots) or "-"
+            rows.append(
+                (star, f"{plan.peak:,}", cycles, str(plan.level), f"{plan.penalty:,}", lost)
             )
-            for plan in self.plans
-        ]
+        return Table(title, rows, left=(0, 5))
 
     def _nothing(self) -> str:
         """Say what is in the way where nothing fits."""

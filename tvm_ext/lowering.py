@@ -16,7 +16,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import IRModule, TensorLoad
-from tvm.ir.transform import module_pass
+from tvm.ir.instrument import pass_instrument
+from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
@@ -128,13 +129,11 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
     """
     target, stock = known_target(target), tirx.transform.StorageRewrite
     modules: list[tvm.IRModule] = []
-    is_program = is_captured = False
+    folded: list[tvm.IRModule] | None = None  # Those before the program, once that is lowered
 
     def record(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        nonlocal is_captured
         modules.append(mod)
-        is_captured = is_program
-        if is_captured:
+        if folded is not None:
             raise _Captured
         return stock()(mod)
 
@@ -147,13 +146,13 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
                 except ValueError as error:
                     raise ValueError(no_relax_pipeline(target)) from error
                 mod = pipeline(mod)
-        is_program = True
+        folded = list(modules)
         try:
             tvm.compile(mod, target, relax_pipeline=None)
         except Exception:  # Crossing the C++ pass manager may make another error of ours.
-            if not is_captured:
+            if len(modules) == len(folded):
                 raise
-    if not is_captured:
+    if len(modules) == len(folded):
         raise ValueError(
             f"capture: lowering for target kind {target.kind.name!r} never ran {STORAGE_REWRITE}; "
             "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
@@ -289,3 +288,43 @@ def left_to_lower(func: PrimFunc) -> list[str]:
         ),
     )
     return found
+
+
+@pass_instrument
+class _Between:
+    """Lets those passes of a pipeline run that stand behind one and in front of another.
+
+    Lists of passes, whose names have no namespace, run in any case.
+    """
+
+    def __init__(self) -> None:
+        self._runs = False
+
+    def should_run(self, _mod: IRModule, info: Any) -> bool:
+        """Whether a pass is one of these."""
+        namespace, _, name = info.name.rpartition(".")
+        if name in ("StorageRewrite", "MergeSharedMemoryAllocations"):
+            self._runs = name == "StorageRewrite"
+            return False
+        return self._runs or not namespace
+
+
+def up_to_shared_memory() -> Pass:
+    """Return TVM's passes between ``StorageRewrite`` and ``MergeSharedMemoryAllocations``.
+
+    They are those of TVM's own pipeline in the pass context in force, but for the one that refuses
+    functions that use the memory of another device.
+    """
+    lower, _, _ = tirx.get_tir_pipeline("default")
+
+    def run(mod: IRModule, ctx: PassContext) -> IRModule:
+        with PassContext(
+            opt_level=ctx.opt_level,
+            required_pass=list(ctx.required_pass),
+            disabled_pass=[*ctx.disabled_pass, "tirx.VerifyMemory"],
+            instruments=[_Between()],
+            config={**dict(ctx.config), "tirx.disable_storage_rewrite": False},
+        ):
+            return lower(mod)
+
+    return module_pass(run, opt_level=0, name="tvm_ext.up_to_shared_memory")

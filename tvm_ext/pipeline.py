@@ -216,7 +216,7 @@ def address_pipeline(form: transform.Form, stock: str = "default", **options: An
     The memory is by default that of the target that is built for.
     """
     ours = partial(use_plan_addresses, form=form, **options)
-    return _without_addresses(_lowered_within(ours, stock))
+    return _lowered_within(ours, stock, transform.DropAddresses)
 
 
 @takes_options_of(transform.AscendPlanMemory, without=("mode",))
@@ -228,31 +228,29 @@ def ascend_pipeline(
     The chip is by default the target that is built for.
     """
     ours = partial(use_ascend_plan_memory, form, **options)
-    return _without_addresses(_lowered_within(ours, stock))
-
-
-def _without_addresses(pipeline: Pipeline) -> Pipeline:
-    """Return a pipeline that takes addresses off where a CPU's code generator allows none."""
-    lower, finalize_host, finalize_device = pipeline
-
-    def finalize_without_addresses() -> Pass:
-        return Sequential([transform.DropAddresses(), finalize_host()])
-
-    return lower, finalize_without_addresses, finalize_device
+    return _lowered_within(ours, stock, transform.DropAddresses)
 
 
 def _lowered_within(
-    replacement: Callable[[], AbstractContextManager[None]], stock: str
+    replacement: Callable[[], AbstractContextManager[None]],
+    stock: str,
+    *before_host: Callable[[], Pass],
 ) -> Pipeline:
-    """Return a stock pipeline that lowers inside a context, made anew each time."""
+    """Return a stock pipeline that lowers inside a context, made anew each time.
+
+    Before the host's last passes others may run, which take off what its code generator refuses.
+    """
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline(stock)
 
     def lower_with_ours(mod: tvm.IRModule, _ctx: PassContext) -> Any:
         with replacement():
             return lower(mod)
 
+    def finalize() -> Pass:
+        return Sequential([*(make_pass() for make_pass in before_host), finalize_host()])
+
     ours = module_pass(lower_with_ours, opt_level=0, name="tvm_ext.tir_pipeline")
-    return ours, finalize_host, finalize_device
+    return ours, finalize, finalize_device
 
 
 tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, tir_pipeline)

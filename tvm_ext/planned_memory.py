@@ -44,18 +44,11 @@ def plan_memory(
     for problem, plan in pairs:
         if plan.fits:
             check(problem, plan)
+    peak, fits = sum(plan.peak for plan in plans), all(plan.fits for plan in plans)
+    proven = _common([what_is_proven(problem, plan) for problem, plan in pairs])
     costs = any(problem.penalties for problem in problems)
-    return (
-        PlannedMemory(
-            planner,
-            sum(plan.peak for plan in plans),
-            all(plan.fits for plan in plans),
-            _common([what_is_proven(problem, plan) for problem, plan in pairs]),
-            sum(plan.penalty for plan in plans) if costs else None,
-            seconds,
-        ),
-        plans,
-    )
+    penalty = sum(plan.penalty for plan in plans) if costs else None
+    return PlannedMemory(planner, peak, fits, proven, penalty, seconds), plans
 
 
 def what_is_proven(problem: Problem, plan: Plan) -> str:

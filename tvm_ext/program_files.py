@@ -132,7 +132,7 @@ def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
         found = {definitions[0].name: _parse(path, text)}
     else:
         found = _run(path)
-    return _one_module(path, _only(path, found, chosen))
+    return _one_module(path, found, chosen)
 
 
 def _parse(path: Path, text: str) -> Any:
@@ -174,47 +174,42 @@ def _script_error(path: Path, error: BaseException) -> ValueError:
     return ValueError(f"{where}: {kind}: {first_line(error).removeprefix(f'{kind}: ')}")
 
 
-def _only(path: Path, found: dict[str, Any], chosen: str | None) -> dict[str, Any]:
-    """Return what a script defines of modules and functions, or the one that is chosen of it."""
+def _one_module(path: Path, defined: dict[str, Any], chosen: str | None) -> IRModule:
+    """Make one module of what a script defines, or of what is chosen of it: modules, functions."""
     kinds = IRModule | PrimFunc | relax.Function
-    programs = {name: value for name, value in found.items() if isinstance(value, kinds)}
-    if chosen is None:
-        return programs
-    if chosen not in programs:
-        raise ValueError(
-            f"{path}: defines no module and no function {chosen!r}; "
-            f"it defines {', '.join(programs) or 'none'}"
-        )
-    return {chosen: programs[chosen]}
-
-
-def _one_module(path: Path, found: dict[str, Any]) -> IRModule:
-    """Make one module of what a script defines: an IRModule, or functions."""
+    found = {name: value for name, value in defined.items() if isinstance(value, kinds)}
+    if chosen is not None:
+        if chosen not in found:
+            raise ValueError(
+                f"{path}: defines no module and no function {chosen!r}; "
+                f"it defines {', '.join(found) or 'none'}"
+            )
+        found = {chosen: found[chosen]}
     modules = {name: value for name, value in found.items() if isinstance(value, IRModule)}
-    functions: dict[str, Any] = {}
-    for name, value in found.items():
-        if isinstance(value, IRModule):
-            continue
-        symbol = str((value.attrs or {}).get("global_symbol", name))
-        if not functions.setdefault(symbol, value).same_as(value):
-            raise ValueError(f"{path}: defines two functions with the symbol {symbol!r}")
-    if not modules and not functions:
-        raise ValueError(f"{path}: not TVMScript: it defines no PrimFunc and no IRModule")
-    if not modules:
-        return IRModule({s: func.with_attr("global_symbol", s) for s, func in functions.items()})
     if len(modules) > 1:
         raise ValueError(
             f"{path}: defines more than one IRModule ({', '.join(modules)}); choose one by its "
             f"name: {path}:{next(iter(modules))}"
         )
-    ((module_name, mod),) = modules.items()
-    for symbol, func in functions.items():
-        if not any(tvm_ffi.structural_equal(func, member) for member in mod.functions.values()):
-            raise ValueError(
-                f"{path}: defines function {symbol!r} beside the IRModule {module_name}; "
-                f"put it into the module, or choose one by its name: {path}:{module_name}"
-            )
-    return mod
+    functions: dict[str, Any] = {}
+    for name, func in found.items():
+        if name in modules:
+            continue
+        symbol = str((func.attrs or {}).get("global_symbol", name))
+        if not functions.setdefault(symbol, func).same_as(func):
+            raise ValueError(f"{path}: defines two functions with the symbol {symbol!r}")
+    if modules:
+        ((module_name, mod),) = modules.items()
+        for symbol, func in functions.items():
+            if not any(tvm_ffi.structural_equal(func, own) for own in mod.functions.values()):
+                raise ValueError(
+                    f"{path}: defines function {symbol!r} beside the IRModule {module_name}; "
+                    f"put it into the module, or choose one by its name: {path}:{module_name}"
+                )
+        return mod
+    if not functions:
+        raise ValueError(f"{path}: not TVMScript: it defines no PrimFunc and no IRModule")
+    return IRModule({s: func.with_attr("global_symbol", s) for s, func in functions.items()})
 
 
 def _read_onnx(path: Path) -> IRModule:

@@ -10,7 +10,6 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 import tvm
-from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
@@ -30,9 +29,9 @@ STOCK_PLANNING = "StaticPlanBlockMemory"
 FUSION = ("FuseOps", "FuseTIR")
 """The passes of TVM's Relax pipelines that make one kernel of several operators."""
 
-DEFAULT_BUILD_KINDS = ("hexagon",)
-"""Kinds of targets for which TVM has no lists of Relax passes, and builds with those of
-``relax.pipeline.default_build_pipeline``, which only runs them."""
+WITHOUT_LISTS = {"hexagon": ("AnnotateTIROpPattern", "FoldConstant", *FUSION)}
+"""Kinds of targets for which TVM has no lists of Relax passes, and what it leaves out of those for
+CPUs: it builds with ``relax.pipeline.default_build_pipeline``, which only runs the others."""
 
 LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 """The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
@@ -56,12 +55,18 @@ def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
     target = Target(target)
     try:
         with target:  # The list for Adreno asks which target is current.
-            passes = _stock_passes(target)
+            lists = _relax_lists(target)
+            stages = (
+                lists.library_dispatch_passes,
+                lists.legalize_passes,
+                lists.dataflow_lower_passes,
+                lists.finalize_passes,
+            )
+            passes = [stock for stage in stages for stock in stage(target)]
     except ValueError as error:
         raise ValueError(no_relax_pipeline(target)) from error
-    if not fuse:
-        passes = [stock for stock in passes if stock.info.name not in FUSION]
-    return naming_passes(passes)
+    left_out = WITHOUT_LISTS.get(str(target.kind.name), () if fuse else FUSION)
+    return naming_passes([stock for stock in passes if stock.info.name not in left_out])
 
 
 def no_relax_pipeline(target: Target) -> str:
@@ -72,35 +77,6 @@ def no_relax_pipeline(target: Target) -> str:
     )
 
 
-def _stock_passes(target: Target) -> list[Pass]:
-    if str(target.kind.name) in DEFAULT_BUILD_KINDS:
-        return [
-            relax.backend.DispatchSampling(),
-            relax.backend.DispatchSortScan(),
-            relax.transform.LegalizeOps(),
-            relax.transform.RewriteDataflowReshape(),
-            relax.transform.ToNonDataflow(),
-            relax.transform.RemovePurityChecking(),
-            relax.transform.CallTIRRewrite(),
-            relax.transform.StaticPlanBlockMemory(),
-            relax.transform.RewriteCUDAGraph(),
-            relax.transform.LowerAllocTensor(),
-            relax.transform.KillAfterLastUse(),
-            relax.transform.LowerRuntimeBuiltin(),
-            relax.transform.ComputePrimValue(),
-            relax.transform.VMShapeLower(),
-            relax.transform.AttachGlobalSymbol(),
-        ]
-    lists = _relax_lists(target)
-    stages = (
-        lists.library_dispatch_passes,
-        lists.legalize_passes,
-        lists.dataflow_lower_passes,
-        lists.finalize_passes,
-    )
-    return [stock for stage in stages for stock in stage(target)]
-
-
 def _relax_lists(target: Target) -> Any:
     """Return the module that makes TVM's lists of Relax passes for a target.
 
@@ -108,10 +84,10 @@ def _relax_lists(target: Target) -> Any:
     of them, so those are taken from the modules that define them.
     """
     kind = str(target.kind.name)
-    package = f"tvm.relax.backend.{'cpu_generic' if kind == 'llvm' else kind}"
-    if find_spec(package) is None or find_spec(f"{package}.pipeline") is None:
-        return relax_lists
-    return import_module(f"{package}.pipeline")
+    package = "cpu_generic" if kind == "llvm" or kind in WITHOUT_LISTS else kind
+    module = f"tvm.relax.backend.{package}.pipeline"
+    has_own = find_spec(module.rpartition(".")[0]) is not None and find_spec(module) is not None
+    return import_module(module) if has_own else relax_lists
 
 
 def in_stages(passes: list[Pass]) -> RelaxStages:

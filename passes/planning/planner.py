@@ -208,7 +208,7 @@ def as_budget(budget: Budget | int | None) -> Budget:
         return Budget()
     budget = as_plain(budget)  # type: ignore[assignment]
     if is_byte_count(budget):
-        return Budget(budget)  # type: ignore[arg-type]
+        return Budget(budget)
     if not isinstance(budget, Budget):
         raise ValueError(f"a budget must be a Budget or a number of placements, got {budget!r}")
     return budget

@@ -76,6 +76,8 @@ def test_the_passes_are_those_of_tvm_but_for_planning(name: str):
     with target:  # TVM's list for Adreno asks which target is current.
         stock = own.get(name, lambda: relax.get_default_pipeline(target))()
         expected = names_of_within(target, stock)
+    if name == "hexagon":
+        expected.remove("RewriteCUDAGraph")  # It captures kernels of CUDA, and there are none.
     assert [n.replace("tvm_ext.GMEMAllocate", "StaticPlanBlockMemory") for n in ours] == expected
 
 

@@ -105,9 +105,9 @@ def test_what_carries_no_machine_is_refused():
         (("V", "bytes", 1 << 62), r"pipe 'V': rate must be below 2\*\*62"),
         (("V", "bytes", 1, -1), "pipe 'V': startup must be an integer of at least 0, got -1"),
         (("V", "bytes", 1, 0, (("x", 0),)), "pipe 'V': to_scope of 'x' must be an integer"),
-        (("V", "bytes", 1, 0, 5), "pipe 'V': to_scope must map cases to rates, got 5"),
-        (("V", "bytes", 1, 0, ("x",)), r"pipe 'V': to_scope must map cases to rates, got \('x',\)"),
-        (("V", "bytes", 1, 0, (("x", 1),) * 2), "pipe 'V': to_scope lists 'x' twice"),
+        (("V", "bytes", 1, 0, 5), "pipe 'V': to_scope must map names to integers, got 5"),
+        (("V", "bytes", 1, 0, ("x",)), "pipe 'V': to_scope must map names to integers, got 'x'"),
+        (("V", "bytes", 1, 0, (("x", 1),) * 2), "pipe 'V': to_scope has 'x' twice"),
         (("V", "bytes", 1, 0, (), (("b", 1),)), "pipe 'V': at_bits must be widths in bits"),
     ],
 )
@@ -126,6 +126,13 @@ def test_an_impossible_machine_is_refused():
         Machine((pipe,), (("a", ("local.UB",)), ("b", ("local.UB",))))
     with pytest.raises(ValueError, match="machine: no pipe 'M'; it has: V"):
         Machine((pipe,))["M"]
+
+
+def test_a_machine_that_has_run_is_described_as_before():
+    pipe = Pipe("V", "bytes", 1, at_bits={"32": 1, "8": 2})
+    assert [pipe.cycles(16, bits) for bits in (8, 16, 64)] == [8, 16, 16]
+    machine = Machine((pipe,))
+    assert Machine.from_feature(machine.to_feature()) == machine
 
 
 def test_rates_may_be_a_map():

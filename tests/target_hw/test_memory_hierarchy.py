@@ -57,10 +57,10 @@ def test_facts_are_found_by_name():
         ({"base": -1}, "base must be an integer of at least 0, got -1"),
         ({"base": 2.0}, "base must be an integer of at least 0, got 2.0"),
         ({"base": 48, "alignment": 32}, "base 48 is not a multiple of its alignment of 32"),
-        ({"facts": (("lanes", 1.5),)}, "facts: 'lanes' must be an integer, got 1.5"),
-        ({"facts": (("lanes", True),)}, "facts: 'lanes' must be an integer, got True"),
-        ({"facts": (("lanes", 1), ("lanes", 2))}, "facts: 'lanes' is given twice"),
-        ({"facts": ((1, 2),)}, r"facts must map names to integers, got \(1, 2\)"),
+        ({"facts": (("lanes", 1.5),)}, "facts of 'lanes' must be an integer, got 1.5"),
+        ({"facts": (("lanes", True),)}, "facts of 'lanes' must be an integer, got True"),
+        ({"facts": (("lanes", 1), ("lanes", 2))}, "facts has 'lanes' twice"),
+        ({"facts": ((1, 2, 3),)}, r"facts must map names to integers, got \(1, 2, 3\)"),
         ({"facts": "lanes"}, "facts must map names to integers, got 'lanes'"),
         ({"reserved": 4}, r"reserved ranges must be a list of \(begin, end\), got 4"),
         ({"reserved": (4, 8)}, r"reserved range must be two integers \(begin, end\), got 4"),
@@ -92,7 +92,10 @@ def test_bad_fields_are_refused_by_name(fields, message):
             "'local.UB': alignment must be an integer of at least 1, got None",
         ),
         ({"local.UB": {"facts": [1]}}, "'local.UB': facts must map names to integers, got 1"),
-        ({"local.UB": {"facts": {"a": "b"}}}, "'local.UB': facts: 'a' must be an integer, got 'b'"),
+        (
+            {"local.UB": {"facts": {"a": "b"}}},
+            "'local.UB': facts of 'a' must be an integer, got 'b'",
+        ),
     ],
 )
 def test_malformed_features_are_refused_by_name(feature, message):

@@ -196,7 +196,7 @@ def memory_scopes(draw, name):
     bank_bytes = draw(st.integers(1, 2**40)) * alignment
     cuts = sorted(draw(st.sets(st.integers(0, bank_bytes), max_size=6)))
     fact_names = st.sampled_from(["lanes", "eu_bytes", "weight_base", 'a "b"', "größe"])
-    facts = st.dictionaries(fact_names, st.integers(-(2**62), 2**62), max_size=3)
+    facts = st.dictionaries(fact_names, st.integers(-(2**62) + 1, 2**62 - 1), max_size=3)
     common = {
         "alignment": alignment,
         "reserved": tuple(zip(cuts[::2], cuts[1::2], strict=False)),
@@ -387,7 +387,7 @@ def test_a_target_without_memories_is_refused_by_name():
         ),
         ({"local.UB": {"reserved": [[0, "a"]]}}, "'local.UB': reserved range must be two integers"),
         ({"local.UB": {"reserved": [4, 8]}}, "'local.UB': reserved range must be two integers"),
-        ({"local.UB": {"facts": {"a": "b"}}}, "'local.UB': facts: 'a' must be an integer"),
+        ({"local.UB": {"facts": {"a": "b"}}}, "'local.UB': facts of 'a' must be an integer"),
         ({"UB": {}}, "memory scope 'UB': not a scope that TVM knows"),
     ],
 )

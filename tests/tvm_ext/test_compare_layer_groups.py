@@ -15,8 +15,8 @@ import tvm_ext
 from passes.layer_group.transform import LayerGroupOptions
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
+from tvm_ext.command_options import progress_line
 from tvm_ext.comparison.layer_group_command import plain, savings
-from tvm_ext.comparison.progress_line import progress_line
 
 CHIP = "sophgo/bm1684x"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tvm_ext
+from tvm_ext import check_own_packages
 from tvm_ext.__main__ import COMMANDS, main
-from tvm_ext.own_packages import check_own_packages
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +110,12 @@ def test_a_plain_folder_of_the_users_own_hides_nothing(tmp_path):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr("tvm_ext.own_packages.find_spec", lambda name: None)
+    monkeypatch.setattr("tvm_ext.find_spec", lambda name: None)
     with pytest.raises(ImportError, match="'passes', but Python finds"):
         check_own_packages()
+
+
+def test_what_is_no_map_is_not_written(tmp_path):
+    with pytest.raises(TypeError, match="write_map: needs a MemoryMap, got None"):
+        tvm_ext.write_map(None, tmp_path / "map.html")
+    assert not list(tmp_path.iterdir())

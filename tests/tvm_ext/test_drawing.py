@@ -23,7 +23,7 @@ import tvm_ext
 from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
 from target_hw.memory import MemoryScope
 from tvm_ext.drawing.memory_map import memory_map, memory_maps
-from tvm_ext.drawing.panel import ROLE_COLOURS, Role, Slot, gathered, role_finder
+from tvm_ext.drawing.panel import ROLE_COLOURS, Role, role_finder
 from tvm_ext.drawing.picture import (
     BOUND_INK,
     FAINT,
@@ -289,36 +289,26 @@ def test_nothing_is_painted_below_a_map():
     assert all(ax.get_facecolor()[3] == 0 for ax in figure.axes)
 
 
-def test_what_is_too_low_to_be_seen_is_gathered_and_counted():
+def test_what_is_too_low_to_be_seen_is_a_line_and_counted():
     tiny = tuple(Buffer(f"t{i}", 32, ((at, at + 2),)) for i, at in enumerate((0, 1, 3, 60)))
     problem = Problem((Buffer("large", 1 << 20, ((0, 90),)), *tiny))
     base = 1 << 20
     offsets = {"large": (0,), "t0": (base,), "t1": (base + 32,), "t2": (base,), "t3": (base,)}
     plan = Plan(offsets, base + 64, 0, "by hand", Status.FEASIBLE)
     (ax,) = memory_map(problem, plan, labels={b.name: "mean" for b in tiny}).axes
-    marks = boxes(labelled(ax, "too low to be seen"))
-    assert [(begin, end) for begin, end, _, _ in marks] == [(0, 5), (60, 62)]
-    for _, _, low, high in marks:
-        assert 0 <= low <= base < base + 32 <= high <= ax.get_ylim()[1]
+    lines = labelled(ax, "too low to be seen")
+    assert sorted((begin, low) for begin, _, low, _ in boxes(lines)) == [
+        (0, base),
+        (1, base + 32),
+        (3, base),
+        (60, base),
+    ]
+    assert min(lines.get_linewidths()) >= 1
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert "4 too low to be seen (up to 32 B)" in texts
+    assert any(text.startswith("4 ") and "32 B" in text for text in texts)
     assert len(boxes(labelled(ax, "slots"))) == 5
     (without,) = memory_map(*stacked(4)).axes
     assert not [a for a in without.get_children() if a.get_label() == "too low to be seen"]
-
-
-@given(st.lists(st.tuples(*[st.integers(0, 60)] * 2, *[st.integers(1, 9)] * 2)))
-@settings(max_examples=60, deadline=None, print_blob=True)
-def test_gathering_loses_nothing_and_joins_what_overlaps(rows):
-    slots = [Slot(str(i), b, b + n, low, low + s) for i, (b, low, n, s) in enumerate(rows)]
-    groups = list(gathered(slots, 2, 3))
-    assert sorted(s.label for g in groups for s in g) == sorted(s.label for s in slots)
-    group_of = {slot.label: at for at, group in enumerate(groups) for slot in group}
-    for one in slots:
-        for other in slots:
-            near = one.begin < other.end + 2 and other.begin < one.end + 2
-            if near and one.low < other.high + 3 and other.low < one.high + 3:
-                assert group_of[one.label] == group_of[other.label]
 
 
 def test_buffers_are_called_what_the_labels_say():

@@ -119,6 +119,11 @@ def test_without_a_run_there_is_nothing_to_draw():
         pipeline_timeline(simulate((), [], MACHINE))
 
 
+def test_what_is_no_simulation_is_refused():
+    with pytest.raises(TypeError, match="needs a Simulation, got None"):
+        pipeline_timeline(None)
+
+
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path):
     for name in ("one.svg", "two.svg"):
         save(pipeline_timeline(FOUND, [PROBLEM]), tmp_path / name)

@@ -11,7 +11,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tvm_ext.command_options import PROGRAM, TARGET, add_json, check_writable, write_json
+from tvm_ext.command_options import (
+    PROGRAM,
+    TARGET,
+    add_json,
+    check_writable,
+    progress_line,
+    write_json,
+)
 from tvm_ext.comparison import (
     layer_group_command,
     order_command,
@@ -19,7 +26,6 @@ from tvm_ext.comparison import (
     shared_memory_command,
 )
 from tvm_ext.comparison.planners import tensors_of
-from tvm_ext.comparison.progress_line import progress_line
 from tvm_ext.comparison.storage_rewrite import Comparison, FunctionComparison, compare_function
 from tvm_ext.named_planners import EVERY
 from tvm_ext.programs import ASCEND, load_program

@@ -19,8 +19,7 @@ from passes.layer_group.transform import (
     plan_groups,
     with_groups,
 )
-from tvm_ext.command_options import write_json
-from tvm_ext.comparison.progress_line import progress_line
+from tvm_ext.command_options import progress_line, write_json
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     check_local_memory,

@@ -233,14 +233,8 @@ def _row(
     budget: Budget,
 ) -> ActivationMemory:
     scope = "tensors, fused" if fused else "tensors, not fused"
-    planned, _ = plan_scope(
-        found.memory.name,
-        scope,
-        (found.problem,),
-        planners if found.form.offsets else (),
-        budget,
-        stock.nbytes,
-    )
+    name, asked = found.memory.name, planners if found.form.offsets else ()
+    planned, _ = plan_scope(name, scope, (found.problem,), asked, budget, stock.nbytes)
     if not found.form.offsets:
         begin = perf_counter()
         slots = plan_slots(found.problem, budget)

@@ -16,12 +16,7 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
 from tvm_ext.command_options import write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
-from tvm_ext.lowering import (
-    DEFAULT_TARGET,
-    Reordered,
-    capture_relax,
-    known_target,
-)
+from tvm_ext.lowering import DEFAULT_TARGET, Reordered, capture_relax, known_target
 from tvm_ext.programs import read_network
 from tvm_ext.text import Table
 

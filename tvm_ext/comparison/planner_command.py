@@ -6,24 +6,30 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from tvm_ext.command_options import add_planners, write_json
-from tvm_ext.comparison.planner_results import render_planners, summary
-from tvm_ext.comparison.planners import (
-    Failure,
-    Outcome,
-    compare_many,
-    compare_planners,
-    programs_in,
-)
-from tvm_ext.comparison.progress_line import progress_line
+from tvm_ext.command_options import add_planners, progress_line, write_json
+from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
+from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.named_planners import known_planners
+from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import TABLE
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that could not be compared, and why."""
+
+    program: str
+    reason: str
+
+
+Outcome = PlannerComparison | Failure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,21 +72,58 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Outcome]:
-    path = Path(arguments.program)
+    path, jobs, target = Path(arguments.program), arguments.jobs or 1, arguments.target
     if not path.is_dir():
-        return [compare_planners(arguments.program, planners, target=arguments.target)]
+        return [compare_planners(arguments.program, planners, target=target)]
     programs = programs_in(path)
-    jobs = arguments.jobs or 1
     # New processes: a copy of one in which TVM has started threads may hang.
     spawned = ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) if jobs > 1 else None
+    outcomes = []
     with spawned or nullcontext() as executor, progress_line("programs") as show:
-        return compare_many(
-            programs,
-            planners,
-            target=arguments.target,
-            executor=executor,
-            progress=lambda count: show(count, len(programs)),
-        )
+        for done, outcome in enumerate(compare_many(programs, planners, target, executor), 1):
+            outcomes.append(outcome)
+            show(done, len(programs))
+    return outcomes
+
+
+def programs_in(folder: Path) -> list[str]:
+    """List the programs and tables of a folder and of the folders in it, in alphabetical order.
+
+    Raises ValueError when there is none.
+    """
+    endings = (*SUFFIXES, TABLE)
+    found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
+    if not found:
+        raise ValueError(f"{folder}: there is no file that ends in {', '.join(endings)}")
+    return found
+
+
+def compare_many(
+    programs: Sequence[str],
+    planners: Sequence[str],
+    target: str | None = None,
+    executor: Executor | None = None,
+) -> Iterator[Outcome]:
+    """Plan many programs with every planner; yield what came of each, in their order.
+
+    With an executor, the comparisons run there: each is a call of a function of a module with plain
+    arguments.
+    """
+    run = partial(_outcome, planners=tuple(planners), target=target)
+    left = list(programs)
+    try:
+        for outcome in map(run, programs) if executor is None else executor.map(run, programs):
+            left.pop(0)
+            yield outcome
+    except BrokenExecutor as error:  # A worker's process has ended: the executor gives up the rest.
+        yield from (Failure(program, f"{type(error).__name__}: {error}") for program in left)
+
+
+def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
+    try:
+        return compare_planners(what, planners, target=target)
+    except (ValueError, OSError) as error:
+        return Failure(what, " ".join(str(error).split()))
 
 
 def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:

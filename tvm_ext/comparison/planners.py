@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -36,7 +34,6 @@ from tvm_ext.comparison.planner_results import (
     plan_scope,
 )
 from tvm_ext.named_planners import EVERY, known_planners, planners_for
-from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
 
 _FEW = 4
@@ -48,16 +45,53 @@ REGISTER_BITS = 32
 _UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
 
 
-def compare_program(
-    program: Program, planners: Sequence[str] = (EVERY,), *, budget: Budget | None = None
+def compare_planners(
+    what: str | PathLike[str] | IRModule | PrimFunc | relax.Function | Problem | Program,
+    planners: str | Sequence[str] = EVERY,
+    *,
+    target: str | Target | None = None,
+    budget: Budget | int | None = None,
 ) -> PlannerComparison:
-    """Plan every memory of a program with every planner; every plan that fits is verified.
+    """Plan every memory of a program with every planner.
 
-    `planners` are names, or ``all`` for those that are made for each problem; `budget` is what each
-    may spend on a problem, by default `SEARCH_NODES` placements. A ValueError names a planner that
-    is not known, or a function that cannot be planned.
+    Every plan that fits is verified.
+
+    Parameters
+    ----------
+    what : str or path or tvm.IRModule or a function of one or Problem
+        A module, a problem, or what a user calls a program: the name of a workload,
+        ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``), or a
+        table of buffers (``.csv``).
+    planners : str or sequence of str
+        Their names; ``module:function`` for one of the user's own; ``all`` stands for those that
+        are made for each problem.
+    target : str or tvm.target.Target, optional
+        What a program is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs
+        without one have to stand right before ``StorageRewrite``.
+    budget : Budget or int, optional
+        What each planner may spend on a problem; by default `SEARCH_NODES` placements.
+
+    Returns
+    -------
+    PlannerComparison
+        `render_planners` writes it as tables.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be read, lowered or planned.
     """
-    budget = budget or Budget(SEARCH_NODES)
+    budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
+    planners = known_planners(planners)
+    if isinstance(what, str | PathLike):
+        what = fspath(what)
+        is_table = Path(what).suffix == TABLE
+        what = read_table(what, MemoryScope("global")) if is_table else load_program(what, target)
+    if isinstance(what, Problem):
+        names = planners_for(what, planners)
+        result, _ = plan_scope(what.name, what.memory.name, (what,), names, budget)
+        return PlannerComparison(what.name, (result,))
+    program = what if isinstance(what, Program) else program_of(what, target, name="module")
     tensors = tuple(tensors_of(program, planners, budget))
     scopes = [memory.planned for memory in tensors if memory.tensors]
     makespans: list[Makespan] = []
@@ -159,109 +193,3 @@ def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:
         if str(scope) in total and nbits is not None and (scope.tag or nbits > REGISTER_BITS):
             total[str(scope)] += round_up(-(-nbits // 8), units[str(scope)])
     return total
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A program that could not be compared, and why."""
-
-    program: str
-    reason: str
-
-
-Outcome = PlannerComparison | Failure
-
-
-def compare_planners(
-    what: str | PathLike[str] | IRModule | PrimFunc | relax.Function | Problem,
-    planners: str | Sequence[str] = EVERY,
-    *,
-    target: str | Target | None = None,
-    budget: Budget | int | None = None,
-) -> PlannerComparison:
-    """Plan every memory of a program with every planner.
-
-    Every plan that fits is verified.
-
-    Parameters
-    ----------
-    what : str or path or tvm.IRModule or a function of one or Problem
-        A module, a problem, or what a user calls a program: the name of a workload,
-        ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``), or a
-        table of buffers (``.csv``).
-    planners : str or sequence of str
-        Their names; ``module:function`` for one of the user's own; ``all`` stands for those that
-        are made for each problem.
-    target : str or tvm.target.Target, optional
-        What a program is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs
-        without one have to stand right before ``StorageRewrite``.
-    budget : Budget or int, optional
-        What each planner may spend on a problem; by default `SEARCH_NODES` placements.
-
-    Returns
-    -------
-    PlannerComparison
-        `render_planners` writes it as tables.
-
-    Raises
-    ------
-    ValueError
-        When it cannot be read, lowered or planned.
-    """
-    budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
-    planners = known_planners(planners)
-    if isinstance(what, str | PathLike):
-        what = fspath(what)
-        is_table = Path(what).suffix == TABLE
-        what = read_table(what, MemoryScope("global")) if is_table else load_program(what, target)
-    if isinstance(what, Problem):
-        names = planners_for(what, planners)
-        result, _ = plan_scope(what.name, what.memory.name, (what,), names, budget)
-        return PlannerComparison(what.name, (result,))
-    program = what if isinstance(what, Program) else program_of(what, target, name="module")
-    return compare_program(program, planners, budget=budget)
-
-
-def programs_in(folder: Path) -> list[str]:
-    """List the programs and tables of a folder and of the folders in it, in alphabetical order.
-
-    Raises ValueError when there is none.
-    """
-    endings = (*SUFFIXES, TABLE)
-    found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
-    if not found:
-        raise ValueError(f"{folder}: there is no file that ends in {', '.join(endings)}")
-    return found
-
-
-def compare_many(
-    programs: Sequence[str],
-    planners: Sequence[str] = (EVERY,),
-    *,
-    target: str | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int], object] = lambda count: None,
-) -> list[Outcome]:
-    """Plan many programs with every planner; return what came of each, in their order.
-
-    Programs, planners and target are as in `compare_planners`. With an executor, the
-    comparisons run there: each is a call of a function of a module with plain arguments. `progress`
-    is called with the number of programs that are done, each time that one is.
-    """
-    run = partial(_outcome, planners=tuple(planners), target=target)
-    outcomes: list[Outcome] = []
-    try:
-        for outcome in map(run, programs) if executor is None else executor.map(run, programs):
-            outcomes.append(outcome)
-            progress(len(outcomes))
-    except BrokenExecutor as error:  # A worker's process has ended: the executor gives up the rest.
-        reason = f"{type(error).__name__}: {error}"
-        outcomes += [Failure(program, reason) for program in programs[len(outcomes) :]]
-    return outcomes
-
-
-def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
-    try:
-        return compare_planners(what, planners, target=target)
-    except (ValueError, OSError) as error:
-        return Failure(what, " ".join(str(error).split()))

@@ -17,9 +17,8 @@ from tvm.tirx import PrimFunc
 from passes.shared_memory.analysis.steps import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.command_options import write_json
-from tvm_ext.lowering import check_lowered, left_to_lower
+from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
 from tvm_ext.programs import load_program
-from tvm_ext.shared_memory_lowering import up_to_shared_memory
 from tvm_ext.text import Table
 
 _Way = tuple[Callable[[], Pass], Callable[[], Pass], Mapping[str, Any]]

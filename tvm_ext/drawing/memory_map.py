@@ -46,9 +46,9 @@ def memory_map(
     Lines show the capacity, the peak and the lower bound; reserved ranges are hatched. Where the
     destination of an in-place pair takes the offset of its source, a triangle points from one to
     the other, and the positions at which both are live are hatched the other way. Buffers are
-    named where the name, or enough of its beginning, fits. Those too low to be seen are gathered
-    under a grey mark, and counted in the legend. A capacity far above the peak is named only: the
-    map would shrink to nothing.
+    named where the name, or enough of its beginning, fits. Those too low to be seen are grey lines,
+    counted in the legend. A capacity far above the peak is named only: the map would shrink to
+    nothing.
 
     The background is transparent, and all colours can be read on white and on black. In a
     notebook, the figure is shown once ``%matplotlib inline`` has run.

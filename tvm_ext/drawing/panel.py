@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
+from types import MappingProxyType
 
 from passes.planning import Plan, Problem, live_bytes, lower_bound
 from tvm_ext.drawing.picture import BOUND_INK, INK, PEAK_INK
@@ -61,8 +62,7 @@ class Slot:
     low: int
     high: int
     role: Role = Role.OTHER
-    buffer: str = ""
-    """The name in its problem, which no other buffer has; labels may be the same."""
+    buffer: str = ""  # The name in its problem, which no other has; labels may be the same
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -79,8 +79,7 @@ class Level:
     colour: str
     dashes: str | tuple[int, tuple[float, ...]]
     width: float
-    size: str = ""
-    """The value in words."""
+    size: str = ""  # The value in words
 
     def text(self, scale: Scale) -> str:
         """Return what stands beside the line; an arrow says that it lies above the map."""
@@ -110,7 +109,7 @@ class Panel:
             raise TypeError(f"a map needs a Problem and a Plan, got {problem!r} and {plan!r}")
         self.problem, self.plan = problem, plan
         self.title = f"{problem.name}: {plan.planner}" if title is None else title
-        self.slots = list(_slots(problem, plan, labels or {}))
+        self.slots = list(slots_of(problem, plan, labels or {}))
         self.shared = list(_shared_in_place(problem, plan))
         self.bound = lower_bound(problem)
         self.extent = Scale(
@@ -155,8 +154,14 @@ class Panel:
         return tuple(role for role in Role if role in found)
 
 
-def _slots(problem: Problem, plan: Plan, labels: Mapping[str, str]) -> Iterator[Slot]:
-    """Yield each slot of each buffer that has bytes, in each of its live ranges."""
+def slots_of(
+    problem: Problem, plan: Plan, labels: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Slot]:
+    """Yield each slot of each buffer that has bytes, in each of its live ranges.
+
+    `labels` say what to call a buffer, by its name. Raises ValueError when the plan lacks an offset
+    for a slot.
+    """
     role = role_finder(problem, plan)
     for buffer in problem.buffers:
         offsets = plan.offsets.get(buffer.name, ())
@@ -238,35 +243,3 @@ def _ratio(value: int, bound: int) -> str:
     while f"{ratio:.{digits}f}" == f"{1:.{digits}f}" and digits < 6:
         digits += 1
     return f"{ratio:.{digits}f}"
-
-
-def gathered(slots: Iterable[Slot], gap_across: float, gap_up: float) -> Iterator[tuple[Slot, ...]]:
-    """Yield groups of slots that are close enough for one mark to stand for them.
-
-    A group is a run of slots in one band of addresses, in the order in which they become live, with
-    at most `gap_across` positions between one and those before it. A band holds slots of which each
-    begins at most `gap_up` bytes above all those below it.
-    """
-    for band in _runs(slots, gap_up, lambda slot: (slot.low, slot.begin), lambda slot: slot.high):
-        yield from _runs(
-            band, gap_across, lambda slot: (slot.begin, slot.low), lambda slot: slot.end
-        )
-
-
-def _runs(
-    slots: Iterable[Slot],
-    gap: float,
-    begin: Callable[[Slot], tuple[int, int]],
-    end: Callable[[Slot], int],
-) -> Iterator[tuple[Slot, ...]]:
-    """Split slots, sorted by `begin`, where one begins more than `gap` behind all before it."""
-    run: list[Slot] = []
-    reached = 0
-    for slot in sorted(slots, key=begin):
-        if run and begin(slot)[0] > reached + gap:
-            yield tuple(run)
-            run = []
-        reached = max(reached, end(slot)) if run else end(slot)
-        run.append(slot)
-    if run:
-        yield tuple(run)

@@ -8,22 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, gathered, uncovered
-from tvm_ext.drawing.picture import (
-    EDGE,
-    FAINT,
-    FONT_SIZE,
-    INK,
-    RASTER_SLOTS,
-    draw_boxes,
-    draw_spines,
-    text_width,
-    write_above,
-    write_inside,
-    write_right,
-)
+from tvm_ext.drawing import picture
+from tvm_ext.drawing.panel import ROLE_COLOURS, Level, Panel, Scale, Slot, uncovered
+from tvm_ext.drawing.picture import EDGE, FAINT, FONT_SIZE, INK
 from tvm_ext.text import format_bytes
 
 if TYPE_CHECKING:
@@ -36,8 +25,6 @@ GAP = 9.0
 """Points on both sides of the names of the lines."""
 TINY = 2.0
 """Points: a rectangle that is lower cannot be told from a line."""
-MARK = 3.0
-"""Points: the height of a mark that stands for rectangles lower than `TINY`."""
 SMALL = 6.0
 """Points, of names where the usual size does not fit."""
 SHORTEST = 4
@@ -50,7 +37,6 @@ _BELOW = 0.52
 _COLUMNS = 2
 LEGEND_LINES = 3
 """Most lines of a legend: three roles, tiny buffers, in-place pairs and reserved ranges."""
-TINY_COLOUR = "#8f949c"
 
 Room = Callable[["Slot"], tuple[float, float]]
 """What gives the width and the height of a slot on a map, in points."""
@@ -59,121 +45,80 @@ Room = Callable[["Slot"], tuple[float, float]]
 def draw_panel(ax: Axes, panel: Panel, scale: Scale) -> None:
     """Draw a map on axes, which then show `scale`."""
     _draw_frame(ax, scale, panel.title, panel.summary)
-    _draw_reserved(ax, panel.problem.memory.reserved, scale)
-    room = _points(ax)
-    _draw_slots(ax, panel.slots, room)
+    room, shared = _points(ax), panel.shared
     tiny = [slot for slot in panel.slots if room(slot)[1] < TINY]
-    _draw_tiny(ax, tiny, room, scale)
-    _draw_in_place(ax, panel.shared)
-    _draw_names(ax, list(uncovered(panel.slots, panel.shared)))
-    _draw_levels(ax, panel.levels, scale)
+    _draw_slots(ax, panel.slots, room)
+    reserved = [(scale.begin, low, scale.end, high) for low, high in panel.problem.memory.reserved]
+    _outline(ax, reserved, "reserved", 1, edgecolor=FAINT, hatch="////", linewidth=0.5)
+    # Few strokes: dots would take most of the bytes of an SVG.
+    in_place = [place.box for place in shared]
+    _outline(ax, in_place, "in place", 2.5, edgecolor=EDGE, hatch="\\\\\\\\", linewidth=0.5)
+    # Lines over the others, thin ones where they are many.
+    width = min(TINY, 40 / math.sqrt(1 + len(tiny)))
+    lines = [slot.box for slot in tiny]
+    _outline(ax, lines, "too low to be seen", 3, edgecolor=FAINT, linewidth=width)
+    if shared:
+        ax.scatter(
+            [(place.begin + place.end) / 2 for place in shared],
+            [(place.low + place.high) / 2 for place in shared],
+            marker=">",
+            s=40,
+            facecolor="white",
+            edgecolor=EDGE,
+            linewidth=0.9,
+            zorder=4,
+            label="in place, from source to destination",
+        )
+    _draw_names(ax, list(uncovered(panel.slots, shared)), room)
+    _draw_levels(ax, panel.levels, scale, room(Slot("", 0, 1, 0, 1))[1])
     _draw_legend(ax, panel, tiny)
 
 
 def _draw_frame(ax: Axes, scale: Scale, title: str, summary: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     ax.set_xlim(scale.begin, scale.end)
     ax.set_ylim(0, scale.top)
     ax.set_xlabel("program step", color=INK, fontsize=9)
     ax.set_ylabel("address", color=INK, fontsize=9)
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     step = 1 << max(0, (scale.top // 6).bit_length())
     ax.yaxis.set_major_locator(MultipleLocator(step))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
-    draw_spines(ax, "left", "bottom")
-    write_above(ax, title, 22, fontsize=11, fontweight="bold", color=INK, parse_math=False)
-    write_above(ax, summary, 9, fontsize=FONT_SIZE, color=FAINT)
+    picture.draw_frame(ax, title, summary, "left", "bottom")
 
 
-def _draw_reserved(ax: Axes, reserved: Sequence[tuple[int, int]], scale: Scale) -> None:
-    if reserved:
-        draw_boxes(
-            ax,
-            [(scale.begin, low, scale.end, high) for low, high in reserved],
-            facecolor="none",
-            edgecolor=FAINT,
-            hatch="////",
-            linewidth=0.5,
-            label="reserved",
-            zorder=1,
-        )
+def _outline(
+    ax: Axes, boxes: Sequence[picture.Box], label: str, zorder: float, **style: Any
+) -> None:
+    if boxes:
+        picture.draw_boxes(ax, boxes, label=label, zorder=zorder, facecolor="none", **style)
 
 
 def _draw_slots(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
-    many = len(slots) > RASTER_SLOTS
     width = min(0.7, 8 / math.sqrt(1 + len(slots)))
-    draw_boxes(
+    picture.draw_boxes(
         ax,
         [slot.box for slot in slots],
         facecolors=[ROLE_COLOURS[slot.role] for slot in slots],
-        edgecolors="none" if many else EDGE,
+        edgecolors="none" if len(slots) > picture.RASTER_SLOTS else EDGE,
         # The edges of a rectangle without an inside would be all that is seen of it.
         linewidths=[width if min(room(slot)) >= TINY else 0 for slot in slots] or width,
-        rasterized=many,
         label="slots",
         zorder=2,
     )
 
 
-def _draw_tiny(ax: Axes, tiny: Sequence[Slot], room: Room, scale: Scale) -> None:
-    """Draw one mark over each group of slots that are too low to be seen."""
-    across, up = room(Slot("", 0, 1, 0, 1))
-    marks = []
-    for group in gathered(tiny, LINE_HEIGHT / across, TINY / up):
-        low, high = min(slot.low for slot in group), max(slot.high for slot in group)
-        if (high - low) * up > 2 * MARK:
-            continue  # So many of them on top of each other can be seen.
-        least = max(float(high - low), MARK / up)
-        base = min(max((low + high - least) / 2, 0), scale.top - least)
-        right = max(slot.end for slot in group)
-        marks.append((group[0].begin, base, right, base + least))
-    if marks:
-        draw_boxes(
-            ax, marks, facecolor=TINY_COLOUR, edgecolor="none", label="too low to be seen", zorder=3
-        )
-
-
-def _draw_in_place(ax: Axes, shared: Sequence[Slot]) -> None:
-    if not shared:
-        return
-    draw_boxes(
-        ax,
-        [place.box for place in shared],
-        facecolor="none",
-        edgecolor=EDGE,
-        hatch="\\\\\\\\",  # few strokes: dots would take most of the bytes of an SVG
-        linewidth=0.5,
-        label="in place",
-        zorder=2.5,
-    )
-    ax.scatter(
-        [(place.begin + place.end) / 2 for place in shared],
-        [(place.low + place.high) / 2 for place in shared],
-        marker=">",
-        s=40,
-        facecolor="white",
-        edgecolor=EDGE,
-        linewidth=0.9,
-        zorder=4,
-        label="in place, from source to destination",
-    )
-
-
-def _draw_names(ax: Axes, slots: Sequence[Slot]) -> None:
+def _draw_names(ax: Axes, slots: Sequence[Slot], room: Room) -> None:
     """Write names, with sizes where there is room, into the rectangles that can hold them."""
-    room = _points(ax)
     for slot in slots:
         across, up = room(slot)
         if max(across, up) < 2 * LINE_HEIGHT or min(across, up) < LINE_HEIGHT * SMALL / FONT_SIZE:
             continue
-        size = format_bytes(slot.high - slot.low)
-        found = _fitting(slot.label, size, across, up)
+        found = _fitting(slot.label, format_bytes(slot.high - slot.low), across, up)
         if found is not None:
             text, rotation, font = found
-            style = {"rotation": rotation, "fontsize": font, "clip_on": True, "zorder": 6}
-            write_inside(ax, slot.box, text, **style)
+            style: dict[str, Any] = {"rotation": rotation, "fontsize": font, "zorder": 6}
+            picture.write_inside(ax, slot.box, text, **style)
 
 
 def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int, float] | None:
@@ -183,7 +128,7 @@ def _fitting(name: str, size: str, across: float, up: float) -> tuple[str, int, 
     """
     cuts = [name[:letters] + "…" for letters in range(len(name) - 2, SHORTEST - 1, -1)]
     for text in (f"{name}\n{size}", name, *cuts):
-        width, lines = text_width(text) + FONT_SIZE / 2, text.count("\n") + 1
+        width, lines = picture.text_width(text) + FONT_SIZE / 2, text.count("\n") + 1
         for font in (FONT_SIZE, SMALL):
             along, over = width * font / FONT_SIZE, lines * LINE_HEIGHT * font / FONT_SIZE
             if along <= across and over <= up:
@@ -202,22 +147,16 @@ def _points(ax: Axes) -> Room:
     return lambda slot: ((slot.end - slot.begin) * wide, (slot.high - slot.low) * high)
 
 
-def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
+def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale, points_a_byte: float) -> None:
     """Draw the lines and their names, which go up as far as they need to stay apart."""
-    box, dpi = ax.get_window_extent(), ax.figure.figure.dpi
-    points_a_byte = box.height / dpi * 72 / scale.top
     lowest = -math.inf
     for level in levels:
         shown = level.value <= scale.top
         if shown:
+            name = level.name.replace("\n", " ")
+            style: dict[str, Any] = {"linestyle": level.dashes, "linewidth": level.width}
             ax.axhline(
-                level.value,
-                color=level.colour,
-                linestyle=level.dashes,
-                linewidth=level.width,
-                label=level.name.replace("\n", " "),
-                zorder=5,
-                clip_on=False,
+                level.value, label=name, color=level.colour, zorder=5, clip_on=False, **style
             )
         text = level.text(scale)
         height = LINE_HEIGHT * (text.count("\n") + 1)
@@ -225,11 +164,13 @@ def _draw_levels(ax: Axes, levels: Sequence[Level], scale: Scale) -> None:
         middle = max(at, lowest + height / 2)
         lowest = middle + height / 2 + 2
         thread = {"arrowstyle": "-", "color": level.colour, "linewidth": 0.6, "relpos": (0, 0.5)}
-        write_right(
+        picture.write_outside(
             ax,
             text,
-            min(level.value, scale.top),
+            (1, min(level.value, scale.top)),
             (GAP, middle - at),
+            ("axes fraction", "data"),
+            va="center",
             color=level.colour,
             arrowprops=thread | {"shrinkA": 0, "shrinkB": 0} if shown and middle - at > 1 else None,
         )
@@ -246,32 +187,26 @@ def _draw_legend(ax: Axes, panel: Panel, tiny: Sequence[Slot]) -> None:
         for role in panel.roles
     ]
     if tiny:
-        handles.append(Patch(facecolor=TINY_COLOUR, label=_tiny_text(tiny)))
+        count, largest = len({slot.buffer for slot in tiny}), max(s.high - s.low for s in tiny)
+        size = ("up to " if count > 1 else "") + format_bytes(largest)
+        text = f"{count:,} too low for a box ({size})"
+        handles.append(Line2D([], [], color=FAINT, linewidth=TINY, label=text))
     if panel.shared:
-        triangle = Line2D([], [], marker=">", linestyle="none", markersize=6, color=EDGE)
-        triangle.set_markerfacecolor("white")
-        triangle.set_label("in place over its source")
+        triangle = Line2D([], [], color=EDGE, marker=">", markersize=6, linestyle="none")
+        triangle.set(markerfacecolor="white", label="in place over its source")
         handles.append(triangle)
     if panel.problem.memory.reserved:
         handles.append(Patch(facecolor="none", edgecolor=FAINT, hatch="////", label="reserved"))
     if handles:
+        below = ScaledTranslation(-3 / 72, -_BELOW, ax.figure.figure.dpi_scale_trans)
         ax.legend(
             handles=handles,
             loc="upper left",
             bbox_to_anchor=(0, 0),
-            bbox_transform=ax.transAxes
-            + ScaledTranslation(-3 / 72, -_BELOW, ax.figure.figure.dpi_scale_trans),
+            bbox_transform=ax.transAxes + below,
             ncols=_COLUMNS,
-            frameon=False,
-            fontsize=FONT_SIZE,
-            labelcolor=INK,
             borderaxespad=0,
             columnspacing=1.2,
             handlelength=1.2,
+            **picture.LEGEND,
         )
-
-
-def _tiny_text(tiny: Sequence[Slot]) -> str:
-    largest = format_bytes(max(slot.high - slot.low for slot in tiny))
-    count = len({slot.buffer for slot in tiny})
-    return f"{count:,} too low to be seen ({'up to ' if count > 1 else ''}{largest})"

@@ -47,6 +47,8 @@ BOUND_INK = "#3f7fd0"
 PEAK_INK = "#d1495b"
 FONT_SIZE = 8.0
 """Points, of labels in rectangles and of those beside lines."""
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": FONT_SIZE, "labelcolor": INK}
+"""The style of legends."""
 RESOLUTION = 200
 """Dots an inch of pictures made of dots, and of rectangles stored as an image."""
 
@@ -85,57 +87,55 @@ def need_matplotlib() -> None:
         ) from error
 
 
-def write_above(ax: Axes, text: str, points: float, **style: Any) -> None:
-    """Write a line of text so many points above the axes."""
-    ax.annotate(
-        text,
-        (0, 1),
-        (0, points),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        annotation_clip=False,
-        **style,
-    )
-
-
-def write_right(
-    ax: Axes, text: str, height: float, offset: tuple[float, float], **style: Any
+def write_outside(
+    ax: Axes,
+    text: str,
+    point: tuple[float, float],
+    offset: tuple[float, float],
+    coordinates: Any = "axes fraction",
+    **style: Any,
 ) -> None:
-    """Write a text to the right of the axes, so many points across and up from a height on them."""
+    """Write a text outside of the axes: so many points across and up from a point on them."""
     ax.annotate(
         text,
-        (1, height),
+        point,
         offset,
-        xycoords=("axes fraction", "data"),
+        xycoords=coordinates,
         textcoords="offset points",
-        va="center",
-        fontsize=FONT_SIZE,
         annotation_clip=False,
-        **style,
+        **{"fontsize": FONT_SIZE, **style},
     )
 
 
 def draw_boxes(ax: Axes, boxes: Iterable[Box], **style: Any) -> None:
-    """Draw rectangles as one collection, which does not change the scale."""
+    """Draw rectangles as one collection, which does not change the scale; many as an image."""
     from matplotlib.collections import PolyCollection
 
     corners = [((x, y), (end, y), (end, top), (x, top)) for x, y, end, top in boxes]
-    ax.add_collection(PolyCollection(corners, **style), autolim=False)
+    many = len(corners) > RASTER_SLOTS
+    ax.add_collection(PolyCollection(corners, rasterized=many, **style), autolim=False)
 
 
 def write_inside(ax: Axes, box: Box, text: str, **style: Any) -> None:
     """Write a text into the middle of a rectangle."""
     left, bottom, right, top = box
-    middle = (left + right) / 2, (bottom + top) / 2
-    ax.text(*middle, text, ha="center", va="center", color="black", parse_math=False, **style)
+    centred: dict[str, Any] = {"ha": "center", "va": "center", "color": "black", "clip_on": True}
+    ax.text((left + right) / 2, (bottom + top) / 2, text, parse_math=False, **centred, **style)
 
 
-def draw_spines(ax: Axes, *sides: str) -> None:
-    """Show the lines of the axes on some sides only, quietly."""
+def draw_frame(ax: Axes, title: str | None, summary: str, *sides: str) -> None:
+    """Count across, show the axes on some sides only, and write a title and a line above."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.tick_params(labelsize=FONT_SIZE, colors=INK)
     for side, spine in ax.spines.items():
         spine.set_color(INK)
         spine.set_visible(side in sides)
+    bold: dict[str, Any] = {"fontsize": 11, "fontweight": "bold", "parse_math": False}
+    write_outside(ax, title or "", (0, 1), (0, 22), color=INK, **bold)
+    write_outside(ax, summary, (0, 1), (0, 9), color=FAINT)
 
 
 @cache

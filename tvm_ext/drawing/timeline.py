@@ -12,22 +12,8 @@ from typing import TYPE_CHECKING
 
 from passes.planning import Problem
 from passes.simulation import Cause, Run, Simulation
-from tvm_ext.drawing.picture import (
-    EDGE,
-    FAINT,
-    FONT_SIZE,
-    INK,
-    PALETTE,
-    RASTER_SLOTS,
-    Box,
-    draw_boxes,
-    draw_spines,
-    need_matplotlib,
-    text_width,
-    write_above,
-    write_inside,
-    write_right,
-)
+from tvm_ext.drawing import picture
+from tvm_ext.drawing.picture import EDGE, FAINT, FONT_SIZE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,14 +87,19 @@ def pipeline_timelines(
     ------
     ImportError
         If there is no matplotlib.
+    TypeError
+        If something is no simulation.
     ValueError
         If there is nothing to draw.
     """
-    need_matplotlib()
+    picture.need_matplotlib()
     from matplotlib import style
     from matplotlib.figure import Figure
 
     panels = list(simulations)
+    for _, simulation in panels:
+        if not isinstance(simulation, Simulation):
+            raise TypeError(f"pipeline_timelines: needs a Simulation, got {simulation!r}")
     if not any(simulation.timeline for _, simulation in panels):
         raise ValueError("pipeline_timelines: there is no run to draw")
     end = until or max(run.end for _, simulation in panels for run in simulation.timeline)
@@ -137,7 +128,7 @@ def _colours(problems: Sequence[Problem], simulations: Sequence[Simulation]) -> 
         for run in simulation.timeline:
             for name, _ in (*run.writes, *run.reads):
                 places.setdefault(name, len(places))
-    return {name: PALETTE[place % len(PALETTE)] for name, place in places.items()}
+    return {name: picture.PALETTE[place % len(picture.PALETTE)] for name, place in places.items()}
 
 
 def _draw(
@@ -153,22 +144,14 @@ def _draw(
             for found, begin, end_of_wait in gaps(run)
             if found is cause
         ]
-        draw_boxes(
-            ax,
-            boxes,
-            facecolor=WAIT_COLOURS[cause],
-            edgecolor="none",
-            label=WAIT_NAMES[cause],
-            zorder=1,
-        )
-    many = len(runs) > RASTER_SLOTS
-    draw_boxes(
+        style = {"facecolor": WAIT_COLOURS[cause], "edgecolor": "none", "label": WAIT_NAMES[cause]}
+        picture.draw_boxes(ax, boxes, zorder=1, **style)
+    picture.draw_boxes(
         ax,
         [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
         facecolors=[colours.get(_buffer(run)[0], _NO_BUFFER) for run in runs],
-        edgecolors="none" if many else EDGE,
+        edgecolors="none" if len(runs) > picture.RASTER_SLOTS else EDGE,
         linewidths=min(0.7, 12 / (1 + len(runs))) if len(runs) > 40 else 0.7,
-        rasterized=many,
         label="runs",
         zorder=2,
     )
@@ -183,7 +166,7 @@ def gaps(run: Run) -> Iterator[tuple[Cause, int, int]]:
         begin += cycles
 
 
-def _box(begin: int, end: int, row: int, height: float) -> Box:
+def _box(begin: int, end: int, row: int, height: float) -> picture.Box:
     return begin, row - height / 2, end, row + height / 2
 
 
@@ -195,24 +178,19 @@ def _buffer(run: Run) -> tuple[str, int]:
 def _draw_frame(
     ax: Axes, simulation: Simulation, rows: Mapping[str, int], end: int, title: str | None
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     ax.set_xlim(0, end)
     ax.set_ylim(-0.5, len(rows) - 0.5)
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
     ax.set_yticks(list(rows.values()), list(rows))
-    draw_spines(ax, "bottom")
     ax.tick_params(axis="y", length=0)
-    if title is not None:
-        write_above(ax, title, 19, fontsize=10, fontweight="bold", color=INK, parse_math=False)
     shown = sum(run.begin < end for run in simulation.timeline)
     part = "" if shown == simulation.runs else f", the first {shown:,} of {simulation.runs:,} runs"
     summary = f"makespan {simulation.makespan:,} cycles{part}"
-    write_above(ax, summary, 6, fontsize=FONT_SIZE, color=FAINT)
+    picture.draw_frame(ax, title, summary, "bottom")
     for time in simulation.pipes:
         share = 100 * time.idle / simulation.makespan
-        write_right(ax, f"{share:.0f}% idle", rows[time.pipe], (6, 0), color=FAINT)
+        text, beside = f"{share:.0f}% idle", (1, rows[time.pipe])
+        at = ("axes fraction", "data")
+        picture.write_outside(ax, text, beside, (6, 0), at, va="center", color=FAINT)
 
 
 def _draw_names(
@@ -221,7 +199,6 @@ def _draw_names(
     """Write into each box what of its statement and buffer fits."""
     points = 72 * _WIDTH / end
     slotted = {name for run in simulation.timeline for name, slot in run.writes if slot}
-    widths: dict[str, float] = {}
     for run in runs:
         name, slot = _buffer(run)
         buffer = f"{name}[{slot}]" if name in slotted else name
@@ -229,27 +206,16 @@ def _draw_names(
         for text in (f"{run.statement}: {buffer}", run.statement, buffer):
             if room < FONT_SIZE or not text:
                 break
-            if text not in widths:
-                widths[text] = text_width(text)
-            if widths[text] <= room:
+            if picture.text_width(text) <= room:
                 box = _box(run.begin, min(run.end, end), rows[run.pipe], _BAR)
-                write_inside(ax, box, text, fontsize=FONT_SIZE, clip_on=True, zorder=3)
+                picture.write_inside(ax, box, text, fontsize=FONT_SIZE, zorder=3)
                 break
 
 
 def _draw_legend(figure: Figure) -> None:
     from matplotlib.patches import Patch
 
-    figure.legend(
-        handles=[
-            Patch(facecolor=WAIT_COLOURS[cause], edgecolor="#999999", label=WAIT_NAMES[cause])
-            for cause in Cause
-        ]
-        + [Patch(facecolor="none", edgecolor="none", label="boxes: each buffer has its colour")],
-        loc="lower left",
-        bbox_to_anchor=(_LEFT / figure.get_size_inches()[0], 0),
-        ncols=4,
-        frameon=False,
-        labelcolor=INK,
-        fontsize=FONT_SIZE,
-    )
+    handles = [Patch(fc=WAIT_COLOURS[c], ec="#999999", label=WAIT_NAMES[c]) for c in Cause]
+    handles.append(Patch(fc="none", ec="none", label="boxes: each buffer has its colour"))
+    at = (_LEFT / figure.get_size_inches()[0], 0)
+    figure.legend(handles=handles, loc="lower left", bbox_to_anchor=at, ncols=4, **picture.LEGEND)

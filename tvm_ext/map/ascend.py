@@ -49,12 +49,9 @@ def ascend_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Show
     if not kernel.problems:
         return
     planners = options.names(kernel.problems[0], PLANNERS)
-    solvers = {
-        planner: stock_solver(name, func, kernel.found)
-        if planner == STOCK
-        else _solver(planner, options.budget)
-        for planner in planners
-    }
+    solvers = {planner: _solver(planner, options.budget) for planner in planners}
+    if STOCK in solvers:
+        solvers[STOCK] = stock_solver(name, func, kernel.found)
     scopes = scope_maps(name, kernel.func, kernel.found, solvers, _pipes(kernel.program))
     yield from (replace(scope, rules=RULES) for scope in scopes)
     machine = machine_of(func)

@@ -63,21 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{option}", default="", metavar="NAME[,NAME...]", help=f"{what}; {example}"
         )
-    parser.add_argument(
-        "--layer-group",
-        action="store_true",
-        help="of a network: show the local memory of its groups of layers; needs a target with one",
-    )
-    parser.add_argument(
-        "--order",
-        action="store_true",
-        help="of a network: show it in the order in which the least memory is live",
-    )
-    parser.add_argument(
-        "--shared-memory",
-        action="store_true",
-        help="of GPU kernels: show the shared memory of each, epoch by epoch between its barriers",
-    )
+    for option, what in (
+        ("layer-group", "a network: show its groups of layers in the target's local memory"),
+        ("order", "a network: show it in the order in which the least memory is live"),
+        ("shared-memory", "GPU kernels: show their shared memory, epoch by epoch between barriers"),
+    ):
+        parser.add_argument(f"--{option}", action="store_true", help=f"of {what}")
     add_limits(parser)
 
 
@@ -85,22 +76,11 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
     known_suffix(args.output)
     check_writable(Path(args.output))
-    planners = () if args.planners is None else args.planners
-    shown = memory_map_of(
-        args.program,
-        target=args.target,
-        capacity=args.capacity,
-        alignment=args.alignment,
-        options=MapOptions(
-            planners,
-            args.scopes,
-            args.functions,
-            args.layer_group,
-            budget_of(args),
-            args.order,
-            args.shared_memory,
-        ),
-    )
+    names = (() if args.planners is None else args.planners, args.scopes, args.functions)
+    ways = {way: getattr(args, way) for way in ("layer_group", "order", "shared_memory")}
+    options = MapOptions(*names, budget=budget_of(args), **ways)
+    table = {"capacity": args.capacity, "alignment": args.alignment}
+    shown = memory_map_of(args.program, target=args.target, options=options, **table)
     write_map(shown, args.output)
     for line in _report(shown):
         print(line)
@@ -110,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(shown: MemoryMap) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for scope in shown.scopes:
         bound, capacity = scope.bound(), scope.capacity
         there = "" if capacity is None else f" of {format_bytes(capacity)}"
@@ -123,10 +103,8 @@ def _report(shown: MemoryMap) -> list[str]:
             )
             lines += [f"  {line}" for line in scope.explain(placement).splitlines()]
         lines += [f"  {scope.form}"] if scope.form else []
-    for line in shown.left[:_MOST_LEFT]:
-        lines.append(f"not planned: {line}")
+    lines += [f"not planned: {line}" for line in shown.left[:_MOST_LEFT]]
     if len(shown.left) > _MOST_LEFT:
         lines.append(f"not planned: {len(shown.left) - _MOST_LEFT} more")
-    for run in shown.runs:
-        lines.append(f"{run.function}: {run.planner} takes {run.simulation.makespan:,} cycles")
-    return lines
+    cycles = ((run, run.simulation.makespan) for run in shown.runs)
+    return [*lines, *(f"{run.function}: {run.planner} takes {n:,} cycles" for run, n in cycles)]

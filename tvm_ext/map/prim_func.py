@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,6 +29,9 @@ from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
 
+Lines = defaultdict[int, set[int]]
+"""Lines of a text, by the handle of a buffer."""
+
 
 def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Shown]:
     """Plan every memory of a flat function as `PlanAddresses` does; yield what is shown of it."""
@@ -38,12 +40,11 @@ def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[S
     found = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
     yield from (f"{name}: {note}" for note in found.left_alone)
     if found.problems:
-        solvers = {
-            planner: stock_solver(name, stock, found)
-            if planner == STOCK
-            else partial(solve, planner=planner, budget=options.budget)
-            for planner in options.names(found.problems[0].problem)
-        }
+        within = partial(solve, budget=options.budget)
+        planners = options.names(found.problems[0].problem)
+        solvers: dict[str, Solver] = {name: partial(within, planner=name) for name in planners}
+        if STOCK in solvers:
+            solvers[STOCK] = stock_solver(name, stock, found)
         yield from scope_maps(name, func, found, solvers)
 
 
@@ -60,21 +61,25 @@ def scope_maps(
     the function around it, as each planner planned that.
     """
     text = statement_lines(func, found)
-    listing, uses = Listing(text.lines, text.line_of, name), _uses(func, text.begins)
+    listing = Listing(text.lines, text.line_of, name)
+    allocated, reads, writes = _lines_of_buffers(func, text.begins)
     placements = [_placements(found.problems, *planner) for planner in solvers.items()]
     maps = []
     for attached, *placed in zip(found.problems, *placements, strict=True):
         scope = attached.problem.memory.name
-        notes = {
-            buffer: _note(
+        notes = {}
+        for buffer, allocation in attached.allocations.items():
+            variable = allocation.statement.buffer
+            handle = variable.__chandle__()
+            notes[buffer] = BufferNote(
                 # Without the name of its memory, which says nothing on a map of that memory.
                 buffer.removesuffix(f"_{scope}").removesuffix(f".{scope}") or buffer,
-                uses,
-                allocation.statement,
-                (pipes or {}).get(buffer, ()),
+                type_and_shape(variable),
+                allocated.get(handle),
+                tuple(sorted(reads[handle])),
+                tuple(sorted(writes[handle])),
+                tuple((pipes or {}).get(buffer, ())),
             )
-            for buffer, allocation in attached.allocations.items()
-        }
         maps.append(ScopeMap(name, tuple(placed), listing, notes))
     return tuple(maps)
 
@@ -132,46 +137,32 @@ def _placements(
     return placed
 
 
-@dataclass
-class _Uses:
-    """The lines on which each buffer is allocated, read and written, by the variable's handle."""
-
-    allocated: dict[int, int] = field(default_factory=dict)
-    reads: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
-    writes: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
-
-
-def _note(label: str, uses: _Uses, statement: AllocBuffer, pipes: Sequence[str]) -> BufferNote:
-    handle = statement.buffer.__chandle__()
-    return BufferNote(
-        label,
-        type_and_shape(statement.buffer),
-        uses.allocated.get(handle),
-        tuple(sorted(uses.reads[handle])),
-        tuple(sorted(uses.writes[handle])),
-        tuple(pipes),
-    )
-
-
 def type_and_shape(buffer: Var) -> str:
     """Say what a buffer's elements are, and how many."""
     return f"{buffer.ty.dtype.dtype} × {' × '.join(map(str, buffer.ty.shape))}"
 
 
-def _uses(func: PrimFunc, at: Mapping[int, tuple[int, ...]]) -> _Uses:
-    """Find the lines that touch each buffer; a view of a buffer counts as the buffer."""
-    uses, root = _Uses(), dict[int, int]()
-    stack: list[tuple[int, ...]] = [(0,)]
+def _lines_of_buffers(
+    func: PrimFunc, lines_of: Mapping[int, tuple[int, ...]]
+) -> tuple[dict[int, int], Lines, Lines]:
+    """Find the line that allocates each buffer, by its handle, and those that read and write it.
 
-    def touch(where: defaultdict[int, dict[int, None]], variable: Any) -> None:
-        handle = root.get(variable.__chandle__(), variable.__chandle__())
-        for line in stack[0]:
-            where[handle][line] = None
+    A view of a buffer counts as the buffer; `lines_of` has the lines of each statement.
+    """
+    allocated: dict[int, int] = {}
+    reads, writes = Lines(set), Lines(set)
+    root: dict[int, int] = {}
+    here: tuple[int, ...] = (0,)
+
+    def touch(lines: Lines, variable: Any) -> None:
+        handle = variable.__chandle__()
+        lines[root.get(handle, handle)].update(here)
 
     def enter(statement: Stmt) -> None:
-        stack[0] = at.get(statement.__chandle__(), stack[0])
+        nonlocal here
+        here = lines_of.get(statement.__chandle__(), here)
         if isinstance(statement, AllocBuffer):
-            uses.allocated[statement.buffer.__chandle__()] = stack[0][0]
+            allocated[statement.buffer.__chandle__()] = here[0]
         elif isinstance(statement, DeclBuffer):
             sources: list[Var] = []
             structural_walk(statement.data, ((Var, sources.append),))
@@ -179,16 +170,13 @@ def _uses(func: PrimFunc, at: Mapping[int, tuple[int, ...]]) -> _Uses:
                 handle = sources[0].__chandle__()
                 root[statement.buffer.__chandle__()] = root.get(handle, handle)
         elif isinstance(statement, BufferStore):
-            touch(uses.writes, statement.buffer)
-
-    def load(expression: TensorLoad) -> None:
-        touch(uses.reads, expression.source)
+            touch(writes, statement.buffer)
 
     def call(expression: Call) -> None:
-        for argument in expression.args:
-            if is_buffer_var(argument):  # What the callee does with it is not known.
-                touch(uses.reads, argument)
-                touch(uses.writes, argument)
+        for argument in filter(is_buffer_var, expression.args):
+            touch(reads, argument)  # What the callee does with it is not known.
+            touch(writes, argument)
 
-    structural_walk(func.body, ((Stmt, enter), (TensorLoad, load), (Call, call)), order="pre")
-    return uses
+    load = (TensorLoad, lambda expression: touch(reads, expression.source))
+    structural_walk(func.body, ((Stmt, enter), load, (Call, call)), order="pre")
+    return allocated, reads, writes

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from passes.planning import Buffer
+from tvm_ext.drawing.panel import Slot, slots_of
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import BufferNote, Placement, ScopeMap
 
@@ -61,9 +61,7 @@ def _segment(device: int, scope: ScopeMap, placement: Placement) -> Entry:
     address, size = placement.problem.memory.base, _segment_size(placement)
     free = {"address": address, "size": size, "requested_size": 0, "frames": []}
     return {
-        "device": device,
-        "address": address,
-        "total_size": size,
+        **{"device": device, "address": address, "total_size": size},
         **dict.fromkeys(("allocated_size", "active_size", "requested_size"), 0),
         "stream": _STREAM,
         "segment_type": "large",
@@ -77,60 +75,50 @@ class _Event(NamedTuple):
 
     position: int
     begins: bool
-    buffer: int
-    slot: int
+    slot: int  # Its number
 
 
 def _trace(device: int, scope: ScopeMap, placement: Placement) -> list[Entry]:
-    base, buffers = placement.problem.memory.base, placement.problem.buffers
+    base = placement.problem.memory.base
     where = {"device": device, "stream": _STREAM}
     begin: Entry = {"addr": base, "size": _segment_size(placement), "frames": []}
     entries = [{"action": "segment_alloc", **begin, "time_us": scope.ends()[0], **where}]
-    for position, begins, at, slot in _shown_events(placement):
-        buffer = buffers[at]
-        address = base + placement.plan.offsets[buffer.name][slot]
-        frames = _frames(scope, placement, buffer, slot)
-        entry = {"addr": address, "size": buffer.size, "frames": frames, "time_us": position}
+    slots = list(slots_of(placement.problem, placement.plan))
+    frames = [_frames(scope, _device(scope, placement), slot) for slot in slots]
+    for position, begins, at in _shown_events(slots):
+        span = {"addr": base + slots[at].low, "size": slots[at].high - slots[at].low}
+        entry = {**span, "frames": frames[at], "time_us": position}
         for action in ("alloc",) if begins else ("free_requested", "free_completed"):
             entries.append({"action": action, **entry, **where})
     return entries
 
 
-def _shown_events(placement: Placement) -> Iterator[_Event]:
+def _shown_events(slots: Sequence[Slot]) -> Iterator[_Event]:
     """Yield the events, with one buffer an address: of those live there, the last one to begin."""
-    buffers, offsets = placement.problem.buffers, placement.plan.offsets
-    live: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for event in sorted(_events(placement)):
-        position, begins, at, slot = event
-        here = live[offsets[buffers[at].name][slot]]
-        if begins:
+    live: defaultdict[int, list[int]] = defaultdict(list)
+    begins = (_Event(slot.begin, True, at) for at, slot in enumerate(slots))
+    ends = (_Event(slot.end, False, at) for at, slot in enumerate(slots))
+    for event in sorted((*begins, *ends)):
+        here = live[slots[event.slot].low]
+        if event.begins:
             if here:
-                yield _Event(position, False, *here[-1])
-            here.append((at, slot))
+                yield _Event(event.position, False, here[-1])
+            here.append(event.slot)
             yield event
-        elif here[-1] == (at, slot):
+        elif here[-1] == event.slot:
             here.pop()
             yield event
             if here:
-                yield _Event(position, True, *here[-1])
+                yield _Event(event.position, True, here[-1])
         else:
-            here.remove((at, slot))
+            here.remove(event.slot)
 
 
-def _events(placement: Placement) -> Iterator[_Event]:
-    for at, buffer in enumerate(placement.problem.buffers):
-        for slot in range(len(placement.plan.offsets[buffer.name]) if buffer.size else 0):
-            for begin, end in buffer.live:
-                yield _Event(begin, True, at, slot)
-                yield _Event(end, False, at, slot)
-
-
-def _frames(scope: ScopeMap, placement: Placement, buffer: Buffer, slot: int) -> list[Entry]:
-    note, several = scope.notes.get(buffer.name, BufferNote()), buffer.slots > 1
-    name = f"{buffer.name} [slot {slot}]" if several else buffer.name
+def _frames(scope: ScopeMap, device: str, slot: Slot) -> list[Entry]:
+    note = scope.notes.get(slot.buffer, BufferNote())
     lines = [*([] if note.allocated is None else [note.allocated]), *note.writes]
-    first = next(scope.lines_of(buffer.name), (0, 0))[0]
-    frames = [_frame(name, _device(scope, placement), first + 1)]
+    first = next(scope.lines_of(slot.buffer), (0, 0))[0]
+    frames = [_frame(slot.label, device, first + 1)]
     if scope.listing is not None:
         text = scope.listing.lines
         frames += [_frame(text[line].strip(), scope.function, line + 1) for line in lines]

@@ -147,18 +147,12 @@ def _map_of(title: str, found: Iterable[Shown], options: MapOptions) -> MemoryMa
         tuple(one for one in shown if isinstance(one, PlannedRun)),
         tuple(one for one in shown if isinstance(one, str)),
     )
-    for what, asked, known in (
-        ("scope", options.scopes, [scope.scope for scope in whole.scopes]),
-        ("function", options.functions, [scope.function for scope in whole.scopes]),
-    ):
+    scopes = whole.scopes
+    for what, asked in (("scope", options.scopes), ("function", options.functions)):
+        known = dict.fromkeys(getattr(scope, what) for scope in whole.scopes)
         for name in asked:
             if name not in known:
-                there = ", ".join(dict.fromkeys(known))
-                raise ValueError(f"{whole.title}: no {what} {name!r} to show; there are: {there}")
-    scopes = tuple(
-        scope
-        for scope in whole.scopes
-        if (not options.scopes or scope.scope in options.scopes)
-        and (not options.functions or scope.function in options.functions)
-    )
+                there = ", ".join(known)
+                raise ValueError(f"{title}: no {what} {name!r} to show; there are: {there}")
+        scopes = tuple(one for one in scopes if not asked or getattr(one, what) in asked)
     return replace(whole, scopes=scopes)

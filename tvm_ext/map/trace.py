@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from passes.planning import live_bytes
 from passes.simulation import Stall
+from tvm_ext.drawing.panel import Slot, slots_of
 from tvm_ext.drawing.timeline import WAIT_NAMES, gaps
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
@@ -62,59 +63,38 @@ def _named(what: str, process: int, name: str, track: int = 0) -> Event:
 
 
 def _complete(
-    process: int, track: int, name: str, category: str, begin: int, end: int, args: Event
+    process: int, track: int, name: str, category: str, span: tuple[int, int], **args: object
 ) -> Event:
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": category,
-        "pid": process,
-        "tid": track,
-        "ts": begin,
-        "dur": end - begin,
-        "args": args,
-    }
+    begin, end = span
+    where = {"pid": process, "tid": track, "ts": begin, "dur": end - begin}
+    return {"ph": "X", "name": name, "cat": category, **where, "args": args}
 
 
 def _memory(process: int, scope: ScopeMap, placement: Placement) -> Iterator[Event]:
     name = f"{scope.function} {scope.name}, {placement.label}"
     yield _named("process_name", process, name)
+    counter = {"ph": "C", "name": "bytes live", "pid": process, "tid": 0}
     for position, nbytes in live_bytes(placement.problem):
-        yield {
-            "ph": "C",
-            "name": "bytes live",
-            "pid": process,
-            "tid": 0,
-            "ts": position,
-            "args": {"bytes": nbytes},
-        }
-    for track, begin, end, buffer, slot in _tracks(placement):
-        offset = placement.plan.offsets[buffer.name][slot]
-        label = buffer.name if buffer.slots == 1 else f"{buffer.name} [{slot}]"
-        args = {"bytes": buffer.size, "offset": offset, "end": offset + buffer.size}
-        lines = [f"{a + 1} to {b + 1}" for a, b in scope.lines_of(buffer.name)]
-        note = scope.notes.get(buffer.name, BufferNote())
-        args |= {"lines": ", ".join(lines)} if lines else {}
-        args |= {"what": note.what} if note.what else {}
-        yield _complete(process, track, label, "buffer", begin, end, args)
+        yield {**counter, "ts": position, "args": {"bytes": nbytes}}
+    for track, slot in _tracks(slots_of(placement.problem, placement.plan)):
+        args = {"bytes": slot.high - slot.low, "offset": slot.low, "end": slot.high}
+        lines = ", ".join(f"{a + 1} to {b + 1}" for a, b in scope.lines_of(slot.buffer))
+        what = scope.notes.get(slot.buffer, BufferNote()).what
+        known = {name: text for name, text in (("lines", lines), ("what", what)) if text}
+        span = (slot.begin, slot.end)
+        yield _complete(process, track, slot.label, "buffer", span, **args, **known)
 
 
-def _tracks(placement: Placement) -> Iterator[tuple[int, int, int, Any, int]]:
-    """Yield (track, begin, end, buffer, slot): on one track, nothing overlaps."""
-    spans = sorted(
-        (begin, end, index, slot)
-        for index, buffer in enumerate(placement.problem.buffers)
-        for slot in range(len(placement.plan.offsets[buffer.name]))
-        for begin, end in buffer.live
-    )
+def _tracks(slots: Iterable[Slot]) -> Iterator[tuple[int, Slot]]:
+    """Yield each slot with its track: on one track, nothing overlaps."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    for begin, end, index, slot in spans:
-        while busy and busy[0][0] <= begin:
+    for slot in sorted(slots, key=lambda slot: (slot.begin, slot.end)):
+        while busy and busy[0][0] <= slot.begin:
             heapq.heappush(free, heapq.heappop(busy)[1])
         track = heapq.heappop(free) if free else len(busy) + 1
-        heapq.heappush(busy, (end, track))
-        yield track, begin, end, placement.problem.buffers[index], slot
+        heapq.heappush(busy, (slot.end, track))
+        yield track, slot
 
 
 def _pipelines(process: int, run: PlannedRun) -> Iterator[Event]:
@@ -130,17 +110,18 @@ def _pipelines(process: int, run: PlannedRun) -> Iterator[Event]:
             # What the statement waits for at some time or other, for this cause.
             here = (ran.pipe, ran.statement, cause)
             found = [s for s in simulation.stalls if (s.pipe, s.statement, s.cause) == here]
-            waited: Event = {"statement": ran.statement, "for": [_why(stall) for stall in found]}
+            reasons = [_why(stall) for stall in found]
             label = WAIT_NAMES[cause]
-            if found and len(found) <= _MOST_NAMED:
-                label += ": " + " or ".join(_why(stall) for stall in found)
-            yield _complete(process, track, label, "stall", begin, end, waited)
-        args: Event = {
+            if 0 < len(found) <= _MOST_NAMED:
+                label += ": " + " or ".join(reasons)
+            waited = {"statement": ran.statement, "for": reasons}
+            yield _complete(process, track, label, "stall", (begin, end), **waited)
+        args = {
             "iteration": list(ran.iteration),
-            "reads": [f"{buffer} [{slot}]" for buffer, slot in ran.reads],
-            "writes": [f"{buffer} [{slot}]" for buffer, slot in ran.writes],
+            "reads": [f"{buffer}[{slot}]" for buffer, slot in ran.reads],
+            "writes": [f"{buffer}[{slot}]" for buffer, slot in ran.writes],
         }
-        yield _complete(process, track, ran.statement, "run", ran.begin, ran.end, args)
+        yield _complete(process, track, ran.statement, "run", (ran.begin, ran.end), **args)
 
 
 def _why(stall: Stall) -> str:

@@ -36,6 +36,8 @@ def write_map(shown: MemoryMap, path: str | Path) -> None:
 
     Raises
     ------
+    TypeError
+        If `shown` is no map.
     ValueError
         If the suffix is none of these.
     ImportError
@@ -43,6 +45,8 @@ def write_map(shown: MemoryMap, path: str | Path) -> None:
     OSError
         If the file cannot be written.
     """
+    if not isinstance(shown, MemoryMap):
+        raise TypeError(f"write_map: needs a MemoryMap, got {shown!r}")
     _WRITERS[known_suffix(path)](shown, Path(path))
 
 
@@ -84,15 +88,9 @@ def _title(shown: MemoryMap, scope: ScopeMap, placement: Placement) -> str:
     return f"{scope.function + ' ' if several else ''}{scope.name}: {placement.label}"
 
 
-def _save_picture(shown: MemoryMap, path: Path) -> None:
-    save(picture(shown), path)
-
-
 _WRITERS: dict[str, Callable[[MemoryMap, Path], object]] = {
     ".html": lambda shown, path: path.write_text(shown.page(), encoding="utf-8"),
-    ".svg": _save_picture,
-    ".png": _save_picture,
-    ".pdf": _save_picture,
+    **dict.fromkeys((".svg", ".png", ".pdf"), lambda shown, path: save(picture(shown), path)),
     ".pickle": lambda shown, path: path.write_bytes(write_snapshot(shown)),
     ".json": lambda shown, path: path.write_text(write_trace(shown), encoding="utf-8"),
 }

@@ -41,15 +41,8 @@ class ConvNorm(nn.Module):
     def __init__(
         self, channels_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1
     ) -> None:
-        self.conv = nn.Conv2D(
-            channels_in,
-            channels,
-            kernel,
-            stride=stride,
-            padding=kernel // 2,
-            groups=groups,
-            bias=False,
-        )
+        steps = {"stride": stride, "padding": kernel // 2, "groups": groups}
+        self.conv = nn.Conv2D(channels_in, channels, kernel, bias=False, **steps)
         self.norm = BatchNorm(channels)
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
@@ -78,11 +71,8 @@ class ResNet18(nn.Module):
     def __init__(self, classes: int = 1000) -> None:
         self.stem = ConvNorm(3, 64, 7, stride=2)
         stages = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-        blocks = []
-        for channels_in, channels, stride in stages:
-            blocks.append(BasicBlock(channels_in, channels, stride))
-            blocks.append(BasicBlock(channels, channels, 1))
-        self.blocks = nn.ModuleList(blocks)
+        pairs = ((BasicBlock(a, b, stride), BasicBlock(b, b, 1)) for a, b, stride in stages)
+        self.blocks = nn.ModuleList([block for pair in pairs for block in pair])
         self.classifier = nn.Linear(512, classes)
 
     def forward(self, image: nn.Tensor) -> nn.Tensor:
@@ -127,10 +117,8 @@ class MobileNetV2(nn.Module):
             (6, 160, 3, 2),
             (6, 320, 1, 1),
         ):
-            for i in range(repeats):
-                blocks.append(
-                    InvertedResidual(channels_in, channels, stride if i == 0 else 1, expansion)
-                )
+            for step in (stride, *(1,) * (repeats - 1)):
+                blocks.append(InvertedResidual(channels_in, channels, step, expansion))
                 channels_in = channels
         self.blocks = nn.ModuleList(blocks)
         self.head = ConvNorm(channels_in, 1280, 1)
@@ -187,10 +175,8 @@ class BertLayer(nn.Module):
     def __init__(self, hidden: int, heads: int, intermediate: int) -> None:
         self.heads = heads
         self.head_size = hidden // heads
-        self.query = nn.Linear(hidden, hidden)
-        self.key = nn.Linear(hidden, hidden)
-        self.value = nn.Linear(hidden, hidden)
-        self.output = nn.Linear(hidden, hidden)
+        square = (nn.Linear(hidden, hidden) for _ in range(4))
+        self.query, self.key, self.value, self.output = square
         self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
         self.up = nn.Linear(hidden, intermediate)
         self.down = nn.Linear(intermediate, hidden)

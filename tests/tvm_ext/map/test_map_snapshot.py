@@ -114,7 +114,7 @@ def test_a_kernels_totals_are_those_of_its_map():
         assert at_peak[-1] == peak.occupied
         allocated = [e for e in events if e["action"] == "alloc"]
         for event in allocated:
-            name = event["frames"][0]["name"].split(" [slot")[0]
+            name = event["frames"][0]["name"].split("[")[0]
             assert event["size"] == scope.problem.buffers[scope.problem.index[name]].size
             assert event["addr"] in placement.plan.offsets[name]
             assert "T.alloc_buffer" in event["frames"][1]["name"]

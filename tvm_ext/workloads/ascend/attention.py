@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .instructions import each, multiply
+from .instructions import buffer, buffers, each, multiply
 from .kernel import Array, Program, ascend, normal, parts
 
 
@@ -38,7 +38,6 @@ def flash_attention(
     Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work
     Partitioning", 2023, algorithm 1.
     """
-    turns = {"multi_buffer": slots}
     times = parts("flash_attention", queries, rows, "queries")
     root = float(1 / np.sqrt(depth))
 
@@ -50,53 +49,41 @@ def flash_attention(
         o: T.Buffer((tiles * queries, depth), dtype),
     ):
         for tile in range(tiles):
-            q_l1 = T.alloc_buffer((queries, depth), dtype, scope="local.L1")
-            most = T.alloc_buffer((queries,), "float32", scope="local.UB")
-            total = T.alloc_buffer((queries,), "float32", scope="local.UB")
-            so_far = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
-            inverse = T.alloc_buffer((queries,), "float32", scope="local.UB")
-            normed = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
-            out = T.alloc_buffer((queries, depth), dtype, scope="local.UB")
+            q_l1 = buffer((queries, depth), dtype, scope="local.L1")
+            most, total = buffers(2, (queries,))
+            so_far = buffer((queries, depth))
+            inverse = buffer((queries,))
+            normed = buffer((queries, depth))
+            out = buffer((queries, depth), dtype)
             each(q_l1, lambda i, j: q[tile * queries + i, j])
             each(most, lambda i: T.float32(-1e30))
             each(total, lambda i: T.float32(0))
             each(so_far, lambda i, j: T.float32(0))
             for step in range(tiles):
-                k_l1 = T.alloc_buffer((keys, depth), dtype, scope="local.L1", annotations=turns)
-                v_l1 = T.alloc_buffer((keys, depth), dtype, scope="local.L1", annotations=turns)
-                p_l1 = T.alloc_buffer((queries, keys), dtype, scope="local.L1")
-                q_l0 = T.alloc_buffer((queries, depth), dtype, scope="local.L0A")
-                k_l0 = T.alloc_buffer((depth, keys), dtype, scope="local.L0B")
-                p_l0 = T.alloc_buffer((queries, keys), dtype, scope="local.L0A")
-                v_l0 = T.alloc_buffer((keys, depth), dtype, scope="local.L0B")
-                s_l0 = T.alloc_buffer((queries, keys), "float32", scope="local.L0C")
-                o_l0 = T.alloc_buffer((queries, depth), "float32", scope="local.L0C")
-                scores = T.alloc_buffer(
-                    (queries, keys), "float32", scope="global.workspace", annotations=turns
-                )
-                weights = T.alloc_buffer(
-                    (queries, keys), dtype, scope="global.workspace", annotations=turns
-                )
-                selected = T.alloc_buffer(
-                    (queries, depth), "float32", scope="global.workspace", annotations=turns
-                )
-                correction = T.alloc_buffer((queries,), "float32", scope="local.UB")
-                added = T.alloc_buffer((queries, depth), "float32", scope="local.UB")
+                k_l1, v_l1 = buffers(2, (keys, depth), dtype, scope="local.L1", slots=slots)
+                p_l1 = buffer((queries, keys), dtype, scope="local.L1")
+                q_l0 = buffer((queries, depth), dtype, scope="local.L0A")
+                k_l0 = buffer((depth, keys), dtype, scope="local.L0B")
+                p_l0 = buffer((queries, keys), dtype, scope="local.L0A")
+                v_l0 = buffer((keys, depth), dtype, scope="local.L0B")
+                s_l0 = buffer((queries, keys), scope="local.L0C")
+                o_l0 = buffer((queries, depth), scope="local.L0C")
+                scores = buffer((queries, keys), scope="global.workspace", slots=slots)
+                weights = buffer((queries, keys), dtype, scope="global.workspace", slots=slots)
+                selected = buffer((queries, depth), scope="global.workspace", slots=slots)
+                correction = buffer((queries,))
+                added = buffer((queries, depth))
                 each(k_l1, lambda i, j: k[step * keys + i, j])
                 each(q_l0, lambda i, j: q_l1[i, j])
                 each(k_l0, lambda i, j: k_l1[j, i])
                 multiply(s_l0, q_l0, k_l0, 0)
                 each(scores, lambda i, j: s_l0[i, j])
                 for part in range(times):
-                    raw = T.alloc_buffer(
-                        (rows, keys), "float32", scope="local.UB", annotations=turns
-                    )
-                    scaled = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
-                    higher = T.alloc_buffer((rows,), "float32", scope="local.UB")
-                    fall = T.alloc_buffer((rows,), "float32", scope="local.UB")
-                    shifted = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
-                    power = T.alloc_buffer((rows, keys), "float32", scope="local.UB")
-                    p = T.alloc_buffer((rows, keys), dtype, scope="local.UB", annotations=turns)
+                    raw = buffer((rows, keys), slots=slots)
+                    scaled = buffer((rows, keys))
+                    higher, fall = buffers(2, (rows,))
+                    shifted, power = buffers(2, (rows, keys))
+                    p = buffer((rows, keys), dtype, slots=slots)
                     each(raw, lambda i, j: scores[part * rows + i, j])
                     each(scaled, lambda i, j: raw[i, j] * T.float32(root))
                     for i, j in T.grid(rows, keys):

@@ -13,27 +13,25 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .instructions import each, multiply
+from .instructions import buffer, buffers, each, multiply
 from .kernel import Array, Program, ascend, parts, whole
 
 
 @T.inline
-def product_of(sums, a, b, column, tile_k, step_k, dtype, turns):
+def product_of(sums, a, b, column, tile_k, step_k, dtype, slots):
     """Write a product to `sums`, in L0C: of `a` and of columns of `b`, the first one `column`.
 
     `tile_k` columns of the first operand at a time are brought to L1, and `step_k` of those to
     L0A; likewise rows of the second operand, to L1 and L0B.
     """
     for tile in range(a.shape[1] // tile_k):
-        a_l1 = T.alloc_buffer((a.shape[0], tile_k), dtype, scope="local.L1", annotations=turns)
-        b_l1 = T.alloc_buffer((tile_k, sums.shape[1]), dtype, scope="local.L1", annotations=turns)
+        a_l1 = buffer((a.shape[0], tile_k), dtype, scope="local.L1", slots=slots)
+        b_l1 = buffer((tile_k, sums.shape[1]), dtype, scope="local.L1", slots=slots)
         each(b_l1, lambda i, j: b[tile * tile_k + i, column + j])
         each(a_l1, lambda i, j: a[i, tile * tile_k + j])
         for step in range(tile_k // step_k):
-            a_l0 = T.alloc_buffer((a.shape[0], step_k), dtype, scope="local.L0A", annotations=turns)
-            b_l0 = T.alloc_buffer(
-                (step_k, sums.shape[1]), dtype, scope="local.L0B", annotations=turns
-            )
+            a_l0 = buffer((a.shape[0], step_k), dtype, scope="local.L0A", slots=slots)
+            b_l0 = buffer((step_k, sums.shape[1]), dtype, scope="local.L0B", slots=slots)
             each(a_l0, lambda i, j: a_l1[i, step * step_k + j])
             each(b_l0, lambda i, j: b_l1[step * step_k + i, j])
             multiply(sums, a_l0, b_l0, tile * tile_k + step * step_k)
@@ -60,12 +58,11 @@ def matmul(
     """Multiply matrices; a tile is done in two halves with sums of their own."""
     parts("matmul", tile_k, step_k, "tile_k")
     m, n, k = tile_m, tiles * 2 * half_n, 2 * tile_k
-    turns = {"multi_buffer": slots}
 
     @T.inline
     def half(a, b, c, column):
-        product = T.alloc_buffer((m, half_n), "float32", scope="local.L0C")
-        product_of(product, a, b, column, tile_k, step_k, dtype, turns)
+        product = buffer((m, half_n), scope="local.L0C")
+        product_of(product, a, b, column, tile_k, step_k, dtype, slots)
         for i, j in T.grid(m, half_n):
             c[i, column + j] = T.Cast(dtype, product[i, j])
 
@@ -112,7 +109,6 @@ def matmul_add_relu(
     parts("matmul_add_relu", tile_k, step_k, "tile_k")
     times = parts("matmul_add_relu", tile_m, rows, "tile_m")
     m, n, k = tile_m, tiles * tile_n, 2 * tile_k
-    turns = {"multi_buffer": slots}
 
     @T.prim_func(s_tir=True)
     def function(
@@ -122,19 +118,14 @@ def matmul_add_relu(
         c: T.Buffer((m, n), dtype),
     ):
         for tile in range(tiles):
-            product = T.alloc_buffer((m, tile_n), "float32", scope="local.L0C")
-            sums = T.alloc_buffer(
-                (m, tile_n), "float32", scope="global.workspace", annotations=turns
-            )
-            product_of(product, a, b, tile * tile_n, tile_k, step_k, dtype, turns)
+            product = buffer((m, tile_n), scope="local.L0C")
+            sums = buffer((m, tile_n), scope="global.workspace", slots=slots)
+            product_of(product, a, b, tile * tile_n, tile_k, step_k, dtype, slots)
             each(sums, lambda i, j: product[i, j])
             for part in range(times):
-                wide = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB")
-                total = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB")
-                clipped = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB")
-                c_ub = T.alloc_buffer((rows, tile_n), dtype, scope="local.UB", annotations=turns)
-                added = T.alloc_buffer((rows, tile_n), dtype, scope="local.UB", annotations=turns)
-                raw = T.alloc_buffer((rows, tile_n), "float32", scope="local.UB", annotations=turns)
+                wide, total, clipped = buffers(3, (rows, tile_n))
+                c_ub, added = buffers(2, (rows, tile_n), dtype, slots=slots)
+                raw = buffer((rows, tile_n), slots=slots)
                 each(raw, lambda i, j: sums[part * rows + i, j])
                 each(added, lambda i, j: residual[part * rows + i, tile * tile_n + j])
                 each(wide, lambda i, j: T.Cast("float32", added[i, j]))
@@ -176,16 +167,13 @@ def conv2d(
     """
     height, depth = tiles * rows, 2 * channels
     image_shape, filter_shape = (height, width, depth), (_TAPS, _TAPS, depth, 2 * half_out)
-    turns = {"multi_buffer": slots}
 
     @T.inline
     def half(image, filters, result, top, begin):
         """Write rows of the result from `top` on, of the filters from `begin` on."""
-        product = T.alloc_buffer((rows, width, half_out), "float32", scope="local.L0C")
+        product = buffer((rows, width, half_out), scope="local.L0C")
         for part in range(2):
-            padded = T.alloc_buffer(
-                (rows + 2, width + 2, channels), dtype, scope="local.L1", annotations=turns
-            )
+            padded = buffer((rows + 2, width + 2, channels), dtype, scope="local.L1", slots=slots)
             for y, x, c in T.grid(rows + 2, width + 2, channels):
                 padded[y, x, c] = T.if_then_else(
                     top + y >= 1 and top + y <= height and x >= 1 and x <= width,
@@ -193,18 +181,12 @@ def conv2d(
                     T.Cast(dtype, 0),
                 )
             for dy in range(_TAPS):
-                row = T.alloc_buffer(
-                    (_TAPS, channels, half_out), dtype, scope="local.L1", annotations=turns
-                )
+                row = buffer((_TAPS, channels, half_out), dtype, scope="local.L1", slots=slots)
                 for dx, c, o in T.grid(_TAPS, channels, half_out):
                     row[dx, c, o] = filters[dy, dx, part * channels + c, begin + o]
                 for dx in range(_TAPS):
-                    columns = T.alloc_buffer(
-                        (rows, width, channels), dtype, scope="local.L0A", annotations=turns
-                    )
-                    tap = T.alloc_buffer(
-                        (channels, half_out), dtype, scope="local.L0B", annotations=turns
-                    )
+                    columns = buffer((rows, width, channels), dtype, scope="local.L0A", slots=slots)
+                    tap = buffer((channels, half_out), dtype, scope="local.L0B", slots=slots)
                     for y, x, c in T.grid(rows, width, channels):
                         columns[y, x, c] = padded[y + dy, x + dx, c]
                     each(tap, lambda c, o: row[dx, c, o])

@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: ignore-errors
 # (TVMScript defines names in ways that a type checker does not follow.)
-"""Instructions of a kernel in TVMScript: loop nests that write a buffer element by element."""
+"""Parts of a kernel in TVMScript: its buffers, and loop nests that write one element by element."""
 
 from __future__ import annotations
 
 from tvm.script import tirx as T
+
+
+def buffer(shape, dtype="float32", *, scope="local.UB", slots=None):
+    """Allocate a buffer, with `slots` slots if they are given."""
+    turns = None if slots is None else {"multi_buffer": slots}
+    return T.alloc_buffer(shape, dtype, scope=scope, annotations=turns)
+
+
+def buffers(count, *kind, **options):
+    """Allocate some buffers that are alike."""
+    return [buffer(*kind, **options) for _ in range(count)]
 
 
 @T.inline

@@ -125,16 +125,9 @@ def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> As
         if what != "dtype" and (type(value) is not int or value < 1):
             raise ValueError(f"kernel {name!r}: {what} must be a positive integer, got {value!r}")
     program = build(**chosen)
-    function = program.function.with_attr("global_symbol", name)
-    return AscendKernel(
-        name=name,
-        description=(build.__doc__ or "").partition("\n")[0].rstrip("."),
-        size=size,
-        parameters=chosen,
-        mod=tvm.IRModule({name: function}),
-        tolerance=program.tolerance,
-        _program=program,
-    )
+    mod = tvm.IRModule({name: program.function.with_attr("global_symbol", name)})
+    description = (build.__doc__ or "").partition("\n")[0].rstrip(".")
+    return AscendKernel(name, description, size, chosen, mod, program.tolerance, program)
 
 
 def parts(kernel: str, total: int, part: int, what: str) -> int:

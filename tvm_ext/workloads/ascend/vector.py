@@ -14,24 +14,20 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .instructions import add_up, each
+from .instructions import add_up, buffer, buffers, each
 from .kernel import Array, Program, ascend, normal, whole
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
 def vector_add(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
     """Add two vectors, in float32."""
-    turns, shape = {"multi_buffer": slots}, (tiles * tile,)
+    shape = (tiles * tile,)
 
     @T.prim_func(s_tir=True)
     def function(x: T.Buffer(shape, dtype), y: T.Buffer(shape, dtype), z: T.Buffer(shape, dtype)):
         for step in range(tiles):
-            wide_x = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            wide_y = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            total = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            z_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
-            x_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
-            y_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
+            wide_x, wide_y, total = buffers(3, (tile,))
+            z_ub, x_ub, y_ub = buffers(3, (tile,), dtype, slots=slots)
             each(y_ub, lambda i: y[step * tile + i])
             each(x_ub, lambda i: x[step * tile + i])
             each(wide_y, lambda i: T.Cast("float32", y_ub[i]))
@@ -47,23 +43,15 @@ def vector_add(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16"
 @ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
 def gelu(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
     """GELU by its usual approximation with tanh, computed in float32."""
-    turns, shape = {"multi_buffer": slots}, (tiles * tile,)
+    shape = (tiles * tile,)
     # x * (1 + tanh(c * inner)) / 2 is x / (1 + exp(-2 * c * inner)).
     minus_2c = -2 * float(np.sqrt(2 / np.pi))
 
     @T.prim_func(s_tir=True)
     def function(x: T.Buffer(shape, dtype), y: T.Buffer(shape, dtype)):
         for step in range(tiles):
-            wide = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            square = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            cube = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            inner = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            scaled = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            power = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            divisor = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            result = T.alloc_buffer((tile,), "float32", scope="local.UB")
-            y_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
-            x_ub = T.alloc_buffer((tile,), dtype, scope="local.UB", annotations=turns)
+            wide, square, cube, inner, scaled, power, divisor, result = buffers(8, (tile,))
+            y_ub, x_ub = buffers(2, (tile,), dtype, slots=slots)
             each(x_ub, lambda i: x[step * tile + i])
             each(wide, lambda i: T.Cast("float32", x_ub[i]))
             each(square, lambda i: wide[i] * wide[i])
@@ -95,21 +83,19 @@ def softmax(
     rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
 ) -> Program:
     """Softmax of rows, computed in float32."""
-    turns = {"multi_buffer": slots}
 
     @T.prim_func(s_tir=True)
     def function(
         x: T.Buffer((tiles * rows, columns), dtype), y: T.Buffer((tiles * rows, columns), dtype)
     ):
         for tile in range(tiles):
-            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
-            wide = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            most = T.alloc_buffer((rows,), "float32", scope="local.UB")
-            shifted = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            power = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            total = T.alloc_buffer((rows,), "float32", scope="local.UB")
-            share = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
+            row = buffer((rows, columns), dtype, slots=slots)
+            wide = buffer((rows, columns))
+            most = buffer((rows,))
+            shifted, power = buffers(2, (rows, columns))
+            total = buffer((rows,))
+            share = buffer((rows, columns))
+            out = buffer((rows, columns), dtype, slots=slots)
             each(row, lambda i, j: x[tile * rows + i, j])
             each(wide, lambda i, j: T.Cast("float32", row[i, j]))
             for i, j in T.grid(rows, columns):
@@ -144,7 +130,6 @@ def layer_norm(
     rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
 ) -> Program:
     """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
-    turns = {"multi_buffer": slots}
 
     @T.prim_func(s_tir=True)
     def function(
@@ -153,22 +138,17 @@ def layer_norm(
         bias: T.Buffer((columns,), "float32"),
         y: T.Buffer((tiles * rows, columns), dtype),
     ):
-        gamma = T.alloc_buffer((columns,), "float32", scope="local.UB")
-        beta = T.alloc_buffer((columns,), "float32", scope="local.UB")
+        gamma, beta = buffers(2, (columns,))
         each(gamma, lambda j: weight[j])
         each(beta, lambda j: bias[j])
         for tile in range(tiles):
-            row = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
-            wide = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            mean = T.alloc_buffer((rows,), "float32", scope="local.UB")
-            centred = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            square = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            variance = T.alloc_buffer((rows,), "float32", scope="local.UB")
-            scale = T.alloc_buffer((rows,), "float32", scope="local.UB")
-            normed = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            scaled = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            moved = T.alloc_buffer((rows, columns), "float32", scope="local.UB")
-            out = T.alloc_buffer((rows, columns), dtype, scope="local.UB", annotations=turns)
+            row = buffer((rows, columns), dtype, slots=slots)
+            wide = buffer((rows, columns))
+            mean = buffer((rows,))
+            centred, square = buffers(2, (rows, columns))
+            variance, scale = buffers(2, (rows,))
+            normed, scaled, moved = buffers(3, (rows, columns))
+            out = buffer((rows, columns), dtype, slots=slots)
             each(row, lambda i, j: x[tile * rows + i, j])
             each(wide, lambda i, j: T.Cast("float32", row[i, j]))
             add_up(mean, columns, lambda i, j: wide[i, j] * T.float32(1.0 / columns))
@@ -209,26 +189,21 @@ def reduction(
     """Mean step between consecutive rows: a sum, and the row before, that a loop carries on."""
     if rows < 2:
         raise ValueError(f"kernel 'reduction': rows must be at least 2, got {rows}")
-    turns = {"multi_buffer": slots}
 
     @T.prim_func(s_tir=True)
     def function(
         x: T.Buffer((rows, tiles * columns), dtype), y: T.Buffer((tiles * columns,), dtype)
     ):
         for tile in range(tiles):
-            first = T.alloc_buffer((columns,), dtype, scope="local.UB")
-            before = T.alloc_buffer((columns,), "float32", scope="local.UB")
-            total = T.alloc_buffer((columns,), "float32", scope="local.UB")
-            mean = T.alloc_buffer((columns,), "float32", scope="local.UB")
-            out = T.alloc_buffer((columns,), dtype, scope="local.UB")
+            first = buffer((columns,), dtype)
+            before, total, mean = buffers(3, (columns,))
+            out = buffer((columns,), dtype)
             each(first, lambda j: x[0, tile * columns + j])
             each(before, lambda j: T.Cast("float32", first[j]))
             each(total, lambda j: T.float32(0))
             for i in range(rows - 1):
-                row = T.alloc_buffer((columns,), dtype, scope="local.UB", annotations=turns)
-                wide = T.alloc_buffer((columns,), "float32", scope="local.UB")
-                step = T.alloc_buffer((columns,), "float32", scope="local.UB")
-                distance = T.alloc_buffer((columns,), "float32", scope="local.UB")
+                row = buffer((columns,), dtype, slots=slots)
+                wide, step, distance = buffers(3, (columns,))
                 each(row, lambda j: x[i + 1, tile * columns + j])
                 each(wide, lambda j: T.Cast("float32", row[j]))
                 each(step, lambda j: wide[j] - before[j])
