@@ -30,7 +30,6 @@ _TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
 
 ABSOLUTE_FLOAT = "tirx.fabs"
 REINTERPRET = "tirx.reinterpret"
-SET_FIELD = "tirx.tvm_struct_set"  # Writes a value, which may be an address, into a structure
 
 JUMPS = _names("break_loop continue_loop thread_return ret")
 """After these a thread goes on elsewhere than behind the statement."""
@@ -56,6 +55,12 @@ TAKE_ANY_ADDRESS = _names(
     "tvm_call_cpacked_lowered tvm_stack_make_array tvm_struct_set"
 )
 """Calls for which the address of any element is as good as that of a whole buffer."""
+
+STORES = _names(
+    "masked_store atomic_add cuda.atomic_add cuda.atomic_cas ptx.st ptx.st_vec ptx.st_vec256 "
+    "ptx.red"
+)
+"""They write what their other operands say to where the first one says."""
 
 CALL_OUT = _names(
     "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "

@@ -16,7 +16,14 @@ from tvm.tirx import Bind, BufferStore, Evaluate, For, ForKind, IntImm, While, i
 from passes.ir import statements as records
 from passes.ir.buffers import items
 from passes.ir.linear_access import LinearAccess
-from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
+from passes.ir.operators import (
+    STORES,
+    buffer_data_var,
+    is_address_of,
+    is_tvm_access_ptr,
+    masked_index,
+    operator_name,
+)
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 
@@ -275,7 +282,10 @@ class _Walk(records.RecordVisitor):
             mask = op.args[4]
             if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
                 self._told = source.__chandle__()
-        self._visit_parts(call)
+        for number, arg in enumerate(call.args):
+            if number and operator_name(op.op) in STORES:
+                self._keeper = f"what {op.op} stores"
+            self._visit(arg)
         self._keeper, self._told = keeper, told
 
     def _visit_name(self, name: records.Name) -> None:

@@ -18,6 +18,7 @@ from passes.ir.operators import (
     ADDRESS_IN_OTHER_BLOCK,
     ASYNC_COPIES,
     JUMPS,
+    STORES,
     buffer_data_var,
     is_address_of,
     is_tvm_access_ptr,
@@ -132,6 +133,8 @@ class _Walk:
             self._hand_on(buffer_data_var(op.args[1]), int(op.args[4].value))
             rest = list(op.args[2:4])
         for arg in rest:
+            if operator in STORES and not arg.same_as(op.args[0]):
+                self._given = _Given.KEPT
             visitor.visit(arg)
         self._given = given
 
