@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tvm.ir import Op, Var
+from tvm.ir import Op, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import CallEffectKind
 
@@ -27,6 +27,7 @@ _BUFFER_DATA = Op.get("tirx.buffer_data")
 _IF_THEN_ELSE = Op.get("prim.if_then_else")
 _MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")
 _TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
+_ALLREDUCE = "tirx.tvm_thread_allreduce"
 
 ABSOLUTE_FLOAT = "tirx.fabs"
 REINTERPRET = "tirx.reinterpret"
@@ -146,6 +147,22 @@ def is_synchronous(name: str) -> bool:
     effect = Op.get(name).get_attr(_EFFECT)
     # Others return a value, and a value is there when it is returned.
     return name in _SYNCHRONOUS or (effect is not None and effect != CallEffectKind.Opaque.value)
+
+
+@cache
+def _writes_operands(name: str) -> bool:
+    namespace = name.removeprefix(_TIRX).partition(".")[0]
+    return namespace == "ptx" or name == _ALLREDUCE or not is_synchronous(name)
+
+
+def written_operands(call: Call) -> list[TensorLoad]:
+    """Return the elements that a call may write although they stand for values among its operands.
+
+    The instructions of PTX name the registers of their results so.
+    """
+    found = [arg for arg in call.args if type(arg) is TensorLoad]
+    name = operator_name(call.op)
+    return found if found and name and _writes_operands(name) else []
 
 
 def is_if_then_else(expr: Any) -> bool:

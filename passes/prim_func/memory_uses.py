@@ -23,6 +23,7 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
     masked_index,
     operator_name,
+    written_operands,
 )
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
@@ -261,6 +262,8 @@ class _Walk(records.RecordVisitor):
     def _visit_call(self, call: records.Call) -> None:
         op = call.op
         keeper, told = self._keeper, self._told
+        for operand in written_operands(op):
+            self._hand_on(operand.source.__chandle__())
         if keeper is None and not is_done_on_return(op, self._lasting):
             self._keeper = f"{op.op}, which may go on after it returns"
         if is_address_of(op) and type(op.args[0]) is TensorLoad:

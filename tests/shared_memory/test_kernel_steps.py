@@ -126,6 +126,10 @@ NOT_MEETING = {
         ARMS,
         'if T.call_extern("int32", "fill", T.address_of(rounds[0])) > 0:\n    o[tx] = x[tx]',
     ),
+    "a register that an instruction writes": (
+        ARMS,
+        'T.evaluate(T.call_intrin("void", "tirx.ptx.ld", rounds[0], T.address_of(x[tx])))',
+    ),
     "a register of another name": (
         ARMS,
         'other = T.decl_buffer((1,), "int32", data=T.address_of(rounds[0]), scope="local")\n'
@@ -188,6 +192,19 @@ HANDED_ON = {
     "bound": (
         'p: T.let[T.handle("float32", "shared")] = T.tvm_access_ptr('
         'T.type_annotation("float32"), first.data, 0, 64, 1)',
+        False,
+    ),
+    "named": (
+        'part = T.decl_buffer((32,), "float32", data=T.address_of(first[32]), scope="shared")',
+        False,
+    ),
+    "stored": (
+        'T.evaluate(T.call_intrin("void", "tirx.ptx.st", T.address_of(first[0]), x[tx]))',
+        True,
+    ),
+    "stored elsewhere": (
+        'T.evaluate(T.call_intrin("void", "tirx.ptx.st", T.address_of(o[0]), '
+        'T.call_extern("uint32", "use", T.address_of(first[0]))))',
         False,
     ),
     "answered": ('o[tx] = T.call_extern("float32", "use", T.address_of(first[0]))', False),

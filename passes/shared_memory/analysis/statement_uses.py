@@ -23,6 +23,7 @@ from passes.ir.operators import (
     is_address_of,
     is_tvm_access_ptr,
     masked_index,
+    written_operands,
 )
 from passes.ir.structural import Callback, structural_visit
 from passes.prim_func.call_ends import is_done_on_return
@@ -120,6 +121,10 @@ class _Walk:
             or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
         ):
             self._given = _Given.KEPT
+        for operand in written_operands(op):
+            name = self._name(operand.source)
+            if name is not None:
+                self._uses.writes[name] = None
         rest = list(op.args)
         at = masked_index(op)
         if at is not None:

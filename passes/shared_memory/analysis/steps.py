@@ -23,6 +23,7 @@ from passes.ir.operators import (
     STORAGE_SYNC,
     WAIT_ALL,
     WAIT_GROUP,
+    buffer_data_var,
     operator_name,
 )
 from passes.ir.unique_names import unique_name
@@ -309,9 +310,8 @@ class _Walk:
             value = op.value if isinstance(op, tirx.Bind) else op.condition
             yield from self._events(op, uses_of([value], self.names, self.access))
         elif isinstance(op, tirx.DeclBuffer):
-            # Another name of a buffer is no use of it.
-            is_name = self.access.buffers.get(op.buffer.__chandle__()) is not None
-            parts = [] if is_name else [op.data]
+            # Another name of a buffer is no use of it, but a computed address may be kept.
+            parts = [] if buffer_data_var(op.data) is not None else [op.data]
             yield from self._events(op, uses_of(parts, self.names, self.access))
         else:
             raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
