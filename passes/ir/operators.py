@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tvm.ir import Op, TensorLoad, Var
+from tvm.ir import Op, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import CallEffectKind
 
@@ -163,6 +163,15 @@ def written_operands(call: Call) -> list[TensorLoad]:
     found = [arg for arg in call.args if type(arg) is TensorLoad]
     name = operator_name(call.op)
     return found if found and name and _writes_operands(name) else []
+
+
+def is_predicated(call: Call) -> bool:
+    """Whether an instruction of PTX does nothing where a condition fails, as its last operand says.
+
+    That is a list of words, in one string.
+    """
+    last = call.args[-1] if len(call.args) else None
+    return isinstance(last, StringImm) and "pred" in str(last.value).split(",")
 
 
 def is_if_then_else(expr: Any) -> bool:

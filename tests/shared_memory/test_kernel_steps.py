@@ -64,6 +64,7 @@ MEETING = {
     "dynamic": ('T.tvm_storage_sync("shared.dyn")', ""),
     "cuda": ('T.evaluate(T.call_intrin("int32", "tirx.cuda.cta_sync"))', ""),
     "named": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 64))', ""),
+    "as written for PTX": ("T.ptx.bar.sync(0)", ""),
     "in a loop": (f"for i in range(4):\n    {SYNC}", ""),
     "in both arms": (f"if n[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}", ""),
     "as often as memory says": (f"{SYNC}\nfor i in range(n[0]):\n    {SYNC}", ""),
@@ -148,6 +149,7 @@ NOT_MEETING = {
         'turn: T.let[T.int32] = T.call_intrin("int32", "tirx.atomic_add", n.data, 1)',
     ),
     "named, of some": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 32))', ""),
+    "under a predicate": ("T.ptx.bar.sync(0, pred=n[0] > 0)", ""),
     "arrival": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_arrive", 1, 64))', ""),
     "somebody left": (
         SYNC,
@@ -222,6 +224,10 @@ HANDED_ON = {
     "copied": (
         f'{COPY}\nT.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))',
         True,
+    ),
+    "copied, waited for under a predicate": (
+        f"{COPY}\nT.ptx.cp.async_.wait_group(0, pred=n[0] > 0)",
+        False,
     ),
     "copied by attributes": (
         'with T.attr(0, "async_commit_queue_scope", 0):\n'

@@ -24,6 +24,7 @@ from passes.ir.operators import (
     WAIT_ALL,
     WAIT_GROUP,
     buffer_data_var,
+    is_predicated,
     operator_name,
 )
 from passes.ir.unique_names import unique_name
@@ -318,7 +319,8 @@ class _Walk:
 
     def _steps_of_call(self, op: tirx.Evaluate, here: bool) -> Iterator[Step]:
         call = op.value
-        name = operator_name(call.op) if type(call) is Call else ""
+        # What runs under a predicate may be no barrier, and no wait.
+        name = operator_name(call.op) if type(call) is Call and not is_predicated(call) else ""
         if self._meets(name, call):
             if here:
                 yield Event(What.BARRIER, number=self._number(op))
