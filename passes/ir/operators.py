@@ -59,7 +59,7 @@ TAKE_ANY_ADDRESS = _names(
 
 STORES = _names(
     "masked_store atomic_add cuda.atomic_add cuda.atomic_cas ptx.st ptx.st_vec ptx.st_vec256 "
-    "ptx.red"
+    "ptx.red texture2d_store"
 )
 """They write what their other operands say to where the first one says."""
 
