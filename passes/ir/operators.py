@@ -160,9 +160,10 @@ def written_operands(call: Call) -> list[TensorLoad]:
 
     The instructions of PTX name the registers of their results so.
     """
-    found = [arg for arg in call.args if type(arg) is TensorLoad]
     name = operator_name(call.op)
-    return found if found and name and _writes_operands(name) else []
+    if not name or not _writes_operands(name):
+        return []
+    return [arg for arg in call.args if type(arg) is TensorLoad]
 
 
 def is_predicated(call: Call) -> bool:

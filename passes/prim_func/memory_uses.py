@@ -285,8 +285,9 @@ class _Walk(records.RecordVisitor):
             mask = op.args[4]
             if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
                 self._told = source.__chandle__()
+        stores = operator_name(op.op) in STORES
         for number, arg in enumerate(call.args):
-            if number and operator_name(op.op) in STORES:
+            if stores and number:
                 self._keeper = f"what {op.op} stores"
             self._visit(arg)
         self._keeper, self._told = keeper, told
