@@ -129,7 +129,7 @@ NOT_MEETING = {
     ),
     "a register that an instruction writes": (
         ARMS,
-        'T.evaluate(T.call_intrin("void", "tirx.ptx.ld", rounds[0], T.address_of(x[tx])))',
+        "T.ptx.ld.s32(rounds[0], T.address_of(x[tx]))",
     ),
     "a register of another name": (
         ARMS,
@@ -200,13 +200,9 @@ HANDED_ON = {
         'part = T.decl_buffer((32,), "float32", data=T.address_of(first[32]), scope="shared")',
         False,
     ),
+    "stored to": ("T.ptx.st.shared.s32(T.address_of(first[0]), n[0])", True),
     "stored": (
-        'T.evaluate(T.call_intrin("void", "tirx.ptx.st", T.address_of(first[0]), x[tx]))',
-        True,
-    ),
-    "stored elsewhere": (
-        'T.evaluate(T.call_intrin("void", "tirx.ptx.st", T.address_of(o[0]), '
-        'T.call_extern("uint32", "use", T.address_of(first[0]))))',
+        'T.ptx.st.u32(T.address_of(o[0]), T.call_extern("uint32", "use", T.address_of(first[0])))',
         False,
     ),
     "answered": ('o[tx] = T.call_extern("float32", "use", T.address_of(first[0]))', False),
@@ -225,10 +221,7 @@ HANDED_ON = {
         f'{COPY}\nT.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))',
         True,
     ),
-    "copied, waited for under a predicate": (
-        f"{COPY}\nT.ptx.cp.async_.wait_group(0, pred=n[0] > 0)",
-        False,
-    ),
+    "waited for or not": (f"{COPY}\nT.ptx.cp.async_.wait_group(0, pred=n[0] > 0)", False),
     "copied by attributes": (
         'with T.attr(0, "async_commit_queue_scope", 0):\n'
         '    with T.attr(0, "async_scope", 1):\n'
