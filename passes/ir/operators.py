@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tvm.ir import Op, Var
+from tvm.ir import Op, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import CallEffectKind
 
@@ -27,10 +27,10 @@ _BUFFER_DATA = Op.get("tirx.buffer_data")
 _IF_THEN_ELSE = Op.get("prim.if_then_else")
 _MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")
 _TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
+_ALLREDUCE = "tirx.tvm_thread_allreduce"
 
 ABSOLUTE_FLOAT = "tirx.fabs"
 REINTERPRET = "tirx.reinterpret"
-SET_FIELD = "tirx.tvm_struct_set"  # Writes a value, which may be an address, into a structure
 
 JUMPS = _names("break_loop continue_loop thread_return ret")
 """After these a thread goes on elsewhere than behind the statement."""
@@ -56,6 +56,12 @@ TAKE_ANY_ADDRESS = _names(
     "tvm_call_cpacked_lowered tvm_stack_make_array tvm_struct_set"
 )
 """Calls for which the address of any element is as good as that of a whole buffer."""
+
+STORES = _names(
+    "masked_store atomic_add cuda.atomic_add cuda.atomic_cas ptx.st ptx.st_vec ptx.st_vec256 "
+    "ptx.red texture2d_store"
+)
+"""They write what their other operands say to where the first one says."""
 
 CALL_OUT = _names(
     "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "
@@ -141,6 +147,32 @@ def is_synchronous(name: str) -> bool:
     effect = Op.get(name).get_attr(_EFFECT)
     # Others return a value, and a value is there when it is returned.
     return name in _SYNCHRONOUS or (effect is not None and effect != CallEffectKind.Opaque.value)
+
+
+@cache
+def _writes_operands(name: str) -> bool:
+    namespace = name.removeprefix(_TIRX).partition(".")[0]
+    return namespace == "ptx" or name == _ALLREDUCE or not is_synchronous(name)
+
+
+def written_operands(call: Call) -> list[TensorLoad]:
+    """Return the elements that a call may write although they stand for values among its operands.
+
+    The instructions of PTX name the registers of their results so.
+    """
+    name = operator_name(call.op)
+    if not name or not _writes_operands(name):
+        return []
+    return [arg for arg in call.args if type(arg) is TensorLoad]
+
+
+def is_predicated(call: Call) -> bool:
+    """Whether an instruction of PTX does nothing where a condition fails, as its last operand says.
+
+    That is a list of words, in one string.
+    """
+    last = call.args[-1] if len(call.args) else None
+    return isinstance(last, StringImm) and "pred" in str(last.value).split(",")
 
 
 def is_if_then_else(expr: Any) -> bool:

@@ -11,10 +11,9 @@ from typing import Any
 
 from tvm.ir import GlobalVar, Op, PointerType, StringImm
 from tvm.ir.expr import Call
-from tvm.tirx import BufferStore, PrimFunc
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.operators import is_synchronous
+from passes.ir.operators import REINTERPRET, is_synchronous
 from passes.ir.structural import structural_walk
 
 ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
@@ -24,33 +23,31 @@ ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
 def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool:
     """Whether a call is done with its operands when it returns.
 
-    `lasting` has the functions of the module that may not be; see `goes_on`.
+    `lasting` has the functions of the module that may not be; see `goes_on`. Nothing says what
+    becomes of an address that is a number.
     """
     if isinstance(call.op, GlobalVar):
         return str(call.op.name_hint) not in lasting
     if not isinstance(call.op, Op) or not is_synchronous(str(call.op.name)):
         return False
+    if call.op.name == REINTERPRET and isinstance(call.args[0].ty, PointerType):
+        return isinstance(call.ty, PointerType)
     return not lasting or not any(
         isinstance(arg, StringImm) and str(arg.value) in lasting for arg in call.args
     )
 
 
-def goes_on(func: PrimFunc) -> bool:
-    """Whether something in a function may go on with memory after the function has returned."""
+def goes_on(body: Any) -> bool:
+    """Whether something in statements may go on with memory when they are done."""
     found: list[Any] = []
 
     def note_call(call: Call) -> None:
         if not is_done_on_return(call):
             found.append(call)
 
-    def note_store(store: BufferStore) -> None:
-        if isinstance(store.value.ty, PointerType):
-            found.append(store)
-
     def note_attr(attr: AttrStmt) -> None:
         if attr.attr_key in ASYNCHRONOUS_SCOPES:
             found.append(attr)
 
-    notes = [(Call, note_call), (BufferStore, note_store), (AttrStmt, note_attr)]
-    structural_walk(func.body, notes)
+    structural_walk(body, [(Call, note_call), (AttrStmt, note_attr)])
     return bool(found)

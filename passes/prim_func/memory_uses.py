@@ -16,11 +16,22 @@ from tvm.tirx import Bind, BufferStore, Evaluate, For, ForKind, IntImm, While, i
 from passes.ir import statements as records
 from passes.ir.buffers import items
 from passes.ir.linear_access import LinearAccess
-from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
+from passes.ir.operators import (
+    STORES,
+    buffer_data_var,
+    is_address_of,
+    is_tvm_access_ptr,
+    masked_index,
+    operator_name,
+    written_operands,
+)
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 
 _PARALLEL_LOOP, _THREAD_LOOP = int(ForKind.PARALLEL), int(ForKind.THREAD_BINDING)
+_PARALLEL_REGION = "pragma_parallel_launch_point"
+"""The attribute of what all threads of a CPU run at their own pace, each with its own memory."""
+
 _READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last argument.
 
 
@@ -42,8 +53,8 @@ class AllocationUses:
     """What is known of the memory of one allocation, beyond when it is touched."""
 
     count: int = 0  # In how many places of the body its statement stands
-    # The handle of the innermost parallel loop or thread extent around it: each iteration or thread
-    # has memory of its own. None for the whole function.
+    # The handle of the innermost parallel loop, parallel region or thread extent around it: each
+    # iteration or thread has memory of its own. None for the whole function.
     owner: int | None = None
     # Whether its owner has several threads that run at the same time on this memory. A block of one
     # thread has memory of its own.
@@ -82,9 +93,9 @@ def find_memory_uses(
     condition of a statement, is lent for the time of that statement: extern code keeps no
     pointers. Anywhere else, in a `Bind`, a `Return`, the value of a store, an attribute, a `Let`,
     or a buffer declared on a computed address, it may be kept, and the memory *escapes*. So does
-    what is given to a call whose effect may end after it returns, such as an asynchronous copy, and
-    what is read or written where TVM makes such copies of loads and stores. `lasting` is that of
-    `is_done_on_return`.
+    what is given to a call whose effect may end after it returns, such as an asynchronous copy,
+    what is read or written where TVM makes such copies of loads and stores, and in what all threads
+    of a CPU run. `lasting` is that of `is_done_on_return`.
 
     ValueError is raised when one name is declared for the memory of two allocations, a thread
     extent begins inside another scope of threads, or a loop is still bound to a thread.
@@ -104,7 +115,8 @@ class _Walk(records.RecordVisitor):
         # What may keep an address that is handed on where the walk is; None if nothing does.
         self._keeper: str | None = None
         self._told = 0
-        self._is_asynchronous = False
+        # What may read or write longer than a statement, as that does; None if nothing does.
+        self._beside: str | None = None
 
     def find(self) -> tuple[AllocationUses, ...]:
         self._visit(self._access.statements)
@@ -194,15 +206,18 @@ class _Walk(records.RecordVisitor):
 
     def _visit_attribute(self, attribute: records.Attribute) -> None:
         op, name = attribute.op, attribute.op.attr_key
-        before = self._keeper, self._in_thread_env, self._is_asynchronous
+        before = self._keeper, self._in_thread_env, self._beside
         self._keeper = f"attribute {name!r}"
         self._visit(attribute.value)
         is_thread = name == "thread_extent" and not self._in_thread_env
         if name == "virtual_thread" and self._in_thread_env:
             raise ValueError("a virtual thread begins inside a thread extent")
-        is_owner = is_thread or name == "virtual_thread"
+        is_owner = is_thread or name in ("virtual_thread", _PARALLEL_REGION)
         self._in_thread_env |= is_thread
-        self._is_asynchronous |= name in ASYNCHRONOUS_SCOPES
+        if name in ASYNCHRONOUS_SCOPES:
+            self._beside = "an asynchronous copy"
+        elif name == _PARALLEL_REGION:
+            self._beside = "another thread"
         if is_owner:
             self._owners.append(attribute.key)
         if name == "virtual_thread" or (
@@ -216,7 +231,7 @@ class _Walk(records.RecordVisitor):
         self._around.pop()
         if is_owner:
             self._owners.pop()
-        self._keeper, self._in_thread_env, self._is_asynchronous = before
+        self._keeper, self._in_thread_env, self._beside = before
 
     # Leaf statements
 
@@ -248,12 +263,14 @@ class _Walk(records.RecordVisitor):
         if uses is not None:
             uses.accessed[dtype] = None
             uses.indexed.update((index.ty.dtype, None) for index in items(indices))
-            self._note_copy(key)
+            self._note_beside(key)
         return uses
 
     def _visit_call(self, call: records.Call) -> None:
         op = call.op
         keeper, told = self._keeper, self._told
+        for operand in written_operands(op):
+            self._hand_on(operand.source.__chandle__())
         if keeper is None and not is_done_on_return(op, self._lasting):
             self._keeper = f"{op.op}, which may go on after it returns"
         if is_address_of(op) and type(op.args[0]) is TensorLoad:
@@ -275,7 +292,11 @@ class _Walk(records.RecordVisitor):
             mask = op.args[4]
             if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
                 self._told = source.__chandle__()
-        self._visit_parts(call)
+        stores = operator_name(op.op) in STORES
+        for number, arg in enumerate(call.args):
+            if stores and number:
+                self._keeper = f"what {op.op} stores"
+            self._visit(arg)
         self._keeper, self._told = keeper, told
 
     def _visit_name(self, name: records.Name) -> None:
@@ -288,10 +309,10 @@ class _Walk(records.RecordVisitor):
             uses.handed_on.append(tuple(self._around))
             is_hidden = uses.is_hidden or key != self._told
             self._change(key, is_hidden=is_hidden, escape=uses.escape or self._keeper)
-            self._note_copy(key)
+            self._note_beside(key)
 
-    def _note_copy(self, key: int) -> None:
-        """Note what a copy that runs by itself may be reading or writing for longer."""
-        uses = self._uses(key) if self._is_asynchronous else None
+    def _note_beside(self, key: int) -> None:
+        """Note what something else may be reading or writing for longer."""
+        uses = self._uses(key) if self._beside is not None else None
         if uses is not None:
-            self._change(key, escape=uses.escape or "an asynchronous copy")
+            self._change(key, escape=uses.escape or self._beside)

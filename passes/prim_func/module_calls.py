@@ -97,7 +97,7 @@ def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
         structural_walk(func.body, notes)
         calls[name] = tuple(sorted({names[called] for called in found if called in names}))
     called = {callee for callees in calls.values() for callee in callees}
-    going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func))
+    going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func.body))
     return CallGraph(calls, names, going_on)
 
 

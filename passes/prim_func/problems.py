@@ -122,6 +122,8 @@ class _ProblemBuilder:
             return "the target does not describe its scope"
         if not self._is_used(index):
             return "nothing uses it"
+        if uses.owner is not None and uses.owner not in self._owner_ranges:
+            return "each thread of a parallel region has its own"
         is_pinned = len(self._addresses(index)) > 0
         # Other chips' addresses may be pairs, as of a bank and an offset.
         is_place = is_pinned and len(self._addresses(index)) == self._slots(index)

@@ -14,11 +14,10 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import PointerType, Var
-from tvm.ir.expr import Call
+from tvm.ir import Var
 
-from passes.ir.operators import REINTERPRET, SET_FIELD, operator_name
 from passes.ir.structural import structural_walk
+from passes.prim_func.call_ends import goes_on
 from passes.prim_func.loop_indices import LoopNest
 
 _ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
@@ -46,27 +45,13 @@ class _Contents:
 
     op: Any  # The statement or expression itself, kept so that its handle is not used again
     variables: frozenset[int]  # The handles of all variables in it
-    keeps_pointers: bool  # Whether it stores an address, which a later iteration may find
+    keeps_pointers: bool  # Whether something may go on with an address, in a later iteration, too
 
 
 def _contents_of(op: Any) -> _Contents:
     variables: list[int] = []
-    stored: list[Any] = []
-
-    def note_call(call: Call) -> None:
-        name = operator_name(call.op)
-        # Nothing says what becomes of an address that is a number.
-        is_number = name == REINTERPRET and isinstance(call.args[0].ty, PointerType)
-        if is_number or name == SET_FIELD:
-            stored.append(call)
-
-    def note_store(store: tirx.BufferStore) -> None:
-        if isinstance(store.value.ty, PointerType):
-            stored.append(store)
-
-    notes = [(Var, lambda var: variables.append(var.__chandle__()))]
-    structural_walk(op, [*notes, (Call, note_call), (tirx.BufferStore, note_store)])
-    return _Contents(op, frozenset(variables), bool(stored))
+    structural_walk(op, [(Var, lambda var: variables.append(var.__chandle__()))])
+    return _Contents(op, frozenset(variables), goes_on(op))
 
 
 class _Sinker:

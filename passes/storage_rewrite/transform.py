@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import variables_of_params
 from passes.options import check_flags
 from passes.prim_func.loop_indices import names_only
-from passes.prim_func.memory_uses import find_memory_uses
+from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
 from passes.prim_func.thread_races import races_with_any
 from passes.storage_rewrite.inplace import InplaceOpVerifier
 from passes.storage_rewrite.liveness import liveness_analysis
@@ -126,8 +127,9 @@ def plan_storage(
     sequence, keep_apart = access.sequence, None
     staying = _shared_in_kernels(access) if shared_apart else frozenset()
     if sound_for is not None:
-        staying |= _staying(sound_for, access)
-        keep_apart = _kept_apart(sound_for, access)
+        uses = find_memory_uses(access)
+        staying |= _staying(sound_for, access, uses)
+        keep_apart = _kept_apart(access, uses)
     if sound_for is not None or staying:
         sequence = _by_position(sequence, staying)
     planner = PlanMemory(
@@ -143,18 +145,23 @@ def plan_storage(
     return plan
 
 
-def _staying(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
+def _staying(
+    func: PrimFunc, access: LinearAccess, uses: Sequence[AllocationUses]
+) -> frozenset[int]:
     """Return the allocations that mean something else in another place, by index.
 
     An address that the program asks for does not survive sharing or packing, and the loop around
     the allocation is that whose iterations take turns with several. A size that is not constant may
-    rest on what has its value only there, and memory that is packed needs one that is.
+    rest on what has its value only there, and memory that is packed needs one that is. Of a
+    parallel region the sequence knows nothing.
     """
     known = variables_of_params(func)
+    owners = {None, *(entry.key for entry in access.sequence)}
     return frozenset(
         index
         for index, (alloc, op) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True))
-        if len(op.buffer.ty.allocated_addr)
+        if uses[index].owner not in owners
+        or len(op.buffer.ty.allocated_addr)
         or (alloc.scope.is_special and not alloc.const_nbits)
         or not all(names_only(extent, known) for extent in op.buffer.ty.shape)
     )
@@ -168,13 +175,11 @@ def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:
     return frozenset(i for i, alloc in enumerate(access.allocs) if str(alloc.scope) in scopes)
 
 
-def _kept_apart(func: PrimFunc, access: LinearAccess) -> frozenset[int]:
+def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
-    for index, (alloc, uses) in enumerate(
-        zip(access.allocs, find_memory_uses(access), strict=True)
-    ):
-        if alloc.is_volatile or uses.escape is not None or races_with_any(alloc, uses):
+    for index, (alloc, use) in enumerate(zip(access.allocs, uses, strict=True)):
+        if alloc.is_volatile or use.escape is not None or races_with_any(alloc, use):
             apart.add(index)
     return frozenset(apart)
 

@@ -219,10 +219,17 @@ def test_what_callers_hold_above_the_memory_of_a_function_takes_none_of_it():
         assert addresses(PlanAddresses()(mod), "scratch") == [0]
 
 
-def test_what_goes_on_in_a_callee_lasts_in_its_caller():
+@pytest.mark.parametrize(
+    "going_on",
+    [
+        call("tirx.dma_copy", 0),
+        tirx.reinterpret("int64", tirx.decl_buffer((1,), "int64", "kept", layout=None).data),
+    ],
+)
+def test_what_goes_on_in_a_callee_lasts_in_its_caller(going_on: Any):
     mod = module("local.UB", "M.scratch(y.data)")
     assert find_calls(prim_funcs(mod)).lasting == frozenset()
-    goes_on = tirx.SeqStmt([mod["scratch"].body, tirx.Evaluate(call("tirx.dma_copy", 0))])
+    goes_on = tirx.SeqStmt([mod["scratch"].body, tirx.Evaluate(going_on)])
     mod[mod.get_global_var("scratch")] = mod["scratch"].with_body(goes_on)
     lasting = find_calls(prim_funcs(mod)).lasting
     assert lasting == {"main", "scratch"}

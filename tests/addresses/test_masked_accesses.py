@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tvm
 import tvm_ffi
@@ -83,6 +85,54 @@ def test_a_masked_load_keeps_nothing_alive():
     live = {buffer.name: buffer.live[0] for buffer in attached.problem.buffers}
     assert live["a"][1] <= live["c"][0]
     assert_same_results(lowered(loaded_for_a_store))
+
+
+@T.prim_func(s_tir=True)
+def address_in_a_number(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    kept = T.alloc_buffer((64,), "float32", scope="local.UB")
+    other = T.alloc_buffer((64,), "float32", scope="local.UB")
+    slot = T.alloc_buffer((2,), "int64", scope="local.UB")
+    for i in range(64):
+        kept[i] = x[i]
+    T.evaluate(
+        T.masked_store(
+            slot,
+            T.Broadcast(T.call_extern("int64", "labs", kept.data), 2),
+            T.Ramp(0, 1, 2),
+            T.Broadcast(T.bool(True), 2),
+        )
+    )
+    for i in range(64):
+        other[i] = x[63 - i] * T.float32(3)
+    for i in range(64):
+        y[i] = other[63 - i]
+    T.evaluate(T.call_extern("int32", "memcpy", y.data, slot[0], T.int64(128)))
+
+
+def test_an_address_that_a_masked_store_writes_is_kept():
+    assert_same_results(lowered(address_in_a_number))
+
+
+def lends(call: Any) -> bool:
+    """Whether a buffer of a call may end its life with the statement."""
+    buffer = tirx.decl_buffer((16,), "int64", "kept", scope="local.UB", layout=None)
+    statements = [tirx.AllocBuffer(buffer), tirx.Evaluate(call(buffer)), tirx.Evaluate(0)]
+    (uses,) = find_problems(tirx.PrimFunc([], tirx.SeqStmt(statements))).uses
+    return uses.escape is None
+
+
+def test_an_address_is_kept_as_a_number_or_as_what_is_stored():
+    word = tirx.decl_buffer((1,), "int64", "word", layout=None)
+
+    def add(where: Any, value: Any) -> Any:
+        return tirx.call_intrin("int64", "tirx.atomic_add", where, value)
+
+    number = tirx.IntImm("int64", 1)
+    assert lends(lambda buffer: add(buffer.data, number))
+    assert not lends(lambda buffer: add(word.data, tirx.reinterpret("int64", buffer.data)))
+    assert not lends(lambda b: add(word.data, tirx.call_extern("int64", "labs", b.data)))
+    assert not lends(lambda buffer: tirx.reinterpret("int64", buffer.data))
+    assert lends(lambda buffer: tirx.reinterpret(buffer.data.ty, buffer.data))
 
 
 def test_a_masked_vector_is_aligned_like_any_other():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tvm
+from address_runs import identity, memory_after
 from hypothesis import given, note, settings
 from thread_replay import races
 from threaded_programs import THREADS, threaded_program, threaded_programs, with_barriers
@@ -19,8 +20,10 @@ from passes.ascend.analysis import problems as ascend_problems
 from passes.ascend.kernel import AscendOptions
 from passes.ascend.transform import ascend_plan_function
 from passes.planning import Budget
+from passes.planning.live_ranges import live_together
 from passes.prim_func import thread_races
 from passes.prim_func.module_calls import Callers
+from passes.prim_func.problems import find_problems
 from passes.storage_rewrite.transform import StorageRewrite
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.storage_scope import StorageScope
@@ -155,3 +158,38 @@ def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
         # Behind the writes of both, and in front of the second, which takes the first one's bytes.
         synchronized = tvm.s_tir.transform.ThreadSync("shared")(mod).script()
         assert synchronized.count("tvm_storage_sync") == barriers
+
+
+@T.prim_func(s_tir=True)
+def region(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+    first = T.alloc_buffer((512,), "float32", scope="local.UB")
+    second = T.alloc_buffer((512,), "float32", scope="local.UB")
+    with T.attr(T.int32(0), "pragma_parallel_launch_point", 1):
+        own = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for p in T.parallel(8):
+            for i in range(64):
+                own[i] = x[p * 64 + i]
+            for i in range(64):
+                first[p * 64 + i] = own[63 - i]
+            for i in range(64):
+                y[p * 64 + i] = first[p * 64 + 63 - i]
+        for p in T.parallel(8):
+            for i in range(64):
+                second[p * 64 + i] = x[p * 64 + i]
+            for i in range(64):
+                y[p * 64 + i] = y[p * 64 + i] + second[p * 64 + 63 - i]
+
+
+@pytest.mark.parametrize("name", ["arena", "sound"])
+def test_what_all_threads_of_a_cpu_run_makes_memory_for_each(name: str):
+    mod = tvm.IRModule({"main": region.with_attr("global_symbol", "main")})
+    text = PASSES[name]()(mod)["main"].script()
+    assert text.index("pragma_parallel") < text.index("own = T.alloc_buffer")
+    assert memory_after(mod, PASSES[name]()) == memory_after(mod, identity())
+
+
+def test_nothing_orders_what_these_threads_do():
+    (attached,) = find_problems(region).problems
+    first, second = attached.problem.buffers
+    assert live_together(first.live, second.live)
+    assert not attached.problem.in_place

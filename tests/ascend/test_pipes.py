@@ -357,6 +357,23 @@ def test_calls_and_aliases():
 
 
 @T.prim_func(s_tir=True)
+def addresses_of_elements(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    T.evaluate(T.call_extern("int32", "double_all", T.address_of(b[0]), T.address_of(a[0])))
+    for i in range(64):
+        y[i] = b[i]
+
+
+def test_what_is_given_the_address_of_an_element_may_read_and_write_the_buffer():
+    _, call, _ = program(addresses_of_elements)
+    assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("b", "a"), ("b", "a"), 64)
+    assert uses(addresses_of_elements)["a"].dma
+
+
+@T.prim_func(s_tir=True)
 def same_names(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
     for _ in range(2):
         a = T.alloc_buffer((64,), "float32", scope="local.UB")

@@ -64,6 +64,7 @@ MEETING = {
     "dynamic": ('T.tvm_storage_sync("shared.dyn")', ""),
     "cuda": ('T.evaluate(T.call_intrin("int32", "tirx.cuda.cta_sync"))', ""),
     "named": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 64))', ""),
+    "as written for PTX": ("T.ptx.bar.sync(0)", ""),
     "in a loop": (f"for i in range(4):\n    {SYNC}", ""),
     "in both arms": (f"if n[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}", ""),
     "as often as memory says": (f"{SYNC}\nfor i in range(n[0]):\n    {SYNC}", ""),
@@ -126,6 +127,10 @@ NOT_MEETING = {
         ARMS,
         'if T.call_extern("int32", "fill", T.address_of(rounds[0])) > 0:\n    o[tx] = x[tx]',
     ),
+    "a register that an instruction writes": (
+        ARMS,
+        "T.ptx.ld.s32(rounds[0], T.address_of(x[tx]))",
+    ),
     "a register of another name": (
         ARMS,
         'other = T.decl_buffer((1,), "int32", data=T.address_of(rounds[0]), scope="local")\n'
@@ -144,6 +149,7 @@ NOT_MEETING = {
         'turn: T.let[T.int32] = T.call_intrin("int32", "tirx.atomic_add", n.data, 1)',
     ),
     "named, of some": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 32))', ""),
+    "under a predicate": ("T.ptx.bar.sync(0, pred=n[0] > 0)", ""),
     "arrival": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_arrive", 1, 64))', ""),
     "somebody left": (
         SYNC,
@@ -190,6 +196,15 @@ HANDED_ON = {
         'T.type_annotation("float32"), first.data, 0, 64, 1)',
         False,
     ),
+    "named": (
+        'part = T.decl_buffer((32,), "float32", data=T.address_of(first[32]), scope="shared")',
+        False,
+    ),
+    "stored to": ("T.ptx.st.shared.s32(T.address_of(first[0]), n[0])", True),
+    "stored": (
+        'T.ptx.st.u32(T.address_of(o[0]), T.call_extern("uint32", "use", T.address_of(first[0])))',
+        False,
+    ),
     "answered": ('o[tx] = T.call_extern("float32", "use", T.address_of(first[0]))', False),
     "not known": (
         'T.evaluate(T.call_intrin("int32", "tirx.ptx.mbarrier_init", T.address_of(first[0]), 1))',
@@ -206,6 +221,7 @@ HANDED_ON = {
         f'{COPY}\nT.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))',
         True,
     ),
+    "waited for or not": (f"{COPY}\nT.ptx.cp.async_.wait_group(0, pred=n[0] > 0)", False),
     "copied by attributes": (
         'with T.attr(0, "async_commit_queue_scope", 0):\n'
         '    with T.attr(0, "async_scope", 1):\n'

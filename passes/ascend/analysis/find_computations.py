@@ -46,7 +46,7 @@ from passes.ascend.analysis.computations import (
     needs_scalar_loop,
     union,
 )
-from passes.ir.operators import buffer_data_var, is_tvm_access_ptr, masked_index
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
     Assert,
@@ -216,12 +216,15 @@ class _Finder(RecordVisitor):
                 elements *= dtype.ty.dtype.lanes
                 found.append((self._memory(buffer), access_mask(use.op), max(elements, 1)))
                 described.add(buffer.__chandle__())
-        for use in uses:
-            if type(use) is Name and use.key in self._access.buffers and use.key not in described:
-                ty = use.buffer.ty
-                lanes = max(ty.dtype.dtype.lanes, 1)
-                extents = [e.value * lanes for e in ty.shape if isinstance(e, IntImm)]
-                memory = self._memory(use.buffer)
+        named = [use.buffer for use in uses if type(use) is Name and use.key not in described]
+        # Of an element's address it is not known how far from there the call goes.
+        loads = (use.op.args[0] for use in uses if type(use) is Call and is_address_of(use.op))
+        named += [load.source for load in loads if isinstance(load, TensorLoad)]
+        for buffer in named:
+            if buffer.__chandle__() in self._access.buffers:
+                lanes = max(buffer.ty.dtype.dtype.lanes, 1)
+                extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
+                memory = self._memory(buffer)
                 found.append((memory, READS | WRITES, max(extents, default=lanes)))
         return found
 

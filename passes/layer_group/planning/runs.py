@@ -167,8 +167,8 @@ class _Growing:
                 return False
             self.make(position, along)
             return True
-        # Another sum over what is in parts already.
-        if any(self.wanted.get(n) == (axis, 1) for n, axis in layer.sums):
+        # Another sum over what is in parts already; a core has no more than some of these.
+        if self.cores == 1 and any(self.wanted.get(n) == (axis, 1) for n, axis in layer.sums):
             self.sum_up(position)
             return True
         return False

@@ -18,10 +18,12 @@ from passes.ir.operators import (
     ADDRESS_IN_OTHER_BLOCK,
     ASYNC_COPIES,
     JUMPS,
+    STORES,
     buffer_data_var,
     is_address_of,
     is_tvm_access_ptr,
     masked_index,
+    written_operands,
 )
 from passes.ir.structural import Callback, structural_visit
 from passes.prim_func.call_ends import is_done_on_return
@@ -119,6 +121,10 @@ class _Walk:
             or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
         ):
             self._given = _Given.KEPT
+        for operand in written_operands(op):
+            name = self._name(operand.source)
+            if name is not None:
+                self._uses.writes[name] = None
         rest = list(op.args)
         at = masked_index(op)
         if at is not None:
@@ -132,6 +138,8 @@ class _Walk:
             self._hand_on(buffer_data_var(op.args[1]), int(op.args[4].value))
             rest = list(op.args[2:4])
         for arg in rest:
+            if operator in STORES and not arg.same_as(op.args[0]):
+                self._given = _Given.KEPT
             visitor.visit(arg)
         self._given = given
 

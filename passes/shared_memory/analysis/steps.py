@@ -23,6 +23,8 @@ from passes.ir.operators import (
     STORAGE_SYNC,
     WAIT_ALL,
     WAIT_GROUP,
+    buffer_data_var,
+    is_predicated,
     operator_name,
 )
 from passes.ir.unique_names import unique_name
@@ -309,16 +311,16 @@ class _Walk:
             value = op.value if isinstance(op, tirx.Bind) else op.condition
             yield from self._events(op, uses_of([value], self.names, self.access))
         elif isinstance(op, tirx.DeclBuffer):
-            # Another name of a buffer is no use of it.
-            is_name = self.access.buffers.get(op.buffer.__chandle__()) is not None
-            parts = [] if is_name else [op.data]
+            # Another name of a buffer is no use of it, but a computed address may be kept.
+            parts = [] if buffer_data_var(op.data) is not None else [op.data]
             yield from self._events(op, uses_of(parts, self.names, self.access))
         else:
             raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
 
     def _steps_of_call(self, op: tirx.Evaluate, here: bool) -> Iterator[Step]:
         call = op.value
-        name = operator_name(call.op) if type(call) is Call else ""
+        # What runs under a predicate may be no barrier, and no wait.
+        name = operator_name(call.op) if type(call) is Call and not is_predicated(call) else ""
         if self._meets(name, call):
             if here:
                 yield Event(What.BARRIER, number=self._number(op))

@@ -23,6 +23,7 @@ from passes.ir.operators import (
     buffer_data_var,
     is_same_for_all_threads,
     operator_name,
+    written_operands,
 )
 from target_hw.storage_scope import parse_storage_scope
 
@@ -40,6 +41,13 @@ class Uniformity:
             for at in access.escaped
             if _is_of_one_thread(access.alloc_stmts[at].buffer)
         }
+
+        def note_call(call: Call) -> None:
+            for operand in written_operands(call):
+                if _is_of_one_thread(operand.source):
+                    self._mark(operand.source)
+
+        structural_walk(kernel, [(Call, note_call)])
         count = -1
         while count < len(self._differ):  # A loop's body is read before what its end stores.
             count = len(self._differ)
