@@ -30,7 +30,7 @@ from passes.order.planning.search import NODES
 from passes.order.transform import order_functions, with_orders
 from passes.planning import Budget
 from tvm_ext.pipeline import replaced
-from tvm_ext.relax_passes import in_stages, no_relax_pipeline, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
 
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
@@ -144,8 +144,8 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
             with target:
                 try:
                     pipeline = relax.get_default_pipeline(target)
-                except ValueError as error:
-                    raise ValueError(no_relax_pipeline(target)) from error
+                except ValueError:  # TVM builds for some kinds that its dispatch leaves out.
+                    pipeline = tvm.transform.Sequential(relax_passes(target))
                 mod = pipeline(mod)
         is_program = True
         try:

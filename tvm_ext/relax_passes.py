@@ -34,6 +34,9 @@ DEFAULT_BUILD_KINDS = ("hexagon",)
 """Kinds of targets for which TVM has no lists of Relax passes, and builds with those of
 ``relax.pipeline.default_build_pipeline``, which only runs them."""
 
+CPU_KINDS = ("llvm", "c")
+"""Kinds of targets that TVM's list for CPUs serves; it asks for nothing that is ``llvm``'s own."""
+
 LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 """The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
 
@@ -108,7 +111,7 @@ def _relax_lists(target: Target) -> Any:
     of them, so those are taken from the modules that define them.
     """
     kind = str(target.kind.name)
-    package = f"tvm.relax.backend.{'cpu_generic' if kind == 'llvm' else kind}"
+    package = f"tvm.relax.backend.{'cpu_generic' if kind in CPU_KINDS else kind}"
     if find_spec(package) is None or find_spec(f"{package}.pipeline") is None:
         return relax_lists
     return import_module(f"{package}.pipeline")
