@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 import tvm
+from chain import CHAIN
 from tvm import relax, tirx
 
 import tvm_ext
@@ -271,3 +273,32 @@ def test_what_is_meant_can_be_typed(typed, meant, capsys):
     err = capsys.readouterr().err
     assert f"did you mean {meant}" in err
     assert "tvm-ext compare --list" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare chain.py --json chain.py",
+        "compare chain.py:chain --json chain.py",
+        "compare chain.json --json ../{folder}/chain.json",
+        "compare . --planners best --json chain.json",
+        "compare chain.json --order --json chain.json",
+        "map chain.json -o chain.json",
+        "plan table.csv --json table.csv",
+        "plan table.csv -o new.csv --json new.csv",
+    ],
+)
+def test_no_command_writes_over_what_it_reads(run, write, monkeypatch, command):
+    texts = {
+        "chain.py": CHAIN,
+        "chain.json": tvm.ir.save_json(tvm.script.from_source(CHAIN)),
+        "table.csv": "id,lower,upper,size\na,0,1,8\n",
+    }
+    paths = {Path(write(name, text)): text for name, text in texts.items()}
+    folder = next(iter(paths)).parent
+    monkeypatch.chdir(folder)
+    status, _, err = run(*command.format(folder=folder.name).split())
+    assert (status, err.count("\n")) == (2, 1), err
+    assert "cannot write" in err
+    assert {path: path.read_text() for path in paths} == paths
+    assert set(folder.iterdir()) == set(paths)

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_workloads()
         return 0
-    check_writable(args.json)
+    check_writable(args.program, args.json)
     given = {name for name, value in vars(args).items() if value not in (None, False)}
     commands = [option for option in sorted(_COMMANDS) if option[2:].replace("-", "_") in given]
     if len(commands) > 1:
