@@ -130,9 +130,8 @@ def _print_workloads() -> None:
 
     targets = ", ".join(workloads.MODEL_TARGETS)
     rows = [(name, f"{one.description} [{targets}]") for name, one in workloads.MODELS.items()]
-    for name in workloads.ascend_kernels():
-        kernel = workloads.ascend_kernel(name)
-        rows.append((f"{ASCEND}{name}", f"{kernel.description} [{workloads.ascend.CHIP}-llvm]"))
+    for name, description in workloads.ascend_kernels().items():
+        rows.append((f"{ASCEND}{name}", f"{description} [{workloads.ascend.CHIP}-llvm]"))
     width = max(len(name) for name, _ in rows)
     columns = shutil.get_terminal_size().columns
     for name, text in rows:
