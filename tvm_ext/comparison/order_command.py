@@ -102,7 +102,6 @@ def order_savings(
         (given, stock_given), (found, stock_found), *rest = (plan[order.name] for plan in plans)
         if given.problem.buffers:
             least = found.plan.peak - rest[0][0].plan.peak if rest else None
-            needs = f"{order.needs} needs as much in any order" if order.needs else ""
             rows.append(
                 OrderSavings(
                     order.name,
@@ -112,9 +111,9 @@ def order_savings(
                     found.plan.peak,
                     stock_given,
                     stock_found,
-                    order.bound,
+                    min(order.bound, found.plan.peak),  # A plan does not pad its last tensor.
                     order.moved,
-                    order.reason or needs,
+                    order.reason or order.needs,
                     least,
                 )
             )
