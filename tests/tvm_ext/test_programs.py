@@ -302,3 +302,21 @@ def test_no_command_writes_over_what_it_reads(run, write, monkeypatch, command):
     assert "cannot write" in err
     assert {path: path.read_text() for path in paths} == paths
     assert set(folder.iterdir()) == set(paths)
+
+
+@pytest.mark.parametrize("option", ["--target llvm", "--order", "--layer-group", "--shared-memory"])
+def test_a_map_of_a_table_skips_no_option(run, write, tmp_path, option):
+    table, out = write("table.csv", "id,lower,upper,size\na,0,1,8\n"), tmp_path / "out.html"
+    status, _, err = run("map", table, "-o", str(out), *option.split())
+    assert (status, err.count("\n"), out.exists()) == (2, 1, False)
+
+
+def test_compared_planners_stand_beside_the_stock_pass_that_may_be_named(run, write):
+    path = write("chain.py", CHAIN)
+    status, named, _ = run("compare", path, "--planners", "stock,bump")
+    assert status == 0
+    assert "\nstock " in named
+    assert run("compare", path, "--planners", "stock")[0] == 2
+    table = write("table.csv", "id,lower,upper,size\na,0,1,x\n")
+    status, _, err = run("compare", str(Path(table).parent), "--planners", "bump,stock")
+    assert (status, err.count(table)) == (2, 1)

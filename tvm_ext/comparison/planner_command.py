@@ -22,7 +22,7 @@ from tvm_ext.comparison.planners import (
     programs_in,
 )
 from tvm_ext.comparison.progress_line import progress_line
-from tvm_ext.named_planners import known_planners
+from tvm_ext.named_planners import compared_planners
 from tvm_ext.programs import TABLE
 
 
@@ -55,13 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--fail-on-difference compares passes, and --planners planners: drop one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, and is {arguments.jobs}")
-    outcomes = _outcomes(arguments, known_planners(arguments.planners))
+    outcomes = _outcomes(arguments, compared_planners(arguments.planners))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     plain = [asdict(outcome) for outcome in outcomes]
     write_json(arguments.json, plain[0] if len(plain) == 1 else {"programs": plain})
     print("\n\n".join(_sections(outcomes, arguments.markdown)))
     for failure in failures:
-        print(f"{arguments.prog}: error: {failure.program}: {failure.reason}", file=sys.stderr)
+        named = failure.reason.startswith(failure.program)
+        reason = failure.reason if named else f"{failure.program}: {failure.reason}"
+        print(f"{arguments.prog}: error: {reason}", file=sys.stderr)
     return 2 if failures else 0
 
 
