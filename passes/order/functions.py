@@ -192,9 +192,12 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
     left = {one.name: one for one in read.memory.left if one.reason not in EXPECTED}
     blocks, reason = [], ""
     for block in blocks_of(func):
-        unknown = [left[name] for name in read.names_within(block) if name in left]
+        names = read.names_within(block)
+        unknown = [left[name] for name in names if name in left]
         if unknown:
             reason = f"{unknown[0].name!r} is left to the run time: {unknown[0].reason}"
+            for name, binding in names.items():
+                reason = reason.replace(repr(name), repr(binding))
         else:
             blocks.append(block)
     return blocks, reason

@@ -232,3 +232,24 @@ class Module:
 """)
     (row,) = order_savings(mod, tvm.target.Target("llvm"), fuse=False)
     assert (row.found, row.bound, row.proven) == (64 + 13 * 4, 64 + 13 * 4, True)
+
+
+def test_what_is_not_counted_is_named_as_the_author_does():
+    mod = tvm.script.from_source("""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4, 4), "float32"), y: R.Tensor(("n", 4), "float32")):
+        with R.dataflow():
+            first = R.exp(x)
+            mine = R.tanh(first)
+            found = R.nonzero(mine)
+            rows = R.tanh(y)
+            out = R.tanh(rows)
+            R.output(found, out)
+        return (found, out)
+""")
+    (row,) = order_savings(mod, tvm.target.Target("llvm"), fuse=False)
+    assert "'mine'" in row.reason
+    assert "'found'" in row.reason
+    assert row.not_counted == 1

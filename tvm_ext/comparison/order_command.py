@@ -43,6 +43,7 @@ class OrderSavings:
     # What the plan takes less where all that is computed from weights alone is computed before;
     # None where the module does not say which parameters are weights.
     folded: int | None
+    not_counted: int  # Tensors of a size that only the running program knows
 
     @property
     def proven(self) -> bool:
@@ -115,6 +116,7 @@ def order_savings(
                     order.moved,
                     order.reason or order.needs,
                     least,
+                    sum(len(g.problem.buffers) for g in given.memory.groups if g.unit is not None),
                 )
             )
     return tuple(rows)
@@ -157,6 +159,11 @@ def _notes(found: list[OrderSavings]) -> Iterator[str]:
             yield f"{one.name}: {one.given - one.found:,} bytes less ({share:.1f}%)"
         if one.reason:
             yield f"{one.name}: {one.reason}"
+        if one.not_counted:
+            yield (
+                f"{one.name}: not counted: tensors of a size known at run time only: "
+                f"{one.not_counted}"
+            )
         if one.folded:
             yield (
                 f"{one.name}: folded before the run: {one.folded:,} bytes less; "
