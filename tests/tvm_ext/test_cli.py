@@ -354,3 +354,10 @@ def test_runs_as_a_module(write):
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("python -m tvm_ext: error: ")
     assert bad.stderr.count("\n") == 1
+
+
+def test_names_are_whole_in_a_file_or_pipe(run, write):
+    name = "chain_" * 20
+    status, out, _ = run("compare", write("long.py", CHAIN.replace("def chain", f"def {name}")))
+    assert status == 0
+    assert name in out

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Mapping
@@ -114,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
     if memories:
         data["activation_memory"] = [memory.to_dict() for memory in memories]
     write_json(args.json, data)
-    width = shutil.get_terminal_size().columns
+    # A file or a pipe has room for whole names.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if program.assumed:
         print(f"{program.title}\n")
     print("\n".join(comparison.table(seconds).text(width)))
