@@ -31,6 +31,7 @@ from passes.order.transform import order_functions, with_orders
 from passes.planning import Budget
 from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.text import did_you_mean
 
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
@@ -73,7 +74,9 @@ def known_target(target: str | Mapping[str, Any] | Target) -> Target:
     try:
         return Target(target if named is None else dict(named))
     except Exception as error:  # TVM raises whatever it stumbles on
-        raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
+        tags = [*TARGETS, *map(str, tvm.target.list_tags())]
+        hint = did_you_mean(str(target), tags)
+        raise ValueError(f"unknown target {target!r}: {hint}{first_line(error)}") from error
 
 
 def target_for(mod: tvm.IRModule, target: str | Target | None) -> Target | None:

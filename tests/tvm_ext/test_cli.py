@@ -320,6 +320,7 @@ def test_the_line_is_known_of_a_file_in_the_working_directory(run, write, monkey
         (["compare", "resnet81"], "unknown workload 'resnet81': did you mean 'resnet18'?"),
         (["compare", "chain.py", "--target", "nowhere"], "unknown target 'nowhere': .*not defined"),
         (["compare", "chain.py", "--target", ""], "unknown target ''"),
+        (["compare", "chain.py", "--target", "bm1684x"], ".*: did you mean 'sophgo/bm1684x'"),
         (["compare", "chain.py", "--target", '{"kind"'], "unknown target"),
         (["compare", "softmax", "--target", "nowhere"], "unknown target 'nowhere'"),
         (["compare", "chain.py", "--json", "."], r"cannot write \.: it is a directory"),
