@@ -90,8 +90,9 @@ def error_context(
         yield
     except (ValueError, RecursionError) as error:
         name = function() if callable(function) else function
-        where = pass_name if name is None else f"{pass_name}: function {name!r}"
-        said = str(error)
+        said, called = str(error), f"function {name!r}"
+        is_named = name is None or said.startswith(f"{called}: ")
+        where = pass_name if is_named else f"{pass_name}: {called}"
         if isinstance(error, RecursionError):
             frames = sys.getrecursionlimit()
             said = f"its statements nest deeper than {frames} frames of Python go"

@@ -77,19 +77,28 @@ def write_json(path: Path | None, data: object) -> None:
         path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
-def check_writable(path: Path | None) -> None:
-    """Refuse a file that cannot be written: raise ValueError, which says why.
+def check_writable(read: str, *written: Path | str | None) -> None:
+    """Refuse files that cannot be written, or are what is read: raise ValueError, which says why.
 
-    That is done before the work, which may be long; what it misses is found on writing.
+    That is done before the work, which may be long; what it misses is found on writing. What is
+    read may be a workload, a file, ``FILE.py:NAME`` or a folder.
     """
-    if path is None:
-        return
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a directory")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"cannot write {path}: permission denied")
+    source = Path(read if Path(read).exists() else read.rpartition(":")[0] or read).resolve()
+    paths = [Path(path) for path in written if path is not None]
+    for number, path in enumerate(paths):
+        reason = ""
+        if path.is_dir():
+            reason = "it is a directory"
+        elif not path.parent.is_dir():
+            reason = f"there is no directory {path.parent}"
+        elif path.exists() and path.resolve().is_relative_to(source):
+            reason = f"it would overwrite what is read, {read}"
+        elif path.resolve() in [other.resolve() for other in paths[:number]]:
+            reason = "it is to be written twice"
+        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+            reason = "permission denied"
+        if reason:
+            raise ValueError(f"cannot write {path}: {reason}")
 
 
 def byte_count(text: str) -> int:

@@ -31,7 +31,8 @@ from passes.order.planning.search import NODES
 from passes.order.transform import order_functions, with_orders
 from passes.planning import Budget
 from tvm_ext.pipeline import replaced
-from tvm_ext.relax_passes import in_stages, no_relax_pipeline, relax_passes
+from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.text import did_you_mean
 
 #: The name that the stock storage planning pass goes by.
 STORAGE_REWRITE = "tirx.StorageRewrite"
@@ -74,7 +75,9 @@ def known_target(target: str | Mapping[str, Any] | Target) -> Target:
     try:
         return Target(target if named is None else dict(named))
     except Exception as error:  # TVM raises whatever it stumbles on
-        raise ValueError(f"unknown target {target!r}: {first_line(error)}") from error
+        tags = [*TARGETS, *map(str, tvm.target.list_tags())]
+        hint = did_you_mean(str(target), tags)
+        raise ValueError(f"unknown target {target!r}: {hint}{first_line(error)}") from error
 
 
 def target_for(mod: tvm.IRModule, target: str | Target | None) -> Target | None:
@@ -143,8 +146,8 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
             with target:
                 try:
                     pipeline = relax.get_default_pipeline(target)
-                except ValueError as error:
-                    raise ValueError(no_relax_pipeline(target)) from error
+                except ValueError:  # TVM builds for some kinds that its dispatch leaves out.
+                    pipeline = tvm.transform.Sequential(relax_passes(target))
                 mod = pipeline(mod)
         folded = list(modules)
         try:

@@ -14,6 +14,9 @@ from passes.planning.problem import Problem
 EVERY = "all"
 """Stands for all planners that are made for a problem."""
 
+STOCK = "stock"
+"""Asks for TVM's own plan where the name of a planner stands."""
+
 FOR_LEVELS = ("three_level", "three_level_mirror")
 """Planners that choose the reuse levels of an Ascend core."""
 
@@ -45,6 +48,14 @@ def known_planners(names: str | Sequence[str]) -> tuple[str, ...]:
     if not found:
         raise ValueError(f"name a planner; there are: {', '.join(planner_names())}; or {EVERY!r}")
     return found
+
+
+def compared_planners(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the planners that a user names for tables, which show `STOCK` in any case.
+
+    Raises ValueError as `known_planners` does.
+    """
+    return known_planners([name for name in listed(names) if name != STOCK])
 
 
 def known_planner(name: str) -> str:

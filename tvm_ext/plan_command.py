@@ -7,7 +7,6 @@ import argparse
 import sys
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from passes.planning import Plan, Problem, lower_bound
 from passes.planning.files.csv_format import read_problem, write_plan
@@ -60,10 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if the plan fits, 1 if not."""
-    written = arguments.output and Path(arguments.output)
-    if written and written.exists() and written.samefile(arguments.table):
-        raise ValueError(f"--output would overwrite the input, {arguments.table}")
-    check_writable(arguments.json)
+    check_writable(arguments.table, arguments.output, arguments.json)
     budget = budget_of(arguments)
     start = time.monotonic()
     planners = known_planners("best" if arguments.planners is None else arguments.planners)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, split, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
+from tvm_ext.text import did_you_mean
 
 TABLE = ".csv"
 """How the name of a table of buffers ends."""
@@ -106,8 +106,7 @@ def _check_known(what: str) -> None:
     known = [*workloads.MODELS, *kernels]
     name = ":".join(what.split(":")[:2]) if what.startswith(ASCEND) else what
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        hint = did_you_mean(name, known)
         raise ValueError(
             f"unknown workload {what!r}: {hint}'tvm-ext compare --list' lists all {len(known)}; "
             f"the name of a file ends in {', '.join(SUFFIXES)}"

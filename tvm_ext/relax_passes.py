@@ -33,6 +33,9 @@ WITHOUT_LISTS = {"hexagon": ("AnnotateTIROpPattern", "FoldConstant", *FUSION)}
 """Kinds of targets for which TVM has no lists of Relax passes, and what it leaves out of those for
 CPUs: it builds with ``relax.pipeline.default_build_pipeline``, which only runs the others."""
 
+CPU_KINDS = ("llvm", "c")
+"""Kinds of targets that TVM's list for CPUs serves; it asks for nothing that is ``llvm``'s own."""
+
 LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 """The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
 
@@ -84,7 +87,7 @@ def _relax_lists(target: Target) -> Any:
     of them, so those are taken from the modules that define them.
     """
     kind = str(target.kind.name)
-    package = "cpu_generic" if kind == "llvm" or kind in WITHOUT_LISTS else kind
+    package = "cpu_generic" if kind in CPU_KINDS or kind in WITHOUT_LISTS else kind
     module = f"tvm.relax.backend.{package}.pipeline"
     has_own = find_spec(module.rpartition(".")[0]) is not None and find_spec(module) is not None
     return import_module(module) if has_own else relax_lists

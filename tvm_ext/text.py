@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
@@ -112,6 +113,12 @@ def _shortened(text: str, width: int) -> str:
         return text
     tail = (width - 2) // 2
     return f"{text[: width - 2 - tail]}..{text[len(text) - tail :]}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the names that one is close to; empty where none is."""
+    close = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

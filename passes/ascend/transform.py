@@ -144,7 +144,8 @@ def ascend_plan_function(
     Returned is the same function where there is nothing to plan or to move inwards.
     """
     kernel = options.read(func, callers)
-    if kernel.guesses:
+    plan = plan_kernel(kernel, options)
+    if kernel.guesses and plan.scopes:
         LOGGER.warning(
             "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
             "assumed: %s; name it by T.attr({'pipe': ...})",
@@ -152,7 +153,6 @@ def ascend_plan_function(
             len(kernel.guesses),
             "; ".join(kernel.guesses[:3]),
         )
-    plan = plan_kernel(kernel, options)
     _log_given_up(kernel, plan)
     for scope in plan.scopes:
         _log_levels(func, scope)

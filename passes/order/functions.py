@@ -21,7 +21,7 @@ from passes.order.planning.search import find_order
 from passes.planning import Budget, Buffer, Problem
 from passes.relax.facts import MAIN_DEVICE, SCOPE
 from passes.relax.tensors import EXPECTED
-from target_hw.memory import MemoryScope
+from target_hw.memory import MemoryScope, round_up
 
 Kind = tuple[Unit, bool]
 """Tensors that share memory: those of one unit, and whether the returned ones are among them."""
@@ -45,7 +45,7 @@ class FunctionOrder:
     given: int = 0  # Most bytes of the main memory that live at once, as written
     found: int = 0  # The same in the order that was taken
     bound: int = 0  # Bytes of the main memory that no order has less than, where it was searched
-    needs: str = ""  # A binding that needs as many bytes by itself, where one does
+    needs: str = ""  # Which binding needs as many bytes by itself, where one does
     moved: tuple[str, ...] = ()  # The fewest bindings without which the others are as written
 
     @property
@@ -99,12 +99,13 @@ class _Ordered:
     _planned: dict[Kind, int] = field(default_factory=dict)
 
     def planned(self, kind: Kind) -> int:
-        """Return the bytes that a plan takes."""
+        """Return the bytes that a plan takes, the last tensor padded as `live` counts it."""
         if kind not in self._planned:
             problem = Problem(
                 self.buffers[kind], self.memory, name=f"function {self.read.memory.name!r}"
             )
-            self._planned[kind] = place(problem, self.solvers[kind[0]]).peak
+            peak = place(problem, self.solvers[kind[0]]).peak
+            self._planned[kind] = round_up(peak, self.memory.alignment)
         return self._planned[kind]
 
     def is_below(self, other: _Ordered, lower: Kind) -> bool:
@@ -149,7 +150,7 @@ class _Search:
     def step(self, given: _Ordered, kind: Kind) -> tuple[_Ordered, int, str, str]:
         """Look for an order that needs less of one kind of memory, and more of none.
 
-        Return with it the bytes that no order has less than, a binding that needs as many by
+        Return with it the bytes that no order has less than, which binding needs as many by
         itself, where one does, and why the order is as it was, where it is.
         """
         mod, read = given.mod, given.read
@@ -170,14 +171,15 @@ class _Search:
         needs = ""
         for index, one in found.items():
             if one.bound == floor and one.needs is not None:
-                needs = str(blocks[index].bindings[one.needs].var.name)
+                name = str(blocks[index].bindings[one.needs].var.name)
+                needs = f"{name!r} needs {floor} bytes in any order, padded to {alignment}"
         best = given
         orders = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
         if orders:
             lower = self.read(with_block_orders(mod, self.variable, blocks, orders))
             best = lower if lower.is_below(given, kind) else given
         if not reason:
-            reason = f"{needs!r} needs {floor} bytes in any order" if needs else "no order is lower"
+            reason = needs or "no order is lower"
             if max(peaks, default=0) > floor:
                 reason = "no lower order was found"
             if orders:
@@ -190,9 +192,12 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
     left = {one.name: one for one in read.memory.left if one.reason not in EXPECTED}
     blocks, reason = [], ""
     for block in blocks_of(func):
-        unknown = [left[name] for name in read.names_within(block) if name in left]
+        names = read.names_within(block)
+        unknown = [left[name] for name in names if name in left]
         if unknown:
             reason = f"{unknown[0].name!r} is left to the run time: {unknown[0].reason}"
+            for name, binding in names.items():
+                reason = reason.replace(repr(name), repr(binding))
         else:
             blocks.append(block)
     return blocks, reason

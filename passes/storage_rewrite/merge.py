@@ -199,7 +199,9 @@ class StorageRewriter:
 
     def _rewrite_indices(self, indices: Any, buffer: Var, entry: StorageEntry) -> list[Any]:
         *others, last = indices
-        bits = buffer.ty.dtype.dtype.bits
+        dtype = buffer.ty.dtype.dtype
+        # The original counts bits of one lane, and then fails on elements that are vectors.
+        bits = dtype.bits * (dtype.lanes if self._sound else 1)
         return [*others, self._moved(last, entry, bits, buffer.name) if entry.bits_offset else last]
 
     def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:

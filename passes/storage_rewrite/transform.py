@@ -65,7 +65,7 @@ def StorageRewrite(  # noqa: N802
     shared_apart : bool
         Whether each allocation that the threads of a GPU kernel share stays by itself, where it
         is, for `PlanSharedMemory` behind it: `ThreadSync` between the two then sees each by its
-        own name.
+        own name. Elements of no whole bytes, such as ``int4``, share as in the stock pass.
 
     Returns
     -------
@@ -168,11 +168,15 @@ def _staying(
 
 
 def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:
-    """Return the allocations that the threads of a block share, by index."""
+    """Return the allocations that `PlanSharedMemory` places, by index: those of whole bytes."""
     if all(entry.kind is not StmtKind.THREAD for entry in access.sequence):
         return frozenset()
     scopes = ("shared", "shared.dyn")
-    return frozenset(i for i, alloc in enumerate(access.allocs) if str(alloc.scope) in scopes)
+    return frozenset(
+        index
+        for index, (alloc, op) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True))
+        if str(alloc.scope) in scopes and not op.buffer.ty.dtype.dtype.bits % 8
+    )
 
 
 def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozenset[int]:

@@ -188,8 +188,8 @@ def test_what_a_loop_carries_lives_through_it():
 
 
 def test_kernels_describe_themselves():
-    assert list(PIPES) == NAMES
-    assert all(made(name, "fits").description for name in NAMES)
+    assert list(PIPES) == list(NAMES)
+    assert all(NAMES.values())
     assert made("matmul", "overflow").parameters["tile_m"] == 96
 
 

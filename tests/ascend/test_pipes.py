@@ -9,6 +9,7 @@ from made_kernels import lowered
 from pipe_outlines import MEMORY, outline, pipelines, program, statements, uses
 from tvm.script import tirx as T
 
+import tvm_ext
 from passes.ascend.analysis.pipes import PIPES, find_pipelines, route
 from passes.planning.problem import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -480,3 +481,11 @@ def undecided(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
 def test_a_pipe_that_nothing_decides_is_a_guess():
     assert pipes(undecided) == ["MTE2", "S", "MTE3"]
     assert pipelines(undecided)[1].guesses == ("b from a, x",)
+
+
+def test_a_guess_is_told_once_and_where_it_matters(caplog: pytest.LogCaptureFixture):
+    mod = tvm.IRModule({"undecided": undecided})
+    with tvm_ext.use_ascend_plan_memory():  # In two modes, of which one has nothing to plan.
+        tvm.tirx.build(mod, target="ascend/910b-llvm")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "b from a, x" in caplog.text

@@ -24,6 +24,7 @@ TARGETS = {
     "adreno with textures": "qcom/adreno-opencl-texture",
     "adreno by vulkan": "qcom/adreno-vulkan",
     "hexagon": "hexagon",
+    "c": "c",
 }
 
 NETWORK = """
@@ -72,7 +73,10 @@ def test_the_passes_are_those_of_tvm_but_for_planning(name: str):
     target = Target(TARGETS[name])
     ours = names_of(tvm_ext.relax_pipeline(target))
     assert ours.count("tvm_ext.GMEMAllocate") == 1
-    own = {"hexagon": lambda: relax.get_pipeline("default")}
+    own = {
+        "hexagon": lambda: relax.get_pipeline("default"),
+        "c": lambda: relax.get_default_pipeline(Target("llvm")),
+    }
     with target:  # TVM's list for Adreno asks which target is current.
         stock = own.get(name, lambda: relax.get_default_pipeline(target))()
         expected = names_of_within(target, stock)
@@ -84,3 +88,8 @@ def test_the_passes_are_those_of_tvm_but_for_planning(name: str):
 def names_of_within(target: Target, pipeline: tvm.ir.transform.Pass) -> list[str]:
     with target:
         return names_of(pipeline)
+
+
+@pytest.mark.parametrize("name", ["c", "hexagon"])
+def test_what_tvms_dispatch_leaves_out_is_compared(name: str):
+    assert tvm_ext.compare(parse(NETWORK), target=name).equal

@@ -17,6 +17,8 @@ from tvm.target import Target
 import tvm_ext
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
+from passes.planning import Budget, Problem, register
+from passes.planning import planner as planners
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import GMEMAllocate
 
@@ -230,3 +232,13 @@ class Module:
     with pytest.raises(ValueError, match=r"'main'.*weights take \[0x0, 0x4000\).*activations"):
         GMEMAllocate(target="sophgo/cv181x", base=0)(lowered)
     GMEMAllocate(target="sophgo/cv181x", base=1 << 30)(lowered)
+
+
+def test_a_wrong_plan_names_its_function_once(monkeypatch: pytest.MonkeyPatch):
+    def on_one_another(problem: Problem, _budget: Budget) -> dict[str, tuple[int, ...]]:
+        return {buffer.name: (0,) for buffer in problem.buffers}
+
+    monkeypatch.setattr(planners, "_PLANNERS", dict(planners._PLANNERS))
+    register("wrong")(on_one_another)
+    with pytest.raises(ValueError, match=r"^GMEMAllocate: function 'main': plan of 'wrong' is"):
+        GMEMAllocate("wrong")(lower(module(CHAIN)))

@@ -60,3 +60,10 @@ def test_results_of_which_one_has_too_few_entries_of_the_batch_are_not_cut():
     pipes = Machine((Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20)))
     assert plan_group(group, Cut(n=2), Chip(memory, pipes)) is not None
     assert plan_group(group, Cut(n=2), Chip(packed, pipes)) is None
+
+
+@pytest.mark.parametrize("name", ["lanes", "eu_bytes"])
+def test_a_chip_without_lanes_is_refused(name: str):
+    facts = {"lanes": 4, "eu_bytes": 16, name: 0}
+    with pytest.raises(ValueError, match=f"'local.LMEM': {name} must be at least 1"):
+        Lanes.of(MemoryScope("local.LMEM", 1 << 16, facts=tuple(facts.items())))

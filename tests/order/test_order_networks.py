@@ -216,3 +216,40 @@ def test_what_was_not_searched_is_not_said_to_be_proven():
     (row,) = order_savings(mod, tvm.target.Target("llvm"))
     assert (row.moved, row.proven, row.given) == ((), False, row.found)
     assert row.reason
+
+
+def test_no_bound_is_above_a_plan_whose_last_tensor_is_not_padded():
+    chain = "\n".join(f"            x{n + 1} = R.tanh(x{n})" for n in range(4))
+    mod = tvm.script.from_source(f"""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x0: R.Tensor((13,), "float32")) -> R.Tensor((13,), "float32"):
+        with R.dataflow():
+{chain}
+            R.output(x4)
+        return x4
+""")
+    (row,) = order_savings(mod, tvm.target.Target("llvm"), fuse=False)
+    assert (row.found, row.bound, row.proven) == (64 + 13 * 4, 64 + 13 * 4, True)
+
+
+def test_what_is_not_counted_is_named_as_the_author_does():
+    mod = tvm.script.from_source("""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4, 4), "float32"), y: R.Tensor(("n", 4), "float32")):
+        with R.dataflow():
+            first = R.exp(x)
+            mine = R.tanh(first)
+            found = R.nonzero(mine)
+            rows = R.tanh(y)
+            out = R.tanh(rows)
+            R.output(found, out)
+        return (found, out)
+""")
+    (row,) = order_savings(mod, tvm.target.Target("llvm"), fuse=False)
+    assert "'mine'" in row.reason
+    assert "'found'" in row.reason
+    assert row.not_counted == 1

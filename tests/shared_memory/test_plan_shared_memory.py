@@ -223,3 +223,21 @@ def test_vectors_lie_where_tvm_can_write_them(kind: str, other: str, array: str 
     func, target = tvm.script.from_source(VECTORS.format(other)), Target(kind, host="llvm")
     text = source_of(lowered(func, tvm_ext.use_plan_shared_memory, target=target), target)
     assert ("arena" not in text) if array is None else f" {array};" in text
+
+
+@T.prim_func(s_tir=True)
+def halves_of_bytes(a: T.Buffer((256,), "int4"), o: T.Buffer((256,), "int4")):
+    tx = T.launch_thread("threadIdx.x", 256)
+    s0 = T.alloc_buffer((256,), "int4", scope="shared")
+    s1 = T.alloc_buffer((256,), "int4", scope="shared")
+    s2 = T.alloc_buffer((256,), "int4", scope="shared")
+    s0[tx] = a[tx]
+    s1[tx] = s0[255 - tx]
+    s2[tx] = s1[255 - tx]
+    o[tx] = s2[255 - tx]
+
+
+@pytest.mark.parametrize("way", ["stock", "best"])
+def test_elements_of_half_a_byte_share_as_under_tvm(way: str):
+    within, _ = WAYS[way]
+    assert lowered(halves_of_bytes, within).script().count("T.alloc_shared(") == 2

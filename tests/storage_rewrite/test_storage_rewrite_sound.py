@@ -294,3 +294,23 @@ def test_sizes_that_callers_know_share():
     shared = sized("(n,)", 'scope="global"')
     after = tvm_ext.transform.StorageRewrite(sound=True)(tvm.IRModule({"main": shared}))
     assert after.script().index("alloc_buffer") < after.script().index("for i in range(4)")
+
+
+@T.prim_func(s_tir=True)
+def vectors(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+    x = T.alloc_buffer((16,), "float32x4", scope="local.UB")
+    y = T.alloc_buffer((16,), "float32x4", scope="local.UB")
+    x[0] = a[T.ramp(0, 1, 4)]
+    y[0] = a[T.ramp(4, 1, 4)]
+    b[T.ramp(0, 1, 4)] = x[0] + y[0]
+
+
+def test_elements_that_are_vectors_stay_within_packed_memory():
+    mod = tvm.IRModule({"main": vectors})
+    with pytest.raises(tvm.error.InternalError):  # The original has no answer here.
+        tirx.transform.StorageRewrite()(mod)
+    stores: list[BufferStore] = []
+    body = tvm_ext.transform.StorageRewrite(sound=True)(mod)["main"].body
+    tvm_ffi.structural_walk(body, ((BufferStore, stores.append),))
+    # Each of the two takes 16 elements of the memory, which are 16 bytes wide.
+    assert [int(store.indices[0]) for store in stores[:2]] == [0, 16]

@@ -320,6 +320,7 @@ def test_the_line_is_known_of_a_file_in_the_working_directory(run, write, monkey
         (["compare", "resnet81"], "unknown workload 'resnet81': did you mean 'resnet18'?"),
         (["compare", "chain.py", "--target", "nowhere"], "unknown target 'nowhere': .*not defined"),
         (["compare", "chain.py", "--target", ""], "unknown target ''"),
+        (["compare", "chain.py", "--target", "bm1684x"], ".*: did you mean 'sophgo/bm1684x'"),
         (["compare", "chain.py", "--target", '{"kind"'], "unknown target"),
         (["compare", "softmax", "--target", "nowhere"], "unknown target 'nowhere'"),
         (["compare", "chain.py", "--json", "."], r"cannot write \.: it is a directory"),
@@ -354,3 +355,10 @@ def test_runs_as_a_module(write):
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("python -m tvm_ext: error: ")
     assert bad.stderr.count("\n") == 1
+
+
+def test_names_are_whole_in_a_file_or_pipe(run, write):
+    name = "chain_" * 20
+    status, out, _ = run("compare", write("long.py", CHAIN.replace("def chain", f"def {name}")))
+    assert status == 0
+    assert name in out

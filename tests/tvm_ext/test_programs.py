@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 import tvm
+from chain import CHAIN
 from tvm import relax, tirx
 
 import tvm_ext
@@ -271,3 +273,50 @@ def test_what_is_meant_can_be_typed(typed, meant, capsys):
     err = capsys.readouterr().err
     assert f"did you mean {meant}" in err
     assert "tvm-ext compare --list" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare chain.py --json chain.py",
+        "compare chain.py:chain --json chain.py",
+        "compare chain.json --json ../{folder}/chain.json",
+        "compare . --planners best --json chain.json",
+        "compare chain.json --order --json chain.json",
+        "map chain.json -o chain.json",
+        "plan table.csv --json table.csv",
+        "plan table.csv -o new.csv --json new.csv",
+    ],
+)
+def test_no_command_writes_over_what_it_reads(run, write, monkeypatch, command):
+    texts = {
+        "chain.py": CHAIN,
+        "chain.json": tvm.ir.save_json(tvm.script.from_source(CHAIN)),
+        "table.csv": "id,lower,upper,size\na,0,1,8\n",
+    }
+    paths = {Path(write(name, text)): text for name, text in texts.items()}
+    folder = next(iter(paths)).parent
+    monkeypatch.chdir(folder)
+    status, _, err = run(*command.format(folder=folder.name).split())
+    assert (status, err.count("\n")) == (2, 1), err
+    assert "cannot write" in err
+    assert {path: path.read_text() for path in paths} == paths
+    assert set(folder.iterdir()) == set(paths)
+
+
+@pytest.mark.parametrize("option", ["--target llvm", "--order", "--layer-group", "--shared-memory"])
+def test_a_map_of_a_table_skips_no_option(run, write, tmp_path, option):
+    table, out = write("table.csv", "id,lower,upper,size\na,0,1,8\n"), tmp_path / "out.html"
+    status, _, err = run("map", table, "-o", str(out), *option.split())
+    assert (status, err.count("\n"), out.exists()) == (2, 1, False)
+
+
+def test_compared_planners_stand_beside_the_stock_pass_that_may_be_named(run, write):
+    path = write("chain.py", CHAIN)
+    status, named, _ = run("compare", path, "--planners", "stock,bump")
+    assert status == 0
+    assert "\nstock " in named
+    assert run("compare", path, "--planners", "stock")[0] == 2
+    table = write("table.csv", "id,lower,upper,size\na,0,1,x\n")
+    status, _, err = run("compare", str(Path(table).parent), "--planners", "bump,stock")
+    assert (status, err.count(table)) == (2, 1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Mapping
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_workloads()
         return 0
-    check_writable(args.json)
+    check_writable(args.program, args.json)
     given = {name for name, value in vars(args).items() if value not in (None, False)}
     commands = [option for option in sorted(_COMMANDS) if option[2:].replace("-", "_") in given]
     if len(commands) > 1:
@@ -120,7 +121,8 @@ def run(args: argparse.Namespace) -> int:
     if memories:
         data["activation_memory"] = [memory.to_dict() for memory in memories]
     write_json(args.json, data)
-    width = shutil.get_terminal_size().columns
+    # A file or a pipe has room for whole names.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if program.assumed:
         print(f"{program.title}\n")
     print("\n".join(comparison.table(seconds).text(width)))
@@ -136,9 +138,8 @@ def _print_workloads() -> None:
 
     targets = ", ".join(workloads.MODEL_TARGETS)
     rows = [(name, f"{one.description} [{targets}]") for name, one in workloads.MODELS.items()]
-    for name in workloads.ascend_kernels():
-        kernel = workloads.ascend_kernel(name)
-        rows.append((f"{ASCEND}{name}", f"{kernel.description} [{workloads.ascend.CHIP}-llvm]"))
+    for name, description in workloads.ascend_kernels().items():
+        rows.append((f"{ASCEND}{name}", f"{description} [{workloads.ascend.CHIP}-llvm]"))
     width = max(len(name) for name, _ in rows)
     columns = shutil.get_terminal_size().columns
     for name, text in rows:

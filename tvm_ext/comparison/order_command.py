@@ -38,6 +38,7 @@ class OrderSavings:
     # What the plan takes less where all that is computed from weights alone is computed before;
     # None where the module does not say which parameters are weights.
     folded: int | None
+    not_counted: int  # Tensors of a size that only the running program knows
 
     @property
     def proven(self) -> bool:
@@ -97,7 +98,6 @@ def order_savings(
         (given, stock_given), (found, stock_found), *rest = (plan[order.name] for plan in plans)
         if given.problem.buffers:
             least = found.plan.peak - rest[0][0].plan.peak if rest else None
-            needs = f"{order.needs} needs as much in any order" if order.needs else ""
             rows.append(
                 OrderSavings(
                     order.name,
@@ -107,10 +107,11 @@ def order_savings(
                     found.plan.peak,
                     stock_given,
                     stock_found,
-                    order.bound,
+                    min(order.bound, found.plan.peak),  # A plan does not pad its last tensor.
                     order.moved,
-                    order.reason or needs,
+                    order.reason or order.needs,
                     least,
+                    sum(len(g.problem.buffers) for g in given.memory.groups if g.unit is not None),
                 )
             )
     return tuple(rows)
@@ -153,6 +154,11 @@ def _notes(found: list[OrderSavings]) -> Iterator[str]:
             yield f"{one.name}: {one.given - one.found:,} bytes less ({share:.1f}%)"
         if one.reason:
             yield f"{one.name}: {one.reason}"
+        if one.not_counted:
+            yield (
+                f"{one.name}: not counted: tensors of a size known at run time only: "
+                f"{one.not_counted}"
+            )
         if one.folded:
             yield (
                 f"{one.name}: folded before the run: {one.folded:,} bytes less; "

@@ -16,7 +16,7 @@ from pathlib import Path
 from tvm_ext.command_options import add_planners, progress_line, write_json
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
 from tvm_ext.comparison.planners import compare_planners
-from tvm_ext.named_planners import known_planners
+from tvm_ext.named_planners import compared_planners
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import TABLE
 
@@ -61,13 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--fail-on-difference compares passes, and --planners planners: drop one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, and is {arguments.jobs}")
-    outcomes = _outcomes(arguments, known_planners(arguments.planners))
+    outcomes = _outcomes(arguments, compared_planners(arguments.planners))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     plain = [asdict(outcome) for outcome in outcomes]
     write_json(arguments.json, plain[0] if len(plain) == 1 else {"programs": plain})
     print("\n\n".join(_sections(outcomes, arguments.markdown)))
     for failure in failures:
-        print(f"{arguments.prog}: error: {failure.program}: {failure.reason}", file=sys.stderr)
+        named = failure.reason.startswith(failure.program)
+        reason = failure.reason if named else f"{failure.program}: {failure.reason}"
+        print(f"{arguments.prog}: error: {reason}", file=sys.stderr)
     return 2 if failures else 0
 
 

@@ -33,7 +33,7 @@ from tvm_ext.comparison.planner_results import (
     ScopeResult,
     plan_scope,
 )
-from tvm_ext.named_planners import EVERY, known_planners, planners_for
+from tvm_ext.named_planners import EVERY, compared_planners, planners_for
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
 
 _FEW = 4
@@ -82,7 +82,7 @@ def compare_planners(
         When it cannot be read, lowered or planned.
     """
     budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
-    planners = known_planners(planners)
+    planners = compared_planners(planners)
     if isinstance(what, str | PathLike):
         what = fspath(what)
         is_table = Path(what).suffix == TABLE

@@ -24,8 +24,7 @@ from passes.simulation.program import Step, statements_of
 from tvm_ext.map.model import PlannedRun, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver
-from tvm_ext.map.stock import STOCK
-from tvm_ext.named_planners import FOR_LEVELS
+from tvm_ext.named_planners import FOR_LEVELS, STOCK
 
 PLANNERS = ("three_level",)
 """Asked by default: what `AscendPlanMemory` does."""

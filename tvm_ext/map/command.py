@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from tvm_ext.command_options import (
     PROGRAM,
@@ -75,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
     known_suffix(args.output)
-    check_writable(Path(args.output))
+    check_writable(args.program, args.output)
     names = (() if args.planners is None else args.planners, args.scopes, args.functions)
     ways = {way: getattr(args, way) for way in ("layer_group", "order", "shared_memory")}
     options = MapOptions(*names, budget=budget_of(args), **ways)

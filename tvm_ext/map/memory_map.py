@@ -14,7 +14,8 @@ from typing import Any
 from passes.planning.html_table import html_table
 from passes.planning.verify import charge
 from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
-from tvm_ext.map.stock import STOCK, remark
+from tvm_ext.map.stock import remark
+from tvm_ext.named_planners import STOCK
 
 _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 """The parts of the page's script, in the order in which they build upon each other."""

@@ -14,7 +14,7 @@ from passes.planning import Buffer, Plan, Problem, lower_bound
 from passes.planning.live_ranges import live_together
 from passes.planning.overflow import TextPlaces, does_not_fit
 from passes.simulation import Simulation
-from tvm_ext.map.stock import STOCK
+from tvm_ext.named_planners import STOCK
 
 
 @dataclass(frozen=True)

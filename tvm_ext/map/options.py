@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from passes.planning import Budget, Problem
-from tvm_ext.map.stock import STOCK
-from tvm_ext.named_planners import known_planners, listed, planners_for
+from tvm_ext.named_planners import STOCK, known_planners, listed, planners_for
 
 PLANNERS = ("best",)
 """Asked by default."""

@@ -27,7 +27,8 @@ from passes.prim_func.statement_lines import statement_lines
 from passes.storage_rewrite.transform import plan_storage, storage_rewrite
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
-from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
+from tvm_ext.map.stock import StockAllocation, stock_plan
+from tvm_ext.named_planners import STOCK
 
 Lines = defaultdict[int, set[int]]
 """Lines of a text, by the handle of a buffer."""

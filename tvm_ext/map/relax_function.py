@@ -24,7 +24,8 @@ from tvm_ext.comparison.memory_comparison import READER
 from tvm_ext.lowering import Reordered, capture_relax
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
-from tvm_ext.map.stock import STOCK, StockAllocation, stock_plan
+from tvm_ext.map.stock import StockAllocation, stock_plan
+from tvm_ext.named_planners import STOCK
 from tvm_ext.tensor_names import operator_of
 
 SLOTS = "slots"

@@ -24,7 +24,7 @@ from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import prim_func_maps
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.shared_memory import shared_memory_maps
-from tvm_ext.map.stock import STOCK
+from tvm_ext.named_planners import STOCK
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_module, read_table
 
 
@@ -63,6 +63,8 @@ def memory_map_of(
     """
     what, options = fspath(what), options or MapOptions()
     if Path(what).suffix == TABLE:
+        if target is not None:
+            raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")
         memory = MemoryScope("global", capacity, alignment)
         return map_of_problem(read_table(what, memory, Path(what).name), options=options)
     if capacity is not None or alignment != 1:
@@ -106,6 +108,8 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
     options = options or MapOptions()
     if STOCK in options.planners:
         raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")
+    if options.layer_group or options.order or options.shared_memory:
+        raise ValueError(f"{problem.name}: buffers without a program are shown as they are listed")
     placements = tuple(
         Placement(name, problem, solve(problem, name, options.budget))
         for name in options.names(problem)

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from passes.planning import Plan, Problem, Status
 from passes.planning.engine.blocks import settle
 from passes.planning.verify import charge, verify
-
-STOCK = "stock"
-"""Asks for TVM's own plan where the name of a planner stands."""
+from tvm_ext.named_planners import STOCK
 
 
 @dataclass

@@ -178,7 +178,7 @@ def _nests(stmt: Any, loops: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...],
     elif isinstance(stmt, SBlockRealize):
         yield loops, stmt
     else:
-        raise NotSliceableError(f"it holds a {type(stmt).__name__} outside of a block")
+        raise NotSliceableError(f"{type(stmt).__name__} stands outside of a block")
 
 
 def _only_moves(kernel: Kernel, at: int) -> bool:

@@ -62,7 +62,7 @@ class Chip:
 
     def __post_init__(self) -> None:
         if self.memory.capacity is None:
-            raise ValueError(f"LayerGroup: memory scope {self.memory.name!r} has no capacity")
+            raise ValueError(f"memory scope {self.memory.name!r} has no capacity")
         if self.planner not in STRATEGIES:
             try:
                 get_planner(self.planner)

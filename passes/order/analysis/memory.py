@@ -110,10 +110,12 @@ class FunctionMemory:
                 base += size
         return OrderProblem(tuple(map(tuple, before)), tuple(tensors), base)
 
-    def names_within(self, block: Block) -> tuple[str, ...]:
-        """Return the names that what was read gives to what a block became."""
-        first, end = self._span(block)
-        return self.memory.bindings[first:end]
+    def names_within(self, block: Block) -> dict[str, str]:
+        """Return of what became what: by the names that were read, those of a block's bindings."""
+        positions = range(*self._span(block))
+        numbers = (bisect_left(self.position_of, at) - block.start for at in positions)
+        names = (str(block.bindings[number].var.name) for number in numbers)
+        return dict(zip((self.memory.bindings[at] for at in positions), names, strict=True))
 
     def _span(self, block: Block) -> tuple[int, int]:
         first = self.position_of[block.start - 1] + 1 if block.start else 0

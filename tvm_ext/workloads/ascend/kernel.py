@@ -48,7 +48,6 @@ class AscendKernel:
     """A kernel in one size."""
 
     name: str  # Of the kernel; one of `ascend_kernels`
-    description: str  # One line for people
     # On ``ascend/910b`` the sum of all buffers fits each memory; or they fit only where some share
     # bytes, and none that a transfer from or to global memory fills or drains has to; or only where
     # those share too, with buffers that are not live at the same time; or more is live at one time
@@ -96,9 +95,12 @@ def ascend(
     return add
 
 
-def ascend_kernels() -> list[str]:
-    """List the names of the kernels for Ascend cores."""
-    return list(_KERNELS)
+def ascend_kernels() -> dict[str, str]:
+    """Return a line for people on each of the kernels for Ascend cores, by name."""
+    return {
+        name: (build.__doc__ or "").partition("\n")[0].rstrip(".")
+        for name, (build, _) in _KERNELS.items()
+    }
 
 
 def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> AscendKernel:
@@ -126,8 +128,7 @@ def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> As
             raise ValueError(f"kernel {name!r}: {what} must be a positive integer, got {value!r}")
     program = build(**chosen)
     mod = tvm.IRModule({name: program.function.with_attr("global_symbol", name)})
-    description = (build.__doc__ or "").partition("\n")[0].rstrip(".")
-    return AscendKernel(name, description, size, chosen, mod, program.tolerance, program)
+    return AscendKernel(name, size, chosen, mod, program.tolerance, program)
 
 
 def parts(kernel: str, total: int, part: int, what: str) -> int:
