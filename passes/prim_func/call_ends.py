@@ -7,15 +7,13 @@ A copy that runs by itself may read or write its operands until something waits 
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm.ir import GlobalVar, Op, PointerType, StringImm
 from tvm.ir.expr import Call
 from tvm.tirx import BufferStore, PrimFunc
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.operators import is_synchronous
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 
 ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
 """Attributes whose body TVM turns into copies that run by themselves, behind storage planning."""
@@ -37,20 +35,9 @@ def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool
 
 def goes_on(func: PrimFunc) -> bool:
     """Whether something in a function may go on with memory after the function has returned."""
-    found: list[Any] = []
-
-    def note_call(call: Call) -> None:
-        if not is_done_on_return(call):
-            found.append(call)
-
-    def note_store(store: BufferStore) -> None:
-        if isinstance(store.value.ty, PointerType):
-            found.append(store)
-
-    def note_attr(attr: AttrStmt) -> None:
-        if attr.attr_key in ASYNCHRONOUS_SCOPES:
-            found.append(attr)
-
-    notes = [(Call, note_call), (BufferStore, note_store), (AttrStmt, note_attr)]
-    structural_walk(func.body, notes)
-    return bool(found)
+    body = func.body
+    return (
+        not all(map(is_done_on_return, nodes_in(body, Call)))
+        or any(isinstance(store.value.ty, PointerType) for store in nodes_in(body, BufferStore))
+        or any(attr.attr_key in ASYNCHRONOUS_SCOPES for attr in nodes_in(body, AttrStmt))
+    )

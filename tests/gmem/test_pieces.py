@@ -18,7 +18,7 @@ from passes.gmem.planning.cuts import (
     with_returned,
 )
 from passes.gmem.planning.pieces import PAGE, Piece, bytes_taken
-from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.gmem.planning.slots import in_growing_slots
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
 
@@ -66,6 +66,10 @@ def total(pieces, returned=()):
     return sum(piece.size for piece in pieces) + alone
 
 
+def each_alone(problem):
+    return [Piece(buffer.size, {buffer.name: 0}) for buffer in problem.buffers]
+
+
 @st.composite
 def cases(draw):
     """Buffers with one or two live ranges, and returned tensors that live to the end."""
@@ -92,20 +96,19 @@ def test_pieces_are_right_and_ask_for_no_more_than_slots_do(case):
     for pieces in (with_returned(problem, returned, best), in_one_piece(plan)):
         assert_right(pieces, problem, returned)
     for page in (1, PAGE):
-        slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
-        for pieces in slots:
-            assert_right(pieces, problem, returned)
+        slots = in_growing_slots(problem, returned, page)
+        assert_right(slots, problem, returned)
         pieces, *_ = ways_to_cut(problem, returned, plan, best, page=page)
         note(str(pieces))
         assert_right(pieces, problem, returned)
-        assert total(pieces, returned) <= min(total(one, returned) for one in slots)
+        assert total(pieces, returned) <= total(slots, returned)
 
 
 @given(cases())
 @settings(max_examples=60, deadline=None, print_blob=True)
 def test_fewer_pieces_are_right_and_of_sizes_that_were_there(case):
     problem, _ = case
-    slots = in_slots_of_one_size(problem)
+    slots = each_alone(problem)
     fewer = in_fewer(problem, slots, best)
     if fewer is not None:
         assert_right(fewer, problem)
@@ -117,9 +120,7 @@ def test_small_tensors_are_placed_in_a_large_piece_that_is_there():
     live = [(0, 2), (1, 3), (1, 4), (2, 4)]
     small = [Buffer(f"b{at}", 256, (one,)) for at, one in enumerate(live)]
     problem = problem_of(*small, Buffer("large", 1024, ((5, 7),)))
-    slots = in_slots_of_one_size(problem)
-    assert sorted(piece.size for piece in slots) == [256, 256, 256, 1024]
-    (piece,) = in_fewer(problem, slots, best)
+    (piece,) = in_fewer(problem, each_alone(problem), best)
     assert piece.size == 1024
     assert_right([piece], problem)
 

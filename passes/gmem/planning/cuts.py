@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from passes.gmem.planning.pieces import PAGE, Piece, checked, cost
-from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.gmem.planning.slots import in_growing_slots
 from passes.planning.bound import live_bytes
 from passes.planning.plan import Plan
 from passes.planning.planner import Solver
@@ -48,8 +48,8 @@ def ways_to_cut(
 
     Only those are looked at that ask for no more bytes than slots do, which need no padding.
     """
-    slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
-    candidates = [in_one_piece(plan), *slots]
+    slots = in_growing_slots(problem, returned, page)
+    candidates = [in_one_piece(plan), slots]
     every = replace(problem, buffers=(*problem.buffers, *returned))
     if returned and _most_live(every) < plan.peak + sum(buffer.size for buffer in returned):
         rooms = sorted({1, page})
@@ -58,7 +58,7 @@ def ways_to_cut(
     def taken(pieces: tuple[Piece, ...]) -> tuple[int, int, int]:
         return cost((*every.buffers, *alone), pieces, page)
 
-    most = min(taken(pieces)[1] for pieces in slots)
+    most = taken(slots)[1]
     return sorted((pieces for pieces in candidates if taken(pieces)[1] <= most), key=taken)
 
 
