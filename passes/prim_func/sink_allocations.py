@@ -18,7 +18,7 @@ from tvm.ir import PointerType, Var
 from tvm.ir.expr import Call
 
 from passes.ir.operators import REINTERPRET, SET_FIELD, operator_name
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 from passes.prim_func.loop_indices import LoopNest
 
 _ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
@@ -50,23 +50,17 @@ class _Contents:
 
 
 def _contents_of(op: Any) -> _Contents:
-    variables: list[int] = []
-    stored: list[Any] = []
-
-    def note_call(call: Call) -> None:
+    def hides_an_address(call: Call) -> bool:
         name = operator_name(call.op)
         # Nothing says what becomes of an address that is a number.
         is_number = name == REINTERPRET and isinstance(call.args[0].ty, PointerType)
-        if is_number or name == SET_FIELD:
-            stored.append(call)
+        return is_number or name == SET_FIELD
 
-    def note_store(store: tirx.BufferStore) -> None:
-        if isinstance(store.value.ty, PointerType):
-            stored.append(store)
-
-    notes = [(Var, lambda var: variables.append(var.__chandle__()))]
-    structural_walk(op, [*notes, (Call, note_call), (tirx.BufferStore, note_store)])
-    return _Contents(op, frozenset(variables), bool(stored))
+    stored = (store.value.ty for store in nodes_in(op, tirx.BufferStore))
+    keeps_pointers = any(isinstance(ty, PointerType) for ty in stored)
+    keeps_pointers = keeps_pointers or any(map(hides_an_address, nodes_in(op, Call)))
+    variables = frozenset(var.__chandle__() for var in nodes_in(op, Var))
+    return _Contents(op, variables, keeps_pointers)
 
 
 class _Sinker:
