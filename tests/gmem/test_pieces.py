@@ -14,7 +14,6 @@ from passes.gmem.planning.cuts import (
     in_fewer,
     in_one_piece,
     ways_to_cut,
-    with_common_size,
     with_returned,
 )
 from passes.gmem.planning.pieces import PAGE, Piece, bytes_taken
@@ -162,39 +161,6 @@ def test_bytes_are_packed_where_slots_would_waste_them(page):
         Buffer("c", 4096, ((4, 6),)),
     )
     assert total(ways_to_cut(problem, (), best(problem), best, page=page)[0]) == 8192
-
-
-def test_functions_have_a_large_piece_in_common():
-    large, small = 1 << 20, 1 << 17
-    first = problem_of(Buffer("weight", large, ((0, 2),)), Buffer("a", 100, ((1, 3),)))
-    second = problem_of(
-        Buffer("weight", large, ((0, 2),)),
-        Buffer("b", small, ((1, 3),)),
-        Buffer("c", small, ((1, 4),)),
-    )
-    third = problem_of(Buffer("other", 3 * large, ((0, 1),)))
-    parts = [(p, in_one_piece(best(p))) for p in (second, third, first)]
-    cut = with_common_size(parts, best)
-    for (problem, whole), pieces in zip(parts, cut, strict=True):
-        assert_right(pieces, problem)
-        assert total(pieces) <= total(whole)
-    assert [piece.size for piece in cut[2]] == [large, 100]
-    assert [piece.size for piece in cut[0]] == [large, 2 * small]
-    assert cut[1] == parts[1][1]  # One tensor is not divided.
-
-
-@given(st.lists(cases(), min_size=2, max_size=4))
-@settings(max_examples=30, deadline=None, print_blob=True)
-def test_what_functions_have_in_common_is_right(drawn):
-    by = 1 << 10
-    problems = [
-        problem_of(*(Buffer(b.name, b.size * by, b.live) for b in problem.buffers))
-        for problem, _ in drawn
-    ]
-    parts = [(problem, in_one_piece(best(problem))) for problem in problems]
-    for (problem, whole), pieces in zip(parts, with_common_size(parts, best), strict=True):
-        assert_right(pieces, problem)
-        assert total(pieces) <= total(whole)
 
 
 @given(
