@@ -26,6 +26,7 @@ from passes.ir.relax_operators import (
     ALLOC_STORAGE_AT_RUN_TIME,
     ALLOC_TENSOR_AT_RUN_TIME,
 )
+from passes.relax.bindings import signature_variables
 from passes.relax.callees import Callee, classify
 
 _ALLOC_STORAGE = (ALLOC_PLANNED_STORAGE, ALLOC_STORAGE_AT_RUN_TIME)
@@ -64,11 +65,7 @@ class _Reader:
         self._storages: list[machine.Extent] = []
 
     def function(self, func: relax.Function) -> machine.Function:
-        signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
-        symbols = {
-            variable.__chandle__(): str(variable.name)
-            for variable in relax.analysis.tir_vars_in_type(signature)
-        }
+        symbols = {var.__chandle__(): str(var.name) for var in signature_variables(func)}
         parameters = tuple(param.__chandle__() for param in func.params)
         body = self._body(func.body)
         return machine.Function(parameters, symbols, body, tuple(self._storages))
