@@ -32,7 +32,7 @@ def alignment_of_addresses(kernel: Any) -> int:
     An address may take any way to a call, so one that is handed on is taken to go to each.
     """
     names = {operator_name(call.op) for call in nodes_in(kernel, Call)}
-    return max(_OF_ADDRESSES, *map(_of_operator, names))
+    return max((_OF_ADDRESSES, *map(_of_operator, names)))
 
 
 def _of_operator(name: str) -> int:
