@@ -198,8 +198,10 @@ def names_only(expr: Any, variables: Iterable[Var]) -> bool:
     if isinstance(expr, IntImm):
         return True
     known = {var.__chandle__() for var in variables}
-    return (
-        all(var.__chandle__() in known for var in nodes_in(expr, Var))
-        and not nodes_in(expr, TensorLoad)
-        and all(map(is_pure, nodes_in(expr, Call)))
+    nodes = nodes_in(expr, Var, TensorLoad, Call)
+    return all(
+        node.__chandle__() in known
+        if isinstance(node, Var)
+        else type(node) is Call and is_pure(node)
+        for node in nodes
     )

@@ -50,17 +50,20 @@ class _Contents:
 
 
 def _contents_of(op: Any) -> _Contents:
-    def hides_an_address(call: Call) -> bool:
-        name = operator_name(call.op)
-        # Nothing says what becomes of an address that is a number.
-        is_number = name == REINTERPRET and isinstance(call.args[0].ty, PointerType)
-        return is_number or name == SET_FIELD
+    nodes = nodes_in(op, Var, Call, tirx.BufferStore)
+    variables = frozenset(node.__chandle__() for node in nodes if isinstance(node, Var))
+    return _Contents(op, variables, any(map(_keeps_an_address, nodes)))
 
-    stored = (store.value.ty for store in nodes_in(op, tirx.BufferStore))
-    keeps_pointers = any(isinstance(ty, PointerType) for ty in stored)
-    keeps_pointers = keeps_pointers or any(map(hides_an_address, nodes_in(op, Call)))
-    variables = frozenset(var.__chandle__() for var in nodes_in(op, Var))
-    return _Contents(op, variables, keeps_pointers)
+
+def _keeps_an_address(node: Any) -> bool:
+    if isinstance(node, tirx.BufferStore):
+        return isinstance(node.value.ty, PointerType)
+    if not isinstance(node, Call):
+        return False
+    name = operator_name(node.op)
+    # Nothing says what becomes of an address that is a number.
+    is_number = name == REINTERPRET and isinstance(node.args[0].ty, PointerType)
+    return is_number or name == SET_FIELD
 
 
 class _Sinker:
