@@ -16,7 +16,13 @@ from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
-from passes.ir.structural import structural_mutate, structural_visit, structural_walk, with_body
+from passes.ir.structural import (
+    nodes_in,
+    outermost_threads,
+    structural_mutate,
+    structural_visit,
+    with_body,
+)
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, solve
 from passes.planning.planner import as_budget, get_planner
@@ -173,22 +179,9 @@ def drop_for_kernels() -> Pass:
     def transform(func: PrimFunc, _mod: IRModule, ctx: PassContext) -> PrimFunc:
         merges_static = ctx.config.get("tirx.merge_static_smem", False)
         merged = ("shared", "shared.dyn") if merges_static else ("shared.dyn",)
-        kernels: list[AttrStmt] = []
-        staying: list[AllocBuffer] = []
-
-        def note_kernel(op: AttrStmt, visitor: Any) -> None:
-            if op.attr_key == "thread_extent":
-                kernels.append(op)
-            else:
-                visitor.default_visit(op)
-
-        def note(op: AllocBuffer) -> None:
-            if op.buffer.ty.storage_scope not in merged:
-                staying.append(op)
-
-        structural_visit(func.body, [(AttrStmt, note_kernel)])
-        for kernel in kernels:
-            structural_walk(kernel, [(AllocBuffer, note)])
+        kernels = outermost_threads(func.body)
+        inside = (op for kernel in kernels for op in nodes_in(kernel, AllocBuffer))
+        staying = [op for op in inside if op.buffer.ty.storage_scope not in merged]
         return drop_addresses(func, but=staying) if kernels else func
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.drop_for_kernels")

@@ -14,11 +14,10 @@ from typing import Any
 from tvm import relax
 from tvm.ir import GlobalVar, IRModule, Var
 from tvm.tirx import IntImm, PrimFunc, decl_buffer
-from tvm_ffi import structural_walk
 
 from passes.gmem.planning.pieces import Cut, Piece
 from passes.ir.buffers import element_type
-from passes.ir.structural import structural_mutate
+from passes.ir.structural import nodes_in, structural_mutate
 from passes.ir.unique_names import unique_name
 from passes.relax.facts import KernelUses
 
@@ -80,9 +79,8 @@ class KernelVariants:
     def unused(self, mod: IRModule) -> list[GlobalVar]:
         """Return the kernels that a module has for its own use, and that nothing calls any more."""
         originals = {name for name, _ in self._made}
-        called: set[str] = set()
-        for func in mod.functions.values():
-            structural_walk(func, (GlobalVar, lambda variable: called.add(str(variable.name_hint))))
+        functions = mod.functions.values()
+        called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
         return [
             variable
             for variable in mod.get_global_vars()

@@ -28,10 +28,7 @@ from itertools import product
 from operator import or_
 
 from passes.gmem.planning.machine import (
-    Allocate,
     Blocks,
-    Body,
-    Branch,
     Extent,
     Function,
     UnknownMemoryError,
@@ -186,7 +183,7 @@ class _Judge:
     def _sizes(self, stock: Mapping[str, Function], ours: Mapping[str, Function]) -> list[_Sizes]:
         """Return the sizes of symbolic dimensions to compare at: 1 where there are none."""
         functions = [function for program in (stock, ours) for function in program.values()]
-        extents = [one.nbytes for function in functions for one in _allocations(function.body)]
+        extents = [nbytes for function in functions for nbytes in function.storages]
         values = _values(extents)
         if len(values) > 1:
             count = sum(len(self._of_stock(stock, one, _Sizes(1))) for one in self._entries)
@@ -226,13 +223,3 @@ def _first_above(nbytes: Extent, most: int) -> int:
 def _everywhere(value: int) -> dict[int, int]:
     """Return the same value for each symbolic dimension."""
     return defaultdict(lambda: value)
-
-
-def _allocations(body: Body) -> list[Allocate]:
-    found = []
-    for step in body.steps:
-        if isinstance(step, Allocate):
-            found.append(step)
-        elif isinstance(step, Branch):
-            found += [one for way in step.ways for one in _allocations(way)]
-    return found

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
 from tvm.tirx import For, ForKind, PrimFunc, is_buffer_var
-from tvm_ffi import structural_walk
 
 from passes.driver import AddressPlan, Solver, error_context, place_function, write_address_plan
 from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
+from passes.ir.structural import nodes_in
 from passes.ir.symbolic_bounds import variables_of_params
 from passes.prim_func.module_calls import Callers, call_sites, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -116,19 +115,14 @@ def _lower_blocks(func: PrimFunc) -> PrimFunc:
     The passes are those of TVM that take blocks away, in the order of its own pipeline. ValueError
     is raised when the function has blocks and a schedule, whose marks TVM must follow before.
     """
-    blocks: list[Any] = []
-    structural_walk(func.body, (s_tir.SBlock, blocks.append))
-    if not blocks:
+    if not nodes_in(func.body, s_tir.SBlock):
         return func
-
-    def refuse_schedule(loop: For) -> None:
+    for loop in nodes_in(func.body, For):
         if loop.kind == ForKind.THREAD_BINDING or len(loop.annotations):
             raise ValueError(
                 f"it has blocks, and loop {loop.loop_var.name!r} is bound to threads or annotated; "
                 "lower it first, as far as TVM does before it runs StorageRewrite"
             )
-
-    structural_walk(func.body, (For, refuse_schedule))
     return _TAKE_BLOCKS_AWAY(IRModule({"main": func}))["main"]
 
 

@@ -23,7 +23,6 @@ from passes.gmem.planning.cuts import (
     in_fewer,
     in_one_piece,
     ways_to_cut,
-    with_common_size,
 )
 from passes.gmem.planning.gmem_layout import GMEMLayout
 from passes.gmem.planning.machine import Function
@@ -190,13 +189,6 @@ def _choose(
     """Choose for each function the best of the ways that take no more than the stock pass's."""
     if options.keeps_storages:
         _choose_kept(ways, options)
-    elif options.offsets != IN_KERNELS and all(
-        options.form(way.memory.mod, way.memory.main).offsets for way in ways
-    ):
-        parts = [(way.memory.main.problem, way.groups[0][0]) for way in ways]
-        for way, main in zip(ways, with_common_size(parts, options.short_solver()), strict=True):
-            if main != way.groups[0][0]:
-                way.groups[0].insert(0, main)
     memories = [way.memory for way in ways]
     handed_on = any(memory.hands_on for memory in memories)
     bounds = {str(b.variable.name): b.upper for memory in memories for b in memory.bounds}

@@ -12,6 +12,7 @@ from tvm.ir import PrimType, Type
 from tvm.tirx import AllocBuffer, IntImm, Ramp
 
 from passes.ir.storage_entries import ElementType
+from passes.ir.structural import nodes_in
 
 array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 """``array_get(array, index)``: the item of an array, at a third of the time of ``array[index]``."""
@@ -84,9 +85,7 @@ def is_dense(ramp: Ramp) -> bool:
 
 def allocated_bits(body: Any) -> Iterator[tuple[str, int | None]]:
     """Yield scope and bits of each allocation in a body; None for bits that are not constant."""
-    found: list[AllocBuffer] = []
-    tvm_ffi.structural_walk(body, ((AllocBuffer, found.append),))
-    for ty in (alloc.buffer.ty for alloc in found):
+    for ty in (alloc.buffer.ty for alloc in nodes_in(body, AllocBuffer)):
         extents, element = constant_shape(ty.shape), element_type(ty.dtype)
         is_constant = extents is not None and not element.is_scalable
         nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, Var
 
@@ -21,6 +20,7 @@ from passes.ir.buffers import (
 )
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
+from passes.ir.structural import nodes_in
 from target_hw.storage_scope import parse_storage_scope
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
@@ -167,7 +167,8 @@ class LinearAccessPatternFinder(records.RecordVisitor):
             # A pointer that is made in some other way: which buffer it is from is not known.
             self._has_opaque = True
             self._has_unclear_types = True
-            tvm_ffi.structural_walk(data, (Var, lambda var: self._escape(var.__chandle__())))
+            for var in nodes_in(data, Var):
+                self._escape(var.__chandle__())
             self._declare_outside(declare.key, dtype)
             return
         self._forbid_inplace(source.__chandle__())

@@ -13,7 +13,8 @@ from functools import lru_cache
 import tvm
 from tvm import tirx
 from tvm.target import Target
-from tvm_ffi import structural_walk
+
+from passes.ir.structural import nodes_in
 
 _REPLACED = ("bfloat", "float8")  # How the names of types begin that TVM may replace
 
@@ -45,11 +46,5 @@ def _legalized_bits(dtype: str, target: Target | None) -> int:
     mod = tvm.IRModule({"probe": func if target is None else func.with_attr("target", target)})
     for legalize in (tirx.transform.BF16ComputeLegalize, tirx.transform.FP8ComputeLegalize):
         mod = legalize()(mod)
-    found: list[int] = []
-
-    def note(op: tirx.AllocBuffer) -> None:
-        found.append(int(op.buffer.ty.dtype.dtype.bits))
-
-    structural_walk(mod["probe"].body, (tirx.AllocBuffer, note))
-    (bits,) = found
-    return bits
+    (alloc,) = nodes_in(mod["probe"].body, tirx.AllocBuffer)
+    return int(alloc.buffer.ty.dtype.dtype.bits)

@@ -15,6 +15,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm.tirx import PrimFunc, Stmt
+from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import WalkOrder
 
 _structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
@@ -61,6 +62,13 @@ def structural_walk(
     _structural_walk(root, [(type_index(kind), note) for kind, note in notes], [], int(order))
 
 
+def nodes_in(root: Any, *kinds: Any) -> list[Any]:
+    """Return the nodes of some classes in an IR, each behind what is inside of it."""
+    found: list[Any] = []
+    structural_walk(root, [(kind, found.append) for kind in kinds])
+    return found
+
+
 def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
     """Return a changed copy of an IR; the first callback whose type matches makes the new node.
 
@@ -79,6 +87,20 @@ def structural_map(root: Any, callbacks: Sequence[tuple[Any, Callable[[Any], Any
     """
     indexed = [(type_index(kind), callback) for kind, callback in callbacks]
     return _structural_map(root, indexed, [], int(WalkOrder.PREORDER))
+
+
+def outermost_threads(body: Any) -> list[AttrStmt]:
+    """Return the thread extents in a body that stand in no other: kernels, for a GPU."""
+    found: list[AttrStmt] = []
+
+    def note(op: AttrStmt, visitor: Any) -> None:
+        if op.attr_key == "thread_extent":
+            found.append(op)
+        else:
+            visitor.default_visit(op)
+
+    structural_visit(body, [(AttrStmt, note)])
+    return found
 
 
 def with_body(func: PrimFunc, body: Any) -> PrimFunc:

@@ -11,7 +11,7 @@ from tvm.ir import TensorLoad, Var
 from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import PrimFunc, is_buffer_var
 
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 from passes.ir.whole_numbers import never_wraps
 
 _LIMIT = 1 << 62  # What a size stays below; see `passes.planning.problem.ADDRESS_LIMIT`
@@ -43,14 +43,11 @@ class SymbolicBounds:
 
         None where a variable without a bound leaves it open, or where it may wrap or reads memory.
         """
-        variables: list[Var] = []
-        loads: list[TensorLoad] = []
-        structural_walk(expr, [(Var, variables.append), (TensorLoad, loads.append)])
-        if loads or not never_wraps(expr):
+        if nodes_in(expr, TensorLoad) or not never_wraps(expr):
             return None
         analyzer = Analyzer()
         used: dict[int, Bound] = {}
-        for variable in variables:
+        for variable in nodes_in(expr, Var):
             bound = self._bounds.get(variable.__chandle__())
             if bound is None:
                 # Without this the analyzer takes the limits of the variable's type for a bound.
@@ -70,7 +67,7 @@ def variables_of_params(func: PrimFunc) -> list[Var]:
         found.append(param)
         if is_buffer_var(param):
             for part in (*param.ty.shape, *param.ty.strides):
-                structural_walk(part, [(Var, found.append)])
+                found += nodes_in(part, Var)
     return found
 
 

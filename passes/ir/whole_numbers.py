@@ -13,9 +13,9 @@ from tvm.ir import Var
 from tvm.ir.prim import Add, LShift, Mul, Sub
 from tvm.tirx import Cast, IntImm
 
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 
-_MAY_WRAP = (Add, Sub, Mul, LShift)
+_MAY_WRAP = (Add, Sub, Mul, LShift, Cast)
 
 
 def does_not_wrap(dtype: Any) -> bool:
@@ -27,17 +27,13 @@ def never_wraps(expr: Any) -> bool:
     """Whether no sum, product or cast in an integer expression wraps."""
     if isinstance(expr, (IntImm, Var)):
         return True
-    wrapping = []
+    return not any(map(_may_wrap, nodes_in(expr, *_MAY_WRAP)))
 
-    def note(op: Any) -> None:
-        if not does_not_wrap(op.ty.dtype):
-            wrapping.append(op)
 
-    def note_cast(op: Cast) -> None:
-        old, new = op.value.ty.dtype, op.ty.dtype
-        is_wider = old.bits <= new.bits and old.type_code == new.type_code
-        if not (is_wider or does_not_wrap(new)):
-            wrapping.append(op)
-
-    structural_walk(expr, [*((kind, note) for kind in _MAY_WRAP), (Cast, note_cast)])
-    return not wrapping
+def _may_wrap(op: Any) -> bool:
+    new = op.ty.dtype
+    if isinstance(op, Cast):
+        old = op.value.ty.dtype
+        if old.bits <= new.bits and old.type_code == new.type_code:
+            return False
+    return not does_not_wrap(new)

@@ -10,19 +10,19 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm import relax
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import error_context
 from passes.gmem.options import GMEMOptions, check_bound_names
+from passes.ir.errors import first_line
 from passes.options import as_bounds
 from passes.order.functions import FunctionOrder, order_function
 from passes.order.planning.search import NODES
 from passes.planning import Budget
 from passes.planning.planner import as_budget
-from passes.relax.bindings import functions_in_order
+from passes.relax.bindings import functions_in_order, signature_variables
 
 PASS = "OrderForMemory"
 LOGGER = logging.getLogger(f"tvm_ext.{PASS}")
@@ -99,20 +99,15 @@ def order_functions(
     """
     functions = functions_in_order(mod)
     with error_context(PASS):
-        signatures = (
-            relax.FuncType([param.ty for param in func.params], func.ret_ty)
-            for _, func in functions
-        )
-        symbols = (relax.analysis.tir_vars_in_type(signature) for signature in signatures)
-        check_bound_names(options.upper_bounds, [str(v.name) for found in symbols for v in found])
+        symbols = [v for _, func in functions for v in signature_variables(func)]
+        check_bound_names(options.upper_bounds, [str(variable.name) for variable in symbols])
     result = []
     for variable, func in functions:
         try:
             found = order_function(mod, variable, options, budget)
         except Exception as error:  # TVM's passes raise anything; the build goes on without us
             name = str(variable.name_hint)
-            what = (str(error).strip() or type(error).__name__).splitlines()[0]
-            found = FunctionOrder(name, func, 0, f"it cannot be read: {what}")
+            found = FunctionOrder(name, func, 0, f"it cannot be read: {first_line(error)}")
             LOGGER.warning("function %r stays as it is: %s", name, found.reason)
         _log(found)
         result.append(found)

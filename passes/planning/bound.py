@@ -65,6 +65,11 @@ def lower_bound(problem: Problem) -> int:
     return bound
 
 
+def may_fit(problem: Problem) -> bool:
+    """Whether the lower bound leaves it open that some plan is within the capacity."""
+    return problem.capacity is None or lower_bound(problem) <= problem.capacity
+
+
 def _common_divisors(alignments: Sequence[int]) -> list[int]:
     """Return the alignments and what they have in common, all of them and some among them.
 

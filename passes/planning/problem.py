@@ -8,7 +8,7 @@ sequence, and every range is half-open.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -22,6 +22,8 @@ from passes.planning.in_place import Sharing
 from passes.planning.live_ranges import LiveRange as LiveRange
 from passes.planning.live_ranges import live_together
 from target_hw.memory import MemoryScope, is_byte_count
+
+PlacedSlot = tuple[int, int, int]  # Its offset in bytes, the index of its buffer, its number
 
 SLOT_LIMIT = 1 << 31
 """Slots of all buffers stay below this: planners number them in words of 32 bits."""
@@ -190,7 +192,10 @@ def _check_pins(problem: Problem) -> None:
             for begin, end in problem.memory.reserved:
                 if max(begin, offset) < min(end, offset + buffer.size):
                     raise ValueError(f"{where}, inside the reserved range [{begin}, {end})")
-    for first, second, begin, other_begin, same_place in _pinned_overlaps(problem):
+    pinned = {buffer.name: buffer.pinned or () for buffer in problem.buffers}
+    for (begin, index, slot), (other_begin, other, other_slot) in slots_that_meet(problem, pinned):
+        first, second = problem.buffers[index], problem.buffers[other]
+        same_place = (begin, slot) == (other_begin, other_slot)
         if _may_not_share(problem, first, second, same_place):
             raise ValueError(
                 f"{problem.name}: buffers {first.name!r} and {second.name!r} may not share bytes, "
@@ -198,21 +203,22 @@ def _check_pins(problem: Problem) -> None:
             )
 
 
-def _pinned_overlaps(problem: Problem) -> Iterator[tuple[Buffer, Buffer, int, int, bool]]:
-    """Yield pinned slots that share bytes, their offsets, and whether offset and slot are equal."""
+def slots_that_meet(
+    problem: Problem, offsets: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[PlacedSlot, PlacedSlot]]:
+    """Yield each two slots that share bytes, the lower one first; offsets are bytes, by name."""
     slots = sorted(
         (offset, index, slot)
         for index, buffer in enumerate(problem.buffers)
         if buffer.size
-        for slot, offset in enumerate(buffer.pinned or ())
+        for slot, offset in enumerate(offsets[buffer.name])
     )
-    for at, (begin, index, slot) in enumerate(slots):
-        first = problem.buffers[index]
-        for other_begin, other, other_slot in islice(slots, at + 1, None):
-            if other_begin >= begin + first.size:
+    for at, one in enumerate(slots):
+        end = one[0] + problem.buffers[one[1]].size
+        for other in islice(slots, at + 1, None):
+            if other[0] >= end:
                 break
-            same_place = (begin, slot) == (other_begin, other_slot)
-            yield first, problem.buffers[other], begin, other_begin, same_place
+            yield one, other
 
 
 def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: bool) -> bool:

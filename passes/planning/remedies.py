@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 
-from passes.planning.bound import live_bytes, lower_bound
+from passes.planning.bound import live_bytes, may_fit
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, solve
 from passes.planning.problem import Buffer, Problem
@@ -80,14 +80,10 @@ def _fitting(problem: Problem, nodes: int | None = None) -> Plan | None:
     """Return a verified plan that fits, if one is found; by first fit alone without `nodes`."""
     searches = nodes is not None and len(problem.buffers) <= MOST_BUFFERS
     for planner in ("first_fit", "best") if searches else ("first_fit",):
-        plan = solve(problem, planner, Budget(nodes or 0)) if _may_fit(problem) else None
+        plan = solve(problem, planner, Budget(nodes or 0)) if may_fit(problem) else None
         if plan is not None and plan.fits and not verify(problem, plan, limit=1):
             return plan
     return None
-
-
-def _may_fit(problem: Problem) -> bool:
-    return problem.capacity is None or lower_bound(problem) <= problem.capacity
 
 
 def _tried(
@@ -216,7 +212,7 @@ def _largest(sized: Callable[[int], Problem], whole: int) -> tuple[int, Plan] | 
     No larger one than the lower bound allows is planned; `TRIES` are, by bisection.
     """
     # How many counts, from 1 up, the bound allows.
-    high = bisect_left(range(1, whole), True, key=lambda count: not _may_fit(sized(count)))
+    high = bisect_left(range(1, whole), True, key=lambda count: not may_fit(sized(count)))
     low, best, middle = 1, None, high
     for _ in range(TRIES):
         if low > high:

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm.ir import Var
 from tvm.tirx import AllocBuffer, PrimFunc
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.structural import Callbacks, structural_mutate, with_body
+from passes.ir.structural import Callbacks, nodes_in, structural_mutate, with_body
 
 VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
 """Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""
@@ -45,17 +44,14 @@ def drop_addresses(
     By default those in which an allocation with an address cannot become a view, which is what
     TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
     """
-    replaced: dict[int, Var] = {}
-
-    def note(op: AllocBuffer) -> None:
-        buffer = op.buffer
-        if len(buffer.ty.allocated_addr) and (buffer.ty.storage_scope or "global") in scopes:
-            replaced[buffer.__chandle__()] = buffer.with_allocated_addr([])
-
-    tvm_ffi.structural_walk(func.body, (AllocBuffer, note))
-    for op in but:
-        replaced.pop(op.buffer.__chandle__(), None)
-    return _replace(func, replaced)
+    kept = {op.buffer.__chandle__() for op in but}
+    buffers = (op.buffer for op in nodes_in(func.body, AllocBuffer))
+    replaced = {
+        buffer.__chandle__(): buffer.with_allocated_addr([])
+        for buffer in buffers
+        if len(buffer.ty.allocated_addr) and (buffer.ty.storage_scope or "global") in scopes
+    }
+    return _replace(func, {key: new for key, new in replaced.items() if key not in kept})
 
 
 def _replace(func: PrimFunc, replaced: Mapping[int, Var]) -> PrimFunc:

@@ -11,10 +11,10 @@ from typing import Any
 
 from tvm.ir import GlobalVar, Op, PointerType, StringImm
 from tvm.ir.expr import Call
-from tvm.tirx.stmt import AttrStmt
+from tvm.tirx import AttrStmt, BufferStore
 
 from passes.ir.operators import REINTERPRET, is_synchronous
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 
 ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
 """Attributes whose body TVM turns into copies that run by themselves, behind storage planning."""
@@ -39,15 +39,12 @@ def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool
 
 def goes_on(body: Any) -> bool:
     """Whether something in statements may go on with memory when they are done."""
-    found: list[Any] = []
+    return any(map(_goes_on, nodes_in(body, Call, BufferStore, AttrStmt)))
 
-    def note_call(call: Call) -> None:
-        if not is_done_on_return(call):
-            found.append(call)
 
-    def note_attr(attr: AttrStmt) -> None:
-        if attr.attr_key in ASYNCHRONOUS_SCOPES:
-            found.append(attr)
-
-    structural_walk(body, [(Call, note_call), (AttrStmt, note_attr)])
-    return bool(found)
+def _goes_on(node: Any) -> bool:
+    if isinstance(node, BufferStore):
+        return isinstance(node.value.ty, PointerType)
+    if isinstance(node, AttrStmt):
+        return node.attr_key in ASYNCHRONOUS_SCOPES
+    return not is_done_on_return(node)

@@ -15,7 +15,7 @@ from tvm.tirx import For, ForKind, IntImm, Ramp
 
 from passes.ir.buffers import items
 from passes.ir.operators import is_pure
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 from passes.ir.whole_numbers import never_wraps
 
 _MOST = 1 << 30  # Limits of indices beyond this are those of their type: nothing is known
@@ -198,16 +198,6 @@ def names_only(expr: Any, variables: Iterable[Var]) -> bool:
     if isinstance(expr, IntImm):
         return True
     known = {var.__chandle__() for var in variables}
-    unknown: list[Any] = []
-
-    def note_var(var: Var) -> None:
-        if var.__chandle__() not in known:
-            unknown.append(var)
-
-    def note_call(call: Call) -> None:
-        if not is_pure(call):
-            unknown.append(call)
-
-    notes = [(Var, note_var), (TensorLoad, unknown.append), (Call, note_call)]
-    structural_walk(expr, notes)
-    return not unknown
+    nodes = nodes_in(expr, Var, TensorLoad, Call)
+    reads_no_memory = all(type(x) is Call and is_pure(x) for x in nodes if not isinstance(x, Var))
+    return reads_no_memory and all(x.__chandle__() in known for x in nodes if isinstance(x, Var))

@@ -7,6 +7,8 @@ pointers to it are kept beyond the statement that makes them, and where exactly 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +29,10 @@ from passes.ir.operators import (
 )
 from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
+from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
+
+VECTOR_ALIGNMENT = 64
+"""The most alignment in bytes that a wide access asks for: that of a cache line."""
 
 _PARALLEL_LOOP, _THREAD_LOOP = int(ForKind.PARALLEL), int(ForKind.THREAD_BINDING)
 _PARALLEL_REGION = "pragma_parallel_launch_point"
@@ -77,6 +83,23 @@ class AllocationUses:
     # What may keep its address beyond a statement, or go on reading or writing it, for messages;
     # None if nothing does.
     escape: str | None = None
+
+    def alignment(self, buffer: Var, growth: Callable[[Any], int] = lambda _dtype: 1) -> int:
+        """Return the bytes that an offset of its memory, and of its buffer, is a multiple of.
+
+        `growth` says how many times as wide as declared the elements of a type are.
+        """
+        alignment = 1
+        for dtype in self.dtypes:
+            nbytes = -(-dtype.bits * growth(dtype) * dtype.lanes // 8)
+            alignment = math.lcm(alignment, max(1, nbytes))
+        for dtype in self.accessed:
+            width = -(-dtype.bits * growth(dtype) * max(dtype.lanes, 1) // 8)
+            power_of_two = 1 << max(width - 1, 0).bit_length()
+            alignment = math.lcm(alignment, min(power_of_two, VECTOR_ALIGNMENT))
+        asked = int(buffer.ty.data_alignment)
+        # TVM writes its default into every buffer: only more than that is a wish.
+        return math.lcm(alignment, asked) if asked > DEFAULT_ALIGNMENT else alignment
 
     @property
     def has_movable_indices(self) -> bool:

@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 from passes.ir.linear_access import LinearAccess
 from passes.ir.storage_entries import StmtKind
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 from passes.prim_func.call_ends import goes_on
 from target_hw.memory import ByteRange
 
@@ -89,12 +89,8 @@ def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
     names.update({name: name for name in functions})
     calls: dict[str, tuple[str, ...]] = {}
     for name, func in functions.items():
-        found: list[str] = []
-        notes = [
-            (GlobalVar, lambda var, found=found: found.append(str(var.name_hint))),
-            (StringImm, lambda text, found=found: found.append(str(text.value))),
-        ]
-        structural_walk(func.body, notes)
+        found = [str(var.name_hint) for var in nodes_in(func.body, GlobalVar)]
+        found += [str(text.value) for text in nodes_in(func.body, StringImm)]
         calls[name] = tuple(sorted({names[called] for called in found if called in names}))
     called = {callee for callees in calls.values() for callee in callees}
     going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func.body))

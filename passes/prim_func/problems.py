@@ -8,7 +8,6 @@ of its own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,12 +30,8 @@ from passes.prim_func.function_problems import (
 )
 from passes.prim_func.in_place_pairs import InPlacePairs
 from passes.prim_func.memory_uses import find_memory_uses
-from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
 from passes.prim_func.problem_options import ProblemOptions as ProblemOptions
 from passes.prim_func.thread_races import racing_pairs
-
-VECTOR_ALIGNMENT = 64
-"""The most alignment in bytes that a wide access asks for: that of a cache line."""
 
 MOST_SLOTS = 256  # Slots of one buffer beyond which it is refused: each is placed by itself
 
@@ -200,7 +195,10 @@ class _ProblemBuilder:
             name,
             self._size(index) or 0,
             (self._live(index),),
-            self._alignment(index),
+            self._uses[index].alignment(
+                self._access.alloc_stmts[index].buffer,
+                lambda dtype: self._growth(str(dtype.with_lanes(1))),
+            ),
             self._slots(index),
             self._pinned(index),
         )
@@ -249,21 +247,6 @@ class _ProblemBuilder:
         if uses.escape is None and not alloc.is_volatile and uses.count == 1:
             return self._touched[index]
         return self._whole if uses.owner is None else self._owner_ranges[uses.owner]
-
-    def _alignment(self, index: int) -> int:
-        uses, buffer = self._uses[index], self._access.alloc_stmts[index].buffer
-        alignment = 1
-        for dtype in uses.dtypes:
-            growth = self._growth(str(dtype.with_lanes(1)))
-            alignment = math.lcm(alignment, max(1, -(-dtype.bits * growth * dtype.lanes // 8)))
-        for dtype in uses.accessed:
-            growth = self._growth(str(dtype.with_lanes(1)))
-            width = -(-dtype.bits * growth * max(dtype.lanes, 1) // 8)
-            power_of_two = 1 << max(width - 1, 0).bit_length()
-            alignment = math.lcm(alignment, min(power_of_two, VECTOR_ALIGNMENT))
-        asked = int(buffer.ty.data_alignment)
-        # TVM writes its default into every buffer: only more than that is a wish.
-        return math.lcm(alignment, asked) if asked > DEFAULT_ALIGNMENT else alignment
 
     def _attach(
         self, groups: Mapping[tuple[int | None, str], Mapping[str, tuple[Buffer, Allocation]]]

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 from passes.prim_func.call_ends import goes_on
 from passes.prim_func.loop_indices import LoopNest
 
@@ -49,9 +49,8 @@ class _Contents:
 
 
 def _contents_of(op: Any) -> _Contents:
-    variables: list[int] = []
-    structural_walk(op, [(Var, lambda var: variables.append(var.__chandle__()))])
-    return _Contents(op, frozenset(variables), goes_on(op))
+    variables = frozenset(var.__chandle__() for var in nodes_in(op, Var))
+    return _Contents(op, variables, goes_on(op))
 
 
 class _Sinker:

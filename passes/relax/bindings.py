@@ -92,8 +92,11 @@ def returned_as_they_are(body: Any) -> set[int]:
 
 def known_at_entry(func: relax.Function) -> set[int]:
     """Return the handles of the symbolic variables that the arguments of a call give values."""
-    known = set()
-    for param in func.params:
-        for variable in relax.analysis.definable_tir_vars_in_type(param.ty):
-            known.add(variable.__chandle__())
-    return known
+    known = (relax.analysis.definable_tir_vars_in_type(param.ty) for param in func.params)
+    return {variable.__chandle__() for variables in known for variable in variables}
+
+
+def signature_variables(func: relax.Function) -> list[Any]:
+    """Return the symbolic variables in the types of a function's parameters and of its result."""
+    signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
+    return list(relax.analysis.tir_vars_in_type(signature))

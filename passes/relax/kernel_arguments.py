@@ -9,17 +9,17 @@ from the start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm.ir import GlobalVar, IRModule, Op, TensorLoad, Var
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import MatchBufferRegion
 from tvm.tirx import BufferStore, IntImm, PrimFunc, is_buffer_var
-from tvm_ffi import structural_walk
 
 from passes.ir.buffers import element_type
 from passes.ir.relax_operators import RESHAPES
+from passes.ir.structural import nodes_in
 from passes.relax.facts import SCOPE, KernelUses
 from passes.relax.tensors import Tensor
 
@@ -80,25 +80,12 @@ def _movable(func: PrimFunc) -> list[bool]:
     It is in plain memory, without strides, of elements of whole bytes; and the body names it for
     its elements alone, and nowhere for its address, which would be that of element 0.
     """
-    seen: Counter[int] = Counter()
-
-    def count(how_many: int) -> Callable[[Any], None]:
-        def note(var: Any) -> None:
-            seen[var.__chandle__()] += how_many
-
-        return note
-
-    elements, elsewhere = count(-1), count(1)
-    structural_walk(
-        func.body,
-        [
-            (TensorLoad, lambda load: elements(load.source)),
-            (BufferStore, lambda store: elements(store.buffer)),
-            (TensorRegion, lambda region: elements(region.source)),
-            (MatchBufferRegion, lambda match: elsewhere(match.source.source)),
-            (Var, elsewhere),
-        ],
-    )
+    body = func.body
+    elements = [node.source for node in nodes_in(body, TensorLoad, TensorRegion)]
+    elements += [store.buffer for store in nodes_in(body, BufferStore)]
+    elsewhere = [match.source.source for match in nodes_in(body, MatchBufferRegion)]
+    seen = Counter(var.__chandle__() for var in (*nodes_in(body, Var), *elsewhere))
+    seen.subtract(var.__chandle__() for var in elements)
     return [
         is_buffer_var(param)
         and str(param.scope()) == SCOPE

@@ -12,10 +12,10 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Call, GlobalVar, IRModule, Op
 from tvm.tirx import PrimFunc
-from tvm_ffi import structural_walk
 
 from passes.ir.operators import CALL_OUT, operator_name
 from passes.ir.relax_operators import KERNELS_OF_NEW_MEMORY, MOVE_OR_HINT, OVERWRITE_ARGUMENTS
+from passes.ir.structural import nodes_in
 
 
 class OpaqueValues:
@@ -27,9 +27,8 @@ class OpaqueValues:
 
     def overwrite_arguments(self, value: Any) -> bool:
         """Whether a value, or a function that it names, writes what it is given."""
-        found: list[Any] = []
+        found = nodes_in(value, Call, GlobalVar)
         looked_at = set[str]()
-        structural_walk(value, ((Call, GlobalVar), found.append))
         for one in found:  # It grows by what functions hold.
             if isinstance(one, Call):
                 if operator_name(one.op) in OVERWRITE_ARGUMENTS:
@@ -38,7 +37,7 @@ class OpaqueValues:
                 looked_at.add(str(one.name_hint))
                 function = self._mod.functions.get(one)
                 if isinstance(function, relax.Function):
-                    structural_walk(function.body, ((Call, GlobalVar), found.append))
+                    found += nodes_in(function.body, Call, GlobalVar)
         return False
 
     def __call__(self, value: Any) -> bool:
@@ -60,9 +59,8 @@ class OpaqueValues:
             return True
         handle = kernel.__chandle__()
         if handle not in self._calls_out:
-            calls: list[Any] = []
-            structural_walk(kernel.body, (Call, calls.append))
             self._calls_out[handle] = any(
-                not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT for call in calls
+                not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT
+                for call in nodes_in(kernel.body, Call)
             )
         return self._calls_out[handle]

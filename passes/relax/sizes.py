@@ -16,6 +16,7 @@ from tvm_ffi import structural_equal
 from passes.ir.symbolic_bounds import UPPER_BOUND as UPPER_BOUND
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import ADDRESS_LIMIT
+from passes.relax.bindings import signature_variables
 from target_hw.memory import is_byte_count
 
 LOWER_BOUND = "tir_var_lower_bound"
@@ -84,8 +85,7 @@ class Sizes:
         bounds = []
         upper = {**upper_bounds, **_attribute(func, UPPER_BOUND)}
         lower = _attribute(func, LOWER_BOUND)
-        signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
-        variables = list(relax.analysis.tir_vars_in_type(signature))
+        variables = signature_variables(func)
         for variable in variables:
             name = str(variable.name)
             if name in upper:

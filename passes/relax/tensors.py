@@ -12,8 +12,9 @@ import tvm
 from tvm import relax
 from tvm.ir import IRModule, StringImm
 from tvm.tirx import IntImm, Var
-from tvm_ffi import structural_equal, structural_walk
+from tvm_ffi import structural_equal
 
+from passes.ir.structural import nodes_in
 from passes.ir.symbolic_bounds import Bound
 from passes.ir.unique_names import unique_name
 from passes.planning.live_ranges import join_ranges
@@ -257,7 +258,4 @@ def _common(paths: Sequence[Path]) -> Path:
 
 
 def _variables(expr: Any) -> set[int]:
-    found: set[int] = set()
-    if expr is not None:
-        structural_walk(expr, (Var, lambda variable: found.add(variable.__chandle__())))
-    return found
+    return set() if expr is None else {var.__chandle__() for var in nodes_in(expr, Var)}

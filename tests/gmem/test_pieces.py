@@ -14,11 +14,10 @@ from passes.gmem.planning.cuts import (
     in_fewer,
     in_one_piece,
     ways_to_cut,
-    with_common_size,
     with_returned,
 )
 from passes.gmem.planning.pieces import PAGE, Piece, bytes_taken
-from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.gmem.planning.slots import in_growing_slots
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
 
@@ -66,6 +65,10 @@ def total(pieces, returned=()):
     return sum(piece.size for piece in pieces) + alone
 
 
+def each_alone(problem):
+    return [Piece(buffer.size, {buffer.name: 0}) for buffer in problem.buffers]
+
+
 @st.composite
 def cases(draw):
     """Buffers with one or two live ranges, and returned tensors that live to the end."""
@@ -92,20 +95,19 @@ def test_pieces_are_right_and_ask_for_no_more_than_slots_do(case):
     for pieces in (with_returned(problem, returned, best), in_one_piece(plan)):
         assert_right(pieces, problem, returned)
     for page in (1, PAGE):
-        slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
-        for pieces in slots:
-            assert_right(pieces, problem, returned)
+        slots = in_growing_slots(problem, returned, page)
+        assert_right(slots, problem, returned)
         pieces, *_ = ways_to_cut(problem, returned, plan, best, page=page)
         note(str(pieces))
         assert_right(pieces, problem, returned)
-        assert total(pieces, returned) <= min(total(one, returned) for one in slots)
+        assert total(pieces, returned) <= total(slots, returned)
 
 
 @given(cases())
 @settings(max_examples=60, deadline=None, print_blob=True)
 def test_fewer_pieces_are_right_and_of_sizes_that_were_there(case):
     problem, _ = case
-    slots = in_slots_of_one_size(problem)
+    slots = each_alone(problem)
     fewer = in_fewer(problem, slots, best)
     if fewer is not None:
         assert_right(fewer, problem)
@@ -117,9 +119,7 @@ def test_small_tensors_are_placed_in_a_large_piece_that_is_there():
     live = [(0, 2), (1, 3), (1, 4), (2, 4)]
     small = [Buffer(f"b{at}", 256, (one,)) for at, one in enumerate(live)]
     problem = problem_of(*small, Buffer("large", 1024, ((5, 7),)))
-    slots = in_slots_of_one_size(problem)
-    assert sorted(piece.size for piece in slots) == [256, 256, 256, 1024]
-    (piece,) = in_fewer(problem, slots, best)
+    (piece,) = in_fewer(problem, each_alone(problem), best)
     assert piece.size == 1024
     assert_right([piece], problem)
 
@@ -161,39 +161,6 @@ def test_bytes_are_packed_where_slots_would_waste_them(page):
         Buffer("c", 4096, ((4, 6),)),
     )
     assert total(ways_to_cut(problem, (), best(problem), best, page=page)[0]) == 8192
-
-
-def test_functions_have_a_large_piece_in_common():
-    large, small = 1 << 20, 1 << 17
-    first = problem_of(Buffer("weight", large, ((0, 2),)), Buffer("a", 100, ((1, 3),)))
-    second = problem_of(
-        Buffer("weight", large, ((0, 2),)),
-        Buffer("b", small, ((1, 3),)),
-        Buffer("c", small, ((1, 4),)),
-    )
-    third = problem_of(Buffer("other", 3 * large, ((0, 1),)))
-    parts = [(p, in_one_piece(best(p))) for p in (second, third, first)]
-    cut = with_common_size(parts, best)
-    for (problem, whole), pieces in zip(parts, cut, strict=True):
-        assert_right(pieces, problem)
-        assert total(pieces) <= total(whole)
-    assert [piece.size for piece in cut[2]] == [large, 100]
-    assert [piece.size for piece in cut[0]] == [large, 2 * small]
-    assert cut[1] == parts[1][1]  # One tensor is not divided.
-
-
-@given(st.lists(cases(), min_size=2, max_size=4))
-@settings(max_examples=30, deadline=None, print_blob=True)
-def test_what_functions_have_in_common_is_right(drawn):
-    by = 1 << 10
-    problems = [
-        problem_of(*(Buffer(b.name, b.size * by, b.live) for b in problem.buffers))
-        for problem, _ in drawn
-    ]
-    parts = [(problem, in_one_piece(best(problem))) for problem in problems]
-    for (problem, whole), pieces in zip(parts, with_common_size(parts, best), strict=True):
-        assert_right(pieces, problem)
-        assert total(pieces) <= total(whole)
 
 
 @given(

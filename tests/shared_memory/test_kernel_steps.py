@@ -168,6 +168,10 @@ def test_no_other_ends_an_epoch(name: str):
     assert not may_share(two_phases(*NOT_MEETING[name]))
 
 
+def test_a_kernel_that_calls_nothing_has_one_epoch():
+    assert not may_share(two_phases(""))
+
+
 @pytest.mark.parametrize("loop", ["for i in range(many[0])", "while rounds[0] < many[0]"])
 def test_generated_code_reads_the_end_of_a_loop_in_each_round(loop: str):
     func = two_phases(

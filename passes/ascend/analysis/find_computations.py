@@ -65,7 +65,7 @@ from passes.ir.statements import (
     WhileLoop,
     post_order,
 )
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 from passes.prim_func.function_problems import FunctionProblems
 
 UNKNOWN_TRIPS = 2
@@ -358,9 +358,7 @@ class _Finder(RecordVisitor):
         expr = tvm_ffi.structural_mutate(
             expr, [(TensorLoad, forget), (CallExpr, forget), (Cast, forget)]
         )
-        unbounded: list[Var] = []
-        structural_walk(expr, [(Var, unbounded.append)])
-        for var in unbounded:
+        for var in nodes_in(expr, Var):
             if var.__chandle__() not in self._bounded:
                 self._analyzer.update(var, ConstIntBound(-_INFINITE, _INFINITE), override=True)
         bound = self._analyzer.const_int_bound(expr)
@@ -376,10 +374,5 @@ def _loaded(use: Any) -> Var | None:
 
 def _names(expr: Any) -> set[int]:
     """Return the handles of the variables in an expression, and of the buffers that it reads."""
-    found: set[int] = set()
-    notes = [
-        (Var, lambda var: found.add(var.__chandle__())),
-        (TensorLoad, lambda load: found.add(load.source.__chandle__())),
-    ]
-    structural_walk(expr, notes)
-    return found
+    buffers = {load.source.__chandle__() for load in nodes_in(expr, TensorLoad)}
+    return buffers | {var.__chandle__() for var in nodes_in(expr, Var)}

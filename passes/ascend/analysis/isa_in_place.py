@@ -37,7 +37,7 @@ from tvm.tirx import BufferStore
 
 from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
 from passes.ir.operators import is_instruction, masked_index, operator_name
-from passes.ir.structural import structural_walk
+from passes.ir.structural import nodes_in
 from passes.planning.problem import Buffer
 from passes.prim_func.function_problems import Allocation, FunctionProblems
 from passes.prim_func.in_place_pairs import is_within
@@ -223,9 +223,8 @@ def _operands(value: Any) -> list[Any] | None:
 
 def _reads(expr: Any) -> bool:
     """Whether an expression reads memory."""
-    found: list[Any] = []
-    structural_walk(expr, [(TensorLoad, found.append), (Call, found.append)])
-    return any(type(node) is TensorLoad or masked_index(node) is not None for node in found)
+    nodes = nodes_in(expr, TensorLoad, Call)
+    return any(type(node) is TensorLoad or masked_index(node) is not None for node in nodes)
 
 
 def _shape(load: TensorLoad, store: BufferStore) -> str:
@@ -237,7 +236,4 @@ def _shape(load: TensorLoad, store: BufferStore) -> str:
 
 
 def _variables(indices: Any) -> set[int]:
-    found: list[Var] = []
-    for index in indices:
-        structural_walk(index, [(Var, found.append)])
-    return {var.__chandle__() for var in found}
+    return {var.__chandle__() for index in indices for var in nodes_in(index, Var)}

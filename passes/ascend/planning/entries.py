@@ -13,12 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.planning.engine.blocks import settle
+from passes.planning.engine.blocks import NewMemory
 from passes.planning.engine.coalesce import merged_groups
 from passes.planning.in_place import InPlacePair
 from passes.planning.live_ranges import common
 from passes.planning.problem import Buffer, Problem
-from target_hw.memory import round_up
 
 STRATEGIES = ("default", "largest-first")
 _REORDERED = "local.UB"
@@ -133,15 +132,11 @@ def sequential(problem: Problem, entries: Sequence[Entry]) -> dict[EntrySlot, in
     """Return offsets, in bytes, with no bytes shared but by members of one entry."""
     offsets = pins_of(entries)
     pinned = [(offset, offset + entries[item.entry].size) for item, offset in offsets.items()]
-    taken = sorted((*problem.memory.reserved, *pinned))
-    unit, top = granule(problem), 0
+    memory = NewMemory(0, granule(problem), sorted((*problem.memory.reserved, *pinned)))
     for item in sequence(entries):
-        if item in offsets:
-            continue
-        size = entries[item.entry].size
-        top = settle(top, size, unit, taken) if size else round_up(top, unit)
-        offsets[item] = top
-        top += size
+        if item not in offsets:
+            size = entries[item.entry].size
+            offsets[item] = memory.open(size) if size else memory.end
     return offsets
 
 

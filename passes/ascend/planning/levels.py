@@ -15,7 +15,7 @@ from itertools import combinations, product
 
 from passes.planning.live_ranges import live_together
 from passes.planning.plan import Reuse
-from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
+from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem, slots_that_meet
 
 DEPENDENCE = 1  # Cost of one wait of a pipeline for another, because of bytes that both use
 STALL = 2  # Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot
@@ -147,22 +147,9 @@ def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -
 def _sharing(
     problem: Problem, offsets: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[Buffer, Buffer]]:
-    """Yield pairs of buffers that share a byte, the one that becomes live first before the other.
-
-    By a sweep over the offsets: a slot meets those that began before it and have not ended.
-    """
-    slots = sorted(
-        (offset, index)
-        for index, buffer in enumerate(problem.buffers)
-        for offset in offsets[buffer.name]
-        if buffer.size
-    )
-    open_slots: list[tuple[int, int]] = []  # (end, index)
-    pairs: set[tuple[int, int]] = set()
-    for offset, index in slots:
-        open_slots = [entry for entry in open_slots if entry[0] > offset]
-        pairs.update((min(index, i), max(index, i)) for _, i in open_slots if i != index)
-        open_slots.append((offset + problem.buffers[index].size, index))
+    """Yield pairs of buffers that share a byte, each with the one first that becomes live first."""
+    met = slots_that_meet(problem, offsets)
+    pairs = {(min(i, j), max(i, j)) for (_, i, _), (_, j, _) in met if i != j}
     for pair in sorted(pairs):
         one, two = (problem.buffers[i] for i in pair)
         yield (one, two) if one.live[0][0] <= two.live[0][0] else (two, one)

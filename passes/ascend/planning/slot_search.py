@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from passes.planning.bound import lower_bound
+from passes.planning.bound import may_fit
 from passes.planning.engine.blocks import BlockList
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, solve
@@ -167,7 +167,7 @@ class SlotSearch:
             _, _, counts = heapq.heappop(queue)
             if not self._may_be_better(counts):
                 return True
-            if _may_fit(self._problem(counts)):
+            if may_fit(self._problem(counts)):
                 planned += 1
                 self._try(counts, SET_NODES)
             for fewer in self._changed(counts, -1):
@@ -191,8 +191,8 @@ class SlotSearch:
             for near in (*self._changed(counts, 1), *self._changed(counts, -1), *swapped):
                 if planned == MOST_PLANNED or not self._meter.left:
                     return
-                may_fit = near not in self._found and _may_fit(self._problem(near))
-                if may_fit and self._may_be_better(near):
+                is_open = near not in self._found and may_fit(self._problem(near))
+                if is_open and self._may_be_better(near):
                     planned += 1
                     self._try(near, SET_NODES)
 
@@ -232,7 +232,7 @@ class SlotSearch:
         if counts not in self._found:
             self._found[counts] = []
             problem = self._problem(counts)
-            if _may_fit(problem):
+            if may_fit(problem):
                 plan = self._planner(problem, self._meter.share(FIRST_PART, at_most=nodes).rest())
                 self._meter.spend(plan.nodes)
                 if _is_right(problem, plan):
@@ -287,17 +287,12 @@ class SlotSearch:
                 if frozenset((penalty.first, penalty.second)) not in pairs
             ),
         )
-        if not _may_fit(changed):
+        if not may_fit(changed):
             return None
         found = self._planner(changed, self._meter.share(1, at_most=APART_NODES).rest())
         self._meter.spend(found.nodes)
         plan = BlockList(problem).plan_of(found.offsets, found.planner, found.nodes)
         return plan if _is_right(problem, plan) else None
-
-
-def _may_fit(problem: Problem) -> bool:
-    """Whether no proof is at hand that a problem does not fit."""
-    return problem.capacity is None or lower_bound(problem) <= problem.capacity
 
 
 def _is_right(problem: Problem, plan: Plan) -> bool:

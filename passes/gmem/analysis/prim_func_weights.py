@@ -14,6 +14,7 @@ from tvm_ffi import structural_walk
 
 from passes.ir.buffers import constant_shape, element_type
 from passes.ir.operators import buffer_data_var, is_address_of, is_buffer_data
+from passes.ir.structural import nodes_in
 from passes.ir.unique_names import unique_name
 from passes.relax.weights import NUM_INPUT
 
@@ -55,11 +56,8 @@ def _written_parameters(func: PrimFunc) -> set[int]:
     written: set[int] = set()
 
     def parameters_within(expr: Any) -> set[int]:
-        found: set[int] = set()
-        structural_walk(
-            expr, (Var, lambda var: found.update(parameters_of.get(var.__chandle__(), ())))
-        )
-        return found
+        named = (parameters_of.get(v.__chandle__(), ()) for v in nodes_in(expr, Var))
+        return {parameter for parameters in named for parameter in parameters}
 
     def note_name(var: Any, value: Any) -> None:
         parameters_of[var.__chandle__()] = parameters_within(value)

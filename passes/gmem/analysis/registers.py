@@ -26,6 +26,7 @@ from passes.ir.relax_operators import (
     ALLOC_STORAGE_AT_RUN_TIME,
     ALLOC_TENSOR_AT_RUN_TIME,
 )
+from passes.relax.bindings import signature_variables
 from passes.relax.callees import Callee, classify
 
 _ALLOC_STORAGE = (ALLOC_PLANNED_STORAGE, ALLOC_STORAGE_AT_RUN_TIME)
@@ -61,38 +62,38 @@ def read_machine_function(
 class _Reader:
     def __init__(self, mod: tvm.IRModule) -> None:
         self._mod = mod
+        self._storages: list[machine.Extent] = []
 
     def function(self, func: relax.Function) -> machine.Function:
-        signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
-        symbols = {
-            variable.__chandle__(): str(variable.name)
-            for variable in relax.analysis.tir_vars_in_type(signature)
-        }
+        symbols = {var.__chandle__(): str(var.name) for var in signature_variables(func)}
         parameters = tuple(param.__chandle__() for param in func.params)
-        return machine.Function(parameters, symbols, self._body(func.body))
+        body = self._body(func.body)
+        return machine.Function(parameters, symbols, body, tuple(self._storages))
 
     def _body(self, expr: Any) -> machine.Body:
-        steps: list[machine.Step] = []
         if not isinstance(expr, relax.SeqExpr):
-            return machine.Body((), self._operand(expr))
-        for block in expr.blocks:
-            for binding in block.bindings:
-                steps += self._steps(binding)
-        return machine.Body(tuple(steps), self._operand(expr.body))
+            return machine.Body((), _operand(expr))
+        bindings = (binding for block in expr.blocks for binding in block.bindings)
+        steps = tuple(step for binding in bindings for step in self._steps(binding))
+        return machine.Body(steps, _operand(expr.body))
 
     def _steps(self, binding: Any) -> list[machine.Step]:
         register, value = binding.var.__chandle__(), binding.value
         if isinstance(binding, relax.MatchCast):
-            learned = tuple(_symbols_of(binding.ty, value.ty))
-            return [machine.Learn(learned), machine.Refer(register, self._operand(value))]
+            learned = _symbols_of(binding.ty, value.ty)
+
+            def learn(_run: machine.Run, frame: machine.Frame) -> None:
+                frame.symbols.update(_known(learned, frame))
+
+            return [learn, _refer(register, value)]
         if isinstance(value, relax.If):
             ways = self._body(value.true_branch), self._body(value.false_branch)
-            return [machine.Branch(register, ways)]
+            return [lambda run, frame: run.branch(frame, register, ways)]
         if isinstance(value, relax.Function):
             raise machine.UnknownMemoryError("a closure")
         if isinstance(value, relax.Call):
             return [self._call(register, value)]
-        return [machine.Refer(register, self._operand(value))]
+        return [_refer(register, value)]
 
     def _call(self, register: int, call: Any) -> machine.Step:
         name = operator_name(call.op)
@@ -102,32 +103,62 @@ class _Reader:
                 raise machine.UnknownMemoryError(
                     "a size or a device that is known at run time only"
                 )
-            return machine.Allocate(register, _product(extents), int(call.args[1].value))
+            nbytes, device = _product(extents), int(call.args[1].value)
+            self._storages.append(nbytes)
+            return lambda run, frame: run.allocate(frame, register, nbytes(frame.symbols), device)
         if name in _ALLOC_TENSOR:
-            return machine.Refer(register, self._operand(call.args[0]))
+            return _refer(register, call.args[0])
         callee, _ = classify(self._mod, call.op)
         if callee is Callee.ALIASES:
-            return machine.Refer(register, self._operand(call.args[0]))
+            return _refer(register, call.args[0])
         if callee in (Callee.FREES, Callee.PLANNED):
-            return machine.Drop(call.args[0].__chandle__())
+            emptied = call.args[0].__chandle__()
+            return lambda run, frame: run.drop(frame, emptied)
         if callee is Callee.CALLS:
-            symbols = [
-                pair
-                for param, argument in zip(self._mod[call.op].params, call.args, strict=True)
-                for pair in _symbols_of(param.ty, argument.ty)
-            ]
-            arguments = tuple(self._operand(argument) for argument in call.args)
-            return machine.Call(register, str(call.op.name_hint), arguments, tuple(symbols))
-        return machine.Refer(register, None)
+            return self._call_of_function(register, call)
+        return lambda run, frame: run.refer(frame, register, None)
 
-    def _operand(self, expr: Any) -> machine.Operand:
-        if isinstance(expr, relax.Var) and not isinstance(expr, GlobalVar):
-            return int(expr.__chandle__())
-        if isinstance(expr, relax.Tuple):
-            return tuple(self._operand(part) for part in expr.fields)
-        if isinstance(expr, relax.TupleGetItem):
-            return machine.Field(self._operand(expr.tuple_value), int(expr.index))
-        return None
+    def _call_of_function(self, register: int, call: Any) -> machine.Step:
+        name, arguments = str(call.op.name_hint), list(map(_operand, call.args))
+        symbols = [
+            pair
+            for param, argument in zip(self._mod[call.op].params, call.args, strict=True)
+            for pair in _symbols_of(param.ty, argument.ty)
+        ]
+
+        def step(run: machine.Run, frame: machine.Frame) -> None:
+            given = [argument(frame) for argument in arguments]
+            run.call(frame, register, name, given, _known(symbols, frame))
+
+        return step
+
+
+def _refer(register: int, expr: Any) -> machine.Step:
+    operand = _operand(expr)
+    return lambda run, frame: run.refer(frame, register, operand(frame))
+
+
+def _operand(expr: Any) -> machine.Operand:
+    if isinstance(expr, relax.Var) and not isinstance(expr, GlobalVar):
+        register = int(expr.__chandle__())
+        return lambda frame: frame.read(register)
+    if isinstance(expr, relax.Tuple):
+        fields = list(map(_operand, expr.fields))
+        return lambda frame: [field(frame) for field in fields]
+    if isinstance(expr, relax.TupleGetItem):
+        whole, index = _operand(expr.tuple_value), int(expr.index)
+
+        def field_of(frame: machine.Frame) -> machine.Value:
+            values = whole(frame)
+            return values[index] if isinstance(values, list) else None
+
+        return field_of
+    return lambda _frame: None
+
+
+def _known(symbols: Sequence[tuple[int, machine.Extent]], frame: machine.Frame) -> dict[int, int]:
+    """Return the values that symbolic dimensions get where a frame's have theirs."""
+    return {key: extent(frame.symbols) for key, extent in symbols}
 
 
 def _symbols_of(pattern: Any, given: Any) -> Sequence[tuple[int, machine.Extent]]:

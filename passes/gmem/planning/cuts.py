@@ -15,19 +15,16 @@ All sizes are in bytes of a problem, which may itself count bytes for each of an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from passes.gmem.planning.pieces import PAGE, Piece, checked, cost
-from passes.gmem.planning.slots import in_growing_slots, in_slots_of_one_size
+from passes.gmem.planning.pieces import Piece, cost
+from passes.gmem.planning.slots import in_growing_slots
 from passes.planning.bound import live_bytes
 from passes.planning.plan import Plan
 from passes.planning.planner import Solver
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
-
-LEAST_SHARED = 16 * PAGE  # Bytes of the smallest piece that functions are made to have in common
 
 
 def in_one_piece(plan: Plan) -> tuple[Piece, ...]:
@@ -48,8 +45,8 @@ def ways_to_cut(
 
     Only those are looked at that ask for no more bytes than slots do, which need no padding.
     """
-    slots = [in_growing_slots(problem, returned, page), in_slots_of_one_size(problem, returned)]
-    candidates = [in_one_piece(plan), *slots]
+    slots = in_growing_slots(problem, returned, page)
+    candidates = [in_one_piece(plan), slots]
     every = replace(problem, buffers=(*problem.buffers, *returned))
     if returned and _most_live(every) < plan.peak + sum(buffer.size for buffer in returned):
         rooms = sorted({1, page})
@@ -58,7 +55,7 @@ def ways_to_cut(
     def taken(pieces: tuple[Piece, ...]) -> tuple[int, int, int]:
         return cost((*every.buffers, *alone), pieces, page)
 
-    most = min(taken(pieces)[1] for pieces in slots)
+    most = taken(slots)[1]
     return sorted((pieces for pieces in candidates if taken(pieces)[1] <= most), key=taken)
 
 
@@ -82,9 +79,7 @@ def divided(
 ) -> tuple[Piece, ...] | None:
     """Place the buffers of a piece in pieces of given sizes, and the rest in one more.
 
-    TVM's pooled allocator hands a freed piece out again to a request of the same pages. Functions
-    of one module that run one after another then share pieces of equal size. It is None where the
-    pieces have more than `most` bytes.
+    It is None where the pieces have more than `most` bytes.
     """
     inside = _in_ranges(problem, sizes, (), solver)
     all_sizes = *sizes, _end(problem.buffers, inside[-1])
@@ -142,34 +137,3 @@ def _most_live(problem: Problem) -> int:
 
 def _end(buffers: Sequence[Buffer], offsets: dict[str, int]) -> int:
     return max((offsets[b.name] + b.size for b in buffers if b.name in offsets), default=0)
-
-
-def with_common_size(
-    parts: Sequence[tuple[Problem, tuple[Piece, ...]]], solver: Solver
-) -> list[tuple[Piece, ...]]:
-    """Divide the pieces of functions, so that they have a piece of equal size.
-
-    It is as large as the largest buffer that two of them have: in a network that is called by
-    several functions that is, as a rule, a transposed weight.
-    """
-    functions = Counter(size for problem, _ in parts for size in {b.size for b in problem.buffers})
-    common = [size for size, count in functions.items() if count > 1 and size >= LEAST_SHARED]
-    if not common:
-        return [pieces for _, pieces in parts]
-    return [_with_size(max(common), problem, pieces, solver) for problem, pieces in parts]
-
-
-def _with_size(
-    size: int, problem: Problem, pieces: tuple[Piece, ...], solver: Solver
-) -> tuple[Piece, ...]:
-    """Divide the largest piece of a function; as it is where that takes more bytes."""
-    own = [piece for piece in pieces if piece.offsets.keys() <= problem.index.keys()]
-    mine = max(own, key=lambda piece: piece.size, default=None)
-    if mine is None or size >= mine.size:
-        return pieces
-    inside = tuple(b for b in problem.buffers if b.name in mine.offsets)
-    part = replace(problem, buffers=inside)
-    found = divided(part, mine.size, [size], solver)
-    if found is None:
-        return pieces
-    return checked(part.name, inside, found) + tuple(one for one in pieces if one is not mine)

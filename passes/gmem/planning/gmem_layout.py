@@ -10,32 +10,13 @@ Addresses and sizes are in bytes and do not end at 32 bits.
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from passes.planning.engine.blocks import settle
+from passes.planning.engine.blocks import NewMemory
 from passes.planning.problem import ADDRESS_LIMIT
-from target_hw.memory import ByteRange, MemoryScope, is_byte_count, round_up
-
-
-class NewMemory:
-    """Memory that nothing has had so far."""
-
-    def __init__(self, base: int, alignment: int, taken: Sequence[ByteRange] = ()) -> None:
-        self.end = base
-        self._alignment = alignment
-        self._taken = deque(taken)
-
-    def open(self, size: int, alignment: int = 1) -> int:
-        """Take the next `size` bytes, at a multiple of `alignment` bytes too."""
-        while self._taken and self._taken[0][1] <= self.end:
-            self._taken.popleft()
-        offset = settle(self.end, size, math.lcm(alignment, self._alignment), self._taken)
-        self.end = -(-(offset + size) // self._alignment) * self._alignment
-        return offset
+from target_hw.memory import MemoryScope, is_byte_count, round_up
 
 
 @dataclass(frozen=True)

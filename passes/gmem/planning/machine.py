@@ -22,68 +22,28 @@ Symbols = Mapping[int, int]  # The value of each symbolic dimension, by a key of
 Extent = Callable[[Symbols], int]  # A number that symbolic dimensions decide
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of a tuple."""
+_Storage = tuple[int, int, int]  # Its number, its device and its bytes
 
-    whole: Operand
-    index: int
+Value = _Storage | list["Value"] | None
+"""What a register refers to; a list is a tuple of the program."""
 
 
-Operand = int | Field | tuple["Operand", ...] | None
-"""What a step reads: a register, a field of a tuple, a new tuple, or nothing with memory in it."""
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """What one call of a function has."""
+
+    registers: dict[int, Value]
+    symbols: dict[int, int]  # The values of the symbolic dimensions
+
+    def read(self, register: int) -> Value:
+        """Return what a register refers to."""
+        if register not in self.registers:
+            raise UndefinedRegisterError("a register is read that nothing has written")
+        return self.registers[register]
 
 
-@dataclass(frozen=True)
-class Allocate:
-    """Allocate a storage of so many bytes on a device."""
-
-    register: int
-    nbytes: Extent
-    device: int
-
-
-@dataclass(frozen=True)
-class Refer:
-    """Let a register refer to what an operand refers to."""
-
-    register: int
-    operand: Operand
-
-
-@dataclass(frozen=True)
-class Drop:
-    """Empty a register."""
-
-    register: int
-
-
-@dataclass(frozen=True)
-class Learn:
-    """Give symbolic dimensions values."""
-
-    symbols: tuple[tuple[int, Extent], ...]
-
-
-@dataclass(frozen=True)
-class Call:
-    """Call a function; its dimensions follow from those of the arguments."""
-
-    register: int
-    function: str
-    arguments: tuple[Operand, ...]
-    symbols: tuple[tuple[int, Extent], ...]
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Take one of two ways."""
-
-    register: int
-    ways: tuple[Body, Body]
-
-
-Step = Allocate | Refer | Drop | Learn | Call | Branch
+Operand = Callable[[Frame], Value]  # What a step reads
+Step = Callable[["Run", Frame], None]
 
 
 @dataclass(frozen=True)
@@ -101,6 +61,7 @@ class Function:
     parameters: tuple[int, ...]  # Their registers
     symbols: Mapping[int, str]  # The names of the symbolic dimensions of its signature, by key
     body: Body  # What it does
+    storages: tuple[Extent, ...]  # The bytes of all that it can allocate
 
 
 class UnknownMemoryError(ValueError):
@@ -127,10 +88,6 @@ def block(device: int, nbytes: int) -> tuple[int, int]:
 
 
 _DEEPEST = 64  # Calls within calls that are followed
-_Storage = tuple[int, int, int]  # Its number, its device and its bytes
-
-_Value = _Storage | list["_Value"] | None
-"""What a register refers to; a list is a tuple of the program."""
 
 
 class Run:
@@ -151,7 +108,7 @@ class Run:
         self._references: Counter[int] = Counter()
         self._blocks: Blocks = Counter()
         self._made = 0
-        self._returned: _Value = None
+        self._returned: Value = None
         self._depth = 0
 
     def __call__(self, name: str) -> Run:
@@ -163,102 +120,85 @@ class Run:
         return self
 
     def _function(
-        self, function: Function, arguments: list[_Value], symbols: dict[int, int]
-    ) -> _Value:
+        self, function: Function, arguments: list[Value], symbols: dict[int, int]
+    ) -> Value:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise UnknownMemoryError("functions that call one another without end")
-        registers: dict[int, _Value] = {}
+        frame = Frame({}, symbols)
         for register, value in zip(function.parameters, arguments, strict=True):
-            self._set(registers, register, value)
+            self.refer(frame, register, value)
         if function.symbols and self._host is not None:  # They are kept in the host's memory.
-            self._set(registers, -1, self._allocate(1, self._host))
-        result = self._body(function.body, registers, symbols)
+            self.allocate(frame, -1, 1, self._host)
+        result = self._body(function.body, frame)
         self._hold(result)
         self._release(self._returned)
         self._returned = result
-        for value in registers.values():
+        for value in frame.registers.values():
             self._release(value)
         self._depth -= 1
         return result
 
-    def _body(self, body: Body, registers: dict[int, _Value], symbols: dict[int, int]) -> _Value:
+    def _body(self, body: Body, frame: Frame) -> Value:
         """Run steps; the result has a reference of its own."""
         for step in body.steps:
-            if isinstance(step, Allocate):
-                storage = self._allocate(step.nbytes(symbols), step.device)
-                self._set(registers, step.register, storage)
-            elif isinstance(step, Refer):
-                self._set(registers, step.register, self._read(registers, step.operand))
-            elif isinstance(step, Drop):
-                self._release(registers.pop(step.register, None))
-            elif isinstance(step, Learn):
-                symbols.update({key: extent(symbols) for key, extent in step.symbols})
-            elif isinstance(step, Call):
-                self._set_held(registers, step.register, self._call(step, registers, symbols))
-            else:
-                way = step.ways[0 if self._decide() else 1]
-                self._set_held(registers, step.register, self._body(way, registers, symbols))
-        result = self._read(registers, body.result)
+            step(self, frame)
+        result = body.result(frame)
         self._hold(result)
         return result
-
-    def _decide(self) -> bool:
-        self.met += 1
-        return self.met <= len(self._decisions) and self._decisions[self.met - 1]
-
-    def _call(self, step: Call, registers: dict[int, _Value], symbols: dict[int, int]) -> _Value:
-        arguments = [self._read(registers, argument) for argument in step.arguments]
-        inner = self._symbols({key: extent(symbols) for key, extent in step.symbols})
-        return self._function(self._functions[step.function], arguments, inner)
 
     def _symbols(self, known: Symbols) -> dict[int, int]:
         """Return values of dimensions, with one for those that only the running program knows."""
         return defaultdict(lambda: self._default, known)
 
-    # Registers
+    # Steps
 
-    def _read(self, registers: Mapping[int, _Value], operand: Operand) -> _Value:
-        if operand is None:
-            return None
-        if isinstance(operand, tuple):
-            return [self._read(registers, one) for one in operand]
-        if isinstance(operand, Field):
-            whole = self._read(registers, operand.whole)
-            return whole[operand.index] if isinstance(whole, list) else None
-        if operand not in registers:
-            raise UndefinedRegisterError("a register is read that nothing has written")
-        return registers[operand]
-
-    def _set(self, registers: dict[int, _Value], register: int, value: _Value) -> None:
-        self._hold(value)
-        self._set_held(registers, register, value)
-
-    def _set_held(self, registers: dict[int, _Value], register: int, value: _Value) -> None:
-        self._release(registers.get(register))
-        registers[register] = value
-
-    # Storages
-
-    def _allocate(self, nbytes: int, device: int) -> _Storage:
+    def allocate(self, frame: Frame, register: int, nbytes: int, device: int) -> None:
+        """Allocate a storage of so many bytes on a device."""
         self._made += 1
         key = block(device, nbytes)
         self._blocks[key] += 1
         self.taken[key] = max(self.taken[key], self._blocks[key])
-        return self._made, device, nbytes
+        self.refer(frame, register, (self._made, device, nbytes))
 
-    def _hold(self, value: _Value) -> None:
+    def refer(self, frame: Frame, register: int, value: Value) -> None:
+        """Let a register refer to a value."""
+        self._hold(value)
+        self._set_held(frame, register, value)
+
+    def drop(self, frame: Frame, register: int) -> None:
+        """Empty a register."""
+        self._release(frame.registers.pop(register, None))
+
+    def call(
+        self, frame: Frame, register: int, name: str, arguments: list[Value], symbols: Symbols
+    ) -> None:
+        """Call a function, with the values of its dimensions that follow from the arguments."""
+        result = self._function(self._functions[name], arguments, self._symbols(symbols))
+        self._set_held(frame, register, result)
+
+    def branch(self, frame: Frame, register: int, ways: tuple[Body, Body]) -> None:
+        """Take one of two ways."""
+        self.met += 1
+        taken = self.met <= len(self._decisions) and self._decisions[self.met - 1]
+        self._set_held(frame, register, self._body(ways[0 if taken else 1], frame))
+
+    def _set_held(self, frame: Frame, register: int, value: Value) -> None:
+        self._release(frame.registers.get(register))
+        frame.registers[register] = value
+
+    def _hold(self, value: Value) -> None:
         for storage in _storages(value):
             self._references[storage[0]] += 1
 
-    def _release(self, value: _Value) -> None:
+    def _release(self, value: Value) -> None:
         for number, device, nbytes in _storages(value):
             self._references[number] -= 1
             if not self._references[number]:
                 self._blocks[block(device, nbytes)] -= 1
 
 
-def _storages(value: _Value) -> Sequence[_Storage]:
+def _storages(value: Value) -> Sequence[_Storage]:
     if isinstance(value, list):
         return [storage for part in value for storage in _storages(part)]
     return [] if value is None else [value]

@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from passes.gmem.planning.gmem_layout import NewMemory
-from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.blocks import BlockList, NewMemory
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
 from passes.planning.problem import Problem

@@ -25,8 +25,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from passes.gmem.planning.gmem_layout import NewMemory
-from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.blocks import BlockList, NewMemory
 from passes.planning.live_ranges import live_together
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget

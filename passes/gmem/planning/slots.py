@@ -68,7 +68,6 @@ def ways_in_slots(
     ways += [
         tuple(slot.piece() for slot in planned),
         in_growing_slots(problem, returned, page),
-        in_slots_of_one_size(problem, returned),
     ]
     all_of = (*problem.buffers, *returned, *alone)
     return sorted(ways, key=lambda pieces: cost(all_of, pieces, page))
@@ -131,23 +130,3 @@ def _give_to_returned(slots: Sequence[_Slot], returned: Sequence[Buffer], page: 
                 taken.add(number)
                 slot.add(buffer)
                 break
-
-
-def in_slots_of_one_size(problem: Problem, returned: Sequence[Buffer] = ()) -> tuple[Piece, ...]:
-    """Return slots that only buffers of equal size share, each with at most one returned tensor.
-
-    There are as few of each size as can be, so these never take more than TVM's own plan of
-    symbolic sizes, which shares a storage among tensors of one size alone.
-    """
-    names = {buffer.name for buffer in returned}
-    slots: list[_Slot] = []
-    for buffer in sorted((*problem.buffers, *returned), key=lambda buffer: buffer.live[0][0]):
-        begin = buffer.live[0][0]
-        same = (slot for slot in slots if slot.size == buffer.size and slot.end <= begin)
-        slot = next(same, None)
-        if slot is None:
-            slots.append(_Slot(buffer.size, [buffer]))
-        else:
-            slot.add(buffer)
-    pieces = (slot.piece() for slot in slots)
-    return tuple(piece for piece in pieces if not piece.offsets.keys() <= names)

@@ -19,10 +19,10 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Call, GlobalVar, IRModule, Var
 from tvm.tirx import PrimFunc
-from tvm_ffi import structural_walk
 
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR
+from passes.ir.structural import nodes_in
 from passes.relax.opaque_values import OpaqueValues
 
 _OUTSIDE = -1  # The memory of all that is made outside of the block, any two of which may be one
@@ -84,13 +84,7 @@ def _operator(value: Any) -> str:
 
 def _variables(*parts: Any) -> tuple[int, ...]:
     """Return the handles of the variables in expressions and types, each once."""
-    found: dict[int, None] = {}
-
-    def note(variable: Any) -> None:
-        if not isinstance(variable, GlobalVar):
-            found[variable.__chandle__()] = None
-
-    for part in parts:
-        if part is not None:
-            structural_walk(part, [(relax.DataflowVar, note), (Var, note)])
-    return tuple(found)
+    known = (part for part in parts if part is not None)
+    named = (variable for part in known for variable in nodes_in(part, relax.DataflowVar, Var))
+    handles = (v.__chandle__() for v in named if not isinstance(v, GlobalVar))
+    return tuple(dict.fromkeys(handles))

@@ -17,8 +17,8 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 from tvm.ir.transform import Sequential
 from tvm.tirx import PrimFunc
-from tvm_ffi import structural_walk
 
+from passes.ir.structural import nodes_in
 from passes.order.planning.graph import OrderProblem, Tensor
 from passes.planning import Buffer
 from passes.relax.bindings import bindings_of, renamed
@@ -152,12 +152,9 @@ def blocks_of(func: relax.Function) -> list[Block]:
     """Return the dataflow blocks of a function, with those of its branches, in program order."""
     numbers = {b.var.__chandle__(): number for number, b in enumerate(bindings_of(func.body))}
     found: dict[int, Block] = {}
-
-    def note(block: relax.DataflowBlock) -> None:
+    for block in nodes_in(func.body, relax.DataflowBlock):
         bindings = tuple(block.bindings)
         start = numbers.get(bindings[0].var.__chandle__()) if bindings else None
         if start is not None:
             found[start] = Block(block, bindings, start)
-
-    structural_walk(func.body, (relax.DataflowBlock, note))
     return [found[start] for start in sorted(found)]

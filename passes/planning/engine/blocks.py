@@ -7,6 +7,8 @@ live together: `passes.planning.engine.coalesce` merges them first, where that i
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -315,6 +317,23 @@ def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange
         if end > offset:
             offset = end + -end % alignment
     return offset
+
+
+class NewMemory:
+    """Memory that nothing has had so far."""
+
+    def __init__(self, base: int, alignment: int, taken: Sequence[ByteRange] = ()) -> None:
+        self.end = base
+        self._alignment = alignment
+        self._taken = deque(taken)
+
+    def open(self, size: int, alignment: int = 1) -> int:
+        """Take the next `size` bytes, at a multiple of `alignment` bytes too."""
+        while self._taken and self._taken[0][1] <= self.end:
+            self._taken.popleft()
+        offset = settle(self.end, size, math.lcm(alignment, self._alignment), self._taken)
+        self.end = -(-(offset + size) // self._alignment) * self._alignment
+        return offset
 
 
 def _live_together(sizes: Sequence[int], lives: Sequence[Sequence[LiveRange]]) -> list[Row]:

@@ -169,13 +169,10 @@ def avoidable(problem: Problem) -> list[tuple[str, str]]:
 
     What pinned buffers share cannot be changed, so it is left out.
     """
-    apart = {frozenset(pair) for pair in problem.separations}
+    buffers, index, sharing = problem.buffers, problem.index, problem.sharing
+    pairs = [(buffers[index[p.first]], buffers[index[p.second]]) for p in problem.penalties]
     return [
-        (penalty.first, penalty.second)
-        for penalty in problem.penalties
-        if frozenset((penalty.first, penalty.second)) not in apart
-        and any(
-            problem.buffers[problem.index[name]].pinned is None
-            for name in (penalty.first, penalty.second)
-        )
+        (one.name, two.name)
+        for one, two in pairs
+        if None in (one.pinned, two.pinned) and not sharing.are_separated(one, two)
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.coalesce import apart, coalesce
+from passes.planning.engine.coalesce import Coalesced, apart, coalesce
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import BudgetTracker
 from passes.planning.problem import Problem
@@ -25,7 +25,7 @@ def rank(problem: Problem, plan: Plan) -> tuple[int, int, int]:
     return (0, plan.penalty, plan.peak)
 
 
-def better(problem: Problem, plans: Iterable[Plan], tracker: BudgetTracker) -> Plan:
+def better(problem: Problem, plans: Iterable[Plan], tracker: BudgetTracker | None = None) -> Plan:
     """Return the best of `plans`, the first among equals, with all that is proven of it.
 
     Looks no further once a plan is proven optimal, or the tracker is late.
@@ -36,7 +36,7 @@ def better(problem: Problem, plans: Iterable[Plan], tracker: BudgetTracker) -> P
             best = plan
         elif rank(problem, plan) == rank(problem, best) and plan.status in PROVEN:
             best = replace(best, status=plan.status)
-        if best.status is Status.OPTIMAL or tracker.expired:
+        if best.status is Status.OPTIMAL or (tracker is not None and tracker.expired):
             break
     assert best is not None, "there is always a first plan"
     return best
@@ -47,15 +47,9 @@ def on_each_coalescing(problem: Problem, run: Callable[[BlockList], Plan]) -> Pl
     whole = BlockList(problem)
     if not problem.in_place:
         return run(whole)
-    best: Plan | None = None
-    for reduce in (coalesce, apart):
-        reduced = reduce(problem)
+
+    def planned(reduced: Coalesced) -> Plan:
         found = run(BlockList(reduced.problem))
-        offsets = reduced.restore(found, problem)
-        plan = whole.plan_of(offsets, found.planner, found.nodes)
-        if best is None or rank(problem, plan) < rank(problem, best):
-            best = plan
-        if best.status is Status.OPTIMAL:
-            break
-    assert best is not None, "there is always a first plan"
-    return best
+        return whole.plan_of(reduced.restore(found, problem), found.planner, found.nodes)
+
+    return better(problem, (planned(reduce(problem)) for reduce in (coalesce, apart)))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from passes.planning.engine.blocks import BlockList, settle
+from passes.planning.engine.blocks import BlockList, NewMemory
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
 from passes.planning.problem import Problem
@@ -17,15 +17,11 @@ def bump(problem: Problem, budget: Budget) -> Plan:
     and memory linear in the buffers, plus the pinned and reserved ranges once.
     """
     block_list = BlockList(problem)
-    taken = block_list.taken
-    offsets, top = [], 0
-    for block, size in enumerate(block_list.sizes):
-        if block in block_list.pinned or size == 0:
-            offsets.append(block_list.pinned.get(block, 0))
-            continue
-        offset = settle(top, size, block_list.alignments[block], taken)
-        top = offset + size
-        while taken and taken[0][1] <= top:
-            taken.pop(0)
-        offsets.append(offset)
+    memory = NewMemory(0, 1, block_list.taken)
+    offsets = [
+        block_list.pinned.get(block, 0)
+        if block in block_list.pinned or size == 0
+        else memory.open(size, block_list.alignments[block])
+        for block, size in enumerate(block_list.sizes)
+    ]
     return block_list.plan(offsets, "bump")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +14,6 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
-from tvm_ffi import structural_walk
 
 from passes.ir.buffers import allocated_bits
 from passes.ir.linear_access import LinearAccess, find_linear_access
@@ -27,10 +28,11 @@ from passes.ir.operators import (
     is_predicated,
     operator_name,
 )
+from passes.ir.structural import nodes_in, outermost_threads
 from passes.ir.unique_names import unique_name
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
-from passes.shared_memory.analysis.alignments import alignment_of, alignment_of_addresses
+from passes.shared_memory.analysis.alignments import alignment_of_addresses
 from passes.shared_memory.analysis.statement_uses import StatementUses, is_scattered, uses_of
 from passes.shared_memory.analysis.uniform import Uniformity, is_thread
 from passes.shared_memory.planning.kernel import (
@@ -106,32 +108,18 @@ def allocated_bytes(func: tirx.PrimFunc, scope: str) -> list[int]:
 
 def _kernels(body: Any) -> list[AttrStmt]:
     """Return the outermost thread extents; ValueError where one does not say of what it is."""
-    found: list[AttrStmt] = []
-    inner: set[int] = set()
-
-    def note(op: AttrStmt) -> None:
+    for op in nodes_in(body, AttrStmt):
         if op.attr_key == "thread_extent" and not isinstance(op.node, tirx.IterVar):
             raise ValueError(f"the extent of thread {op.node} has no tag")
-        if op.attr_key == "thread_extent" and op.__chandle__() not in inner:
-            found.append(op)
-            structural_walk(op.body, [(AttrStmt, lambda other: inner.add(other.__chandle__()))])
-
-    structural_walk(body, [(AttrStmt, note)], order="pre")
-    return found
+    return outermost_threads(body)
 
 
 def _read(
     owner: AttrStmt, access: LinearAccess, uses: Sequence[AllocationUses], names: set[str]
 ) -> KernelMemory:
-    inside: dict[int, tirx.AllocBuffer] = {}
     by_key = {key: index for index, key in enumerate(access.alloc_keys)}
-
-    def note_alloc(op: tirx.AllocBuffer) -> None:
-        index = by_key[op.buffer.__chandle__()]
-        if str(access.allocs[index].scope) in SCOPES:
-            inside[index] = op
-
-    structural_walk(owner, [(tirx.AllocBuffer, note_alloc)])
+    made = {by_key[op.buffer.__chandle__()]: op for op in nodes_in(owner, tirx.AllocBuffer)}
+    inside = {at: op for at, op in made.items() if str(access.allocs[at].scope) in SCOPES}
     left_alone: list[AllocationNote] = []
     allocations: dict[str, int] = {}
     for index, op in sorted(inside.items()):
@@ -152,8 +140,9 @@ def _read(
             SharedBuffer(
                 name,
                 access.allocs[index].const_nbits // 8,
-                alignment_of(
-                    inside[index].buffer, uses[index], strictest if name in walk.handed_on else 1
+                math.lcm(
+                    uses[index].alignment(inside[index].buffer),
+                    strictest if name in walk.handed_on else 1,
                 ),
                 name in walk.kept or walk.jumps,
             )
@@ -220,12 +209,7 @@ class _Walk:
         self._threads = 1
         self._loops = 0
         self._copying = False
-        counts: dict[int, int] = {}
-
-        def count(op: tirx.SeqStmt) -> None:
-            counts[op.__chandle__()] = counts.get(op.__chandle__(), 0) + 1
-
-        structural_walk(self.owner, [(tirx.SeqStmt, count)])
+        counts = Counter(op.__chandle__() for op in nodes_in(self.owner, tirx.SeqStmt))
         self._repeated = {key for key, times in counts.items() if times > 1}
 
     @cached_property

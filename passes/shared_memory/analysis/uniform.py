@@ -15,7 +15,6 @@ from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
-from tvm_ffi import structural_walk
 
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
@@ -25,6 +24,7 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
+from passes.ir.structural import nodes_in
 from target_hw.storage_scope import parse_storage_scope
 
 _ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
@@ -41,13 +41,10 @@ class Uniformity:
             for at in access.escaped
             if _is_of_one_thread(access.alloc_stmts[at].buffer)
         }
-
-        def note_call(call: Call) -> None:
+        for call in nodes_in(kernel, Call):
             for operand in written_operands(call):
                 if _is_of_one_thread(operand.source):
                     self._mark(operand.source)
-
-        structural_walk(kernel, [(Call, note_call)])
         count = -1
         while count < len(self._differ):  # A loop's body is read before what its end stores.
             count = len(self._differ)
@@ -62,21 +59,12 @@ class Uniformity:
             type(expr) is Call and operator_name(expr.op) == THREAD_INVARIANT
         ):
             return True
-        differing: list[Any] = []
-
-        def note_var(var: Var) -> None:
-            if self._key(var) in self._differ:
-                differing.append(var)
-
-        def note_call(call: Call) -> None:
-            if not is_same_for_all_threads(operator_name(call.op)):
-                differing.append(call)
-
-        def note_let(let: tirx.Let) -> None:
-            differing.append(let)
-
-        structural_walk(expr, [(Var, note_var), (Call, note_call), (tirx.Let, note_let)])
-        return not differing
+        names = (operator_name(call.op) for call in nodes_in(expr, Call))
+        return (
+            not nodes_in(expr, tirx.Let)
+            and all(map(is_same_for_all_threads, names))
+            and not any(self._key(var) in self._differ for var in nodes_in(expr, Var))
+        )
 
     def _key(self, var: Var) -> int:
         """Return the handle of a variable, or of the memory that a buffer is another name of."""

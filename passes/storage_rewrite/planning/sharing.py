@@ -20,7 +20,7 @@ from passes.ir.storage_entries import (
     StmtKind,
     StorageEntry,
 )
-from passes.planning.engine.blocks import BlockList, settle
+from passes.planning.engine.blocks import BlockList, NewMemory
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, register
 from passes.planning.problem import Problem, widest_alignment
@@ -51,14 +51,14 @@ def storage_rewrite(problem: Problem, budget: Budget) -> Plan:
             pieces.append((entry.const_nbits // 8, entry.allocs))
         else:  # no place in the memory is a multiple of all their alignments
             pieces += [(block_list.sizes[block], [block]) for block in entry.allocs]
-    offsets, top = [0] * len(block_list), 0
+    offsets = [0] * len(block_list)
     for block, pinned in block_list.pinned.items():
         offsets[block] = pinned
+    memory = NewMemory(0, 1, block_list.taken)
     for size, blocks in pieces:
-        offset = settle(top, size, _unit(block_list, blocks), block_list.taken)
+        offset = memory.open(size, _unit(block_list, blocks))
         for block in blocks:
             offsets[block] = offset
-        top = offset + size
     return block_list.plan(offsets, "storage_rewrite")
 
 

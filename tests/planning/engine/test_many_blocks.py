@@ -18,9 +18,8 @@ from passes.planning.planner import BudgetTracker
 from passes.planning.planners.first_fit import loop as fit_loop
 from passes.planning.planners.first_fit.planner import UNPLACED, fit_blocks
 from passes.planning.planners.skyline import loop as skyline_loop
-from passes.planning.planners.skyline.loop import ONE
-from passes.planning.planners.skyline.place import Shallow, make_state, place_by_skyline, tops
-from passes.planning.planners.skyline.squeaky_wheel import Setting, Skylines
+from passes.planning.planners.skyline.place import make_state, place_by_skyline, tops
+from passes.planning.planners.skyline.squeaky_wheel import Skylines
 from target_hw.memory import MemoryScope
 
 LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "search", "best"]
@@ -129,13 +128,6 @@ def test_plans_of_tables_are_right_without_a_list(name, planner, nothing_is_list
     assert plan == solve(problem, planner, Budget(3000))
 
 
-def shallow_valleys(block_list):
-    """Return a depth that many valleys do not have, and weights that differ."""
-    positions = block_list.span_places[2] - 1
-    weights = np.random.default_rng(3).integers(1, ONE, positions, endpoint=True)
-    return Shallow(block_list.bound // 1000, weights)
-
-
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("some_are_shallow", [False, True])
 def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
@@ -143,7 +135,7 @@ def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
         pytest.skip("TVM is not installed, or has no llvm")
     block_list = BlockList(TABLES[name])
     order = np.array(ordered(Measures(block_list), "load, life"))
-    shallow = shallow_valleys(block_list) if some_are_shallow else None
+    shallow = block_list.bound // 1000 if some_are_shallow else 0
     none = np.full(len(block_list), UNPLACED)
     state = make_state(block_list, order, none, 0, shallow)
     plain = compiled.on_lists(skyline_loop.advance, state)
@@ -176,9 +168,9 @@ def test_the_top_of_a_skyline_is_that_of_its_blocks(name):
 def test_what_is_kept_stays_and_the_rest_is_placed_above_it(name, share, each_form):
     block_list = BlockList(TABLES[name])
     skylines = Skylines(block_list, BudgetTracker(Budget()))
-    first = skylines.weighed(skylines.logs, Setting(0.1, True))
+    first = skylines.weighed(skylines.logs, 0.1)
     kept = np.where(first < share * skylines.peak, first, UNPLACED)
-    again = skylines.weighed(-skylines.logs, Setting(0, False), kept)
+    again = skylines.weighed(-skylines.logs, 0.0, kept)
     assert np.array_equal(again[kept != UNPLACED], kept[kept != UNPLACED])
     for offsets in (first, again):
         check(TABLES[name], block_list.plan(offsets.tolist(), "skyline"))

@@ -42,7 +42,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "problem: pins that share bytes",
         "passes/planning/problem.py",
-        ("_pinned_overlaps", "_may_not_share"),
+        ("slots_that_meet", "_may_not_share"),
         (_PROBLEM, "tests/planning/test_bound.py", _VERIFY),
     ),
     Rule(

@@ -16,8 +16,6 @@ LEAF = 8  # Blocks in a leaf of the tree
 NO_RANK = 1 << 40  # The rank of no block
 CEILING = 1 << 62  # A height above all offsets
 STACK = 128  # Nodes that may wait in a walk through the tree
-ONE = 1 << 16  # The weight of a position where every byte counts; others weigh from 1 up
-EASE = 10  # How many times as deep a shallow valley may be, at most, where positions weigh little
 UNPLACED = -1
 
 MAX_BEGIN, MIN_END, MIN_BEGIN, MAX_END, RANK, MIN_SIZE, MAX_SIZE, NODE = range(8)
@@ -49,8 +47,6 @@ class SkylineState(NamedTuple):
     taken_end: Ints
     taken_first: Ints
     taken_last: Ints
-    # The sums of the weights of all positions before each.
-    weights: Ints
     # Nodes that wait in a walk; how many blocks are left, and the stretch that is looked at.
     stack: Ints
     left: Ints
@@ -58,7 +54,7 @@ class SkylineState(NamedTuple):
     positions: int
     leaves: int
     taken: int
-    shallow: int
+    shallow: int  # The depth in bytes up to which a valley takes no block that stands out of it
 
 
 def advance(state: SkylineState, steps: int) -> None:
@@ -79,19 +75,13 @@ def advance(state: SkylineState, steps: int) -> None:
             state.here[0] = end
         else:
             wall = min(left, right)
-            most_size = _most_size(state, here, end, wall - low)
+            depth = wall - low
+            most_size = depth if depth <= state.shallow else CEILING
             rank = _lowest_rank(state, here, end, most_size)
             if rank == NO_RANK:
                 _fill(state, here, wall)
             else:
                 _place(state, rank, here)
-
-
-def _most_size(state: SkylineState, first: int, last: int, depth: int) -> int:
-    """Return the bytes of the largest block that may go into a valley."""
-    weight = state.weights[last] - state.weights[first]
-    allowed = min(EASE * state.shallow, state.shallow * ONE * (last - first) // weight)
-    return depth if depth <= allowed else CEILING
 
 
 def _lowest_rank(state: SkylineState, first: int, last: int, most_size: int) -> int:

@@ -21,7 +21,6 @@ A block with several live ranges takes its bytes from the first to the last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -34,21 +33,9 @@ from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline import loop
 
 CHUNK = 50_000  # Steps between two looks at the clock
-MOST_SHALLOW = 1 << 25  # Bytes: with more, products of the steps would not be integers of 64 bits
 NONE = (-1, loop.NO_RANK, loop.NO_RANK, -1, loop.NO_RANK, loop.CEILING, -1)  # A node of no blocks
 GREATEST = [loop.MAX_BEGIN, loop.MAX_END, loop.MAX_SIZE]
 """The columns of a node that have the greatest of its blocks; the others have the least."""
-
-
-@dataclass(frozen=True)
-class Shallow:
-    """Which valleys take only blocks that do not stand out of them."""
-
-    # The depth up to which a valley is shallow where all positions weigh `ONE`; up to `EASE` times
-    # that where they weigh less.
-    nbytes: int
-    # For each place among `BlockList.span_places` but the last, a weight from 1 to `ONE`.
-    weights: Ints
 
 
 def place_by_skyline(
@@ -57,13 +44,14 @@ def place_by_skyline(
     tracker: BudgetTracker,
     offsets: Sequence[int] | Ints,
     floor: int | Ints = 0,
-    shallow: Shallow | None = None,
+    shallow: int = 0,
 ) -> Ints:
     """Place the blocks of `order` that have no place yet, each as low as a skyline lets it.
 
     Of equally low blocks, the first in `order` goes first; `offsets` are bytes, or `UNPLACED`.
     Nothing is placed below `floor` bytes: one number, or one for each place among
-    `BlockList.span_places` but the last. Penalties play no part.
+    `BlockList.span_places` but the last. Valleys of at most `shallow` bytes take only blocks that
+    do not stand out of them. Penalties play no part.
 
     Once the tracker is expired, the plain Python form puts the blocks that are left on top of all
     others. The compiled one goes on: it takes some seconds for a million blocks.
@@ -99,15 +87,12 @@ def make_state(
     chosen: Ints,
     placed: Ints,
     floor: int | Ints = 0,
-    shallow: Shallow | None = None,
+    shallow: int = 0,
 ) -> loop.SkylineState:
     """Return some blocks of a list, ranked as given, and `placed` offsets of the others."""
     begins, ends, positions = block_list.span_places
     begin, end, size = begins[chosen], ends[chosen], block_list.size_array[chosen]
     slot, nodes, slots = _tree(begin, end, size)
-    weights = (
-        np.full(positions, loop.ONE) if shallow is None else np.append(shallow.weights, loop.ONE)
-    )
     taken = _taken(block_list, placed, begins, ends, positions)
     make: Any = loop.SkylineState  # Sequences of every kind become what the loop runs on.
     state: loop.SkylineState = make(
@@ -122,14 +107,13 @@ def make_state(
         *_stretches(np.broadcast_to(floor, positions - 1), positions),
         *_separated(block_list, chosen),
         *taken.T,
-        np.cumsum(weights) - weights,
         Room(loop.STACK),
         left=[len(chosen)],
         here=[0],
         positions=positions - 1,
         leaves=len(nodes) // 2,
         taken=len(taken),
-        shallow=0 if shallow is None else min(shallow.nbytes, MOST_SHALLOW),
+        shallow=shallow,
     )
     return state
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,34 +24,22 @@ import numpy.typing as npt
 from passes.planning.engine.blocks import BlockList, Ints, live_at
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.skyline.loop import ONE, UNPLACED
-from passes.planning.planners.skyline.place import Shallow, place_by_skyline, tops
+from passes.planning.planners.skyline.loop import UNPLACED
+from passes.planning.planners.skyline.place import place_by_skyline, tops
 
 Logs = npt.NDArray[np.float64]
 
 PLACED_A_NODE = 8  # Blocks that are placed in a skyline in about the time of one node of the search
 NODES_EACH = 100  # Nodes of the search in the time that a skyline takes apart from that
 LEAST_WEIGHT = 1e-4  # What is added to the weight of each position, of which the greatest is 1
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How deep a shallow valley is, as a share of a block, and where."""
-
-    # The bytes of `Shallow.nbytes` for each byte of the block that a byte is in on average.
-    share: float
-    eased: bool  # Whether valleys are deeper and shallow still where positions weigh little
+ONE = 1 << 16  # The greatest weight in the sums by which blocks are ordered
 
 
 ORDERS = ("load, life", "area", "life", "size by root of life")
 """The orders in which blocks of one reach are placed, besides those by weight."""
-SETTINGS = tuple(
-    Setting(share, eased)
-    for eased in (False, True)
-    for share in (0.01, 0.02, 0.005, 0.04, 0.0)
-    if share or not eased
-)
-"""What is tried out, beginning with what is best most often."""
+SHALLOWS = (0.01, 0.02, 0.005, 0.04, 0.0)
+"""How deep a shallow valley is: bytes for each byte of the block that a byte is in on average. What
+is best most often is tried first."""
 STEEPNESS = 20.0
 """How fast weights fall at first: to 1 / e where a `STEEPNESS`-th less of the bound is live."""
 GAIN = 30.0  # The same for what a skyline ended above the bound
@@ -85,23 +72,23 @@ def lowest_skyline(block_list: BlockList, tracker: BudgetTracker) -> list[int]:
 
 
 def _weigh(skylines: Skylines, tracker: BudgetTracker) -> None:
-    """Make skylines with weights that each setting learns for itself."""
+    """Make skylines with weights that each depth of shallow valleys learns for itself."""
     bound = max(1, skylines.block_list.bound)
     first = STEEPNESS * (skylines.load / bound - 1)
-    learned = dict.fromkeys(SETTINGS, first)
-    turns = dict.fromkeys(SETTINGS, 0)
-    lowest = dict.fromkeys(SETTINGS, 0)
+    learned = dict.fromkeys(SHALLOWS, first)
+    turns = dict.fromkeys(SHALLOWS, 0)
+    lowest = dict.fromkeys(SHALLOWS, 0)
     for turn in range(TURNS):
         if turn and (skylines.is_over or tracker.left == 0):
             break
         # Those not tried yet come first; one tried often has to be better to be tried again.
-        setting = min(SETTINGS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
-        offsets = skylines.weighed(learned[setting], setting)
+        shallow = min(SHALLOWS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
+        offsets = skylines.weighed(learned[shallow], shallow)
         peak = skylines.block_list.peak(offsets)
-        lowest[setting] = min(lowest[setting], peak) if turns[setting] else peak
-        turns[setting] += 1
+        lowest[shallow] = min(lowest[shallow], peak) if turns[shallow] else peak
+        turns[shallow] += 1
         above = tops(skylines.block_list, offsets) - bound
-        learned[setting] = learned[setting] + GAIN / bound * above
+        learned[shallow] = learned[shallow] + GAIN / bound * above
 
 
 def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) -> bool:
@@ -115,11 +102,8 @@ def _recreate(skylines: Skylines, tracker: BudgetTracker, rng: random.Random) ->
         for _ in range(TURNS_A_CUT):
             if skylines.is_over or share.left == 0:
                 break
-            setting = Setting(
-                skylines.setting.share * math.exp(rng.uniform(-SHARE_VARIED, SHARE_VARIED)),
-                skylines.setting.eased,
-            )
-            skylines.weighed(_varied(skylines.logs, rng), setting, kept)
+            shallow = skylines.shallow * math.exp(rng.uniform(-SHARE_VARIED, SHARE_VARIED))
+            skylines.weighed(_varied(skylines.logs, rng), shallow, kept)
     return skylines.peak < before
 
 
@@ -142,7 +126,7 @@ class Skylines:
             self.offsets[block] = offset
         self.peak = -1  # Of the lowest skyline so far, in bytes; `offsets` are its offsets
         # What it was made with: `logs` has the logarithm of the weight of each position.
-        self.setting = Setting(0, False)
+        self.shallow = 0.0
         begins, ends, positions = block_list.span_places
         self.logs: Logs = np.zeros(max(0, positions - 1))
         self.load = live_at(begins, ends, block_list.size_array, len(self.logs))
@@ -165,9 +149,9 @@ class Skylines:
 
     def ordered(self, order: Sequence[int]) -> Ints:
         """Make a skyline in which blocks of an equal reach are placed in some order."""
-        return self._made(order, None, None, Setting(0, False), self.logs)
+        return self._made(order, None, 0.0, self.logs)
 
-    def weighed(self, logs: Logs, setting: Setting, kept: Ints | None = None) -> Ints:
+    def weighed(self, logs: Logs, shallow: float, kept: Ints | None = None) -> Ints:
         """Make a skyline in which blocks whose positions weigh most in all go first.
 
         `logs` are the logarithms of these weights. Blocks that have an offset in `kept`, in bytes,
@@ -179,27 +163,21 @@ class Skylines:
         order = np.lexsort((self._begins, before[self._begins] - before[self._ends]))
         if kept is not None:
             order = order[kept[order] == UNPLACED]
-        eased = weights if setting.eased else np.full_like(weights, ONE)
-        shallow = Shallow(int(setting.share * self._size), eased)
-        return self._made(order, kept, shallow, setting, logs)
+        return self._made(order, kept, shallow, logs)
 
     def _made(
-        self,
-        order: Sequence[int] | Ints,
-        kept: Ints | None,
-        shallow: Shallow | None,
-        setting: Setting,
-        logs: Logs,
+        self, order: Sequence[int] | Ints, kept: Ints | None, shallow: float, logs: Logs
     ) -> Ints:
         """Make a skyline, and keep it if it is the lowest."""
         before = self._meter.rest().seconds
         start: Ints = self.start if kept is None else kept
         floor = 0 if kept is None else self._floor(kept)
-        found = place_by_skyline(self.block_list, order, self._meter, start, floor, shallow)
+        depth = int(shallow * self._size)
+        found = place_by_skyline(self.block_list, order, self._meter, start, floor, depth)
         self._meter.spend(NODES_EACH + len(order) // PLACED_A_NODE)
         peak = self.block_list.peak(found)
         if self.peak < 0 or peak < self.peak:
-            self.offsets, self.peak, self.setting, self.logs = found, peak, setting, logs
+            self.offsets, self.peak, self.shallow, self.logs = found, peak, shallow, logs
         after = self._meter.rest().seconds
         if before is not None and after is not None:
             self._seconds = before - after
