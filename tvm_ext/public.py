@@ -42,7 +42,12 @@ from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
 from tvm_ext.fitting_plans import FittingMemory, FittingPlan, what_fits
-from tvm_ext.layer_group_report import LayerGroupReport, LayerGroupSummary, LeftLayer, layer_groups
+from tvm_ext.layer_group_report import (
+    LayerGroupReport,
+    LayerGroupSummary,
+    LeftLayer,
+    layer_groups,
+)
 from tvm_ext.map import (
     MapOptions,
     MemoryMap,

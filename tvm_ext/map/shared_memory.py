@@ -17,7 +17,11 @@ from passes.planning.overflow import Overflow
 from passes.shared_memory.analysis.steps import KernelMemory
 from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
 from passes.shared_memory.planning.kernel import Event, Kernel, What
-from passes.shared_memory.transform import SharedMemoryPlan, place_shared_memory, read_shared_memory
+from passes.shared_memory.transform import (
+    SharedMemoryPlan,
+    place_shared_memory,
+    read_shared_memory,
+)
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown

@@ -175,8 +175,10 @@ class BertLayer(nn.Module):
     def __init__(self, hidden: int, heads: int, intermediate: int) -> None:
         self.heads = heads
         self.head_size = hidden // heads
-        square = (nn.Linear(hidden, hidden) for _ in range(4))
-        self.query, self.key, self.value, self.output = square
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.output = nn.Linear(hidden, hidden)
         self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
         self.up = nn.Linear(hidden, intermediate)
         self.down = nn.Linear(intermediate, hidden)

@@ -56,14 +56,21 @@ class Bert(nn.Module):
 
 
 class Llama(nn.Module):
-    """A Llama decoder: an embedding, decoder layers, and the scores of the next token.
+    """A Llama decoder: an embedding, decoder layers, and the scores of the next token."""
 
-    `sizes` are those of a layer behind its width.
-    """
-
-    def __init__(self, layers: int, vocabulary: int, hidden: int, *sizes: int) -> None:
+    def __init__(
+        self,
+        layers: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        intermediate: int,
+        vocabulary: int,
+    ) -> None:
         self.words = Embedding(vocabulary, hidden)
-        self.layers = nn.ModuleList([LlamaLayer(hidden, *sizes) for _ in range(layers)])
+        self.layers = nn.ModuleList(
+            [LlamaLayer(hidden, heads, kv_heads, intermediate) for _ in range(layers)]
+        )
         self.norm = nn.RMSNorm(hidden, -1, bias=False)
         self.head = nn.Linear(hidden, vocabulary, bias=False)
 
@@ -140,12 +147,15 @@ NETWORKS = {
     "resnet18": Model("ResNet-18 at 224x224", ResNet18, (), _IMAGE),
     "mobilenet_v2": Model("MobileNetV2 at 224x224", MobileNetV2, (), _IMAGE),
     "bert_base": Model(
-        "BERT-base, 12 layers, sequence 128, hidden 768", Bert, (12, 768, 12, 3072, 30522), (1, 128)
+        "BERT-base, 12 layers, sequence 128, hidden 768",
+        Bert,
+        (12, 768, 12, 3072, 30522),
+        (1, 128),
     ),
     "llama_8_layers": Model(
         "a Llama decoder, 8 layers, sequence 128, hidden 2048",
         Llama,
-        (8, 32000, 2048, 32, 4, 5632),
+        (8, 2048, 32, 4, 5632, 32000),
         (1, 128),
     ),
     "unet": Model("U-Net with four long skips, at 256x256", UNet, (64, 4, 2), (1, 3, 256, 256)),
