@@ -71,6 +71,8 @@ class Arena:
     alignment: int = DEFAULT_ALIGNMENT  # Multiple of how many bytes it begins at, at least
     # What it is an array of. With the type of all its members, code generators cast no pointers.
     dtype: Any = _BYTES
+    # Whether its members begin at addresses of their own, whatever their indices are.
+    keeps_indices: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,7 @@ class _ArenaRewriter:
                 layout=None,
             )
             self._attached.add(arena.owner, tirx.AllocBuffer(memory))
-            by_address = any(
+            by_address = arena.keeps_indices or any(
                 len(offsets) > 1 or not uses[allocation.index].has_movable_indices
                 for allocation, offsets in arena.members
             )

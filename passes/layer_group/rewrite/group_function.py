@@ -25,10 +25,10 @@ from tvm.tirx import (
     ForKind,
     PrimFunc,
     SeqStmt,
-    address_of,
     floormod,
 )
 
+from passes.ir.structural import with_body
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.group import Group, rows_of
@@ -39,7 +39,6 @@ from passes.layer_group.planning.spans import even_ranges
 from passes.layer_group.planning.streams import Parts as ChannelParts
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
-from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
     Layout,
@@ -50,9 +49,11 @@ from passes.layer_group.rewrite.kernel_slices import (
     part_loops,
     stage_loops,
 )
-from passes.layer_group.rewrite.local_buffers import SCOPE, LocalBuffer, LocalMemory, bits_of
+from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory, bits_of
+from passes.layer_group.rewrite.loop_functions import OPAQUE, LoopFunctions, address
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
 from passes.layer_group.rewrite.turns import back, in_order, in_turns, where
+from passes.prim_func.arena import write_arenas
 
 _stage_of = itemgetter(0)
 
@@ -102,8 +103,10 @@ class _Writer:
             layer.name: calls[layer.name].in_columns if self.cut.w > 1 else calls[layer.name]
             for layer in planned.group.layers
         }
-        self.memory = LocalMemory(planned, lanes, form)
-        self.arena_calls = ArenaCalls(self._address)
+        self.memory = LocalMemory(planned, lanes)
+        # A CPU calls functions of loops in one arena, and a chip runs the loops.
+        self.calls_loops = form == "arena"
+        self.functions = LoopFunctions()
         self.core = Var("core", PrimType(INDEX))
         # By layer, where each buffer of its kernel lies; the same for all loops that it has.
         self.buffers: dict[str, dict[int, LocalBuffer]] = {}
@@ -148,13 +151,17 @@ class _Writer:
         return uses
 
     def write(self) -> GroupFunction:
-        # Passes of Relax look into a kernel's root block.
         body = self._body()
-        root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
-        function = PrimFunc([*self.parameters.values()], SBlockRealize([], True, root))
+        body = SeqStmt([*self.memory.declarations, body])
+        function = PrimFunc([*self.parameters.values()], body)
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
-        return GroupFunction(function, *parameters(self.group), self.arena_calls.functions)
+        if self.calls_loops:
+            function = write_arenas(function, (), (self.memory.arena(),))
+        # Passes of Relax look into a kernel's root block.
+        root = SBlock([], [], [], "root", function.body)
+        function = with_body(function, SBlockRealize([], True, root))
+        return GroupFunction(function, *parameters(self.group), self.functions.functions)
 
     def _body(self) -> Any:
         """Return the loop over turns, in which each stage has a slice to work on in some of them.
@@ -210,7 +217,7 @@ class _Writer:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
         in_runs = local.steps is None and not (loads and name in self.layouts)
-        if self.memory.arena is not None and in_runs:
+        if self.calls_loops and in_runs:
             return self._copy_runs(name, parts, slices, loads)
         loops, at = part_loops(parts, slices)
         at = local.outside(at)
@@ -240,23 +247,14 @@ class _Writer:
             _, at[-1], extent = loops.pop()
             run = extent * run
         at += [number(0)] * (len(shape) - axis)
-        to = self.memory.address(local.buffer, local.indices(at, slices))
-        source = address_of(BufferLoad(outside, at))
+        to, source = address(local.buffer, local.indices(at, slices)), address(outside, at)
         if not loads:
             to, source = source, to
-        return nest(loops, self.arena_calls.copied(to, source, run))
+        return nest(loops, self.functions.copied(to, source, run))
 
     def _apart(self, loops: Any, name: str) -> Any:
         """Return a call of loops that a CPU is to run; the loops themselves for a chip."""
-        if self.memory.arena is None:
-            return loops
-        return self.arena_calls.called(loops, name)
-
-    def _address(self, buffer: Var) -> Any:
-        """Return where the first element of a buffer lies, in the arena or outside."""
-        if buffer.ty.storage_scope == SCOPE:
-            return self.memory.address(buffer)
-        return address_of(BufferLoad(buffer, [number(0)] * len(buffer.ty.shape)))
+        return self.functions.called(loops, name) if self.calls_loops else loops
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""

@@ -12,12 +12,9 @@ from tvm import tirx
 from tvm.ir import PrimType, Var
 from tvm.tirx import (
     AllocBuffer,
-    Bind,
     DeclBuffer,
     floordiv,
     floormod,
-    handle_add_byte_offset,
-    tvm_access_ptr,
 )
 
 from passes.layer_group.planning.network import Range
@@ -25,13 +22,11 @@ from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.strided import Steps
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
-from passes.prim_func.arena import offset_in_elements
+from passes.prim_func.arena import Arena, offset_in_elements
+from passes.prim_func.function_problems import Allocation
 
 SCOPE = "local.LMEM"
 """The storage scope of local memory."""
-
-_READ_AND_WRITE = 3
-"""The mask of `tvm_access_ptr` for memory that is read and written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,31 +78,30 @@ class LocalBuffer:
 
 
 class LocalMemory:
-    """The local memory of a group: its buffers, at their addresses.
+    """The local memory of a group: its buffers, at their addresses in a lane, in bytes."""
 
-    Each buffer is an allocation with its address in a lane, in bytes, or all of them are places in
-    one allocation, the arena, which a CPU runs. There a lane's byte is as many bytes as there are
-    lanes: tensors lie one after the other, so that what overlaps in a lane overlaps in the arena.
-    """
-
-    def __init__(self, planned: PlannedGroup, lanes: int, form: str) -> None:
+    def __init__(self, planned: PlannedGroup, lanes: int) -> None:
         self._planned, self._lanes = planned, lanes
         self.declarations: list[Any] = []  # Statements that begin the kernel
-        # Bytes in the arena, and the variable of that address, by the handle of the buffer.
-        self._in_arena: dict[int, int] = {}
-        self._begin: dict[int, Var] = {}
         self._as_type: dict[tuple[int, str], Var] = {}
-        self.arena: Var | None = None  # The address of its first byte
-        if form == "arena":
-            size = max(planned.plan.peak, 1) * lanes
-            if size > INT32_MAX:
-                raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
-            memory = tirx.decl_buffer((number(size),), "uint8", "lmem", scope=SCOPE, layout=None)
-            # Once, as TVM's `CompactBufferAllocation` joins what all accesses need. And not
-            # `address_of`, which it takes for an access to one byte, and leaves no more than that.
-            begin = tvm_access_ptr("uint8", memory.data, number(0), number(size), _READ_AND_WRITE)
-            self.arena = Var("lmem_begin", begin.ty)
-            self.declarations += [AllocBuffer(memory), Bind(self.arena, begin)]
+
+    def arena(self) -> Arena:
+        """Return all buffers as members of one allocation, which a CPU runs.
+
+        There a lane's byte is as many bytes as there are lanes: tensors lie one after the other, so
+        that what overlaps in a lane overlaps in the arena.
+
+        Raises ValueError when it has more bytes than functions of layers can be given.
+        """
+        size = max(self._planned.plan.peak, 1) * self._lanes
+        if size > INT32_MAX:
+            raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
+        allocations = [one for one in self.declarations if isinstance(one, AllocBuffer)]
+        members = [
+            (Allocation(at, one), (int(one.buffer.ty.allocated_addr[0]) * self._lanes,))
+            for at, one in enumerate(allocations)
+        ]
+        return Arena(SCOPE, size, None, tuple(members), keeps_indices=True)
 
     def tensor(self, name: str, dtype: str) -> LocalBuffer:
         """Return the buffer of a tensor of the group."""
@@ -160,41 +154,18 @@ class LocalMemory:
             self._as_type[key] = self._view(name, ty.shape, dtype, place.buffer, 0)
         return replace(place, buffer=self._as_type[key])
 
-    def address(self, buffer: Var, at: Sequence[Any] = ()) -> Any:
-        """Return the address of an element of a buffer in the arena, by default its first one."""
-        shape = [int(extent) for extent in buffer.ty.shape]
-        index: Any = number(0)
-        for extent, place in zip(shape, at, strict=False):
-            index = index * number(extent) + place
-        element = bits_of(str(buffer.ty.dtype.dtype)) // 8
-        begin = self._begin[buffer.__chandle__()]
-        return handle_add_byte_offset(begin, index * number(element)) if at else begin
-
     def _allocate(self, name: str, extents: Sequence[int], dtype: str, lane_byte: int) -> Var:
-        if self.arena is not None:
-            return self._place(_buffer(name, extents, dtype), lane_byte * self._lanes)
+        offset_in_elements(name, lane_byte * self._lanes, bits_of(dtype))
         buffer = _buffer(name, extents, dtype).with_allocated_addr([lane_byte])
         self.declarations.append(AllocBuffer(buffer))
         return buffer
 
     def _view(self, name: str, extents: Sequence[Any], dtype: str, memory: Var, at: int) -> Var:
         """Return a buffer that begins some bytes behind the beginning of another one."""
-        if self.arena is not None:
-            start = self._in_arena[memory.__chandle__()]
-            return self._place(_buffer(name, extents, dtype), start + at)
         offset = memory.ty.elem_offset + offset_in_elements(name, at, bits_of(dtype))
         view = _buffer(name, extents, dtype, offset)
         self.declarations.append(DeclBuffer(view, data=memory.data))
         return view
-
-    def _place(self, buffer: Var, byte: int) -> Var:
-        offset_in_elements(buffer.name, byte, bits_of(str(buffer.ty.dtype.dtype)))
-        begin = handle_add_byte_offset(self.arena, number(byte))
-        address = Var(f"{buffer.name}_begin", begin.ty)
-        self.declarations.append(Bind(address, begin))
-        self._in_arena[buffer.__chandle__()] = byte
-        self._begin[buffer.__chandle__()] = address
-        return buffer
 
 
 def _buffer(name: str, extents: Sequence[Any], dtype: str, elem_offset: Any = None) -> Var:

@@ -8,16 +8,27 @@ once: compilers take more than twice as long for a kernel that is twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import CallingConv, GlobalVar, PointerType, PrimType, Var
 from tvm.ir.expr import Call
-from tvm.tirx import Bind, Cast, DeclBuffer, Evaluate, For, PrimFunc, SeqStmt, call_extern
+from tvm.tirx import (
+    Bind,
+    BufferLoad,
+    Cast,
+    DeclBuffer,
+    Evaluate,
+    For,
+    PrimFunc,
+    SeqStmt,
+    address_of,
+    call_extern,
+)
 
 from passes.ir.structural import structural_mutate, structural_visit
-from passes.layer_group.rewrite.slice_values import INDEX
+from passes.layer_group.rewrite.slice_values import INDEX, number
 
 _SCALAR = "int32"
 """The type of numbers that a function is given. What is narrowed in a caller stays so."""
@@ -26,16 +37,15 @@ OPAQUE = 8
 """TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""
 
 
-class ArenaCalls:
+class LoopFunctions:
     """The functions that one kernel calls, as they are written."""
 
-    def __init__(self, address: Callable[[Var], Any]) -> None:
-        self._address = address  # That of a buffer's first element, in the kernel
+    def __init__(self) -> None:
         self.functions: dict[GlobalVar, PrimFunc] = {}
         self._copy: GlobalVar | None = None
 
     def copied(self, to: Any, source: Any, size: Any) -> Any:
-        """Return a statement that copies so many bytes from one address to another."""
+        """Return a call that copies so many bytes from one address to another."""
         if self._copy is None:
             self._copy = self._add("copy_bytes", *_copy())
         return self._call(self._copy, [to, source, Cast(_SCALAR, size)])
@@ -58,7 +68,7 @@ class ArenaCalls:
                     ty.shape, str(ty.dtype.dtype), var.name, scope=ty.storage_scope, layout=None
                 )
                 parameters.append(pointer)
-                arguments.append(self._address(var))
+                arguments.append(address(var, [number(0)] * len(ty.shape)))
                 declared.append(DeclBuffer(buffer, data=pointer))
                 new[var.__chandle__()] = buffer
             elif isinstance(var.ty, PointerType):
@@ -92,6 +102,11 @@ class ArenaCalls:
         variable = GlobalVar(name)
         self.functions[variable] = function
         return variable
+
+
+def address(buffer: Var, at: Sequence[Any]) -> Any:
+    """Return the address of an element of a buffer."""
+    return address_of(BufferLoad(buffer, at))
 
 
 def _copy() -> tuple[tuple[Var, ...], Any]:
