@@ -32,6 +32,7 @@ from tvm.tirx import (
     Select,
     SeqStmt,
 )
+from tvm.tirx.analysis import undefined_vars
 
 from passes.ir.operators import is_if_then_else, is_pure
 from passes.ir.structural import structural_visit
@@ -55,6 +56,11 @@ class Access:
     indices: tuple[Any, ...]  # In the stage's variables
     guards: tuple[Any, ...]  # The load is executed only where all of these are true
     behind_store: bool  # Whether the block may have stored something for the same element before
+
+
+def variables_in(expr: Any) -> dict[int, Var]:
+    """Return the variables of an expression by their handles."""
+    return {var.__chandle__(): var for var in undefined_vars(expr)}
 
 
 def stores_of(name: str, block: SBlock) -> list[BufferStore]:

@@ -14,7 +14,8 @@ from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore
 
 from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
-from passes.layer_group.analysis.regions import KernelReads, variables_in
+from passes.layer_group.analysis.block_bodies import variables_in
+from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
 
@@ -37,6 +38,12 @@ class KernelCall:
         """For each of the layer's inputs, the maps of its axes."""
         of_parameters = self.reads.maps(self.parameter)
         return tuple(of_parameters[p] for p in self.inputs)
+
+    @property
+    def summed(self) -> tuple[tuple[frozenset[int], ...], ...]:
+        """For each of the layer's inputs what each axis is summed over with; see `Kernel.sums`."""
+        sums = self.reads.kernel.sums(self.parameter)
+        return tuple(sums[p] for p in self.inputs)
 
     @property
     def operations(self) -> int:

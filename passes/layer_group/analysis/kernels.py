@@ -21,7 +21,7 @@ from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
 
 from passes.ir.operators import is_if_then_else
 from passes.ir.structural import structural_visit
-from passes.layer_group.analysis.block_bodies import NotSliceableError
+from passes.layer_group.analysis.block_bodies import NotSliceableError, variables_in
 from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
 
 
@@ -59,6 +59,31 @@ class Kernel:
                 needed.append(i)
                 wanted |= {access.buffer for access in stage.reads}
         return tuple(reversed(needed))
+
+    def sums(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
+        """Return what each axis of each buffer is summed over with, on the way to an output.
+
+        That are the variables of stages that an axis is read along alone, by their handles, be it
+        by way of other buffers.
+        """
+        found = {output: (frozenset[int](),) * len(self.shape(output))}
+        for i in reversed(self.stages_for(output)):
+            stage = self.stages[i]
+            made = [found[buffer] for buffer in stage.writes if buffer in found]
+            axes = {
+                var.__chandle__(): frozenset().union(*of_axis)
+                for var, *of_axis in zip(stage.spatial, *made, strict=True)
+            }
+            inner = {var.__chandle__(): frozenset((var.__chandle__(),)) for var, _ in stage.inner}
+            for access in stage.reads:
+                read = []
+                for index in access.indices:
+                    used = variables_in(index)
+                    along = axes if axes.keys() & used else inner  # Windows are no sums.
+                    read.append(frozenset().union(*(along[key] for key in used if key in along)))
+                before = found.get(access.buffer, (frozenset[int](),) * len(read))
+                found[access.buffer] = tuple(a | b for a, b in zip(before, read, strict=True))
+        return found
 
     def memory(self, output: int, like_output: Collection[int]) -> dict[int, int]:
         """Say which buffers can share memory while an output is computed.

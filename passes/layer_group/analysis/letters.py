@@ -29,6 +29,8 @@ class Reads:
 
     output: str
     inputs: tuple[tuple[str, InputMap], ...]  # Each input with the maps of its axes
+    # For each axis of each input the sums that go along it.
+    sums: tuple[tuple[frozenset[int], ...], ...]
 
 
 def usual_letters(rank: int) -> str:
@@ -128,7 +130,7 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
     shapes = classes.shapes
     mapped: set[int] = set()
     split: list[tuple[Axis, int]] = []  # Axes that are read in pieces of so many elements.
-    for name, axis_maps in call.inputs:
+    for (name, axis_maps), sums in zip(call.inputs, call.sums, strict=True):
         if name in weights:
             continue
         for axis, m in enumerate(axis_maps):
@@ -137,7 +139,7 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
             here = classes.at(name, axis)
             if m is None or shapes[call.output][m.axis] == 1:
                 here.whole += 1
-                summed = _summed_with(shapes, shapes[name][axis], name, call)
+                summed = _summed_with(sums[axis], name, call)
                 here.is_summed = here.is_summed or bool(summed)
                 here.is_channels = here.is_channels or bool(summed & weights)
                 if not summed and tuple(shapes[name]) == tuple(shapes[call.output]):
@@ -174,15 +176,12 @@ def _go_along(classes: _Classes, along: _Along) -> None:
     here.moves = here.moves or along.moves
 
 
-def _summed_with(
-    shapes: Mapping[str, Sequence[int]], extent: int, name: str, call: Reads
-) -> set[str]:
-    """Return the other inputs of a call of which an axis of this extent is needed whole, too."""
+def _summed_with(sums: frozenset[int], name: str, call: Reads) -> set[str]:
+    """Return the other inputs of a call that some of these sums go along, too."""
     return {
         other
-        for other, axis_maps in call.inputs
-        for n, m in zip(shapes[other], axis_maps, strict=True)
-        if other != name and m is None and n == extent
+        for (other, _), of_axes in zip(call.inputs, call.sums, strict=True)
+        if other != name and any(sums & along for along in of_axes)
     }
 
 

@@ -395,7 +395,11 @@ class _BlockReader:
     def _letters(self, weights: set[str]) -> dict[str, str]:
         shapes = {name: shape or () for name, shape in self.names.shapes.items()}
         reads = [
-            Reads(call.output, tuple(zip(call.inputs, call.maps, strict=True)))
+            Reads(
+                call.output,
+                tuple(zip(call.inputs, call.maps, strict=True)),
+                call.source.summed,
+            )
             for call in self.calls
             if call.source is not None
         ]

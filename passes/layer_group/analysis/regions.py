@@ -26,7 +26,7 @@ from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
-from passes.ir.structural import structural_mutate, structural_visit
+from passes.ir.structural import structural_mutate
 from passes.ir.whole_numbers import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
@@ -38,7 +38,7 @@ from passes.layer_group.analysis.axis_reads import (
     identity,
     united,
 )
-from passes.layer_group.analysis.block_bodies import Access
+from passes.layer_group.analysis.block_bodies import Access, variables_in
 from passes.layer_group.analysis.index_values import (
     NotAnIndexError,
     rounds_products,
@@ -242,17 +242,6 @@ def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
     for var, n in domains.values():
         analyzer.bind(var, tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, n)))
     return analyzer
-
-
-def variables_in(expr: Any) -> dict[int, Var]:
-    """Return the variables of an expression by their handles."""
-    found: dict[int, Var] = {}
-
-    def on_var(var: Var, _visitor: Any) -> None:
-        found[var.__chandle__()] = var
-
-    structural_visit(expr, [(Var, on_var)])
-    return found
 
 
 def _by_parts(
