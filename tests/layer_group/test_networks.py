@@ -175,6 +175,17 @@ def test_what_a_block_hands_on_is_an_output():
     assert set(network(module([(1, 2, 4, 4)], body)).outputs) == {"lv", "lv2"}
 
 
+def test_what_a_result_is_computed_of_is_an_output():
+    """A function may return what no variable stands for, until it is normalized."""
+    ty = relax.TensorType((1, 4, 9, 6), "float32")
+    x, y, z = (relax.Var(name, ty) for name in "xyz")
+    typed = relax.BlockBuilder().normalize
+    bindings = [relax.VarBinding(y, typed(OP.exp(x))), relax.VarBinding(z, typed(OP.negative(y)))]
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], typed(OP.add(y, z)))
+    (block,) = read_networks(tvm.IRModule({"main": relax.Function([x], body, ty)}))
+    assert block.network.outputs == ("y", "z")
+
+
 def test_softmax_needs_working_memory_and_normalization_along_the_rows_more():
     # A pooling reads other rows than its result's, so they are rows.
     def pooled(axis):

@@ -323,23 +323,18 @@ class _BlockReader:
 
         A cast needs what it looks at, also where nothing needs the cast.
         """
-        read: list[Any] = [self.names.of(self.function.body.body)]
+        bindings = self.block.bindings
+        read = [self.function.body.body]
         for block in self.function.body.blocks[self.number + 1 :]:
-            for binding in block.bindings:
-                read += [self.names.of(var) for var in relax.analysis.free_vars(binding.value)]
-        read += [
-            self.names.of(binding.value)
-            for binding in self.block.bindings
-            if isinstance(binding, relax.MatchCast)
-        ]
+            read += [binding.value for binding in block.bindings]
+        read += [one.value for one in bindings if isinstance(one, relax.MatchCast)]
         if isinstance(self.block, relax.DataflowBlock):
-            read += [
-                self.names.of(binding.var)
-                for binding in self.block.bindings
-                if not isinstance(binding.var, relax.DataflowVar)
-            ]
+            read += [one.var for one in bindings if not isinstance(one.var, relax.DataflowVar)]
+        variables = [var for expr in read for var in relax.analysis.free_vars(expr)]
         made = {call.output for call in self.calls}
-        return tuple(dict.fromkeys(name for name in flat(read) if name in made))
+        return tuple(
+            dict.fromkeys(name for name in flat([*map(self.names.of, variables)]) if name in made)
+        )
 
     def _weights(self) -> set[str]:
         """Return the names of the weights.
