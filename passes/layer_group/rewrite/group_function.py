@@ -8,10 +8,9 @@ slice is computed, loads of the next and stores of the one before happen in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -52,13 +51,8 @@ from passes.layer_group.rewrite.kernel_slices import (
 from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory, bits_of
 from passes.layer_group.rewrite.loop_functions import OPAQUE, LoopFunctions, address
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
-from passes.layer_group.rewrite.turns import back, in_order, in_turns, where
+from passes.layer_group.rewrite.turns import Write, in_order, in_turns, where
 from passes.prim_func.arena import write_arenas
-
-_stage_of = itemgetter(0)
-
-_Write = Callable[[SliceValues], Any]
-"""Writes a statement for a slice, or for a part of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,43 +158,32 @@ class _Writer:
         return GroupFunction(function, *parameters(self.group), self.functions.functions)
 
     def _body(self) -> Any:
-        """Return the loop over turns, in which each stage has a slice to work on in some of them.
-
-        One slice passes through the stages one after the other.
-        """
+        """Return the loop over the slices of each core: the time steps of each, in stages."""
+        turns, cores, core = self.cut.turns, self.cut.cores, self.core
+        has_all = turns == self.cut.steps  # A core has all slices.
         last_stage = 2 if self.planned.steps.pipelined else 0
         work = [item for row in self.planned.steps.rows for item in self._row(row)]
-        work = [(min(stage, last_stage), write, what) for stage, write, what in work]
-        turn = Var("turn", PrimType(INDEX))
-        turns, cores, statements = self.cut.turns, self.cut.cores, []
-        has_all = turns == self.cut.steps  # A core has all slices.
-        if turns == 1:
-            work.sort(key=_stage_of)
-        for stage, together in groupby(work, _stage_of):
-            at = number(0) if turns == 1 else back(turn, stage)
-            slices = SliceValues(self.cut, at if has_all else self.core * number(turns) + at)
-            done = [write(what, slices) for _, write, what in together]
-            conditions = in_turns(turn, stage, turns, turns + last_stage) if turns > 1 else []
-            statements.append(where(conditions, in_order([*slices.bindings, *done])))
-        body = in_order(statements)
-        if turns > 1:
-            body = nest([(turn, number(0), number(turns + last_stage))], body)
+        body = in_turns(
+            "turn",
+            turns,
+            [(min(stage, last_stage), write) for stage, write in work],
+            lambda at: SliceValues(self.cut, at if has_all else core * number(turns) + at),
+        )
         if cores > 1:
             # Each core has a memory of its own, and needs nothing of another.
-            loop, count = self.core, number(cores)
-            body = For(loop, number(0), count, ForKind.SERIAL, body, annotations={"cores": cores})
+            serial, annotations = ForKind.SERIAL, {"cores": cores}
+            body = For(core, number(0), number(cores), serial, body, annotations=annotations)
         return body
 
-    def _row(self, row: Row) -> list[tuple[int, Callable[[Any, SliceValues], Any], Any]]:
-        """Return what one time step does: stores, then its layer, then loads.
+    def _row(self, row: Row) -> list[tuple[int, Write]]:
+        """Return what one time step does: stores, then its layer, then loads, with their stages.
 
-        The plan lets no two of them touch the same bytes, so any order will do. Each is a stage,
-        what writes it, and what that is to write.
+        The plan lets no two of them touch the same bytes, so any order will do.
         """
-        moves = [(transfer.stage, self._transfer, transfer) for transfer in row.transfers]
-        layers = [] if row.layer is None else [(1, self._compute, row)]
-        stores = [move for move in moves if move[2].kind != LOAD]
-        return [*stores, *layers, *(move for move in moves if move[2].kind == LOAD)]
+        moves = [(one, (one.stage, partial(self._transfer, one))) for one in row.transfers]
+        layers = [] if row.layer is None else [(1, partial(self._compute, row))]
+        stores = [move for one, move in moves if one.kind != LOAD]
+        return [*stores, *layers, *(move for one, move in moves if one.kind == LOAD)]
 
     # ---------------------------------------------------------------------------- transfers
 
@@ -283,7 +266,7 @@ class _Writer:
             return part if made.adds else self._once(made, part, slices)
         alone = len(layers) == 1
 
-        def computed(layer: Layer, *, late: bool = False) -> _Write:
+        def computed(layer: Layer, *, late: bool = False) -> Write:
             def write(at: SliceValues) -> Any:
                 statement = self._part(layer, at, run, late=late)
                 return statement if alone else self._once(tensors[layer.output], statement, at)
@@ -311,24 +294,21 @@ class _Writer:
         done, made = in_order(loops), tensors[layers[-1].output]
         return self._once(made, done, slices) if alone and not made.adds else done
 
-    def _move(self, of: TensorSlices, *, loads: bool) -> _Write:
+    def _move(self, of: TensorSlices, *, loads: bool) -> Write:
         """Return what writes loops that load or store a part of a tensor."""
         return lambda at: self._copy(of.tensor.name, made_parts(of), at, loads)
 
     def _loop(
-        self, parts: ChannelParts, work: Sequence[tuple[int, _Write]], slices: SliceValues
+        self, parts: ChannelParts, work: Sequence[tuple[int, Write]], slices: SliceValues
     ) -> Any:
-        """Return a loop over a core's parts; each stage works on a part in some of the turns."""
-        turn, statements = Var("part", PrimType(INDEX)), []
-        turns = parts.turns + max(stage for stage, _ in work)
-        for stage, write in work:
-            part = back(turn, stage)
-            part = part if parts.cores == 1 else self.core * number(parts.turns) + part
-            at = SliceValues(self.cut, slices.number, part)
-            statement = write(at)  # It adds to the bindings.
-            done = in_order([*at.bindings, statement])
-            statements.append(where(in_turns(turn, stage, parts.turns, turns), done))
-        return nest([(turn, number(0), number(turns))], in_order(statements))
+        """Return a loop over a core's parts."""
+        first = number(0) if parts.cores == 1 else self.core * number(parts.turns)
+        return in_turns(
+            "part",
+            parts.turns,
+            work,
+            lambda at: SliceValues(self.cut, slices.number, at if parts.cores == 1 else first + at),
+        )
 
     def _part(
         self, layer: Layer, slices: SliceValues, run: Run | None = None, *, late: bool = False

@@ -15,19 +15,18 @@ from tvm import tirx
 from tvm.ir import CallingConv, GlobalVar, PointerType, PrimType, Var
 from tvm.ir.expr import Call
 from tvm.tirx import (
-    Bind,
     BufferLoad,
     Cast,
     DeclBuffer,
     Evaluate,
-    For,
     PrimFunc,
     SeqStmt,
     address_of,
     call_extern,
 )
+from tvm.tirx.analysis import undefined_vars
 
-from passes.ir.structural import structural_mutate, structural_visit
+from passes.ir.structural import structural_mutate
 from passes.layer_group.rewrite.slice_values import INDEX, number
 
 _SCALAR = "int32"
@@ -60,7 +59,7 @@ class LoopFunctions:
         """
         parameters, arguments, declared = [], [], []
         new: dict[int, Any] = {}
-        for at, var in enumerate(_from_outside(loops)):
+        for at, var in enumerate(undefined_vars(loops)):
             if tirx.is_buffer_var(var):
                 ty = var.ty
                 pointer = Var(f"memory{at}", PointerType(PrimType("void"), ty.storage_scope))
@@ -119,23 +118,3 @@ def _copy() -> tuple[tuple[Var, ...], Any]:
     size = Var("size", PrimType(_SCALAR))
     copy = call_extern("handle", "memcpy", to, source, Cast("uint64", size))
     return (to, source, size), Evaluate(copy)
-
-
-def _from_outside(loops: Any) -> list[Var]:
-    """Return the variables and buffers that are used in loops and not defined there."""
-    used: dict[int, Var] = {}
-    own = set()
-
-    def on_var(var: Var, _visitor: Any) -> None:
-        used.setdefault(var.__chandle__(), var)
-
-    def on_for(loop: For, visitor: Any) -> None:
-        own.add(loop.loop_var.__chandle__())
-        visitor.default_visit(loop)
-
-    def on_bind(bind: Bind, visitor: Any) -> None:
-        own.add(bind.var.__chandle__())
-        visitor.default_visit(bind)
-
-    structural_visit(loops, [(For, on_for), (Bind, on_bind), (Var, on_var)])
-    return [var for key, var in used.items() if key not in own]
