@@ -19,6 +19,7 @@ from tvm.ir import TensorLoad, Var
 from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
 
+from passes.ir.buffers import element_type
 from passes.ir.operators import is_if_then_else
 from passes.ir.structural import structural_visit
 from passes.layer_group.analysis.block_bodies import NotSliceableError, variables_in
@@ -43,7 +44,7 @@ class Kernel:
 
     def bits(self, buffer: int) -> int:
         """Return the bits of one element of a buffer."""
-        return element_bits(self.buffers[buffer])
+        return element_type(self.buffers[buffer].ty.dtype).nbits
 
     def producer(self, buffer: int) -> int | None:
         """Return the number of the one stage that writes a buffer, or None."""
@@ -150,12 +151,6 @@ def read_kernel(func: PrimFunc) -> Kernel:
         with suppress(ScheduleError):
             schedule.compute_inline(schedule.get_sblock(name, "main"))
     return _read(schedule.mod["main"])
-
-
-def element_bits(buffer: Var) -> int:
-    """Return the bits of one element of a buffer."""
-    dtype = buffer.ty.dtype.dtype
-    return 8 if str(dtype) == "bool" else int(dtype.bits * dtype.lanes)
 
 
 def _read(func: PrimFunc) -> Kernel:

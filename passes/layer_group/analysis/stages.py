@@ -81,7 +81,7 @@ def known_shape(buffer: Var) -> tuple[int, ...]:
     if len(ty.strides) or not isinstance(ty.elem_offset, (IntImm, Var)):
         raise NotSliceableError(f"{buffer.name!r} has strides or an offset")
     element = ty.dtype.dtype
-    if element.lanes != 1 or (element.bits % 8 and str(element) != "bool"):
+    if element.lanes != 1 or element.bits % 8:
         raise NotSliceableError(f"{buffer.name!r} holds elements of type {element}")
     return tuple(int(extent.value) for extent in ty.shape)
 

@@ -9,6 +9,8 @@ from tvm import relax
 from tvm.ir import GenericConst, Tuple, TupleGetItem, Var
 from tvm.tirx import IntImm
 
+from passes.ir.buffers import element_type
+
 
 class TensorNames:
     """The tensors of a function, by the names that its network knows them by."""
@@ -94,6 +96,5 @@ def _shape_and_bits(ty: Any) -> tuple[tuple[int, ...] | None, int]:
     extents = getattr(getattr(ty, "shape", None), "values", None)
     if extents is None or not all(isinstance(n, IntImm) for n in extents):
         return None, 8
-    element: Any = getattr(ty.dtype, "dtype", ty.dtype)
-    bits = 8 if element is None or str(element) == "bool" else int(element.bits * element.lanes)
+    bits = 8 if ty.dtype is None else element_type(ty.dtype).nbits
     return tuple(int(n.value) for n in extents), bits

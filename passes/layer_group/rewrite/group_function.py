@@ -27,6 +27,8 @@ from tvm.tirx import (
     floormod,
 )
 
+from passes.ir.buffers import element_type
+from passes.ir.storage_entries import ElementType
 from passes.ir.structural import with_body
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
@@ -48,7 +50,7 @@ from passes.layer_group.rewrite.kernel_slices import (
     part_loops,
     stage_loops,
 )
-from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory, bits_of
+from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
 from passes.layer_group.rewrite.loop_functions import OPAQUE, LoopFunctions, address
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
 from passes.layer_group.rewrite.turns import Write, in_order, in_turns, where
@@ -110,17 +112,14 @@ class _Writer:
             layer.output: (layer.inputs[0], Layout.of(calls[layer.name]))
             for layer in self.group.index.layouts(self.group.loaded)
         }
-        given = {
-            **uses,
-            **{name: [call.source] for name, (_, call) in self.layouts.items()},
-        }
+        given = uses | {name: [call.source] for name, (_, call) in self.layouts.items()}
         for again, name in self.group.again.items():
             given[name] += uses[again]
         loaded = [name for name in self.group.loaded if name not in self.group.again]
         self.parameters = {
             name: tirx.decl_buffer(
                 given[name][0].ty.shape,
-                _dtype(given[name][0]),
+                _element(given[name][0]).scalar,
                 f"{'in' if at < len(loaded) else 'out'}{at}",
                 elem_offset=_offset(given[name]),
                 layout=None,
@@ -131,7 +130,7 @@ class _Writer:
             again: self.parameters[name] for again, name in self.group.again.items()
         }
         self.local = {
-            name: self.memory.tensor(name, _dtype(uses[name][0])) for name in self.group.names
+            name: self.memory.tensor(name, _element(uses[name][0])) for name in self.group.names
         }
 
     def _uses(self) -> dict[str, list[Var]]:
@@ -190,18 +189,18 @@ class _Writer:
     def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
         name, loads = transfer.tensor, transfer.kind == LOAD
         moved = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
-        copy = self._copy(name, made_parts(moved), slices, loads)
+        copy = self._copy(name, made_parts(moved), loads, slices)
         # What is kept whole along a cut was moved for an earlier slice, and what is not in parts
         # where cores share these, each of them has made.
         first = [EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
         return where(first, self._once(moved, copy, slices))
 
-    def _copy(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
+    def _copy(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
         in_runs = local.steps is None and not (loads and name in self.layouts)
         if self.calls_loops and in_runs:
-            return self._copy_runs(name, parts, slices, loads)
+            return self._copy_runs(name, parts, loads, slices)
         loops, at = part_loops(parts, slices)
         at = local.outside(at)
         place = local.indices(at, slices)
@@ -212,11 +211,11 @@ class _Writer:
             copy = BufferStore(outside, BufferLoad(local.buffer, place), at)
         return self._apart(nest(loops, copy), f"load_{name}")
 
-    def _copy_runs(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
+    def _copy_runs(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
         """Return loops over what lies together, in local memory as outside."""
         local, outside = self.local[name], self.outside[name]
         shape = [int(extent) for extent in outside.ty.shape]
-        axis, size = len(shape), bits_of(_dtype(outside)) // 8
+        axis, size = len(shape), _element(outside).nbits // 8
         while (
             axis
             and local.is_whole(axis - 1)
@@ -266,49 +265,43 @@ class _Writer:
             return part if made.adds else self._once(made, part, slices)
         alone = len(layers) == 1
 
-        def computed(layer: Layer, *, late: bool = False) -> Write:
-            def write(at: SliceValues) -> Any:
-                statement = self._part(layer, at, run, late=late)
-                return statement if alone else self._once(tensors[layer.output], statement, at)
+        def computed(layer: Layer, late: bool, at: SliceValues) -> Any:
+            statement = self._part(layer, at, run, late=late)
+            return statement if alone else self._once(tensors[layer.output], statement, at)
 
-            return write
+        def loaded(name: str, parts: ChannelParts) -> Write:
+            return partial(self._copy, name, made_parts(tensors[name].in_parts(parts)), True)
 
         # A part is loaded in the turn before it is computed, and stored in the one after.
         ahead = int(bool(run.loads))
-        work = [
-            (ahead + 1, self._move(stored[n].in_parts(p), loads=False))
+        work: list[tuple[int, Write]] = [
+            (ahead + 1, partial(self._copy, n, made_parts(stored[n].in_parts(p)), False))
             for n, p in run.stores.items()
         ]
-        work += [(ahead, computed(layer)) for layer in layers]
-        work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in run.loads.items()]
+        work += [(ahead, partial(computed, layer, False)) for layer in layers]
+        work += [(0, loaded(*part)) for part in run.loads.items()]
         # What such runs have in common is more than the loops of one part.
         name = f"{layers[-1].operator}_parts"
         loops = [self._apart(self._loop(run.parts, work, slices), name)]
         for layer in layers:
             if layer.name in run.finish:
                 late = [(n, run.late[n]) for n in layer.inputs if n in run.late]
-                work = [(1, computed(layer, late=True))]
-                work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in late]
+                work = [(1, partial(computed, layer, True)), *((0, loaded(*part)) for part in late)]
                 loop = self._loop(run.finish[layer.name], work, slices)
                 loops.append(self._apart(loop, name))
         done, made = in_order(loops), tensors[layers[-1].output]
         return self._once(made, done, slices) if alone and not made.adds else done
 
-    def _move(self, of: TensorSlices, *, loads: bool) -> Write:
-        """Return what writes loops that load or store a part of a tensor."""
-        return lambda at: self._copy(of.tensor.name, made_parts(of), at, loads)
-
     def _loop(
         self, parts: ChannelParts, work: Sequence[tuple[int, Write]], slices: SliceValues
     ) -> Any:
         """Return a loop over a core's parts."""
-        first = number(0) if parts.cores == 1 else self.core * number(parts.turns)
-        return in_turns(
-            "part",
-            parts.turns,
-            work,
-            lambda at: SliceValues(self.cut, slices.number, at if parts.cores == 1 else first + at),
-        )
+
+        def values(at: Any) -> SliceValues:
+            part = at if parts.cores == 1 else self.core * number(parts.turns) + at
+            return SliceValues(self.cut, slices.number, part)
+
+        return in_turns("part", parts.turns, work, values)
 
     def _part(
         self, layer: Layer, slices: SliceValues, run: Run | None = None, *, late: bool = False
@@ -376,7 +369,7 @@ class _Writer:
             memory = self.memory.working(
                 layer.name,
                 {
-                    buffer: (tuple(part.extent for part in axes), _dtype(kernel.buffers[buffer]))
+                    buffer: (tuple(part.extent for part in axes), _element(kernel.buffers[buffer]))
                     for buffer, axes in working.items()
                 },
             )
@@ -386,13 +379,12 @@ class _Writer:
                 place = LocalBuffer(memory[home], begins, (False,) * len(begins))
             else:
                 place = buffers[home]
-            buffers[buffer] = self.memory.as_type(place, _dtype(kernel.buffers[buffer]))
+            buffers[buffer] = self.memory.as_type(place, _element(kernel.buffers[buffer]))
         return buffers
 
 
-def _dtype(buffer: Var) -> str:
-    """Return the type of a buffer's elements."""
-    return str(buffer.ty.dtype.dtype)
+def _element(buffer: Var) -> ElementType:
+    return element_type(buffer.ty.dtype)
 
 
 def _offset(parameters: Sequence[Var]) -> Any:
